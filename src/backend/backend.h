@@ -1,0 +1,57 @@
+/* backend.h - the contract between a plan and whatever computes: kernels, how they are chosen, how they are called.
+ * A backend chooses no policy: every choice is made by plan from the kernel table, at plan time. */
+#ifndef RF_BACKEND_H
+#define RF_BACKEND_H
+
+#include "machine/machine.h"
+
+/* What changes from step to step; the same struct for every op of a walk. */
+typedef struct rf_run_inputs {
+  uint64_t seed;         /* dropout draws are keyed by (seed, step, attr.site, global token, channel) */
+  int64_t step;          /* 1-based optimizer step (Adam's bias correction) */
+  int32_t micro;         /* microbatch of this step, 0-based */
+  int64_t first_token;   /* index in the step's token order of this microbatch's row 0: micro * n */
+  float loss_scale;      /* 1 / (valid tokens of the whole step) */
+  float lr;
+  int64_t rows;          /* rows in use of this walk, <= graph rows; training: all */
+} rf_run_inputs;
+
+/* One call of a kernel. in/out follow the op's slots; an absent slot is NULL. Kernels never allocate. */
+typedef struct rf_call {
+  const rf_graph *graph;
+  const rf_op *op;
+  const void *in[RF_MAX_INPUTS];
+  void *out[RF_MAX_OUTPUTS];
+  void *workspace;       /* workspace_bytes() of it, 64-byte aligned */
+  int threads;
+  const rf_run_inputs *run;
+} rf_call;
+static inline const rf_tensor *rf_in(const rf_call *call, int i) { return &call->graph->tensor[call->op->input[i]]; }
+static inline const rf_tensor *rf_out(const rf_call *call, int i) { return &call->graph->tensor[call->op->output[i]]; }
+
+/* CPU features, also of a weaker CPU that --cpu asks for. Ordered: a level includes those below it. */
+typedef enum rf_isa { RF_ISA_BASE, RF_ISA_AVX2, RF_ISA_AVX512, RF_ISA_AVX512BF16, RF_ISAS } rf_isa;
+rf_isa rf_isa_detect(void);          /* by cpuid, once */
+const char *rf_isa_name(rf_isa isa); /* "base", "avx2", "avx512", "avx512bf16" */
+
+typedef struct rf_kernel {
+  const char *op;                    /* op_def name */
+  const char *name;                  /* by technique: "gemm_avx512_12x32" */
+  rf_isa isa;                        /* lowest level it needs */
+  bool (*accepts)(const rf_graph *graph, const rf_op *op);                         /* NULL: all */
+  size_t (*workspace_bytes)(const rf_graph *graph, const rf_op *op, int threads);  /* NULL: none */
+  void (*run)(const rf_call *call);
+} rf_kernel;
+
+typedef struct rf_backend {
+  const char *name;                  /* "reference", "cpu", "null" */
+  const rf_kernel *const *tables;    /* NULL-terminated list of tables, each ended by a row with op == NULL; earlier rows win */
+  bool touches_memory;               /* null: false */
+} rf_backend;
+
+extern const rf_backend RF_BACKEND_REFERENCE, RF_BACKEND_CPU, RF_BACKEND_NULL;
+const rf_backend *rf_backend_find(const char *name); /* "auto" is cpu; NULL when unknown */
+/* First row of the backend's tables that accepts the op at this isa; falls back to reference; never NULL for an op of RF_OPS. */
+const rf_kernel *rf_kernel_choose(const rf_backend *backend, rf_isa isa, const rf_graph *graph, const rf_op *op);
+
+#endif

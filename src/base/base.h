@@ -1,0 +1,73 @@
+/* base.h - what every room may use: status, dtypes, memory, clock, random numbers.
+ * The options table, JSON and file helpers have headers of their own beside this one. */
+#ifndef RF_BASE_H
+#define RF_BASE_H
+
+#include "rafter.h"
+
+typedef rafter_status rf_status;
+typedef rafter_error rf_error;
+
+/* ---- errors ---------------------------------------------------------------------------------------------------- */
+
+/* Fills `error` (may be NULL) and returns `status`. `hint` may be NULL.
+ *   return RF_FAIL(error, RAFTER_FAILED, "give a longer text", "%s has no tokens (expected >= 1, got 0)", path); */
+rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line, const char *hint, const char *format, ...)
+    __attribute__((format(printf, 6, 7)));
+#define RF_FAIL(error, status, hint, ...) rf_fail((error), (status), __FILE__, __LINE__, (hint), __VA_ARGS__)
+#define RF_TRY(call) do { rf_status rf_try_status = (call); if (rf_try_status != RAFTER_OK) return rf_try_status; } while (0)
+/* The same inside a function with one clean-up: needs `rf_status status` and a label `done`. */
+#define RF_GO(call) do { status = (call); if (status != RAFTER_OK) goto done; } while (0)
+
+/* ---- dtypes ---------------------------------------------------------------------------------------------------- */
+
+typedef enum rf_dtype { RF_F32, RF_BF16, RF_F16, RF_F64, RF_I32, RF_I8, RF_U8, RF_F8_E4M3, RF_F8_E5M2, RF_I64, RF_DTYPES } rf_dtype;
+int64_t rf_dtype_bytes(rf_dtype dtype);                     /* bytes of one element */
+const char *rf_dtype_name(rf_dtype dtype);                  /* "f32", "bf16", ... */
+rf_status rf_dtype_parse(const char *name, rf_dtype *dtype, rf_error *error);
+
+typedef uint16_t rf_bf16;
+/* Widening is exact; narrowing rounds to nearest, ties to even, and keeps NaN a (quiet) NaN and subnormals exact. */
+static inline float rf_bf16_to_f32(rf_bf16 x) {
+  union { uint32_t u; float f; } v = {.u = (uint32_t)x << 16};
+  return v.f;
+}
+static inline rf_bf16 rf_f32_to_bf16(float f) {
+  union { float f; uint32_t u; } v = {.f = f};
+  if ((v.u & 0x7fffffffu) > 0x7f800000u) return (rf_bf16)((v.u >> 16) | 0x40u);
+  return (rf_bf16)((v.u + 0x7fffu + ((v.u >> 16) & 1u)) >> 16);
+}
+float rf_f16_to_f32(uint16_t x);
+uint16_t rf_f32_to_f16(float x);
+
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
+
+/* `bytes` of zeroed, 2 MiB aligned memory straight from the kernel, with huge pages where the system gives them.
+ * *huge_bytes (may be NULL) says how much was asked to be huge. RAFTER_FAILED when the machine has not that much. */
+rf_status rf_pages_map(size_t bytes, void **base, size_t *huge_bytes, rf_error *error);
+void rf_pages_unmap(void *base, size_t bytes);
+
+/* Bump memory for things that die together (a graph, a plan): strings and arrays, freed at once. */
+typedef struct rf_pool rf_pool;
+rf_pool *rf_pool_new(void);
+void rf_pool_free(rf_pool *pool);
+void *rf_pool_alloc(rf_pool *pool, size_t bytes);           /* zeroed, 16-byte aligned; aborts only when the machine has no memory left */
+char *rf_pool_format(rf_pool *pool, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- clock ----------------------------------------------------------------------------------------------------- */
+
+double rf_now_seconds(void); /* monotonic */
+
+/* ---- random numbers: counter-based, so the same key gives the same draw in any order, on any thread ------------- */
+
+/* Philox-4x32-10 (Salmon et al., SC 2011): four 32-bit words for (key, counter). */
+void rf_philox(uint64_t key, uint64_t counter_low, uint64_t counter_high, uint32_t out[4]);
+/* A 64-bit key from a seed and up to two words (step, site): mixes, never adds. */
+uint64_t rf_key(uint64_t seed, uint64_t a, uint64_t b);
+/* FNV-1a of a name: the site part of a key ("block.3/mlp/dropout"), the same on every machine. */
+uint64_t rf_name_key(const char *name);
+/* Uniform in [0,1) with 24 bits, and a standard normal pair (Box-Muller), from words of rf_philox. */
+float rf_uniform(uint32_t word);
+void rf_normal_pair(uint32_t a, uint32_t b, float out[2]);
+
+#endif

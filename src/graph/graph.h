@@ -1,0 +1,156 @@
+/* graph.h - one graph holds every tensor and op of a step: forward, loss, backward, clipping, optimizer; or one
+ * forward pass over a KV cache. It is the only place that knows what is computed; it knows no device, no offset, no time.
+ *
+ * A step has three sections: `begin` runs once, `micro` runs `accumulate` times (one microbatch each), `end` runs once.
+ * Ops stand in execution order inside `ops[]`, sections in that order. A pass takes the graph and rewrites it in place. */
+#ifndef RF_GRAPH_H
+#define RF_GRAPH_H
+
+#include "model/model.h"
+
+enum { RF_MAX_RANK = 4, RF_MAX_INPUTS = 8, RF_MAX_OUTPUTS = 6, RF_NONE = -1 };
+
+typedef enum rf_class {
+  RF_CLASS_WEIGHT, RF_CLASS_MASTER, RF_CLASS_GRADIENT, RF_CLASS_MOMENT, RF_CLASS_ADAPTER, RF_CLASS_ACTIVATION, RF_CLASS_LOGITS,
+  RF_CLASS_KV, RF_CLASS_COLLECTIVE, RF_CLASS_WORKSPACE, RF_CLASS_IO, RF_CLASS_PADDING, RF_CLASSES
+} rf_class;
+const char *rf_class_name(rf_class class);
+
+typedef struct rf_tensor {
+  const char *name;               /* path: "block.3/mlp/up/out", "block.3/mlp/up/weight", "block.3/mlp/up/weight/grad" */
+  rf_dtype dtype;
+  rf_class class;
+  int rank;
+  int64_t shape[RF_MAX_RANK];     /* the bound; extents are run inputs */
+  int param;                      /* row of the parameter table this tensor belongs to (weight, master, moments, gradient); RF_NONE */
+  bool persistent;                /* keeps its bytes from step to step (weights, masters, moments, KV) */
+  bool input;                     /* the caller writes it before each microbatch / walk (tokens, labels, ...) */
+  bool output;                    /* the caller reads it after the step (metrics, logits) */
+  const char *reason;             /* why it is kept, for the plan's reader; may be NULL */
+} rf_tensor;
+
+typedef enum rf_section { RF_SECTION_BEGIN, RF_SECTION_MICRO, RF_SECTION_END, RF_SECTIONS } rf_section;
+
+/* How an output that is a gradient (or a running sum) is written. ADD always adds to what is there; MICRO writes in the first
+ * microbatch of a step and adds in the later ones. Both continue the fixed chain of additions, so they never reorder it. */
+typedef enum rf_accumulate { RF_WRITE, RF_ACCUMULATE_MICRO, RF_ACCUMULATE_ADD } rf_accumulate;
+
+typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESIDUAL } rf_epilogue;
+
+/* Attributes: one flat struct; an op reads the fields its row names. */
+typedef struct rf_attr {
+  float eps;                      /* norms, adamw */
+  float scale;                    /* attention: 1/sqrt(H) */
+  int32_t heads, kv_heads, head_dim, window; /* attention, rope; window 0: full causal */
+  rf_dtype softmax;               /* attention: RF_F32, or RF_BF16: scaled scores are rounded to bf16 before the exponential */
+  float theta;                    /* rope */
+  bool inverse;                   /* rope: rotate back (its own backward) */
+  rf_epilogue epilogue;           /* matmul */
+  bool transpose;                 /* matmul, head: the weight is stored (out, in) */
+  float dropout;                  /* probability of zeroing */
+  uint64_t site;                  /* rf_name_key of the dropout site */
+  rf_accumulate accumulate[RF_MAX_OUTPUTS];
+  float beta1, beta2, weight_decay; /* adamw */
+  float clip;                     /* clip: largest global norm; 0: measure only */
+  int32_t index;                  /* norm_sq: which element of the sums it writes */
+} rf_attr;
+
+struct rf_op_def;
+typedef struct rf_op {
+  const struct rf_op_def *def;
+  const char *name;               /* path "step/micro/block.11/mlp/down/bwd" */
+  rf_section section;
+  rf_attr attr;
+  int input_count, output_count;  /* slots, absent ones hold RF_NONE */
+  int input[RF_MAX_INPUTS];       /* tensor ids */
+  int output[RF_MAX_OUTPUTS];
+  bool backward;                  /* made by differentiate */
+  int recompute_of;               /* op id this op repeats (remat), or RF_NONE: it takes the same kernel */
+} rf_op;
+
+typedef struct rf_graph {
+  rf_pool *pool;                  /* owns every name and array */
+  rf_model model;
+  rf_params params;
+  int tensor_count, tensor_capacity, op_count, op_capacity;
+  rf_tensor *tensor;
+  rf_op *op;
+  int accumulate;                 /* microbatches of a step */
+  int64_t rows;                   /* n: tokens of a microbatch */
+  int64_t seq;                    /* T */
+  char scope[256];                /* path prefix of the builder */
+} rf_graph;
+
+/* What an op costs, declared once, read by planner and report. FLOPs count multiply and add as two; causal attention counts
+ * what the mask leaves (flops) and flops_full the whole square. Bytes are each operand once. */
+typedef struct rf_work { double flops, flops_full, bytes_read, bytes_written; } rf_work;
+
+typedef struct rf_inplace { int output, input; } rf_inplace; /* output may take the input's bytes when nobody else reads them later */
+
+typedef struct rf_op_def {
+  const char *name;
+  const char *formula;                       /* one line of mathematics */
+  const char *inputs[RF_MAX_INPUTS];         /* "x (M,K)"; a trailing '?' marks an optional one */
+  const char *outputs[RF_MAX_OUTPUTS];
+  rf_status (*shape)(rf_graph *graph, rf_op *op, rf_error *error); /* checks inputs, creates the outputs that are still RF_NONE and wanted */
+  rf_work (*work)(const rf_graph *graph, const rf_op *op);
+  rf_inplace inplace[4];                     /* ends at {0,0} with inplace_count */
+  int inplace_count;
+  /* Emits backward ops. grad_out[i]: gradient tensor of output i (RF_NONE: not needed). Fills grad_in[i] with the gradient tensor of
+   * input i, or leaves RF_NONE. NULL: not differentiable (optimizer, backward ops themselves). */
+  rf_status (*backward)(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error);
+  struct { float f32, bf16; } tolerance;     /* of a kernel against the reference, relative to the output's norm */
+  bool random;                               /* draws from the step's generator (dropout) */
+} rf_op_def;
+
+/* The op table, NULL-terminated, in docs order. */
+extern const rf_op_def *const RF_OPS[];
+const rf_op_def *rf_op_find(const char *name);
+
+/* ---- building blocks ------------------------------------------------------------------------------------------- */
+
+rf_graph *rf_graph_new(const rf_model *model);
+void rf_graph_free(rf_graph *graph);
+rf_graph *rf_graph_copy(const rf_graph *graph);
+int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank, const int64_t *shape); /* new tensor id */
+int64_t rf_tensor_count(const rf_tensor *tensor);  /* elements */
+int64_t rf_tensor_bytes(const rf_tensor *tensor);
+/* Appends an op to `section`; def->shape makes the outputs marked wanted (bit i: output i). Returns the op id, or -1 with error. */
+int rf_graph_op(rf_graph *graph, const char *def, const char *name, rf_section section, const int *inputs, int input_count, unsigned wanted,
+                const rf_attr *attr, rf_error *error);
+
+/* ---- passes, in their order -------------------------------------------------------------------------------------- */
+
+typedef enum rf_job_kind { RF_JOB_TRAIN, RF_JOB_GENERATE } rf_job_kind;
+typedef enum rf_optimizer { RF_ADAMW, RF_ADAM } rf_optimizer;
+/* Which tensors are recomputed in backward instead of kept. AUTO is decided by plan, which then calls rf_pass_remat with a set. */
+typedef enum rf_remat { RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK, RF_REMAT_AUTO } rf_remat;
+
+typedef struct rf_build_options {
+  rf_job_kind job;
+  rf_dtype dtype;          /* of weights and activations; bf16 keeps f32 masters */
+  rf_dtype softmax;
+  int64_t microbatch;      /* sequences of a microbatch (train) or slots (generate) */
+  int64_t seq;             /* T: tokens of a training row; context bound of a slot */
+  int64_t rows;            /* generate: rows of one walk (prefill chunk, or slots for decode) */
+  int accumulate;
+  float dropout;           /* < 0: the model's own */
+  rf_optimizer optimizer;
+  float beta1, beta2, eps, weight_decay;
+  float clip;              /* 0: none */
+  bool loss_only;          /* validation: forward and loss, no backward */
+} rf_build_options;
+
+/* build + differentiate + optimize + accumulate + fuse, i.e. everything before kernels are chosen. `after` (may be NULL) stops after the
+ * pass of that name ("build", "differentiate", "optimize", "fuse"): for `plan --after`. */
+rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after, rf_graph **graph, rf_error *error);
+/* drop[t] true: tensor t (a forward activation that backward reads) is recomputed. Rewrites the graph; the same values come out, to the bit. */
+rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error);
+/* The set a named policy drops; `drop` has tensor_count entries. NONE and AUTO give an empty set. */
+void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop);
+/* Own-code legality check of a graph (ids, shapes, order, sections, single writer unless accumulating). Run between passes in tests. */
+rf_status rf_graph_verify(const rf_graph *graph, rf_error *error);
+/* One line per op, for people: `plan --after`. The text belongs to the graph's pool. */
+const char *rf_graph_print(rf_graph *graph);
+
+#endif

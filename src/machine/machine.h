@@ -1,0 +1,45 @@
+/* machine.h - what a machine can do: data sheets (data/machines.json) and calibration files. Holds data only, measures nothing. */
+#ifndef RF_MACHINE_H
+#define RF_MACHINE_H
+
+#include "graph/graph.h"
+
+/* Efficiency of one op class on this machine: fraction of the ceiling reached, by size. Points ascend in `work`. */
+enum { RF_CURVE_POINTS = 24 };
+typedef struct rf_curve {
+  char op[32];                        /* op_def name */
+  rf_dtype dtype;
+  int count;
+  double work[RF_CURVE_POINTS];       /* flops (compute-bound ops) or bytes (memory-bound ops) of one call */
+  double seconds[RF_CURVE_POINTS];    /* measured seconds of that call, threads as calibrated */
+  char kernel[64];
+} rf_curve;
+
+enum { RF_MAX_CURVES = 96 };
+typedef struct rf_machine {
+  char name[64];
+  char kind[16];                      /* "cpu", "gpu", "tpu" */
+  char source[24];                    /* "data-sheet", "detected", "calibrated", "file" */
+  char source_note[256];              /* where the figures come from */
+  int chips, threads;
+  double flops[RF_DTYPES];            /* peak FLOP/s per chip by dtype of the product; 0: unknown */
+  double memory_bytes;                /* capacity per chip */
+  double reserve_bytes;               /* what the runtime keeps for itself */
+  double read_bps, copy_bps;          /* bytes/s; data sheets fill both with the memory bandwidth */
+  double launch_seconds;              /* per op */
+  double usd_per_chip_hour;           /* 0: unknown */
+  double efficiency_compute, efficiency_memory; /* for machines without curves */
+  char isa[16];                       /* of a CPU */
+  int curve_count;
+  rf_curve curve[RF_MAX_CURVES];
+} rf_machine;
+
+/* `spec`: "local" (the calibrated machine, or a detected sheet when there is no calibration), a row of machines.json, or a path
+ * to a machine JSON file. Shapes such as tpu-v5e:2x4 are refused until the planner issue. RAFTER_INVALID names the nearest row. */
+rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error);
+rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error);
+rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error); /* beside, then renamed */
+/* Where calibrate stores this machine's file: $XDG_CACHE_HOME/rafter/HOST.json or ~/.cache/rafter/HOST.json. */
+void rf_machine_local_path(char path[4096]);
+
+#endif

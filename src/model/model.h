@@ -1,0 +1,72 @@
+/* model.h - what a transformer is: its architecture, its parameters, its weight files. Knows no device.
+ *
+ * Letters used through the whole project:
+ *   D width   F feed-forward width (one matrix)   N query heads   K key/value heads   H head width   L layers
+ *   V vocabulary   T tokens of a sequence   n tokens of a microbatch (rows)   M rows of a matrix product */
+#ifndef RF_MODEL_H
+#define RF_MODEL_H
+
+#include "base/base.h"
+
+typedef enum rf_family { RF_FAMILY_GPT, RF_FAMILY_LLAMA } rf_family;
+typedef enum rf_norm_kind { RF_NORM_LAYERNORM, RF_NORM_RMSNORM } rf_norm_kind;
+typedef enum rf_mlp_kind { RF_MLP_GELU, RF_MLP_SWIGLU } rf_mlp_kind;
+typedef enum rf_position_kind { RF_POSITION_LEARNED, RF_POSITION_ROPE } rf_position_kind;
+
+typedef struct rf_model {
+  char name[96];
+  rf_family family;
+  int64_t layers, width, heads, kv_heads, head_dim, ff, vocab, max_seq; /* L D N K H F V T */
+  rf_norm_kind norm;
+  rf_mlp_kind mlp;
+  rf_position_kind position;
+  bool bias;        /* linear layers carry biases */
+  bool head_bias;   /* so does the head */
+  bool tied;        /* the head is the token table */
+  bool mlp_first;   /* block order MLP, attention (uva); else attention, MLP */
+  float norm_eps;
+  float rope_theta;
+  float dropout;    /* the model's own default, on block outputs */
+  int32_t bos_id, eos_id; /* -1: none */
+  const char *init; /* initialiser set: "gpt2" (normal 0.02, projections / sqrt(2L)), "flax" (lecun normal), "llama" (normal 0.02) */
+} rf_model;
+
+/* MODEL of the command line: a preset name, an inline shape `gpt:layers=4,width=512,...`, or a folder with config.json /
+ * a .safetensors file with its config.json beside it. `vocab`, `seq` and the other keys of an inline shape override.
+ * RAFTER_INVALID names the nearest preset when the name is unknown. *folder (may be NULL) is the weight folder or "". */
+rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096], rf_error *error);
+
+/* One row per kind of parameter; every user (count, init, load, save, optimizer groups, graph builder, tests) walks these rows. */
+typedef enum rf_init { RF_INIT_ZEROS, RF_INIT_ONES, RF_INIT_NORMAL, RF_INIT_LECUN } rf_init;
+typedef struct rf_param {
+  const char *name;   /* "block.3/attn/qkv/weight": also the graph's tensor name */
+  int row;            /* which row of the table */
+  int layer;          /* -1: global */
+  int rank;
+  int64_t shape[2];   /* linear weights are (in, out); tables are (V, D) and (T, D); the untied head is (D, V) */
+  int64_t count;      /* elements */
+  bool decays;        /* weight decay applies (two axes) */
+  bool lora;          /* a linear weight that LoRA may adapt */
+  bool matmul;        /* multiplies every token (counts in P_mm) */
+  bool embedding;     /* a table that is looked up */
+  int shard_axis;     /* the axis that tensor parallelism splits; -1: replicated */
+  rf_init init;
+  float init_std;     /* of RF_INIT_NORMAL and RF_INIT_LECUN (1/sqrt(fan_in)) */
+} rf_param;
+
+typedef struct rf_params {
+  int count;
+  const rf_param *at;         /* in the model's order */
+  int64_t total;              /* elements: P */
+  int64_t matmul;             /* elements that multiply every token (tied: the table counts once): P_mm */
+  int64_t embedding;          /* elements of lookup tables */
+} rf_params;
+
+/* The parameter table of a model, in `pool`. */
+rf_params rf_model_params(const rf_model *model, rf_pool *pool);
+int rf_params_find(const rf_params *params, const char *name); /* index, or -1 */
+
+/* Fills `count` f32 values from `first` on of a parameter's initialiser: the same values whatever the chunking (Philox keyed by seed and name). */
+void rf_param_init(const rf_param *param, uint64_t seed, int64_t first, int64_t count, float *out);
+
+#endif

@@ -1,0 +1,62 @@
+/* plan.h - the plan is the program: a graph plus one offset per tensor, one kernel and one predicted time per op.
+ * Made in milliseconds, without weights and without the device; allocates and launches nothing; never changes while running. */
+#ifndef RF_PLAN_H
+#define RF_PLAN_H
+
+#include "backend/backend.h"
+
+typedef enum rf_bound { RF_BOUND_COMPUTE, RF_BOUND_MEMORY, RF_BOUND_LATENCY } rf_bound;
+
+typedef struct rf_plan_tensor {
+  int64_t offset;        /* in the arena; RF_NONE for a tensor nobody uses */
+  int64_t bytes;         /* rounded up to the alignment */
+  int first, last;       /* op ids between which its bytes hold something; persistent: -1 and op_count */
+  int shares;            /* tensor whose bytes it takes over in place, or RF_NONE */
+} rf_plan_tensor;
+
+typedef struct rf_plan_op {
+  const rf_kernel *kernel;
+  int workspace;         /* tensor id of class workspace, or RF_NONE */
+  rf_work work;
+  double seconds;        /* predicted, one call */
+  rf_bound bound;
+  int calls;             /* per step: accumulate for micro ops, else 1 */
+} rf_plan_op;
+
+typedef struct rf_plan_options {
+  rf_build_options build;
+  rf_remat remat;
+  const rf_backend *backend;
+  rf_isa isa;
+  int threads;           /* an input of the plan: workspaces depend on it, bits do not */
+  const rf_machine *machine;
+  int64_t budget_bytes;  /* --fit / remat=auto; 0: the machine's own memory less its reserve */
+  int guard_bytes;       /* debug: gap after each tensor, filled with a pattern and checked */
+  bool persistent_shared;/* unused tail kept for later: several plans over one persistent region */
+} rf_plan_options;
+
+typedef struct rf_plan {
+  rf_graph *graph;       /* owned */
+  rf_plan_options options;
+  rf_machine machine;    /* a copy */
+  rf_plan_tensor *tensor;/* graph->tensor_count */
+  rf_plan_op *op;        /* graph->op_count */
+  int64_t persistent_bytes;  /* [0, persistent) keeps its bytes between steps; the same layout for every plan of one model and optimizer */
+  int64_t arena_bytes;       /* = peak_bytes */
+  int64_t live_bytes;        /* the largest sum of live tensors: what a perfect layout would need */
+  int peak_op;
+  int64_t by_class[RF_CLASSES]; /* at the peak op; sums to arena_bytes with padding */
+  double step_seconds, model_flops, hardware_flops, flops_full_square, bytes;
+  double build_seconds;      /* how long planning took */
+  char digest[17];           /* hex XXH3 of everything a run depends on */
+} rf_plan;
+
+rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf_plan **plan, rf_error *error);
+void rf_plan_free(rf_plan *plan);
+/* Independent proof that no two tensors live at the same time overlap, that in-place is legal, that all is inside the arena,
+ * that persistent tensors come first. Own code: shares nothing with the layout. */
+rf_status rf_plan_check(const rf_plan *plan, rf_error *error);
+/* Predicted seconds of one op on a machine. Larger of work/ceiling terms, scaled by the machine's curves where it has them. */
+double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel, rf_work work, rf_bound *bound);
+
+#endif
