@@ -1,0 +1,129 @@
+#define _GNU_SOURCE
+#include "train/loader.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int64_t rf_shuffle(uint64_t key, int64_t epoch, int64_t index, int64_t count) {
+  int half = 1;
+  while ((INT64_C(1) << (2 * half)) < count) half++;
+  uint64_t mask = (UINT64_C(1) << half) - 1, x = (uint64_t)index;
+  do { /* a permutation of [0, 4^half); cycles are walked until they come back below count, which keeps it one of [0, count) */
+    uint64_t left = x >> half, right = x & mask;
+    for (uint64_t round = 0; round < 4; round++) {
+      uint32_t words[4];
+      rf_philox(key, right, (uint64_t)epoch * 4 + round, words);
+      uint64_t mixed = left ^ (words[0] & mask);
+      left = right, right = mixed;
+    }
+    x = left << half | right;
+  } while (x >= (uint64_t)count);
+  return (int64_t)x;
+}
+
+/* Splits `FILE:WEIGHT`; a colon that is not followed by a number to the end belongs to the name (random:seed=0). */
+static double split_weight(char *spec) {
+  char *colon = strrchr(spec, ':'), *end = NULL;
+  if (!colon || !colon[1]) return 1;
+  double weight = strtod(colon + 1, &end);
+  if (*end || end == colon + 1) return 1;
+  *colon = 0;
+  return weight;
+}
+
+rf_status rf_loader_open(const char *data, const rf_source_options *options, uint64_t seed, int64_t step_rows, rf_loader *loader, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  *loader = (rf_loader){.seed = seed, .seq = options->seq, .step_rows = step_rows};
+  char *copy = strdup(data ? data : ""), *rest = copy;
+  loader->draw = calloc((size_t)step_rows, sizeof *loader->draw), loader->held = calloc((size_t)step_rows, sizeof *loader->held);
+  if (!copy || !loader->draw || !loader->held) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening the data");
+    goto done;
+  }
+  for (char *spec; (spec = strsep(&rest, ",")) != NULL;) {
+    if (!*spec) continue;
+    if (loader->count == RF_MAX_SOURCES) {
+      status = RF_FAIL(error, RAFTER_INVALID, "join some files", "too many sources (--data: expected at most %d)", RF_MAX_SOURCES);
+      goto done;
+    }
+    double weight = split_weight(spec);
+    if (!(weight > 0 && weight < 1e9)) {
+      status = RF_FAIL(error, RAFTER_INVALID, "weights are shares of rows, for example a.txt:3,b.txt:1", "bad weight of %s (expected above 0, got %g)", spec, weight);
+      goto done;
+    }
+    RF_GO(rf_source_open(spec, weight, options, &loader->source[loader->count], error));
+    loader->count++;
+  }
+  if (!loader->count)
+    status = RF_FAIL(error, RAFTER_INVALID, "give --data FILE (text, .jsonl or .shard), or --data random:seed=0 to measure", "there is no data to train on (--data is empty)");
+done:
+  free(copy);
+  if (status != RAFTER_OK) rf_loader_close(loader);
+  return status;
+}
+
+void rf_loader_close(rf_loader *loader) {
+  for (int i = 0; i < loader->count; i++) rf_source_close(&loader->source[i]);
+  free(loader->draw), free(loader->held);
+  loader->draw = loader->held = NULL, loader->count = 0;
+}
+
+/* The source that lags most behind its share. */
+static int next_source(const rf_loader *loader) {
+  double sum = 0, most = -1e300;
+  int best = 0;
+  for (int i = 0; i < loader->count; i++) sum += loader->source[i].weight;
+  for (int i = 0; i < loader->count; i++) {
+    double lag = loader->source[i].weight / sum * (double)(loader->state.rows + 1) - (double)loader->state.drawn[i];
+    if (lag > most) most = lag, best = i;
+  }
+  return best;
+}
+
+void rf_loader_draw(rf_loader *loader, int64_t *valid) {
+  *valid = 0;
+  for (int64_t r = 0; r < loader->step_rows; r++) {
+    int s = next_source(loader);
+    const rf_source *source = &loader->source[s];
+    int64_t k = loader->state.drawn[s]++, rows = source->train.count;
+    loader->state.rows++;
+    uint64_t key = rf_key(loader->seed, rf_name_key("shuffle"), (uint64_t)s);
+    int64_t row = source->random ? k : rf_shuffle(key, k / rows, k % rows, rows);
+    loader->draw[r] = (struct rf_draw){s, row};
+    *valid += rf_source_valid(source, &source->train, row);
+  }
+}
+
+static rf_status fill_rows(const rf_loader *loader, bool held_out, const struct rf_draw *draw, int64_t count, rf_batch batch, rf_error *error) {
+  int64_t segments = 0, n = count * loader->seq;
+  for (int64_t r = 0; r < count; r++) {
+    const rf_source *source = &loader->source[draw[r].source];
+    int64_t at = r * loader->seq;
+    RF_TRY(rf_source_fill(source, held_out ? &source->held_out : &source->train, draw[r].row, at, batch.tokens + at, batch.labels + at, batch.positions + at,
+                          batch.segments, &segments, error));
+  }
+  while (segments <= n) batch.segments[segments++] = (int32_t)n;
+  return RAFTER_OK;
+}
+
+rf_status rf_loader_fill(const rf_loader *loader, int64_t first, int64_t count, rf_batch batch, rf_error *error) {
+  return fill_rows(loader, false, loader->draw + first, count, batch, error);
+}
+
+int64_t rf_loader_held_out(const rf_loader *loader) {
+  int64_t rows = 0;
+  for (int i = 0; i < loader->count; i++) rows += loader->source[i].held_out.count;
+  return rows;
+}
+
+rf_status rf_loader_fill_held_out(const rf_loader *loader, int64_t first, int64_t count, rf_batch batch, int64_t *valid, rf_error *error) {
+  *valid = 0;
+  for (int64_t r = 0; r < count; r++) {
+    int64_t row = first + r;
+    int s = 0;
+    while (s + 1 < loader->count && row >= loader->source[s].held_out.count) row -= loader->source[s++].held_out.count;
+    loader->held[r] = (struct rf_draw){s, row};
+    *valid += rf_source_valid(&loader->source[s], &loader->source[s].held_out, row);
+  }
+  return fill_rows(loader, true, loader->held, count, batch, error);
+}

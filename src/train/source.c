@@ -1,0 +1,319 @@
+/* source.c - opening a source, packing its documents, filling a row. */
+#define _GNU_SOURCE
+#include "train/source.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- packing ---------------------------------------------------------------------------------------------------- */
+
+typedef struct piece_list { rf_piece *at; int64_t count, capacity; } piece_list;
+
+static bool push_piece(piece_list *list, rf_piece piece) {
+  if (list->count == list->capacity) {
+    list->capacity = list->capacity ? list->capacity * 2 : 1024;
+    rf_piece *grown = realloc(list->at, (size_t)list->capacity * sizeof *grown);
+    if (!grown) return false;
+    list->at = grown;
+  }
+  list->at[list->count++] = piece;
+  return true;
+}
+
+static int longer_first(const void *a, const void *b) {
+  const rf_piece *x = a, *y = b;
+  if (x->tokens != y->tokens) return x->tokens > y->tokens ? -1 : 1;
+  return (x->start > y->start) - (x->start < y->start);
+}
+
+/* Rows with `space` tokens left stand in a list per space; a bit says which lists are not empty, so the tightest row is found in T / 64 steps. */
+typedef struct open_rows { int64_t *head, *next; uint64_t *bits; int64_t words; } open_rows;
+
+static void open_put(open_rows *open, int64_t space, int64_t row) {
+  open->next[row] = open->head[space], open->head[space] = row;
+  open->bits[space / 64] |= 1ull << (space % 64);
+}
+
+static int64_t open_take(open_rows *open, int64_t at_least, int64_t *space) {
+  int64_t word = at_least / 64;
+  uint64_t bits = open->bits[word] & (~0ull << (at_least % 64));
+  while (!bits && ++word < open->words) bits = open->bits[word];
+  if (!bits) return -1;
+  *space = word * 64 + __builtin_ctzll(bits);
+  int64_t row = open->head[*space];
+  open->head[*space] = open->next[row];
+  if (open->head[*space] < 0) open->bits[*space / 64] &= ~(1ull << (*space % 64));
+  return row;
+}
+
+/* Best fit of the pieces, longest first; ties by place, so the same documents always give the same rows. */
+static rf_status pack(piece_list *pieces, int64_t seq, bool share_rows, rf_rows *rows, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  int64_t n = pieces->count, used = 0;
+  int64_t *row_of = malloc((size_t)(n + 1) * 8), *fill = calloc((size_t)n + 2, 8);
+  open_rows open = {.words = seq / 64 + 1};
+  open.head = malloc((size_t)(seq + 1) * 8), open.next = malloc((size_t)(n + 1) * 8), open.bits = calloc((size_t)open.words, 8);
+  rf_piece *sorted = malloc((size_t)(n + 1) * sizeof *sorted);
+  if (!row_of || !fill || !open.head || !open.next || !open.bits || !sorted) {
+    status = RF_FAIL(error, RAFTER_FAILED, "split the data into smaller files", "out of memory while packing %lld pieces", (long long)n);
+    goto done;
+  }
+  qsort(pieces->at, (size_t)n, sizeof *pieces->at, longer_first);
+  memset(open.head, 0xff, (size_t)(seq + 1) * 8);
+  for (int64_t i = 0; i < n; i++) {
+    int64_t space = 0, tokens = pieces->at[i].tokens, row = share_rows ? open_take(&open, tokens, &space) : -1;
+    if (row < 0) row = rows->count++, space = seq;
+    if (space > tokens) open_put(&open, space - tokens, row);
+    row_of[i] = row, used += tokens;
+    fill[row + 1]++;
+  }
+  rows->first = malloc((size_t)(rows->count + 1) * 8);
+  if (!rows->first) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while packing");
+    goto done;
+  }
+  rows->first[0] = 0;
+  for (int64_t r = 0; r < rows->count; r++) rows->first[r + 1] = rows->first[r] + fill[r + 1];
+  memset(fill, 0, (size_t)(n + 2) * 8);
+  for (int64_t i = 0; i < n; i++) sorted[rows->first[row_of[i]] + fill[row_of[i]]++] = pieces->at[i];
+  rows->piece = sorted, sorted = NULL;
+  rows->efficiency = rows->count ? (double)used / ((double)rows->count * (double)seq) : 0;
+done:
+  free(row_of), free(fill), free(open.head), free(open.next), free(open.bits), free(sorted);
+  return status;
+}
+
+static rf_status pack_documents(rf_source *source, int64_t first, int64_t last, bool share_rows, rf_rows *rows, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  piece_list pieces = {0};
+  int64_t start = 0, end = 0;
+  RF_GO(rf_shard_document(&source->shard, first, &start, error));
+  for (int64_t d = first; d < last; d++, start = end) {
+    RF_GO(rf_shard_document(&source->shard, d + 1, &end, error));
+    if (end < start) {
+      status = RF_FAIL(error, RAFTER_FAILED, "write it again with `rafter tokenize --output`", "%s has a bad document table (document %lld ends before it starts)",
+                       source->shard.path, (long long)d);
+      goto done;
+    }
+    for (int64_t at = start; end - at >= 2; at += source->seq) { /* a lone last token predicts nothing */
+      int64_t tokens = end - at < source->seq ? end - at : source->seq;
+      if (!push_piece(&pieces, (rf_piece){at, (int32_t)tokens, at + tokens < end})) {
+        status = RF_FAIL(error, RAFTER_FAILED, "split the data into smaller files", "out of memory while packing %s", source->spec);
+        goto done;
+      }
+      if (end - at <= source->seq) break;
+    }
+  }
+  status = pack(&pieces, source->seq, share_rows, rows, error);
+done:
+  free(pieces.at);
+  return status;
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
+
+static rf_status jsonl_row(const char *path, int64_t line, const char *text, size_t bytes, const rf_tokenizer *tokenizer, int64_t vocab,
+                           rf_shard_writer *writer, int32_t **ids, int64_t *capacity, rf_error *error) {
+  json_error_t bad;
+  rf_status status = RAFTER_OK;
+  json_t *row = json_loadb(text, bytes, 0, &bad), *value;
+  int64_t count = 0;
+  if (!json_is_object(row)) {
+    status = RF_FAIL(error, RAFTER_FAILED, "each line must be one JSON object", "%s is not JSON Lines (line %lld: %s)", path, (long long)line,
+                     row ? "expected an object" : bad.text);
+    goto done;
+  }
+  bool is_text = json_is_string(value = json_object_get(row, "text"));
+  if (!is_text && !json_is_array(value = json_object_get(row, "tokens"))) {
+    status = RF_FAIL(error, RAFTER_FAILED, "this version reads rows with \"text\" or \"tokens\"", "a row has neither text nor tokens (%s, line %lld)", path,
+                     (long long)line);
+    goto done;
+  }
+  if (is_text && !tokenizer) {
+    status = RF_FAIL(error, RAFTER_FAILED, "raise vocab to 256, or give rows with \"tokens\"", "the model cannot read text byte by byte (%s, line %lld)", path,
+                     (long long)line);
+    goto done;
+  }
+  int64_t need = (is_text ? (int64_t)json_string_length(value) : (int64_t)json_array_size(value)) + 1;
+  if (need > *capacity) {
+    int32_t *grown = realloc(*ids, (size_t)need * 2 * sizeof *grown);
+    if (!grown) {
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory (%s, line %lld)", path, (long long)line);
+      goto done;
+    }
+    *ids = grown, *capacity = need * 2;
+  }
+  if (is_text) {
+    count = rf_tokenizer_encode(tokenizer, json_string_value(value), (int64_t)json_string_length(value), *ids, need);
+    if (tokenizer->eos_id >= 0 && count) (*ids)[count++] = tokenizer->eos_id;
+  } else {
+    size_t i;
+    json_t *id;
+    json_array_foreach(value, i, id) {
+      json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
+      if (v < 0 || v >= vocab) {
+        status = RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer or model",
+                         "token out of range (%s, line %lld, token %zu: expected an id below %lld, got %lld)", path, (long long)line, i, (long long)vocab, (long long)v);
+        goto done;
+      }
+      (*ids)[count++] = (int32_t)v;
+    }
+  }
+  if (count) status = rf_shard_append(writer, *ids, count, error);
+done:
+  json_decref(row);
+  return status;
+}
+
+/* Turns a .jsonl file into a shard beside the run, so that memory does not grow with the data. */
+static rf_status convert_jsonl(const char *path, const rf_source_options *options, char shard_path[1200], rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rf_tokenizer tokenizer;
+  bool reads_text = rf_tokenizer_byte(options->model, &tokenizer, NULL) == RAFTER_OK;
+  rf_shard_writer *writer = NULL;
+  char *text = NULL;
+  size_t capacity = 0;
+  ssize_t bytes;
+  int32_t *ids = NULL;
+  int64_t id_capacity = 0, line = 0;
+  const char *name = strrchr(path, '/');
+  snprintf(shard_path, 1200, "%s/%s.shard", options->work_folder, name ? name + 1 : path);
+  FILE *file = fopen(path, "re");
+  if (!file) return RF_FAIL(error, RAFTER_FAILED, "check the path given to --data", "cannot open %s (%s)", path, strerror(errno));
+  RF_GO(rf_shard_create(shard_path, options->model->vocab, &writer, error));
+  while ((bytes = getline(&text, &capacity, file)) > 0) {
+    line++;
+    if (strspn(text, " \t\r\n") == (size_t)bytes) continue;
+    RF_GO(jsonl_row(path, line, text, (size_t)bytes, reads_text ? &tokenizer : NULL, options->model->vocab, writer, &ids, &id_capacity, error));
+  }
+  if (ferror(file)) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read %s (%s)", path, strerror(errno));
+    goto done;
+  }
+  status = rf_shard_finish(writer, error), writer = NULL;
+done:
+  rf_shard_discard(writer);
+  free(text), free(ids), fclose(file);
+  return status;
+}
+
+static bool ends_with(const char *text, const char *end) {
+  size_t n = strlen(text), m = strlen(end);
+  return n >= m && !strcmp(text + n - m, end);
+}
+
+static rf_status open_random(const char *spec, int64_t vocab, rf_source *source, rf_error *error) {
+  char *end = NULL;
+  const char *seed = !strncmp(spec, "random:seed=", 12) ? spec + 12 : !strcmp(spec, "random") ? "0" : "";
+  errno = 0;
+  source->random_seed = strtoull(seed, &end, 10);
+  if (!*seed || *end || errno)
+    return RF_FAIL(error, RAFTER_INVALID, "write --data random:seed=0", "unknown random data (expected random:seed=NUMBER, got %s)", spec);
+  source->random = true, source->shard.vocab = vocab;
+  source->train = (rf_rows){.count = INT64_C(1) << 40, .efficiency = 1};
+  source->held_out = (rf_rows){.count = INT64_C(1) << 20, .stream_start = (INT64_C(1) << 40) * source->seq, .efficiency = 1};
+  return RAFTER_OK;
+}
+
+static rf_status too_short(const rf_source *source, rf_error *error) {
+  if (!source->tokens) return RF_FAIL(error, RAFTER_FAILED, "give a longer text", "%s has no tokens (expected at least %lld, got 0)", source->spec, (long long)source->seq + 1);
+  return RF_FAIL(error, RAFTER_FAILED, "give a longer text, or lower --seq or --val-fraction", "%s is too short for one row (expected at least %lld tokens, got %lld)",
+                 source->spec, (long long)source->seq + 1, (long long)source->tokens);
+}
+
+rf_status rf_source_open(const char *spec, double weight, const rf_source_options *options, rf_source *source, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  *source = (rf_source){.weight = weight, .seq = options->seq, .shard.file = -1};
+  snprintf(source->spec, sizeof source->spec, "%s", spec);
+  if (!strncmp(spec, "random", 6) && (spec[6] == ':' || !spec[6])) return open_random(spec, options->model->vocab, source, error);
+  if (ends_with(spec, ".jsonl")) {
+    char path[1200];
+    RF_TRY(convert_jsonl(spec, options, path, error));
+    RF_TRY(rf_shard_open(path, &source->shard, error));
+  } else if (ends_with(spec, ".shard")) {
+    RF_TRY(rf_shard_open(spec, &source->shard, error));
+  } else {
+    rf_tokenizer tokenizer;
+    RF_TRY(rf_tokenizer_byte(options->model, &tokenizer, error));
+    RF_TRY(rf_shard_open_text(spec, &source->shard, error));
+  }
+  source->tokens = source->shard.tokens, source->documents = source->shard.documents;
+  RF_GO(rf_shard_scan(&source->shard, options->model->vocab, error));
+  if (source->documents) {
+    int64_t held = (int64_t)((double)source->documents * options->val_fraction + 0.5);
+    if (options->val_fraction > 0 && !held) held = 1;
+    RF_GO(pack_documents(source, 0, source->documents - held, options->pack, &source->train, error));
+    RF_GO(pack_documents(source, source->documents - held, source->documents, options->pack, &source->held_out, error));
+  } else {
+    int64_t rows = source->tokens > 0 ? (source->tokens - 1) / source->seq : 0, held = (int64_t)((double)rows * options->val_fraction + 0.5);
+    if (options->val_fraction > 0 && !held && rows > 1) held = 1;
+    source->train = (rf_rows){.count = rows - held, .efficiency = 1};
+    source->held_out = (rf_rows){.count = held, .stream_start = (rows - held) * source->seq, .efficiency = 1};
+  }
+  if (source->train.count < 1) status = too_short(source, error);
+done:
+  if (status != RAFTER_OK) rf_source_close(source);
+  return status;
+}
+
+void rf_source_close(rf_source *source) {
+  rf_shard_close(&source->shard);
+  free(source->train.first), free(source->train.piece), free(source->held_out.first), free(source->held_out.piece);
+  source->train = source->held_out = (rf_rows){0};
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------------- */
+
+int64_t rf_source_valid(const rf_source *source, const rf_rows *rows, int64_t row) {
+  if (!rows->first) return source->seq;
+  int64_t valid = 0;
+  for (int64_t p = rows->first[row]; p < rows->first[row + 1]; p++) valid += rows->piece[p].tokens - !rows->piece[p].next;
+  return valid;
+}
+
+/* One segment: tokens from `start`, the label of each its successor. `ids` has room for count + 1. */
+static rf_status fill_segment(const rf_source *source, int64_t vocab, int64_t start, int64_t count, bool next, int32_t *tokens, int32_t *labels,
+                              int32_t *positions, rf_error *error) {
+  int32_t after = -1;
+  RF_TRY(rf_shard_read(&source->shard, start, count, vocab, tokens, error));
+  if (next) RF_TRY(rf_shard_read(&source->shard, start + count, 1, vocab, &after, error));
+  for (int64_t i = 0; i < count; i++) positions[i] = (int32_t)i, labels[i] = i + 1 < count ? tokens[i + 1] : after;
+  return RAFTER_OK;
+}
+
+static void fill_random(const rf_source *source, int64_t start, int32_t *tokens, int32_t *labels, int32_t *positions) {
+  uint64_t key = rf_key(source->random_seed, rf_name_key("random data"), 0);
+  uint64_t vocab = (uint64_t)source->shard.vocab;
+  uint32_t words[4];
+  for (int64_t i = 0; i <= source->seq; i++) {
+    rf_philox(key, (uint64_t)(start + i), 0, words);
+    int32_t id = (int32_t)(((uint64_t)words[0] * vocab) >> 32);
+    if (i < source->seq) tokens[i] = id, positions[i] = (int32_t)i;
+    if (i > 0) labels[i - 1] = id;
+  }
+}
+
+rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t row, int64_t base, int32_t *tokens, int32_t *labels, int32_t *positions,
+                         int32_t *segments, int64_t *segment_count, rf_error *error) {
+  int64_t seq = source->seq, at = 0, vocab = source->shard.vocab > 0 ? source->shard.vocab : INT32_MAX;
+  if (!rows->first) {
+    segments[(*segment_count)++] = (int32_t)base;
+    if (source->random) {
+      fill_random(source, rows->stream_start + row * seq, tokens, labels, positions);
+      return RAFTER_OK;
+    }
+    return fill_segment(source, vocab, rows->stream_start + row * seq, seq, true, tokens, labels, positions, error);
+  }
+  for (int64_t p = rows->first[row]; p < rows->first[row + 1]; p++) {
+    const rf_piece *piece = &rows->piece[p];
+    segments[(*segment_count)++] = (int32_t)(base + at);
+    RF_TRY(fill_segment(source, vocab, piece->start, piece->tokens, piece->next, tokens + at, labels + at, positions + at, error));
+    at += piece->tokens;
+  }
+  if (at < seq) segments[(*segment_count)++] = (int32_t)(base + at); /* the unused rest: one segment of token 0 whose labels do not count */
+  for (int64_t i = at; i < seq; i++) tokens[i] = 0, labels[i] = -1, positions[i] = (int32_t)(i - at);
+  return RAFTER_OK;
+}
