@@ -46,6 +46,9 @@ uint16_t rf_f32_to_f16(float x);
  * *huge_bytes (may be NULL) says how much was asked to be huge. RAFTER_FAILED when the machine has not that much. */
 rf_status rf_pages_map(size_t bytes, void **base, size_t *huge_bytes, rf_error *error);
 void rf_pages_unmap(void *base, size_t bytes);
+/* Bytes a process may still take without swapping or being killed: the machine's available memory, or less when a control group limits it;
+ * -1 when the system does not say. */
+int64_t rf_memory_available(void);
 
 /* Bump memory for things that die together (a graph, a plan): strings and arrays, freed at once. */
 typedef struct rf_pool rf_pool;

@@ -1,0 +1,10 @@
+/* clock.c - the one clock. */
+#include "base/base.h"
+
+#include <time.h>
+
+double rf_now_seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}

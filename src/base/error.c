@@ -1,0 +1,32 @@
+/* error.c - fills the caller's error: message, hint and the source line that noticed. */
+#include "base/base.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The part of a source path that is the same on every machine: from the last "src/", "include/" or "tests/" on. */
+static const char *short_path(const char *file) {
+  static const char *const roots[] = {"src/", "include/", "tests/"};
+  const char *shortest = NULL;
+  for (size_t i = 0; i < sizeof roots / sizeof roots[0]; ++i)
+    for (const char *at = strstr(file, roots[i]); at; at = strstr(at + 1, roots[i]))
+      if ((at == file || at[-1] == '/') && (!shortest || at > shortest)) shortest = at;
+  return shortest ? shortest : file;
+}
+
+rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line, const char *hint, const char *format, ...) {
+  if (!error) return status;
+  /* The arguments may point into the same error (a caller that adds context), so the text is made aside. */
+  char message[sizeof error->message], advice[sizeof error->hint];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(message, sizeof message, format, arguments);
+  va_end(arguments);
+  snprintf(advice, sizeof advice, "%s", hint ? hint : "");
+  error->status = status;
+  memcpy(error->message, message, sizeof message);
+  memcpy(error->hint, advice, sizeof advice);
+  snprintf(error->source, sizeof error->source, "%s:%d", short_path(file), line);
+  return status;
+}
