@@ -1,0 +1,428 @@
+/* simd.h - sixteen f32 lanes, the unit every CPU kernel computes in: one zmm with AVX-512, two ymm with AVX2, four vectors of four
+ * in plain C otherwise. The compiler's target macros choose, so a body compiled with other flags is the kernel of another ISA.
+ *
+ * The bits are the same on all of them: each function is the same sequence of IEEE additions, products and explicit fused
+ * multiply-adds, and horizontal sums and maxima fold the same tree. (Only the payload of a NaN may differ.) */
+#ifndef RF_SIMD_H
+#define RF_SIMD_H
+
+#include "base/base.h"
+
+#include <math.h>
+#include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#define RF_INLINE static inline __attribute__((always_inline, unused))
+enum { RF_LANES = 16 };
+
+/* ---- the three machines: everything below this part is written once ---------------------------------------------- */
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+
+typedef __m512 rf_v16;     /* 16 f32 */
+typedef __mmask16 rf_m16;  /* one truth per lane */
+
+RF_INLINE rf_v16 rf_v16_zero(void) { return _mm512_setzero_ps(); }
+RF_INLINE rf_v16 rf_v16_set1(float x) { return _mm512_set1_ps(x); }
+RF_INLINE rf_v16 rf_v16_load(const float *p) { return _mm512_loadu_ps(p); }
+RF_INLINE void rf_v16_store(float *p, rf_v16 x) { _mm512_storeu_ps(p, x); }
+/* The first `n` lanes (0 <= n <= 16); the others load as 0 and are not stored. Memory past lane n is not touched. */
+RF_INLINE rf_v16 rf_v16_load_n(const float *p, int n) { return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p); }
+RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), x); }
+RF_INLINE rf_v16 rf_v16_add(rf_v16 a, rf_v16 b) { return _mm512_add_ps(a, b); }
+RF_INLINE rf_v16 rf_v16_sub(rf_v16 a, rf_v16 b) { return _mm512_sub_ps(a, b); }
+RF_INLINE rf_v16 rf_v16_mul(rf_v16 a, rf_v16 b) { return _mm512_mul_ps(a, b); }
+RF_INLINE rf_v16 rf_v16_div(rf_v16 a, rf_v16 b) { return _mm512_div_ps(a, b); }
+RF_INLINE rf_v16 rf_v16_min(rf_v16 a, rf_v16 b) { return _mm512_min_ps(a, b); } /* a < b ? a : b */
+RF_INLINE rf_v16 rf_v16_max(rf_v16 a, rf_v16 b) { return _mm512_max_ps(a, b); } /* a > b ? a : b */
+RF_INLINE rf_v16 rf_v16_fma(rf_v16 a, rf_v16 b, rf_v16 c) { return _mm512_fmadd_ps(a, b, c); }   /* a b + c, one rounding */
+RF_INLINE rf_v16 rf_v16_fnma(rf_v16 a, rf_v16 b, rf_v16 c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a b, one rounding */
+RF_INLINE rf_v16 rf_v16_sqrt(rf_v16 a) { return _mm512_sqrt_ps(a); }
+RF_INLINE rf_v16 rf_v16_abs(rf_v16 a) { return _mm512_abs_ps(a); }
+RF_INLINE rf_v16 rf_v16_neg(rf_v16 a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
+RF_INLINE rf_v16 rf_v16_copysign(rf_v16 a, rf_v16 sign) {
+  __m512 bit = _mm512_set1_ps(-0.0f);
+  return _mm512_or_ps(_mm512_andnot_ps(bit, a), _mm512_and_ps(bit, sign));
+}
+/* Comparisons are false where a lane is NaN. */
+RF_INLINE rf_m16 rf_v16_lt(rf_v16 a, rf_v16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+RF_INLINE rf_m16 rf_v16_le(rf_v16 a, rf_v16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
+RF_INLINE rf_m16 rf_v16_eq(rf_v16 a, rf_v16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+RF_INLINE rf_v16 rf_v16_select(rf_m16 m, rf_v16 yes, rf_v16 no) { return _mm512_mask_blend_ps(m, no, yes); }
+RF_INLINE rf_m16 rf_m16_and(rf_m16 a, rf_m16 b) { return (rf_m16)(a & b); }
+RF_INLINE rf_m16 rf_m16_first(int n) { return (rf_m16)((1u << n) - 1u); } /* lanes 0 .. n-1 */
+RF_INLINE uint32_t rf_m16_bits(rf_m16 m) { return (uint32_t)m; }          /* bit i: lane i */
+/* p 2^k, where t = 12582912 + k is rf_v16_exp's rounded exponent and p is in (0.5, 2). */
+RF_INLINE rf_v16 rf_v16_scale_by(rf_v16 p, rf_v16 t) {
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
+}
+/* x = m 2^k with m in [sqrt(1/2), sqrt(2)), for normal positive x; returns k. */
+RF_INLINE rf_v16 rf_v16_split(rf_v16 x, rf_v16 *m) {
+  __m512i bits = _mm512_castps_si512(x), k = _mm512_srai_epi32(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x3f3504f3)), 23);
+  *m = _mm512_castsi512_ps(_mm512_sub_epi32(bits, _mm512_slli_epi32(k, 23)));
+  return _mm512_cvtepi32_ps(k);
+}
+RF_INLINE float rf_v16_fold_sum(rf_v16 v) {
+  __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+RF_INLINE float rf_v16_fold_max(rf_v16 v) {
+  __m256 h = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+RF_INLINE rf_v16 rf_v16_widen(__m256i h) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
+/* Not vcvtneps2bf16: it flushes subnormals, rf_f32_to_bf16 keeps them. */
+RF_INLINE __m256i rf_v16_narrow(rf_v16 x) {
+  __m512i u = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  __m512i r = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+  r = _mm512_mask_or_epi32(r, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), u, _mm512_set1_epi32(0x400000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
+}
+RF_INLINE rf_v16 rf_v16_load_bf16(const rf_bf16 *p) { return rf_v16_widen(_mm256_loadu_si256((const __m256i *)p)); }
+RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) { _mm256_storeu_si256((__m256i *)p, rf_v16_narrow(x)); }
+RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) { return rf_v16_widen(_mm256_maskz_loadu_epi16(rf_m16_first(n), p)); }
+RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) { _mm256_mask_storeu_epi16(p, rf_m16_first(n), rf_v16_narrow(x)); }
+
+#elif defined(__AVX2__) && defined(__FMA__)
+
+typedef struct rf_v16 { __m256 lo, hi; } rf_v16;
+typedef struct rf_m16 { __m256 lo, hi; } rf_m16;
+
+#define RF_V16_PAIR(a, b) ((rf_v16){(a), (b)})
+RF_INLINE rf_v16 rf_v16_zero(void) { return RF_V16_PAIR(_mm256_setzero_ps(), _mm256_setzero_ps()); }
+RF_INLINE rf_v16 rf_v16_set1(float x) { return RF_V16_PAIR(_mm256_set1_ps(x), _mm256_set1_ps(x)); }
+RF_INLINE rf_v16 rf_v16_load(const float *p) { return RF_V16_PAIR(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)); }
+RF_INLINE void rf_v16_store(float *p, rf_v16 x) {
+  _mm256_storeu_ps(p, x.lo);
+  _mm256_storeu_ps(p + 8, x.hi);
+}
+RF_INLINE rf_m16 rf_m16_first(int n) {
+  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return (rf_m16){_mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane)),
+                  _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n - 8), lane))};
+}
+RF_INLINE rf_v16 rf_v16_load_n(const float *p, int n) {
+  rf_m16 m = rf_m16_first(n);
+  return RF_V16_PAIR(_mm256_maskload_ps(p, _mm256_castps_si256(m.lo)), _mm256_maskload_ps(p + 8, _mm256_castps_si256(m.hi)));
+}
+RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) {
+  rf_m16 m = rf_m16_first(n);
+  _mm256_maskstore_ps(p, _mm256_castps_si256(m.lo), x.lo);
+  _mm256_maskstore_ps(p + 8, _mm256_castps_si256(m.hi), x.hi);
+}
+#define RF_V16_BOTH(name, instruction) \
+  RF_INLINE rf_v16 name(rf_v16 a, rf_v16 b) { return RF_V16_PAIR(instruction(a.lo, b.lo), instruction(a.hi, b.hi)); }
+RF_V16_BOTH(rf_v16_add, _mm256_add_ps) /* rf_v16_add(a, b) = {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)} */
+RF_V16_BOTH(rf_v16_sub, _mm256_sub_ps)
+RF_V16_BOTH(rf_v16_mul, _mm256_mul_ps)
+RF_V16_BOTH(rf_v16_div, _mm256_div_ps)
+RF_V16_BOTH(rf_v16_min, _mm256_min_ps)
+RF_V16_BOTH(rf_v16_max, _mm256_max_ps)
+#undef RF_V16_BOTH
+RF_INLINE rf_v16 rf_v16_fma(rf_v16 a, rf_v16 b, rf_v16 c) {
+  return RF_V16_PAIR(_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi));
+}
+RF_INLINE rf_v16 rf_v16_fnma(rf_v16 a, rf_v16 b, rf_v16 c) {
+  return RF_V16_PAIR(_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi));
+}
+RF_INLINE rf_v16 rf_v16_sqrt(rf_v16 a) { return RF_V16_PAIR(_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)); }
+RF_INLINE rf_v16 rf_v16_abs(rf_v16 a) {
+  __m256 bit = _mm256_set1_ps(-0.0f);
+  return RF_V16_PAIR(_mm256_andnot_ps(bit, a.lo), _mm256_andnot_ps(bit, a.hi));
+}
+RF_INLINE rf_v16 rf_v16_neg(rf_v16 a) {
+  __m256 bit = _mm256_set1_ps(-0.0f);
+  return RF_V16_PAIR(_mm256_xor_ps(bit, a.lo), _mm256_xor_ps(bit, a.hi));
+}
+RF_INLINE rf_v16 rf_v16_copysign(rf_v16 a, rf_v16 sign) {
+  __m256 bit = _mm256_set1_ps(-0.0f);
+  return RF_V16_PAIR(_mm256_or_ps(_mm256_andnot_ps(bit, a.lo), _mm256_and_ps(bit, sign.lo)),
+                     _mm256_or_ps(_mm256_andnot_ps(bit, a.hi), _mm256_and_ps(bit, sign.hi)));
+}
+#define RF_V16_COMPARE(name, predicate) \
+  RF_INLINE rf_m16 name(rf_v16 a, rf_v16 b) { return (rf_m16){_mm256_cmp_ps(a.lo, b.lo, predicate), _mm256_cmp_ps(a.hi, b.hi, predicate)}; }
+RF_V16_COMPARE(rf_v16_lt, _CMP_LT_OQ) /* rf_v16_lt(a, b) = {_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), ... hi} */
+RF_V16_COMPARE(rf_v16_le, _CMP_LE_OQ)
+RF_V16_COMPARE(rf_v16_eq, _CMP_EQ_OQ)
+#undef RF_V16_COMPARE
+RF_INLINE rf_v16 rf_v16_select(rf_m16 m, rf_v16 yes, rf_v16 no) {
+  return RF_V16_PAIR(_mm256_blendv_ps(no.lo, yes.lo, m.lo), _mm256_blendv_ps(no.hi, yes.hi, m.hi));
+}
+RF_INLINE rf_m16 rf_m16_and(rf_m16 a, rf_m16 b) { return (rf_m16){_mm256_and_ps(a.lo, b.lo), _mm256_and_ps(a.hi, b.hi)}; }
+RF_INLINE uint32_t rf_m16_bits(rf_m16 m) { return (uint32_t)_mm256_movemask_ps(m.lo) | (uint32_t)_mm256_movemask_ps(m.hi) << 8; }
+RF_INLINE __m256 rf_v8_scale_by(__m256 p, __m256 t) {
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
+}
+RF_INLINE rf_v16 rf_v16_scale_by(rf_v16 p, rf_v16 t) { return RF_V16_PAIR(rf_v8_scale_by(p.lo, t.lo), rf_v8_scale_by(p.hi, t.hi)); }
+RF_INLINE __m256 rf_v8_split(__m256 x, __m256 *m) {
+  __m256i bits = _mm256_castps_si256(x), k = _mm256_srai_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(0x3f3504f3)), 23);
+  *m = _mm256_castsi256_ps(_mm256_sub_epi32(bits, _mm256_slli_epi32(k, 23)));
+  return _mm256_cvtepi32_ps(k);
+}
+RF_INLINE rf_v16 rf_v16_split(rf_v16 x, rf_v16 *m) {
+  rf_v16 k;
+  k.lo = rf_v8_split(x.lo, &m->lo);
+  k.hi = rf_v8_split(x.hi, &m->hi);
+  return k;
+}
+RF_INLINE float rf_v16_fold_sum(rf_v16 v) {
+  __m256 h = _mm256_add_ps(v.lo, v.hi);
+  __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+RF_INLINE float rf_v16_fold_max(rf_v16 v) {
+  __m256 h = _mm256_max_ps(v.lo, v.hi);
+  __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+RF_INLINE __m256i rf_v8_round_bf16(__m256 x) { /* the bf16 in the low half of each dword */
+  __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  __m256i r = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+  __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  r = _mm256_blendv_epi8(r, _mm256_or_si256(u, _mm256_set1_epi32(0x400000)), nan);
+  return _mm256_srli_epi32(r, 16);
+}
+RF_INLINE rf_v16 rf_v16_load_bf16(const rf_bf16 *p) {
+  __m256i lo = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), hi = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p + 8)));
+  return RF_V16_PAIR(_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16)));
+}
+RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) {
+  __m256i both = _mm256_packus_epi32(rf_v8_round_bf16(x.lo), rf_v8_round_bf16(x.hi)); /* packs within 128-bit halves: put them in order */
+  _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(both, 0xd8));
+}
+RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) {
+  rf_bf16 part[RF_LANES] = {0};
+  memcpy(part, p, (size_t)n * sizeof *p);
+  return rf_v16_load_bf16(part);
+}
+RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
+  rf_bf16 part[RF_LANES];
+  rf_v16_store_bf16(part, x);
+  memcpy(p, part, (size_t)n * sizeof *p);
+}
+
+#else /* plain C: lanes in a struct, which compilers vectorise to what the target has */
+
+typedef struct rf_v16 { float v[RF_LANES]; } rf_v16;
+typedef struct rf_m16 { uint32_t v[RF_LANES]; } rf_m16; /* 0 or ~0 */
+
+#define RF_V16_EACH(name, parameters, expression) \
+  RF_INLINE rf_v16 name parameters { \
+    rf_v16 r; \
+    for (int i = 0; i < RF_LANES; i++) r.v[i] = (expression); \
+    return r; \
+  }
+RF_V16_EACH(rf_v16_zero, (void), 0.0f) /* rf_v16_zero(void): r.v[i] = 0.0f for every lane i */
+RF_V16_EACH(rf_v16_set1, (float x), x)
+RF_V16_EACH(rf_v16_load, (const float *p), p[i])
+RF_V16_EACH(rf_v16_add, (rf_v16 a, rf_v16 b), a.v[i] + b.v[i])
+RF_V16_EACH(rf_v16_sub, (rf_v16 a, rf_v16 b), a.v[i] - b.v[i])
+RF_V16_EACH(rf_v16_mul, (rf_v16 a, rf_v16 b), a.v[i] * b.v[i])
+RF_V16_EACH(rf_v16_div, (rf_v16 a, rf_v16 b), a.v[i] / b.v[i])
+RF_V16_EACH(rf_v16_min, (rf_v16 a, rf_v16 b), a.v[i] < b.v[i] ? a.v[i] : b.v[i])
+RF_V16_EACH(rf_v16_max, (rf_v16 a, rf_v16 b), a.v[i] > b.v[i] ? a.v[i] : b.v[i])
+RF_V16_EACH(rf_v16_fma, (rf_v16 a, rf_v16 b, rf_v16 c), fmaf(a.v[i], b.v[i], c.v[i]))
+RF_V16_EACH(rf_v16_fnma, (rf_v16 a, rf_v16 b, rf_v16 c), fmaf(-a.v[i], b.v[i], c.v[i]))
+RF_V16_EACH(rf_v16_sqrt, (rf_v16 a), sqrtf(a.v[i]))
+RF_V16_EACH(rf_v16_abs, (rf_v16 a), fabsf(a.v[i]))
+RF_V16_EACH(rf_v16_neg, (rf_v16 a), -a.v[i])
+RF_V16_EACH(rf_v16_copysign, (rf_v16 a, rf_v16 sign), copysignf(a.v[i], sign.v[i]))
+RF_V16_EACH(rf_v16_select, (rf_m16 m, rf_v16 yes, rf_v16 no), m.v[i] ? yes.v[i] : no.v[i])
+RF_V16_EACH(rf_v16_load_bf16, (const rf_bf16 *p), rf_bf16_to_f32(p[i]))
+RF_V16_EACH(rf_v16_load_n, (const float *p, int n), i < n ? p[i] : 0.0f)
+RF_V16_EACH(rf_v16_load_bf16_n, (const rf_bf16 *p, int n), i < n ? rf_bf16_to_f32(p[i]) : 0.0f)
+#undef RF_V16_EACH
+RF_INLINE void rf_v16_store(float *p, rf_v16 x) { memcpy(p, x.v, sizeof x.v); }
+RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) { memcpy(p, x.v, (size_t)n * sizeof *p); }
+RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
+  for (int i = 0; i < n; i++) p[i] = rf_f32_to_bf16(x.v[i]);
+}
+RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) { rf_v16_store_bf16_n(p, x, RF_LANES); }
+#define RF_V16_COMPARE(name, parameters, expression) \
+  RF_INLINE rf_m16 name parameters { \
+    rf_m16 r; \
+    for (int i = 0; i < RF_LANES; i++) r.v[i] = (expression) ? 0xffffffffu : 0u; \
+    return r; \
+  }
+RF_V16_COMPARE(rf_v16_lt, (rf_v16 a, rf_v16 b), a.v[i] < b.v[i]) /* rf_v16_lt(a, b): r.v[i] = a.v[i] < b.v[i] ? ~0 : 0 */
+RF_V16_COMPARE(rf_v16_le, (rf_v16 a, rf_v16 b), a.v[i] <= b.v[i])
+RF_V16_COMPARE(rf_v16_eq, (rf_v16 a, rf_v16 b), a.v[i] == b.v[i])
+RF_V16_COMPARE(rf_m16_and, (rf_m16 a, rf_m16 b), a.v[i] & b.v[i])
+RF_V16_COMPARE(rf_m16_first, (int n), i < n)
+#undef RF_V16_COMPARE
+RF_INLINE uint32_t rf_m16_bits(rf_m16 m) {
+  uint32_t bits = 0;
+  for (int i = 0; i < RF_LANES; i++) bits |= (m.v[i] & 1u) << i;
+  return bits;
+}
+RF_INLINE rf_v16 rf_v16_scale_by(rf_v16 p, rf_v16 t) {
+  uint32_t a[RF_LANES], b[RF_LANES];
+  memcpy(a, p.v, sizeof a);
+  memcpy(b, t.v, sizeof b);
+  for (int i = 0; i < RF_LANES; i++) a[i] += b[i] << 23;
+  memcpy(p.v, a, sizeof a);
+  return p;
+}
+RF_INLINE rf_v16 rf_v16_split(rf_v16 x, rf_v16 *m) {
+  uint32_t bits[RF_LANES];
+  rf_v16 k;
+  memcpy(bits, x.v, sizeof bits);
+  for (int i = 0; i < RF_LANES; i++) {
+    int32_t e = (int32_t)(bits[i] - 0x3f3504f3u) >> 23; /* arithmetic shift, as gcc and clang define it */
+    bits[i] -= (uint32_t)e << 23;
+    k.v[i] = (float)e;
+  }
+  memcpy(m->v, bits, sizeof bits);
+  return k;
+}
+RF_INLINE float rf_v16_fold_sum(rf_v16 v) {
+  for (int width = RF_LANES / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; i++) v.v[i] += v.v[i + width];
+  }
+  return v.v[0];
+}
+RF_INLINE float rf_v16_fold_max(rf_v16 v) {
+  for (int width = RF_LANES / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; i++) v.v[i] = v.v[i] > v.v[i + width] ? v.v[i] : v.v[i + width];
+  }
+  return v.v[0];
+}
+
+#endif
+
+/* ---- either dtype, decided by a constant: RF_F32 or RF_BF16 -------------------------------------------------------- */
+
+/* `p` points to `dtype` elements, `i` counts them. The branch folds away where dtype is a constant. */
+RF_INLINE rf_v16 rf_v16_get(const void *p, rf_dtype dtype, int64_t i) {
+  return dtype == RF_BF16 ? rf_v16_load_bf16((const rf_bf16 *)p + i) : rf_v16_load((const float *)p + i);
+}
+RF_INLINE rf_v16 rf_v16_get_n(const void *p, rf_dtype dtype, int64_t i, int n) {
+  return dtype == RF_BF16 ? rf_v16_load_bf16_n((const rf_bf16 *)p + i, n) : rf_v16_load_n((const float *)p + i, n);
+}
+RF_INLINE void rf_v16_put(void *p, rf_dtype dtype, int64_t i, rf_v16 x) {
+  if (dtype == RF_BF16) rf_v16_store_bf16((rf_bf16 *)p + i, x);
+  else rf_v16_store((float *)p + i, x);
+}
+RF_INLINE void rf_v16_put_n(void *p, rf_dtype dtype, int64_t i, rf_v16 x, int n) {
+  if (dtype == RF_BF16) rf_v16_store_bf16_n((rf_bf16 *)p + i, x, n);
+  else rf_v16_store_n((float *)p + i, x, n);
+}
+/* The value as it reads back after being stored in `dtype`: one rounding. */
+RF_INLINE rf_v16 rf_v16_round(rf_v16 x, rf_dtype dtype) {
+  if (dtype != RF_BF16) return x;
+  rf_bf16 half[RF_LANES];
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+  (void)half;
+  return rf_v16_widen(rf_v16_narrow(x));
+#elif defined(__AVX2__) && defined(__FMA__)
+  (void)half;
+  return RF_V16_PAIR(_mm256_castsi256_ps(_mm256_slli_epi32(rf_v8_round_bf16(x.lo), 16)),
+                     _mm256_castsi256_ps(_mm256_slli_epi32(rf_v8_round_bf16(x.hi), 16)));
+#else
+  rf_v16_store_bf16(half, x);
+  return rf_v16_load_bf16(half);
+#endif
+}
+
+/* ---- functions: one sequence of operations for every ISA ----------------------------------------------------------- */
+
+#define RF_C(x) rf_v16_set1(x)
+
+/* e^x. Within 1 ulp of the true value; 0 below -87.33 (where e^x leaves the normal numbers), inf above 88.72; e^-inf = 0, NaN stays NaN.
+ * x = k ln 2 + r, e^r by a polynomial fitted (equal ripple, relative error 3e-9) on |r| <= ln 2 / 2. */
+RF_INLINE rf_v16 rf_v16_exp(rf_v16 x) {
+  rf_v16 t = rf_v16_fma(x, RF_C(0x1.715476p+0f), RF_C(12582912.0f)); /* 1.5 2^23: adding it rounds x / ln 2 to an integer */
+  rf_v16 k = rf_v16_sub(t, RF_C(12582912.0f));
+  rf_v16 r = rf_v16_fnma(k, RF_C(0x1.62e4p-1f), x); /* ln 2 in two parts: k times the first is exact */
+  r = rf_v16_fnma(k, RF_C(0x1.7f7d1cp-20f), r);
+  rf_v16 p = rf_v16_fma(RF_C(0x1.6a2434p-10f), r, RF_C(0x1.1239e2p-7f));
+  p = rf_v16_fma(p, r, RF_C(0x1.5558f2p-5f));
+  p = rf_v16_fma(p, r, RF_C(0x1.555492p-3f));
+  p = rf_v16_fma(p, r, RF_C(0x1.fffffcp-2f));
+  p = rf_v16_fma(p, r, RF_C(1.0f));
+  p = rf_v16_fma(p, r, RF_C(1.0f));
+  p = rf_v16_scale_by(p, t);
+  p = rf_v16_select(rf_v16_le(x, RF_C(0x1.62e42ep+6f)), p, rf_v16_add(x, RF_C(INFINITY))); /* too large: inf; NaN: NaN */
+  return rf_v16_select(rf_v16_lt(x, RF_C(-87.33f)), rf_v16_zero(), p);
+}
+
+/* Natural logarithm. Within 1.5 ulp; log 0 = -inf, negative: NaN, inf: inf; subnormals are taken as 0. */
+RF_INLINE rf_v16 rf_v16_log(rf_v16 x) {
+  rf_v16 m, k = rf_v16_split(x, &m), f = rf_v16_sub(m, RF_C(1.0f)), f2 = rf_v16_mul(f, f);
+  rf_v16 p = rf_v16_fma(RF_C(0x1.1b42b4p-4f), f, RF_C(-0x1.e2e9b0p-4f));
+  p = rf_v16_fma(p, f, RF_C(0x1.e650a6p-4f));
+  p = rf_v16_fma(p, f, RF_C(-0x1.fb432ap-4f));
+  p = rf_v16_fma(p, f, RF_C(0x1.2332c0p-3f));
+  p = rf_v16_fma(p, f, RF_C(-0x1.5562e4p-3f));
+  p = rf_v16_fma(p, f, RF_C(0x1.99a546p-3f));
+  p = rf_v16_fma(p, f, RF_C(-0x1.ffffeep-3f));
+  p = rf_v16_fma(p, f, RF_C(0x1.555546p-2f));
+  p = rf_v16_mul(rf_v16_mul(p, f), f2); /* log(1+f) = f - f^2/2 + f^3 p(f) */
+  p = rf_v16_fma(k, RF_C(0x1.7f7d1cp-20f), p);
+  p = rf_v16_fnma(RF_C(0.5f), f2, p);
+  p = rf_v16_add(f, p);
+  p = rf_v16_fma(k, RF_C(0x1.62e4p-1f), p);
+  p = rf_v16_select(rf_v16_lt(x, RF_C(INFINITY)), p, x);                             /* inf and NaN pass through */
+  p = rf_v16_select(rf_v16_lt(x, RF_C(0x1p-126f)), RF_C(-INFINITY), p);
+  return rf_v16_select(rf_v16_lt(x, rf_v16_zero()), RF_C(NAN), p);
+}
+
+/* tanh x. Within 2 ulp. An odd polynomial (fitted, relative error 1e-9) where |x| < 0.55, (1 - e^-2|x|) / (1 + e^-2|x|) beyond. */
+RF_INLINE rf_v16 rf_v16_tanh(rf_v16 x) {
+  rf_v16 a = rf_v16_abs(x), x2 = rf_v16_mul(x, x);
+  rf_v16 p = rf_v16_fma(RF_C(-0x1.9b97d8p-8f), x2, RF_C(0x1.5950cep-6f));
+  p = rf_v16_fma(p, x2, RF_C(-0x1.b92b16p-5f));
+  p = rf_v16_fma(p, x2, RF_C(0x1.110d38p-3f));
+  p = rf_v16_fma(p, x2, RF_C(-0x1.55554cp-2f));
+  p = rf_v16_fma(rf_v16_mul(p, x2), x, x);
+  rf_v16 e = rf_v16_exp(rf_v16_mul(a, RF_C(-2.0f)));
+  rf_v16 q = rf_v16_div(rf_v16_sub(RF_C(1.0f), e), rf_v16_add(RF_C(1.0f), e));
+  return rf_v16_select(rf_v16_lt(a, RF_C(0.55f)), p, rf_v16_copysign(q, x));
+}
+
+/* s = 1 / (1 + e^-x) and its mirror 1 - s, both without cancellation: the exponential is taken of -|x|. */
+RF_INLINE rf_v16 rf_v16_sigmoid_pair(rf_v16 x, rf_v16 *mirror) {
+  rf_v16 e = rf_v16_exp(rf_v16_neg(rf_v16_abs(x)));
+  rf_v16 large = rf_v16_div(RF_C(1.0f), rf_v16_add(RF_C(1.0f), e)), small = rf_v16_mul(e, large);
+  rf_m16 negative = rf_v16_lt(x, rf_v16_zero());
+  *mirror = rf_v16_select(negative, large, small);
+  return rf_v16_select(negative, small, large);
+}
+RF_INLINE rf_v16 rf_v16_sigmoid(rf_v16 x) {
+  rf_v16 mirror;
+  return rf_v16_sigmoid_pair(x, &mirror);
+}
+
+/* x sigmoid(x), and its derivative s + x s (1 - s). */
+RF_INLINE rf_v16 rf_v16_silu(rf_v16 x) { return rf_v16_mul(x, rf_v16_sigmoid(x)); }
+RF_INLINE rf_v16 rf_v16_silu_grad(rf_v16 x) {
+  rf_v16 mirror, s = rf_v16_sigmoid_pair(x, &mirror);
+  return rf_v16_fma(rf_v16_mul(x, s), mirror, s);
+}
+
+/* 2 z, z = sqrt(2/pi) (u + 0.044715 u^3). */
+RF_INLINE rf_v16 rf_v16_gelu_argument(rf_v16 u) {
+  rf_v16 u2 = rf_v16_mul(u, u);
+  return rf_v16_mul(u, rf_v16_fma(u2, RF_C(2.0f * 0.7978845608f * 0.044715f), RF_C(2.0f * 0.7978845608f)));
+}
+/* GELU, tanh form: 0.5 u (1 + tanh z) = u sigmoid(2 z), which does not cancel for negative u. */
+RF_INLINE rf_v16 rf_v16_gelu_tanh(rf_v16 u) { return rf_v16_mul(u, rf_v16_sigmoid(rf_v16_gelu_argument(u))); }
+/* Its derivative: s + u s (1 - s) (2 z)', (2 z)' = 2 sqrt(2/pi) (1 + 3 0.044715 u^2). Beyond |u| = 30 the second term is 0: u is
+ * bounded there so that u^2 cannot turn it into inf 0. */
+RF_INLINE rf_v16 rf_v16_gelu_tanh_grad(rf_v16 u) {
+  rf_v16 mirror, s = rf_v16_sigmoid_pair(rf_v16_gelu_argument(u), &mirror);
+  rf_v16 b = rf_v16_max(rf_v16_min(u, RF_C(30.0f)), RF_C(-30.0f));
+  rf_v16 slope = rf_v16_fma(rf_v16_mul(b, b), RF_C(6.0f * 0.7978845608f * 0.044715f), RF_C(2.0f * 0.7978845608f));
+  return rf_v16_fma(rf_v16_mul(b, slope), rf_v16_mul(s, mirror), s);
+}
+
+#undef RF_C
+#endif
