@@ -56,8 +56,10 @@ rf_status rf_shard_open(const char *path, rf_shard *shard, rf_error *error) {
   else if (h.vocab == 0 || h.vocab > INT32_MAX) field = "vocab", expected = INT32_MAX, got = h.vocab;
   else if (h.tokens > (uint64_t)(bytes - HEADER_BYTES) / h.token_bytes)
     field = "tokens", expected = (long long)((bytes - HEADER_BYTES) / (int64_t)h.token_bytes), got = (long long)h.tokens;
-  else if (h.documents && h.documents + 1 > (uint64_t)(bytes - starts_at(h.token_bytes, (int64_t)h.tokens)) / 8)
-    field = "documents", expected = (long long)((bytes - starts_at(h.token_bytes, (int64_t)h.tokens)) / 8 - 1), got = (long long)h.documents;
+  else {
+    int64_t left = bytes - starts_at(h.token_bytes, (int64_t)h.tokens);
+    if (h.documents && (left < 16 || h.documents > (uint64_t)left / 8 - 1)) field = "documents", expected = left < 16 ? 0 : left / 8 - 1, got = (long long)h.documents;
+  }
   if (field) {
     rf_shard_close(shard);
     return RF_FAIL(error, RAFTER_FAILED, "write it again with `rafter tokenize --output`", "%s is not a whole token shard (%s: expected %lld, got %lld)", path,
@@ -151,10 +153,11 @@ rf_status rf_shard_create(const char *path, int64_t vocab, rf_shard_writer **out
 }
 
 rf_status rf_shard_append(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error) {
-  for (int64_t i = 0; i < count; i++) {
+  for (int64_t i = 0; i < count; i++)
     if (ids[i] < 0 || (uint32_t)ids[i] >= writer->head.vocab)
       return RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer", "token out of range (document %llu, token %lld: expected below %u, got %d)",
                      (unsigned long long)writer->head.documents, (long long)i, writer->head.vocab, ids[i]);
+  for (int64_t i = 0; i < count; i++) {
     uint32_t wide = (uint32_t)ids[i];
     uint16_t narrow = (uint16_t)wide;
     if (fwrite(writer->head.token_bytes == 2 ? (void *)&narrow : (void *)&wide, writer->head.token_bytes, 1, writer->file) != 1) return write_failed(writer, error);

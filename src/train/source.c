@@ -61,7 +61,7 @@ static rf_status pack(piece_list *pieces, int64_t seq, bool share_rows, rf_rows 
     status = RF_FAIL(error, RAFTER_FAILED, "split the data into smaller files", "out of memory while packing %lld pieces", (long long)n);
     goto done;
   }
-  qsort(pieces->at, (size_t)n, sizeof *pieces->at, longer_first);
+  if (n) qsort(pieces->at, (size_t)n, sizeof *pieces->at, longer_first);
   memset(open.head, 0xff, (size_t)(seq + 1) * 8);
   for (int64_t i = 0; i < n; i++) {
     int64_t space = 0, tokens = pieces->at[i].tokens, row = share_rows ? open_take(&open, tokens, &space) : -1;
