@@ -29,14 +29,30 @@ typedef struct rf_model {
   float dropout;    /* the model's own default, on block outputs */
   int32_t bos_id, eos_id; /* -1: none */
   const char *init; /* initialiser set: "gpt2" (normal 0.02, projections / sqrt(2L)), "flax" (lecun normal), "llama" (normal 0.02) */
+  const char *plan_only; /* why this model can be planned but not run ("rope scaling llama3"); NULL: it runs */
 } rf_model;
+
+/* Whether the fields fit together (positive, bounded so that no product of them overflows, heads / kv_heads whole). `where` begins the message. */
+rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error);
+/* config.json of Hugging Face (model types gpt2 and llama). RAFTER_FAILED names the field that is wrong or missing. */
+rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *error);
+rf_status rf_model_config_parse(const char *text, size_t bytes, const char *where, rf_model *model, rf_error *error);
+/* Writes the config.json that other programs read the same model from. RAFTER_INVALID when Hugging Face has no such architecture. */
+rf_status rf_model_config_write(const rf_model *model, rf_dtype dtype, const char *path, rf_error *error);
+/* Preset names, NULL at the end. */
+const char *const *rf_model_presets(void);
 
 /* MODEL of the command line: a preset name, an inline shape `gpt:layers=4,width=512,...`, or a folder with config.json /
  * a .safetensors file with its config.json beside it. `vocab`, `seq` and the other keys of an inline shape override.
  * RAFTER_INVALID names the nearest preset when the name is unknown. *folder (may be NULL) is the weight folder or "". */
 rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096], rf_error *error);
 
-/* One row per kind of parameter; every user (count, init, load, save, optimizer groups, graph builder, tests) walks these rows. */
+/* Names of the parameters, in the model's order (i = 0 .. layers - 1; mlp_first: the mlp rows of a block stand before its attn rows):
+ *   embed/token/weight (V,D)   embed/position/weight (T,D)
+ *   block.i/attn/norm/{gain,bias} (D)   block.i/attn/qkv/{weight (D,(N+2K)H),bias}   block.i/attn/out/{weight (N*H,D),bias}
+ *   block.i/mlp/norm/{gain,bias} (D)    block.i/mlp/{up (D,F) | gate_up (D,2F)}/{weight,bias}   block.i/mlp/down/{weight (F,D),bias}
+ *   final/norm/{gain,bias} (D)   head/{weight (D,V), bias (V)}   (tied: no head/weight, embed/token/weight serves transposed)
+ * One row per kind of parameter; every user (count, init, load, save, optimizer groups, graph builder, tests) walks these rows. */
 typedef enum rf_init { RF_INIT_ZEROS, RF_INIT_ONES, RF_INIT_NORMAL, RF_INIT_LECUN } rf_init;
 typedef struct rf_param {
   const char *name;   /* "block.3/attn/qkv/weight": also the graph's tensor name */
@@ -65,6 +81,10 @@ typedef struct rf_params {
 /* The parameter table of a model, in `pool`. */
 rf_params rf_model_params(const rf_model *model, rf_pool *pool);
 int rf_params_find(const rf_params *params, const char *name); /* index, or -1 */
+
+/* The rows of the table behind rf_param.row: how many, and the name of one without its block ("attn/qkv/weight"). */
+int rf_param_rows(void);
+const char *rf_param_row_name(int row);
 
 /* Fills `count` f32 values from `first` on of a parameter's initialiser: the same values whatever the chunking (Philox keyed by seed and name). */
 void rf_param_init(const rf_param *param, uint64_t seed, int64_t first, int64_t count, float *out);

@@ -1,0 +1,79 @@
+/* text.c - numbers and names that people type. */
+#include "base/text.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+bool rf_text_int(const char *text, int64_t *value) {
+  if (!text || !(isdigit((unsigned char)text[0]) || (text[0] == '-' && isdigit((unsigned char)text[1])))) return false;
+  char *end;
+  errno = 0;
+  long long number = strtoll(text, &end, 10);
+  if (errno || *end) return false;
+  *value = number;
+  return true;
+}
+
+bool rf_text_float(const char *text, double *value) {
+  if (!text || !(isdigit((unsigned char)text[0]) || text[0] == '-' || text[0] == '.')) return false;
+  for (const char *c = text; *c; ++c)
+    if (!strchr("0123456789.eE+-", *c)) return false; /* no hexadecimal, infinity or nan */
+  char *end;
+  errno = 0;
+  double number = strtod(text, &end);
+  if (end == text || *end || !isfinite(number)) return false;
+  *value = number;
+  return true;
+}
+
+bool rf_text_bool(const char *text, bool *value) {
+  static const char *const words[] = {"0", "1", "false", "true", "no", "yes", "off", "on"};
+  for (int i = 0; text && i < 8; ++i)
+    if (strcasecmp(text, words[i]) == 0) {
+      *value = i & 1;
+      return true;
+    }
+  return false;
+}
+
+static int letter(char c) { return c == '_' ? '-' : tolower((unsigned char)c); }
+
+int rf_edit_distance(const char *a, const char *b) {
+  enum { LONGEST = 63 }; /* what lies behind it cannot make two names alike */
+  int rows[3][LONGEST + 1], *before = rows[0], *last = rows[1], *now = rows[2];
+  int n = (int)strnlen(a, LONGEST), m = (int)strnlen(b, LONGEST);
+  for (int j = 0; j <= m; ++j) last[j] = j;
+  for (int i = 1; i <= n; ++i) {
+    now[0] = i;
+    for (int j = 1; j <= m; ++j) {
+      bool same = letter(a[i - 1]) == letter(b[j - 1]);
+      int least = last[j - 1] + !same;
+      if (last[j] + 1 < least) least = last[j] + 1;
+      if (now[j - 1] + 1 < least) least = now[j - 1] + 1;
+      bool swapped = i > 1 && j > 1 && letter(a[i - 1]) == letter(b[j - 2]) && letter(a[i - 2]) == letter(b[j - 1]);
+      if (swapped && before[j - 2] + 1 < least) least = before[j - 2] + 1;
+      now[j] = least;
+    }
+    int *spare = before;
+    before = last;
+    last = now;
+    now = spare;
+  }
+  return last[m];
+}
+
+const char *rf_nearest(const char *word, const char *const *names, int count) {
+  const char *best = NULL;
+  int least = (int)strlen(word) <= 3 ? 2 : (int)strlen(word) / 3 + 2; /* first distance that is too far */
+  for (int i = 0; i < count; ++i) {
+    int distance = names[i] ? rf_edit_distance(word, names[i]) : least;
+    if (distance >= least) continue;
+    least = distance;
+    best = names[i];
+  }
+  return best;
+}

@@ -1,0 +1,18 @@
+/* text.h - numbers and names that people type. */
+#ifndef RF_TEXT_H
+#define RF_TEXT_H
+
+#include "base/base.h"
+
+/* The whole text as a number: no blanks, no trailing letters, finite, in range. false otherwise, and *value is untouched. */
+bool rf_text_int(const char *text, int64_t *value);
+bool rf_text_float(const char *text, double *value);
+/* "1", "0", "true", "false", "yes", "no", "on", "off". */
+bool rf_text_bool(const char *text, bool *value);
+
+/* Edits (insert, delete, replace, swap neighbours) between two words, letter case and '-' against '_' not counted. */
+int rf_edit_distance(const char *a, const char *b);
+/* The name nearest to `word`, or NULL when none is near enough to be what was meant. `names` has `count` entries, NULL ones are skipped. */
+const char *rf_nearest(const char *word, const char *const *names, int count);
+
+#endif

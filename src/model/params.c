@@ -1,0 +1,134 @@
+/* params.c - the parameter table: one row per kind of parameter, expanded for a model. Whoever counts, fills, loads, saves, groups or
+ * builds parameters walks these rows. */
+#include "model/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* When a row exists: all its bits must hold for the model. */
+enum { IF_BIAS = 1, IF_LAYERNORM = 2, IF_LEARNED = 4, IF_GELU = 8, IF_SWIGLU = 16, IF_UNTIED = 32, IF_HEAD_BIAS = 64 };
+/* Where a row stands: before the blocks, in the attention or MLP part of each block, behind the blocks. */
+enum { FIRST, ATTN, MLP, LAST };
+/* What a row is. */
+enum { LINEAR, TABLE, HEAD, GAIN, BIAS };
+
+typedef struct param_row {
+  const char *name;
+  char shape[3];     /* letters of model.h; Q = (N+2K)H, C = N*H, G = 2F */
+  unsigned char place, kind, needs;
+  bool residual;     /* writes to the residual stream: GPT-2 shrinks its first values by sqrt(2L) */
+  signed char shard; /* the axis that tensor parallelism splits */
+} param_row;
+
+static const param_row ROWS[] = {
+  {"embed/token/weight", "VD", FIRST, TABLE, 0, false, 0},
+  {"embed/position/weight", "TD", FIRST, TABLE, IF_LEARNED, false, -1},
+  {"attn/norm/gain", "D", ATTN, GAIN, 0, false, -1},
+  {"attn/norm/bias", "D", ATTN, BIAS, IF_LAYERNORM, false, -1},
+  {"attn/qkv/weight", "DQ", ATTN, LINEAR, 0, false, 1},
+  {"attn/qkv/bias", "Q", ATTN, BIAS, IF_BIAS, false, 0},
+  {"attn/out/weight", "CD", ATTN, LINEAR, 0, true, 0},
+  {"attn/out/bias", "D", ATTN, BIAS, IF_BIAS, false, -1},
+  {"mlp/norm/gain", "D", MLP, GAIN, 0, false, -1},
+  {"mlp/norm/bias", "D", MLP, BIAS, IF_LAYERNORM, false, -1},
+  {"mlp/up/weight", "DF", MLP, LINEAR, IF_GELU, false, 1},
+  {"mlp/up/bias", "F", MLP, BIAS, IF_GELU | IF_BIAS, false, 0},
+  {"mlp/gate_up/weight", "DG", MLP, LINEAR, IF_SWIGLU, false, 1},
+  {"mlp/gate_up/bias", "G", MLP, BIAS, IF_SWIGLU | IF_BIAS, false, 0},
+  {"mlp/down/weight", "FD", MLP, LINEAR, 0, true, 0},
+  {"mlp/down/bias", "D", MLP, BIAS, IF_BIAS, false, -1},
+  {"final/norm/gain", "D", LAST, GAIN, 0, false, -1},
+  {"final/norm/bias", "D", LAST, BIAS, IF_LAYERNORM, false, -1},
+  {"head/weight", "DV", LAST, HEAD, IF_UNTIED, false, 1},
+  {"head/bias", "V", LAST, BIAS, IF_HEAD_BIAS, false, 0},
+};
+enum { ROW_COUNT = sizeof ROWS / sizeof ROWS[0] };
+
+static unsigned features(const rf_model *model) {
+  return (model->bias ? IF_BIAS : 0) | (model->norm == RF_NORM_LAYERNORM ? IF_LAYERNORM : 0) |
+         (model->position == RF_POSITION_LEARNED ? IF_LEARNED : 0) | (model->mlp == RF_MLP_GELU ? IF_GELU : 0) |
+         (model->mlp == RF_MLP_SWIGLU ? IF_SWIGLU : 0) | (model->tied ? 0 : IF_UNTIED) | (model->head_bias ? IF_HEAD_BIAS : 0);
+}
+
+static int64_t extent(const rf_model *model, char letter) {
+  switch (letter) {
+    case 'V': return model->vocab;
+    case 'D': return model->width;
+    case 'T': return model->max_seq;
+    case 'F': return model->ff;
+    case 'G': return 2 * model->ff;
+    case 'C': return model->heads * model->head_dim;
+    case 'Q': return (model->heads + 2 * model->kv_heads) * model->head_dim;
+    default: return 0;
+  }
+}
+
+/* The initialiser of a row, by the model's named set. Sources: GPT-2's published code and its Hugging Face port (normal 0.02, projections
+ * into the residual stream divided by sqrt(2L)); flax's defaults (lecun normal kernels, embeddings of variance 1/D); Llama's Hugging Face port. */
+static void initialiser(const rf_model *model, const param_row *row, rf_param *param) {
+  bool flax = model->init && strcmp(model->init, "flax") == 0, gpt2 = model->init && strcmp(model->init, "gpt2") == 0;
+  param->init = row->kind == GAIN ? RF_INIT_ONES : row->kind == BIAS ? RF_INIT_ZEROS : RF_INIT_NORMAL;
+  if (param->init != RF_INIT_NORMAL) return;
+  param->init_std = 0.02f;
+  if (flax && row->kind != TABLE) {
+    param->init = RF_INIT_LECUN;
+    param->init_std = (float)(1.0 / sqrt((double)param->shape[0]));
+  } else if (flax && row->shape[0] == 'V') {
+    param->init_std = (float)(1.0 / sqrt((double)model->width));
+  } else if (gpt2 && row->residual) {
+    param->init_std = (float)(0.02 / sqrt(2.0 * (double)model->layers));
+  }
+}
+
+static void expand(const rf_model *model, rf_pool *pool, int row_index, int layer, rf_params *params, rf_param *param) {
+  const param_row *row = &ROWS[row_index];
+  memset(param, 0, sizeof *param);
+  param->name = layer < 0 ? row->name : rf_pool_format(pool, "block.%d/%s", layer, row->name);
+  param->row = row_index;
+  param->layer = layer;
+  param->rank = (int)strlen(row->shape);
+  param->count = 1;
+  param->shape[1] = 1;
+  for (int i = 0; i < param->rank; ++i) param->count *= param->shape[i] = extent(model, row->shape[i]);
+  param->decays = param->rank == 2;
+  param->lora = row->kind == LINEAR;
+  param->embedding = row->kind == TABLE;
+  param->matmul = row->kind == LINEAR || row->kind == HEAD || (model->tied && row->kind == TABLE && row->shape[0] == 'V');
+  param->shard_axis = row->shard;
+  initialiser(model, row, param);
+  params->total += param->count;
+  if (param->matmul) params->matmul += param->count;
+  if (param->embedding) params->embedding += param->count;
+}
+
+rf_params rf_model_params(const rf_model *model, rf_pool *pool) {
+  rf_params params = {0};
+  unsigned have = features(model);
+  int per_place[4] = {0};
+  for (int i = 0; i < ROW_COUNT; ++i) per_place[ROWS[i].place] += (ROWS[i].needs & ~have) == 0;
+  int64_t capacity = per_place[FIRST] + per_place[LAST] + model->layers * (per_place[ATTN] + per_place[MLP]);
+  rf_param *param = rf_pool_alloc(pool, (size_t)capacity * sizeof *param);
+  params.at = param;
+  for (int i = 0; i < ROW_COUNT; ++i)
+    if (ROWS[i].place == FIRST && !(ROWS[i].needs & ~have)) expand(model, pool, i, -1, &params, &param[params.count++]);
+  for (int layer = 0; layer < model->layers; ++layer)
+    for (int part = 0; part < 2; ++part) {
+      int place = (part == 0) == model->mlp_first ? MLP : ATTN;
+      for (int i = 0; i < ROW_COUNT; ++i)
+        if (ROWS[i].place == place && !(ROWS[i].needs & ~have)) expand(model, pool, i, layer, &params, &param[params.count++]);
+    }
+  for (int i = 0; i < ROW_COUNT; ++i)
+    if (ROWS[i].place == LAST && !(ROWS[i].needs & ~have)) expand(model, pool, i, -1, &params, &param[params.count++]);
+  return params;
+}
+
+int rf_params_find(const rf_params *params, const char *name) {
+  for (int i = 0; i < params->count; ++i)
+    if (strcmp(params->at[i].name, name) == 0) return i;
+  return -1;
+}
+
+int rf_param_rows(void) { return ROW_COUNT; }
+
+const char *rf_param_row_name(int row) { return row >= 0 && row < ROW_COUNT ? ROWS[row].name : NULL; }
