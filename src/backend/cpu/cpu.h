@@ -1,0 +1,55 @@
+/* cpu.h - what the files of the CPU backend share: their kernel tables, and how a kernel splits its rows over threads. */
+#ifndef RF_CPU_H
+#define RF_CPU_H
+
+#include "backend/backend.h"
+
+#include <omp.h>
+
+/* Every table ends with a row whose op is NULL; within a table, and in cpu.c's list of them, stronger ISAs stand first. */
+extern const rf_kernel RF_CPU_MATMUL[], RF_CPU_HEAD[], RF_CPU_ATTENTION[];
+extern const rf_kernel RF_CPU_ELEMENTWISE_AVX512[], RF_CPU_ELEMENTWISE_AVX2[], RF_CPU_ELEMENTWISE_BASE[];
+
+/* Rows of input `slot` that this walk uses: tensors whose first axis is the microbatch's rows follow the run's extent. */
+static inline int64_t rf_rows_used(const rf_call *call, int slot) {
+  int64_t bound = rf_in(call, slot)->shape[0];
+  if (call->run == NULL || bound != call->graph->rows) return bound;
+  return call->run->rows < bound ? call->run->rows : bound;
+}
+
+/* Does output `slot` continue from the value that stands there? */
+static inline bool rf_accumulates(const rf_call *call, int slot) {
+  rf_accumulate how = call->op->attr.accumulate[slot];
+  return how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && call->run->micro > 0);
+}
+
+/* The share [begin, end) of `count` items that thread `id` of `of` takes, cut at multiples of `grain`. */
+static inline void rf_share(int64_t count, int64_t grain, int id, int of, int64_t *begin, int64_t *end) {
+  int64_t grains = (count + grain - 1) / grain;
+  *begin = grains * id / of * grain;
+  *end = grains * (id + 1) / of * grain;
+  if (*begin > count) *begin = count;
+  if (*end > count) *end = count;
+}
+
+typedef void (*rf_range_fn)(const rf_call *call, int64_t begin, int64_t end);
+
+/* Calls `range` on shares of [0, count) cut at multiples of `grain`; `item_bytes` says how much memory an item touches: work that is
+ * done before a second thread would have woken up stays on one. */
+static inline void rf_split(const rf_call *call, int64_t count, int64_t grain, int64_t item_bytes, rf_range_fn range) {
+  enum { BYTES_WORTH_A_THREAD = 64 * 1024 };
+  int64_t useful = 1 + count * item_bytes / BYTES_WORTH_A_THREAD;
+  int threads = useful < call->threads ? (int)useful : call->threads;
+  if (threads <= 1) {
+    range(call, 0, count);
+    return;
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    int64_t begin, end;
+    rf_share(count, grain, omp_get_thread_num(), omp_get_num_threads(), &begin, &end);
+    if (begin < end) range(call, begin, end);
+  }
+}
+
+#endif

@@ -1,0 +1,78 @@
+/* dropout.h - the keep mask of sixteen neighbouring channels of one token: rf_philox of four counters at once, the same words as the
+ * scalar function of base.h on every ISA. */
+#ifndef RF_DROPOUT_H
+#define RF_DROPOUT_H
+
+#include "backend/backend.h"
+#include "backend/cpu/simd.h"
+
+/* One dropout site of one step. A channel is kept iff rf_uniform(word) >= p, i.e. iff word >= threshold: both sides are whole
+ * multiples of 2^-24, so the comparison can be made on the words. */
+typedef struct rf_dropout {
+  uint64_t key;
+  uint32_t threshold;
+  float scale; /* 1 / (1 - p) */
+  bool active; /* p > 0 */
+} rf_dropout;
+
+RF_INLINE rf_dropout rf_dropout_of(const rf_call *call) {
+  float p = call->op->attr.dropout;
+  if (!(p > 0.0f)) return (rf_dropout){.scale = 1.0f};
+  uint64_t key = rf_key(call->run->seed, (uint64_t)call->run->step, call->op->attr.site);
+  return (rf_dropout){.key = key, .threshold = (uint32_t)ceilf(p * 0x1p24f) << 8, .scale = 1.0f / (1.0f - p), .active = true};
+}
+
+#if defined(__AVX2__) && defined(__FMA__)
+/* Four counters, one per 64-bit lane; only the low dword of a lane counts, so products need no masking. */
+RF_INLINE void rf_philox_x4(uint64_t key, uint64_t counter_low, uint64_t counter_high, __m256i *first, __m256i *second) {
+  const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
+  uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+  __m256i c0 = _mm256_set1_epi64x((int64_t)counter_low), c2 = _mm256_set1_epi64x((int64_t)counter_high);
+  c2 = _mm256_add_epi64(c2, _mm256_setr_epi64x(0, 1, 2, 3));
+  __m256i c1 = _mm256_srli_epi64(c0, 32), c3 = _mm256_srli_epi64(c2, 32);
+  for (int round = 0; round < 10; round++) {
+    __m256i p = _mm256_mul_epu32(c0, m0), q = _mm256_mul_epu32(c2, m1);
+    __m256i a = _mm256_set1_epi64x((int64_t)(uint64_t)k0), b = _mm256_set1_epi64x((int64_t)(uint64_t)k1);
+    c0 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(q, 32), c1), a);
+    c2 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p, 32), c3), b);
+    c1 = q;
+    c3 = p;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  __m256i low = _mm256_blend_epi32(c0, _mm256_slli_epi64(c1, 32), 0xaa), high = _mm256_blend_epi32(c2, _mm256_slli_epi64(c3, 32), 0xaa);
+  __m256i even = _mm256_unpacklo_epi64(low, high), odd = _mm256_unpackhi_epi64(low, high); /* words of counters 0,2 and 1,3 */
+  *first = _mm256_permute2x128_si256(even, odd, 0x20);
+  *second = _mm256_permute2x128_si256(even, odd, 0x31);
+}
+#endif
+
+/* True where channel `channel` + lane of `token` is kept; `channel` is a multiple of 4. */
+RF_INLINE rf_m16 rf_dropout_keep(const rf_dropout *drop, int64_t token, int64_t channel) {
+#if defined(__AVX2__) && defined(__FMA__)
+  __m256i first, second, least = _mm256_set1_epi32((int32_t)drop->threshold);
+  rf_philox_x4(drop->key, (uint64_t)token, (uint64_t)(channel / 4), &first, &second);
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+  return (rf_m16)((unsigned)_mm256_cmpge_epu32_mask(first, least) | (unsigned)_mm256_cmpge_epu32_mask(second, least) << 8);
+#else
+  return (rf_m16){_mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_max_epu32(first, least), first)),
+                  _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_max_epu32(second, least), second))};
+#endif
+#else
+  rf_m16 keep;
+  for (int i = 0; i < RF_LANES; i += 4) {
+    uint32_t word[4];
+    rf_philox(drop->key, (uint64_t)token, (uint64_t)(channel + i) / 4, word);
+    for (int j = 0; j < 4; j++) keep.v[i + j] = word[j] >= drop->threshold ? 0xffffffffu : 0u;
+  }
+  return keep;
+#endif
+}
+
+/* drop(x) of sixteen channels: kept values times 1/(1-p), the others 0. */
+RF_INLINE rf_v16 rf_dropout_apply(const rf_dropout *drop, rf_v16 x, int64_t token, int64_t channel) {
+  if (!drop->active) return x;
+  return rf_v16_select(rf_dropout_keep(drop, token, channel), rf_v16_mul(x, rf_v16_set1(drop->scale)), rf_v16_zero());
+}
+
+#endif
