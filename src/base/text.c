@@ -4,6 +4,8 @@
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -38,6 +40,15 @@ bool rf_text_bool(const char *text, bool *value) {
       return true;
     }
   return false;
+}
+
+void rf_text_append(char *buffer, size_t size, const char *format, ...) {
+  size_t used = strnlen(buffer, size);
+  if (used + 1 >= size) return;
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(buffer + used, size - used, format, arguments);
+  va_end(arguments);
 }
 
 static int letter(char c) { return c == '_' ? '-' : tolower((unsigned char)c); }

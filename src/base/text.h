@@ -10,6 +10,9 @@ bool rf_text_float(const char *text, double *value);
 /* "1", "0", "true", "false", "yes", "no", "on", "off". */
 bool rf_text_bool(const char *text, bool *value);
 
+/* Appends to the text in `buffer` of `size` bytes; what does not fit is cut. */
+void rf_text_append(char *buffer, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
 /* Edits (insert, delete, replace, swap neighbours) between two words, letter case and '-' against '_' not counted. */
 int rf_edit_distance(const char *a, const char *b);
 /* The name nearest to `word`, or NULL when none is near enough to be what was meant. `names` has `count` entries, NULL ones are skipped. */

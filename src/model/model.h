@@ -39,12 +39,13 @@ rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *erro
 rf_status rf_model_config_parse(const char *text, size_t bytes, const char *where, rf_model *model, rf_error *error);
 /* Writes the config.json that other programs read the same model from. RAFTER_INVALID when Hugging Face has no such architecture. */
 rf_status rf_model_config_write(const rf_model *model, rf_dtype dtype, const char *path, rf_error *error);
-/* Preset names, NULL at the end. */
-const char *const *rf_model_presets(void);
+/* The name of a preset, NULL behind the last. */
+const char *rf_model_preset(int index);
 
 /* MODEL of the command line: a preset name, an inline shape `gpt:layers=4,width=512,...`, or a folder with config.json /
  * a .safetensors file with its config.json beside it. `vocab`, `seq` and the other keys of an inline shape override.
- * RAFTER_INVALID names the nearest preset when the name is unknown. *folder (may be NULL) is the weight folder or "". */
+ * RAFTER_INVALID names the nearest preset when the name is unknown. `folder` (may be NULL) gets the weight folder (or the one
+ * .safetensors file that was named), or "". */
 rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096], rf_error *error);
 
 /* Names of the parameters, in the model's order (i = 0 .. layers - 1; mlp_first: the mlp rows of a block stand before its attn rows):

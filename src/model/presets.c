@@ -1,0 +1,279 @@
+/* presets.c - models by name, inline shapes, and the one function that understands MODEL of the command line. */
+#include "base/text.h"
+#include "model/model.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- presets --------------------------------------------------------------------------------------------------- */
+
+/* GPT-2: pre-norm, learned positions, biases, tied head. The published weights were made with dropout 0.1, but these shapes are since
+ * measured and tuned without; --dropout turns it on. */
+#define GPT2(preset, l, d, n)                                                                                                                  \
+  {.name = preset, .family = RF_FAMILY_GPT, .layers = l, .width = d, .heads = n, .kv_heads = n, .head_dim = 64, .ff = 4 * (d), .vocab = 50257, \
+   .max_seq = 1024, .norm = RF_NORM_LAYERNORM, .mlp = RF_MLP_GELU, .position = RF_POSITION_LEARNED, .bias = true, .tied = true,                \
+   .norm_eps = 1e-5f, .bos_id = 50256, .eos_id = 50256, .init = "gpt2"}
+/* Llama: RMSNorm, rotary positions, SwiGLU, no biases, own head. What a model adds to that stands at the end of its row. */
+#define LLAMA(preset, l, d, f, n, k, v, t, theta, bos, eos, ...)                                                                               \
+  {.name = preset, .family = RF_FAMILY_LLAMA, .layers = l, .width = d, .heads = n, .kv_heads = k, .head_dim = (d) / (n), .ff = f, .vocab = v,  \
+   .max_seq = t, .norm = RF_NORM_RMSNORM, .mlp = RF_MLP_SWIGLU, .position = RF_POSITION_ROPE, .norm_eps = 1e-5f, .rope_theta = theta,          \
+   .bos_id = bos, .eos_id = eos, .init = "llama", __VA_ARGS__}
+#define SCALED .plan_only = "its rotary positions are scaled (rope type llama3)"
+
+static const rf_model PRESETS[] = {
+  {.name = "uva", .family = RF_FAMILY_GPT, .layers = 12, .width = 1024, .heads = 8, .kv_heads = 8, .head_dim = 128, .ff = 4096, .vocab = 2048,
+   .max_seq = 512, .norm = RF_NORM_LAYERNORM, .mlp = RF_MLP_GELU, .position = RF_POSITION_LEARNED, .bias = true, .head_bias = true,
+   .mlp_first = true, .norm_eps = 1e-6f, .dropout = 0.1f, .bos_id = -1, .eos_id = -1, .init = "flax"},
+  GPT2("gpt2", 12, 768, 12),
+  GPT2("gpt2-medium", 24, 1024, 16),
+  GPT2("gpt2-large", 36, 1280, 20),
+  GPT2("gpt2-xl", 48, 1600, 25),
+  LLAMA("llama2-7b", 32, 4096, 11008, 32, 32, 32000, 4096, 1e4f, 1, 2, .tied = false),
+  LLAMA("llama2-13b", 40, 5120, 13824, 40, 40, 32000, 4096, 1e4f, 1, 2, .tied = false),
+  LLAMA("llama2-70b", 80, 8192, 28672, 64, 8, 32000, 4096, 1e4f, 1, 2, .tied = false),
+  LLAMA("llama3-8b", 32, 4096, 14336, 32, 8, 128256, 8192, 5e5f, 128000, 128001, .tied = false),
+  LLAMA("llama3-70b", 80, 8192, 28672, 64, 8, 128256, 8192, 5e5f, 128000, 128001, .tied = false),
+  LLAMA("llama3-405b", 126, 16384, 53248, 128, 8, 128256, 131072, 5e5f, 128000, 128001, SCALED),
+  LLAMA("llama3.1-8b", 32, 4096, 14336, 32, 8, 128256, 131072, 5e5f, 128000, 128001, SCALED),
+  LLAMA("llama3.1-70b", 80, 8192, 28672, 64, 8, 128256, 131072, 5e5f, 128000, 128001, SCALED),
+  LLAMA("llama3.2-1b", 16, 2048, 8192, 32, 8, 128256, 131072, 5e5f, 128000, 128001, .tied = true, SCALED),
+};
+enum { PRESET_COUNT = sizeof PRESETS / sizeof PRESETS[0] };
+
+/* What `gpt:` and `llama:` start from. */
+static const rf_model BASES[] = {
+  GPT2("gpt", 12, 768, 12),
+  LLAMA("llama", 16, 2048, 5632, 32, 32, 32000, 4096, 1e4f, -1, -1, .tied = false),
+};
+
+const char *rf_model_preset(int index) { return index >= 0 && index < PRESET_COUNT ? PRESETS[index].name : NULL; }
+
+static const rf_model *find(const rf_model *models, int count, const char *name, size_t length) {
+  for (int i = 0; i < count; ++i)
+    if (strlen(models[i].name) == length && strncmp(models[i].name, name, length) == 0) return &models[i];
+  return NULL;
+}
+
+/* ---- what fits together ---------------------------------------------------------------------------------------- */
+
+rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error) {
+  /* The bounds keep every product below (parameters, FLOPs of a step) inside 63 bits. */
+  const struct { const char *name; int64_t value, most; } field[] = {
+    {"layers", model->layers, 4096},          {"width", model->width, 1 << 18},    {"heads", model->heads, 4096},
+    {"kv_heads", model->kv_heads, 4096},      {"head_dim", model->head_dim, 4096}, {"ff", model->ff, 1 << 20},
+    {"vocab", model->vocab, 1 << 22},         {"seq", model->max_seq, 1 << 24},
+  };
+  for (size_t i = 0; i < sizeof field / sizeof field[0]; ++i)
+    if (field[i].value < 1 || field[i].value > field[i].most)
+      return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is out of range (expected 1 to %lld, got %lld)", where, field[i].name,
+                     (long long)field[i].most, (long long)field[i].value);
+  if (model->heads % model->kv_heads != 0)
+    return RF_FAIL(error, RAFTER_INVALID, "choose kv_heads that divides heads", "%s: %lld query heads cannot share %lld key/value heads evenly", where,
+                   (long long)model->heads, (long long)model->kv_heads);
+  if (model->heads * model->head_dim > 1 << 20)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: heads * head_dim is out of range (expected at most %d, got %lld)", where, 1 << 20,
+                   (long long)(model->heads * model->head_dim));
+  if (model->position == RF_POSITION_ROPE && model->head_dim % 2 != 0)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: rotary positions turn pairs (expected an even head_dim, got %lld)", where,
+                   (long long)model->head_dim);
+  if (model->position == RF_POSITION_ROPE && !(model->rope_theta > 0 && isfinite(model->rope_theta)))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: rope theta is out of range (expected above 0, got %g)", where, (double)model->rope_theta);
+  if (!(model->norm_eps >= 0 && model->norm_eps < 1))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: norm_eps is out of range (expected 0 to 1, got %g)", where, (double)model->norm_eps);
+  if (!(model->dropout >= 0 && model->dropout < 1))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: dropout is out of range (expected 0 to below 1, got %g)", where, (double)model->dropout);
+  if (model->bos_id < -1 || model->bos_id >= model->vocab || model->eos_id < -1 || model->eos_id >= model->vocab)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: a special token lies outside the vocabulary (expected -1 to %lld, got bos %d, eos %d)", where,
+                   (long long)model->vocab - 1, model->bos_id, model->eos_id);
+  return RAFTER_OK;
+}
+
+/* ---- inline shapes --------------------------------------------------------------------------------------------- */
+
+enum { KEY_INT, KEY_FLOAT, KEY_BOOL, KEY_ID, KEY_INIT };
+enum { GPT = 1, LLA = 2, BOTH = 3 };
+static const struct shape_key { const char *name; int type, families; size_t offset; } KEYS[] = {
+  {"layers", KEY_INT, BOTH, offsetof(rf_model, layers)},       {"width", KEY_INT, BOTH, offsetof(rf_model, width)},
+  {"heads", KEY_INT, BOTH, offsetof(rf_model, heads)},         {"kv_heads", KEY_INT, BOTH, offsetof(rf_model, kv_heads)},
+  {"head_dim", KEY_INT, BOTH, offsetof(rf_model, head_dim)},   {"ff", KEY_INT, BOTH, offsetof(rf_model, ff)},
+  {"vocab", KEY_INT, BOTH, offsetof(rf_model, vocab)},         {"seq", KEY_INT, BOTH, offsetof(rf_model, max_seq)},
+  {"tied", KEY_BOOL, BOTH, offsetof(rf_model, tied)},          {"bias", KEY_BOOL, GPT, offsetof(rf_model, bias)},
+  {"head_bias", KEY_BOOL, GPT, offsetof(rf_model, head_bias)}, {"mlp_first", KEY_BOOL, GPT, offsetof(rf_model, mlp_first)},
+  {"norm_eps", KEY_FLOAT, BOTH, offsetof(rf_model, norm_eps)}, {"rope_theta", KEY_FLOAT, LLA, offsetof(rf_model, rope_theta)},
+  {"dropout", KEY_FLOAT, GPT, offsetof(rf_model, dropout)},    {"bos", KEY_ID, BOTH, offsetof(rf_model, bos_id)},
+  {"eos", KEY_ID, BOTH, offsetof(rf_model, eos_id)},           {"init", KEY_INIT, BOTH, offsetof(rf_model, init)},
+};
+enum { KEY_COUNT = sizeof KEYS / sizeof KEYS[0] };
+enum { LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_DIM, FF }; /* the first keys, in KEYS' order: those that others are derived from */
+
+static const char *const INITS[] = {"gpt2", "flax", "llama"};
+
+static void known_keys(int families, const char **names, char *list, size_t size) {
+  list[0] = 0;
+  for (int i = 0; i < KEY_COUNT; ++i) {
+    names[i] = KEYS[i].families & families ? KEYS[i].name : NULL;
+    if (names[i]) rf_text_append(list, size, "%s%s", *list ? ", " : "", names[i]);
+  }
+}
+
+static rf_status set_key(rf_model *model, const struct shape_key *key, const char *spec, const char *value, rf_error *error) {
+  char *field = (char *)model + key->offset;
+  int64_t number;
+  double real;
+  bool flag;
+  switch (key->type) {
+    case KEY_INT:
+      if (!rf_text_int(value, &number) || number < 1)
+        return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a count (expected a whole number from 1, got '%s')", spec, key->name, value);
+      memcpy(field, &number, sizeof number);
+      return RAFTER_OK;
+    case KEY_ID:
+      if (!rf_text_int(value, &number) || number < -1 || number > INT32_MAX)
+        return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a token id (expected -1 for none or an id, got '%s')", spec, key->name, value);
+      memcpy(field, &(int32_t){(int32_t)number}, sizeof(int32_t));
+      return RAFTER_OK;
+    case KEY_FLOAT:
+      if (!rf_text_float(value, &real)) return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a number (got '%s')", spec, key->name, value);
+      memcpy(field, &(float){(float)real}, sizeof(float));
+      return RAFTER_OK;
+    case KEY_BOOL:
+      if (!rf_text_bool(value, &flag)) return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a switch (expected 0 or 1, got '%s')", spec, key->name, value);
+      memcpy(field, &flag, sizeof flag);
+      return RAFTER_OK;
+    default:
+      for (size_t i = 0; i < sizeof INITS / sizeof INITS[0]; ++i)
+        if (strcmp(value, INITS[i]) == 0) {
+          model->init = INITS[i];
+          return RAFTER_OK;
+        }
+      return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: init is unknown (expected gpt2, flax or llama, got '%s')", spec, value);
+  }
+}
+
+/* Extents that were not given follow those that were: heads from width at the base's head_dim, kv_heads and ff from them. */
+static rf_status derive(const rf_model *base, const bool *given, const char *spec, rf_model *model, rf_error *error) {
+  if (given[WIDTH] && !given[HEADS]) {
+    int64_t head_dim = given[HEAD_DIM] ? model->head_dim : base->head_dim;
+    if (head_dim < 1 || model->width % head_dim != 0)
+      return RF_FAIL(error, RAFTER_INVALID, "add heads=N", "%s: how many heads? (width %lld is no multiple of head_dim %lld)", spec,
+                     (long long)model->width, (long long)head_dim);
+    model->heads = model->width / head_dim;
+  }
+  if ((given[WIDTH] || given[HEADS]) && !given[HEAD_DIM]) {
+    if (model->heads < 1 || model->width % model->heads != 0)
+      return RF_FAIL(error, RAFTER_INVALID, "choose heads that divide width, or add head_dim=H", "%s: width %lld is no multiple of heads %lld", spec,
+                     (long long)model->width, (long long)model->heads);
+    model->head_dim = model->width / model->heads;
+  }
+  if ((given[WIDTH] || given[HEADS]) && !given[KV_HEADS]) model->kv_heads = model->heads;
+  if (given[WIDTH] && !given[FF]) /* Llama: two thirds of 4 D, in steps of 256, because its MLP has three matrices */
+    model->ff = model->mlp == RF_MLP_SWIGLU ? (8 * model->width / 3 + 255) / 256 * 256 : 4 * model->width;
+  return RAFTER_OK;
+}
+
+static rf_status parse_shape(const char *spec, const rf_model *base, const char *pairs, rf_model *model, rf_error *error) {
+  bool given[KEY_COUNT] = {false};
+  const char *names[KEY_COUNT];
+  char list[512], hint[600];
+  int family = base->family == RF_FAMILY_GPT ? GPT : LLA;
+  known_keys(family, names, list, sizeof list);
+  snprintf(hint, sizeof hint, "keys: %s", list);
+  *model = *base;
+  snprintf(model->name, sizeof model->name, "%s", spec);
+  for (const char *at = pairs; *at;) {
+    size_t length = strcspn(at, ",");
+    char pair[128];
+    if (length >= sizeof pair) return RF_FAIL(error, RAFTER_INVALID, hint, "model shape: a key=value of %zu letters is too long", length);
+    memcpy(pair, at, length);
+    pair[length] = 0;
+    at += length + (at[length] == ',');
+    char *value = strchr(pair, '=');
+    if (!value || value == pair || !value[1]) return RF_FAIL(error, RAFTER_INVALID, hint, "model shape: expected key=value, got '%s'", pair);
+    *value++ = 0;
+    for (char *c = pair; *c; ++c) *c = *c == '-' ? '_' : *c;
+    int key = 0;
+    while (key < KEY_COUNT && !(names[key] && strcmp(names[key], pair) == 0)) ++key;
+    if (key == KEY_COUNT) {
+      const char *nearest = rf_nearest(pair, names, KEY_COUNT);
+      return RF_FAIL(error, RAFTER_INVALID, hint, "model shape: unknown key '%s'%s%s%s", pair, nearest ? " (did you mean '" : "", nearest ? nearest : "",
+                     nearest ? "'?)" : "");
+    }
+    if (given[key]) return RF_FAIL(error, RAFTER_INVALID, NULL, "model shape: %s is given twice", pair);
+    given[key] = true;
+    RF_TRY(set_key(model, &KEYS[key], "model shape", value, error));
+  }
+  RF_TRY(derive(base, given, "model shape", model, error));
+  if (model->bos_id >= model->vocab) model->bos_id = -1; /* a smaller vocabulary has not the base's special tokens */
+  if (model->eos_id >= model->vocab) model->eos_id = -1;
+  return rf_model_check(model, "model shape", error);
+}
+
+/* ---- MODEL ----------------------------------------------------------------------------------------------------- */
+
+/* Families that other programs know and this version does not: a better answer than the nearest preset. */
+static const char *const OTHER_FAMILIES[] = {"gemma", "mixtral", "mistral", "qwen", "palm", "deepseek", "phi", "gpt-neox", "gpt_neox", "falcon", "llama4"};
+
+static rf_status unknown_model(const char *spec, rf_error *error) {
+  char name[64], list[512] = "";
+  snprintf(name, sizeof name, "%.*s", (int)strcspn(spec, ":"), spec);
+  for (size_t i = 0; i < sizeof OTHER_FAMILIES / sizeof OTHER_FAMILIES[0]; ++i)
+    if (strncmp(name, OTHER_FAMILIES[i], strlen(OTHER_FAMILIES[i])) == 0)
+      return RF_FAIL(error, RAFTER_INVALID, "GPT-2 and Llama shapes work: a preset such as gpt2 or llama3-8b, or gpt:layers=4,width=512",
+                     "this version does not know the model family of '%s' (expected a GPT-2 or Llama model)", name);
+  const char *names[PRESET_COUNT + 2];
+  for (int i = 0; i < PRESET_COUNT; ++i) {
+    names[i] = PRESETS[i].name;
+    rf_text_append(list, sizeof list, "%s%s", i ? ", " : "presets: ", names[i]);
+  }
+  names[PRESET_COUNT] = BASES[0].name;
+  names[PRESET_COUNT + 1] = BASES[1].name;
+  rf_text_append(list, sizeof list, "; or a folder with config.json; or gpt:layers=4,width=512,...");
+  const char *nearest = rf_nearest(name, names, PRESET_COUNT + 2);
+  return RF_FAIL(error, RAFTER_INVALID, list, "unknown model '%.200s'%s%s%s", spec, nearest ? " (did you mean '" : "", nearest ? nearest : "",
+                 nearest ? "'?)" : "");
+}
+
+static bool ends_with(const char *text, const char *end) {
+  size_t n = strlen(text), m = strlen(end);
+  return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096], rf_error *error) {
+  if (folder) folder[0] = 0;
+  if (!spec || !*spec) return RF_FAIL(error, RAFTER_INVALID, "name a preset such as gpt2, a folder, or a shape such as gpt:layers=4,width=512", "no model is given");
+  size_t name_length = strcspn(spec, ":");
+  const rf_model *base = find(PRESETS, PRESET_COUNT, spec, name_length);
+  if (base && !spec[name_length]) {
+    *model = *base;
+    return RAFTER_OK;
+  }
+  if (!base) base = find(BASES, 2, spec, name_length);
+  struct stat status;
+  bool there = stat(spec, &status) == 0;
+  if (base && !there) return parse_shape(spec, base, spec[name_length] ? spec + name_length + 1 : "", model, error);
+  if (!there) {
+    if (strchr(spec, '/') || ends_with(spec, ".safetensors"))
+      return RF_FAIL(error, RAFTER_INVALID, "give a folder with config.json, or a .safetensors file with its config.json beside it", "no model at '%.300s'", spec);
+    return unknown_model(spec, error);
+  }
+  char where[4096], path[4096 + 16];
+  snprintf(where, sizeof where, "%s", spec);
+  if (!S_ISDIR(status.st_mode)) {
+    if (!ends_with(spec, ".safetensors"))
+      return RF_FAIL(error, RAFTER_INVALID, "give a folder with config.json, or a .safetensors file with its config.json beside it",
+                     "'%.300s' is not a model this version reads", spec);
+    char *slash = strrchr(where, '/');
+    if (slash) slash[slash == where] = 0;
+    else snprintf(where, sizeof where, ".");
+  }
+  if (strlen(spec) >= sizeof where) return RF_FAIL(error, RAFTER_INVALID, NULL, "the model's path is too long (expected below %zu letters)", sizeof where);
+  snprintf(path, sizeof path, "%s/config.json", where);
+  rf_model read;
+  RF_TRY(rf_model_config_read(path, &read, error));
+  if (folder) snprintf(folder, 4096, "%s", S_ISDIR(status.st_mode) ? where : spec);
+  *model = read;
+  return RAFTER_OK;
+}
