@@ -59,4 +59,7 @@ rf_status rf_plan_check(const rf_plan *plan, rf_error *error);
 /* Predicted seconds of one op on a machine. Larger of work/ceiling terms, scaled by the machine's curves where it has them. */
 double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel, rf_work work, rf_bound *bound);
 
+/* FLOP/s that utilisation is measured against: the machine's peak in the plan's dtype; on a CPU the f32 peak, which bf16 is computed at. */
+double rf_plan_peak_flops(const rf_plan *plan);
+
 #endif

@@ -1,0 +1,120 @@
+/* main.c - `rafter COMMAND [MODEL] [--option value]`: the only place that prints, exits and listens to signals. */
+#define _GNU_SOURCE
+#include "rafter.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+static volatile int stop_asked;
+
+static void ask_stop(int signal_number) {
+  (void)signal_number;
+  if (stop_asked) _exit(RAFTER_INTERRUPTED); /* a second signal does not wait for the save */
+  stop_asked = 1;
+}
+
+typedef struct terminal {
+  FILE *people;    /* stdout, or stderr when stdout carries JSON */
+  bool json, bar_is_up, quiet, is_terminal;
+} terminal;
+
+static void clear_bar(terminal *t) {
+  if (t->bar_is_up) fputs("\r\033[K", stderr);
+  t->bar_is_up = false;
+}
+
+static void put_text(void *self, const char *text) {
+  terminal *t = self;
+  if (t->quiet && t->people == stderr) return;
+  clear_bar(t);
+  fputs(text, t->people);
+  fflush(t->people);
+}
+
+static void put_json(void *self, const char *line) {
+  terminal *t = self;
+  if (!t->json) return;
+  clear_bar(t);
+  puts(line);
+  fflush(stdout);
+}
+
+static void put_bar(void *self, const char *line) {
+  terminal *t = self;
+  if (!t->is_terminal || t->quiet) return;
+  struct winsize size = {.ws_col = 80};
+  ioctl(2, TIOCGWINSZ, &size);
+  if (!*line) clear_bar(t);
+  else fprintf(stderr, "\r\033[K%.*s", size.ws_col > 1 ? size.ws_col - 1 : 79, line), t->bar_is_up = true;
+  fflush(stderr);
+}
+
+static int say_error(const rafter_error *error, bool verbose) {
+  fprintf(stderr, "rafter: %s\n", error->message);
+  if (*error->hint) fprintf(stderr, "hint: %s\n", error->hint);
+  if (verbose && *error->source) fprintf(stderr, "source: %s\n", error->source);
+  return (int)error->status;
+}
+
+static bool option_is_on(const rafter_job *job, const char *name) {
+  char *value = NULL;
+  bool on = rafter_job_get(job, name, &value, NULL) == RAFTER_OK && value && !strcmp(value, "true");
+  rafter_text_free(value);
+  return on;
+}
+
+/* `rafter help [COMMAND] [--man | --completion bash]` and every `--help`. */
+static int help(int argc, char **argv) {
+  const char *command = NULL, *form = "text";
+  for (int i = 0; i < argc; i++) {
+    if (!strcmp(argv[i], "--man")) form = "man";
+    else if (!strcmp(argv[i], "--completion")) form = "completion", i++;
+    else if (strcmp(argv[i], "--help") && !command) command = argv[i];
+  }
+  rafter_error error = {0};
+  char *text = NULL;
+  if (rafter_help(command, form, &text, &error) != RAFTER_OK) return say_error(&error, false);
+  fputs(text, stdout);
+  rafter_text_free(text);
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) return help(argc > 2 ? argc - 2 : 0, argv + 2);
+  if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) return puts(rafter_version()), 0;
+  rafter_error error = {0};
+  rafter_job *job = NULL;
+  if (rafter_job_new(argv[1], &job, &error) != RAFTER_OK) return say_error(&error, false);
+  for (int i = 2; i < argc; i++)
+    if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+      rafter_job_free(job);
+      char *only[] = {argv[1]};
+      return help(1, only);
+    }
+  int status = (int)rafter_job_parse(job, argc - 2, argv + 2, &error);
+  bool verbose = option_is_on(job, "verbose");
+  if (status == RAFTER_OK) {
+    struct sigaction action = {.sa_handler = ask_stop, .sa_flags = SA_RESTART};
+    sigaction(SIGINT, &action, NULL), sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    terminal t = {.json = option_is_on(job, "json"), .quiet = option_is_on(job, "quiet"), .is_terminal = isatty(2)};
+    t.people = t.json ? stderr : stdout;
+    rafter_sink sink = {.self = &t, .text = put_text, .json = put_json, .bar = put_bar, .stop = &stop_asked};
+    status = (int)rafter_run(job, &sink, &error);
+    clear_bar(&t);
+    if (fflush(stdout) || ferror(stdout)) { /* a full disk behind a redirect must not look like success */
+      if (status == RAFTER_OK) fprintf(stderr, "rafter: cannot write the output\nhint: free some space or choose another place\n"), status = RAFTER_FAILED;
+    }
+  }
+  if (status != RAFTER_OK) {
+    if (!*error.message && status == RAFTER_INTERRUPTED) snprintf(error.message, sizeof error.message, "stopped by a signal; the work was saved");
+    error.status = (rafter_status)status;
+    say_error(&error, verbose);
+  }
+  rafter_job_free(job);
+  return status;
+}

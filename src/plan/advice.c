@@ -1,0 +1,53 @@
+#include "plan/advice.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct variant { char change[48]; rf_plan_options options; } variant;
+
+static int variants_of(const rf_plan *plan, variant *list) {
+  static const struct { rf_remat remat; const char *name; } remats[] = {
+      {RF_REMAT_NONE, "none"}, {RF_REMAT_MLP, "mlp"}, {RF_REMAT_ATTN, "attn"}, {RF_REMAT_MLP_ATTN, "mlp+attn"}, {RF_REMAT_BLOCK, "block"}};
+  const rf_plan_options *from = &plan->options;
+  int count = 0;
+  for (size_t i = 0; i < sizeof remats / sizeof *remats; i++) {
+    if (from->remat == remats[i].remat || from->remat == RF_REMAT_AUTO) continue;
+    variant *v = &list[count++];
+    v->options = *from, v->options.remat = remats[i].remat;
+    snprintf(v->change, sizeof v->change, "remat=%s", remats[i].name);
+  }
+  for (int up = 0; up < 2; up++) {
+    variant *v = &list[count];
+    v->options = *from;
+    rf_build_options *b = &v->options.build;
+    if (up ? b->accumulate % 2 != 0 : b->microbatch % 2 != 0) continue;
+    b->microbatch = up ? b->microbatch * 2 : b->microbatch / 2, b->accumulate = up ? b->accumulate / 2 : b->accumulate * 2;
+    snprintf(v->change, sizeof v->change, "microbatch=%lld accumulate=%d", (long long)b->microbatch, b->accumulate);
+    count++;
+  }
+  if (from->build.dtype == RF_F32) {
+    variant *v = &list[count++];
+    v->options = *from, v->options.build.dtype = RF_BF16;
+    strcpy(v->change, "dtype=bf16");
+  }
+  return count;
+}
+
+int rf_plan_advise(const rf_plan *plan, rf_advice advice[RF_MAX_ADVICE]) {
+  variant list[RF_MAX_ADVICE];
+  int kept = 0, count = plan->options.build.job == RF_JOB_TRAIN ? variants_of(plan, list) : 0;
+  for (int i = 0; i < count; i++) {
+    rf_plan *other = NULL;
+    if (rf_plan_make(&plan->graph->model, &list[i].options, &other, NULL) != RAFTER_OK) continue;
+    double saved = (double)(plan->arena_bytes - other->arena_bytes), slower = other->step_seconds / plan->step_seconds - 1;
+    if (saved > 0 || slower < 0) {
+      rf_advice *row = &advice[kept++];
+      snprintf(row->change, sizeof row->change, "%s", list[i].change);
+      row->peak_bytes = other->arena_bytes, row->seconds = other->step_seconds;
+      snprintf(row->why, sizeof row->why, "%s %.2f GiB, %.1f %% %s per step", saved >= 0 ? "saves" : "takes", (saved >= 0 ? saved : -saved) / 0x1p30,
+               100 * (slower >= 0 ? slower : -slower), slower >= 0 ? "slower" : "faster");
+    }
+    rf_plan_free(other);
+  }
+  return kept;
+}

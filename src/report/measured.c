@@ -1,0 +1,70 @@
+/* measured.c - predicted beside measured, joined by op id. */
+#define _GNU_SOURCE
+#include "report/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct kind { const char *op; double predicted, seconds, flops; int64_t calls; } kind;
+
+static int slower_first(const void *a, const void *b) {
+  double x = ((const kind *)a)->seconds, y = ((const kind *)b)->seconds;
+  return (x < y) - (x > y);
+}
+
+/* Sums by op kind over all measured calls; at most `capacity` kinds, slowest first. */
+static int kinds_of(const rf_plan *plan, const rf_measured *measured, kind *kinds, int capacity) {
+  int count = 0;
+  for (int i = 0; i < plan->graph->op_count; i++) {
+    const char *name = plan->graph->op[i].def->name;
+    int k = 0;
+    while (k < count && strcmp(kinds[k].op, name)) k++;
+    if (k == capacity) continue;
+    if (k == count) kinds[count++] = (kind){.op = name};
+    kinds[k].predicted += plan->op[i].seconds * (double)measured[i].calls, kinds[k].seconds += measured[i].seconds;
+    kinds[k].flops += plan->op[i].work.flops * (double)measured[i].calls, kinds[k].calls += measured[i].calls;
+  }
+  qsort(kinds, (size_t)count, sizeof *kinds, slower_first);
+  return count;
+}
+
+json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured, bool per_op) {
+  json_t *list = json_array();
+  if (per_op) {
+    for (int i = 0; i < plan->graph->op_count; i++)
+      json_array_append_new(list, json_pack("{si ss sf sf sf sI}", "id", i, "name", plan->graph->op[i].name, "predicted_seconds", plan->op[i].seconds, "seconds",
+                                            measured[i].calls ? measured[i].seconds / (double)measured[i].calls : 0, "least_seconds", measured[i].least, "calls",
+                                            (json_int_t)measured[i].calls));
+    return list;
+  }
+  kind kinds[64];
+  int count = kinds_of(plan, measured, kinds, 64);
+  for (int k = 0; k < count; k++)
+    json_array_append_new(list, json_pack("{ss sf sf sf sI}", "op", kinds[k].op, "predicted_seconds", kinds[k].predicted, "seconds", kinds[k].seconds, "flops",
+                                          kinds[k].flops, "calls", (json_int_t)kinds[k].calls));
+  return list;
+}
+
+char *rf_report_measured_text(const rf_plan *plan, const rf_measured *measured, int64_t steps) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *out = open_memstream(&text, &bytes);
+  if (!out) return NULL;
+  kind kinds[64];
+  int count = kinds_of(plan, measured, kinds, 64);
+  double total = 0, predicted = 0, peak = rf_plan_peak_flops(plan), per = steps > 0 ? (double)steps : 1;
+  for (int k = 0; k < count; k++) total += kinds[k].seconds, predicted += kinds[k].predicted;
+  fprintf(out, "%-18s %12s %12s %8s %12s\n", "where time goes", "measured", "predicted", "share", "of peak");
+  for (int k = 0; k < count; k++) {
+    char a[32], b[32], limit[32] = "-";
+    if (kinds[k].seconds < 0.001 * total) continue;
+    if (peak > 0 && kinds[k].flops / (kinds[k].seconds * peak) > 0.05) snprintf(limit, sizeof limit, "%.0f %%", 100 * kinds[k].flops / (kinds[k].seconds * peak));
+    fprintf(out, "  %-16s %12s %12s %6.1f %% %12s\n", kinds[k].op, rf_text_seconds(kinds[k].seconds / per, a), rf_text_seconds(kinds[k].predicted / per, b),
+            100 * kinds[k].seconds / total, limit);
+  }
+  char a[32], b[32];
+  fprintf(out, "  %-16s %12s %12s\n", "all ops", rf_text_seconds(total / per, a), rf_text_seconds(predicted / per, b));
+  fclose(out);
+  return text;
+}

@@ -1,0 +1,155 @@
+/* plan_json.c - a plan as the JSON object of `rafter plan --json`. */
+#include "report/report.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const BOUND[] = {"compute", "memory", "latency"};
+static const char *const REMAT[] = {"none", "mlp", "attn", "mlp+attn", "block", "auto"};
+
+static json_t *model_json(const rf_plan *plan) {
+  const rf_model *m = &plan->graph->model;
+  const rf_params *p = &plan->graph->params;
+  return json_pack("{ss ss sI sI sI sI sI sI sI sI sI sI sI}", "name", m->name, "family", m->family == RF_FAMILY_GPT ? "gpt" : "llama", "layers",
+                   (json_int_t)m->layers, "width", (json_int_t)m->width, "heads", (json_int_t)m->heads, "kv_heads", (json_int_t)m->kv_heads, "head_dim",
+                   (json_int_t)m->head_dim, "ff", (json_int_t)m->ff, "vocab", (json_int_t)m->vocab, "parameters", (json_int_t)p->total, "parameters_embedding",
+                   (json_int_t)p->embedding, "parameters_matmul", (json_int_t)p->matmul, "parameters_active", (json_int_t)p->total);
+}
+
+static json_t *settings_json(const rf_plan *plan) {
+  const rf_build_options *b = &plan->options.build;
+  return json_pack("{sI sI sI si ss ss ss ss si sf so}", "batch", (json_int_t)(b->microbatch * b->accumulate), "seq", (json_int_t)b->seq, "microbatch",
+                   (json_int_t)b->microbatch, "accumulate", b->accumulate, "dtype", rf_dtype_name(b->dtype), "softmax", rf_dtype_name(b->softmax), "remat",
+                   REMAT[plan->options.remat], "backend", plan->options.backend->name, "threads", plan->options.threads, "dropout",
+                   b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh", json_object());
+}
+
+static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
+  double capacity = plan->machine.memory_bytes, reserve = plan->machine.reserve_bytes;
+  double room = plan->options.budget_bytes > 0 ? (double)plan->options.budget_bytes : capacity - reserve;
+  json_t *by_class = json_object();
+  for (int c = 0; c < RF_CLASSES; c++) json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)largest->by_class[c]));
+  return json_pack("{sI sI sI sI sb sI ss so}", "capacity_bytes", (json_int_t)capacity, "reserve_bytes", (json_int_t)reserve, "peak_bytes",
+                   (json_int_t)largest->arena_bytes, "persistent_bytes", (json_int_t)largest->persistent_bytes, "fits", (double)largest->arena_bytes <= room,
+                   "headroom_bytes", (json_int_t)(room - (double)largest->arena_bytes), "peak_op",
+                   largest->graph->op_count ? largest->graph->op[largest->peak_op].name : "", "by_class", by_class);
+}
+
+/* Seconds of a step by what limits each op. */
+static void seconds_by_bound(const rf_plan *plan, double seconds[3]) {
+  memset(seconds, 0, 3 * sizeof *seconds);
+  for (int i = 0; i < plan->graph->op_count; i++) seconds[plan->op[i].bound] += plan->op[i].seconds * plan->op[i].calls;
+}
+
+static json_t *time_json(const rf_plan *plan) {
+  double by[3];
+  seconds_by_bound(plan, by);
+  int most = by[1] > by[0] ? 1 : 0;
+  if (by[2] > by[most]) most = 2;
+  return json_pack("{sf ss sf sf sf sf ss}", "seconds", plan->step_seconds, "bound", BOUND[most], "compute_seconds", by[0], "memory_seconds", by[1],
+                   "network_seconds", 0.0, "latency_seconds", by[2], "confidence", !strcmp(plan->machine.source, "detected") ? "low" : "normal");
+}
+
+static double tokens_of_step(const rf_plan *plan) { return (double)plan->graph->rows * plan->options.build.accumulate; }
+
+static json_t *rate_json(const rf_plan *plan) {
+  double peak = rf_plan_peak_flops(plan), t = plan->step_seconds, work = peak * t;
+  return json_pack("{sf sf sf sf sf sf}", "tokens_per_second", t > 0 ? tokens_of_step(plan) / t : 0, "mfu", work > 0 ? plan->model_flops / work : 0, "hfu",
+                   work > 0 ? plan->hardware_flops / work : 0, "mfu_full_square", work > 0 ? plan->flops_full_square / work : 0, "emfu",
+                   work > 0 ? plan->model_flops / work : 0, "bandwidth_fraction",
+                   t > 0 && plan->machine.read_bps > 0 ? plan->bytes / (t * plan->machine.read_bps) : 0);
+}
+
+static json_t *cost_json(const rf_report_plan *report) {
+  const rf_plan *plan = report->plan;
+  double usd = plan->machine.usd_per_chip_hour, rate = plan->step_seconds > 0 ? tokens_of_step(plan) / plan->step_seconds : 0, peak = rf_plan_peak_flops(plan);
+  return json_pack("{sf sf sf sf sf}", "usd_per_chip_hour", usd, "usd_per_million_tokens", rate > 0 ? usd / 3600 / rate * 1e6 : 0, "tokens_per_usd",
+                   usd > 0 ? rate * 3600 / usd : 0, "peak_flops_per_usd", usd > 0 ? peak * 3600 / usd : 0, "seconds_for_tokens",
+                   rate > 0 ? report->tokens / rate : 0);
+}
+
+static json_t *assumptions_json(const rf_plan *plan) {
+  json_t *list = json_array();
+  char line[320];
+  snprintf(line, sizeof line, "machine figures: %s (%s)", plan->machine.source, plan->machine.source_note);
+  json_array_append_new(list, json_string(line));
+  json_array_append_new(list, json_string("FLOPs count what the causal mask leaves; mfu_full_square counts the whole square, as PaLM does"));
+  if (!strcmp(plan->machine.kind, "cpu")) json_array_append_new(list, json_string("on a CPU bf16 is stored and f32 multiplied, so rates are against the f32 peak"));
+  if (plan->machine.curve_count == 0)
+    json_array_append_new(list, json_string("times come from ceilings and a general efficiency: run `rafter calibrate` on the machine for measured ones"));
+  return list;
+}
+
+static json_t *shape_json(const rf_tensor *t) {
+  json_t *shape = json_array();
+  for (int i = 0; i < t->rank; i++) json_array_append_new(shape, json_integer((json_int_t)t->shape[i]));
+  return shape;
+}
+
+static json_t *tensors_json(const rf_plan *plan) {
+  json_t *list = json_array();
+  for (int t = 0; t < plan->graph->tensor_count; t++) {
+    const rf_tensor *tensor = &plan->graph->tensor[t];
+    const rf_plan_tensor *p = &plan->tensor[t];
+    if (p->offset < 0) continue;
+    json_array_append_new(list, json_pack("{si ss ss ss so sI sI si si ss?}", "id", t, "name", tensor->name, "class", rf_class_name(tensor->class), "dtype",
+                                          rf_dtype_name(tensor->dtype), "shape", shape_json(tensor), "bytes", (json_int_t)p->bytes, "offset",
+                                          (json_int_t)p->offset, "first", p->first, "last", p->last, "reason", tensor->reason));
+  }
+  return list;
+}
+
+static json_t *ids_json(const int *ids, int count) {
+  json_t *list = json_array();
+  for (int i = 0; i < count; i++)
+    if (ids[i] != RF_NONE) json_array_append_new(list, json_integer(ids[i]));
+  return list;
+}
+
+static json_t *ops_json(const rf_plan *plan) {
+  json_t *list = json_array();
+  for (int i = 0; i < plan->graph->op_count; i++) {
+    const rf_op *op = &plan->graph->op[i];
+    const rf_plan_op *p = &plan->op[i];
+    json_array_append_new(list, json_pack("{si ss ss ss sf sf sf ss si so so}", "id", i, "name", op->name, "op", op->def->name, "kernel", p->kernel->name, "flops",
+                                          p->work.flops, "bytes", p->work.bytes_read + p->work.bytes_written, "seconds", p->seconds, "bound", BOUND[p->bound],
+                                          "calls", p->calls, "inputs", ids_json(op->input, op->input_count), "outputs", ids_json(op->output, op->output_count)));
+  }
+  return list;
+}
+
+static json_t *serving_json(const rf_report_plan *report) {
+  const rf_plan *plan = report->plan;
+  const rf_build_options *b = &plan->options.build;
+  int64_t kv = 0;
+  for (int t = 0; t < plan->graph->tensor_count; t++)
+    if (plan->graph->tensor[t].class == RF_CLASS_KV) kv += rf_tensor_bytes(&plan->graph->tensor[t]);
+  double rate = plan->step_seconds > 0 ? (double)b->microbatch / plan->step_seconds : 0;
+  return json_pack("{sI sI sI sf sf sf sf}", "slots", (json_int_t)b->microbatch, "kv_bytes_per_token", (json_int_t)(kv / b->microbatch / b->seq),
+                   "kv_bytes_per_sequence", (json_int_t)(kv / b->microbatch), "prefill_seconds", report->prefill->step_seconds, "decode_step_seconds",
+                   plan->step_seconds, "tokens_per_second", rate, "tokens_per_second_per_chip", rate / plan->machine.chips);
+}
+
+json_t *rf_report_plan_json(const rf_report_plan *report) {
+  const rf_plan *plan = report->plan, *largest = plan;
+  if (report->prefill && report->prefill->arena_bytes > plan->arena_bytes) largest = report->prefill;
+  const char *version = rafter_version();
+  char number[32] = "";
+  sscanf(version, "rafter %31s", number);
+  json_t *advice = json_array();
+  for (int i = 0; i < report->advice_count; i++)
+    json_array_append_new(advice, json_pack("{ss sI sf ss}", "change", report->advice[i].change, "peak_bytes", (json_int_t)report->advice[i].peak_bytes, "seconds",
+                                            report->advice[i].seconds, "why", report->advice[i].why));
+  json_t *json = json_pack(
+      "{ss ss ss so so so so so so so so so so ss sf}", "rafter", number, "command", "plan", "job", report->job, "model", model_json(plan), "machine",
+      json_pack("{ss si ss ss}", "name", plan->machine.name, "chips", plan->machine.chips, "source", plan->machine.source, "kind", plan->machine.kind), "settings",
+      settings_json(plan), "memory", memory_json(plan, largest), "work",
+      json_pack("{sf sf sf sf ss}", "model_flops", plan->model_flops, "hardware_flops", plan->hardware_flops, "bytes", plan->bytes, "collective_bytes", 0.0,
+                "flops_convention", "causal"),
+      "time", time_json(plan), "rate", rate_json(plan), "cost", cost_json(report), "advice", advice, "assumptions", assumptions_json(plan), "digest",
+      plan->digest, "plan_seconds", plan->build_seconds);
+  if (json && report->prefill) json_object_set_new(json, "serving", serving_json(report));
+  if (json && report->tensors) json_object_set_new(json, "tensors", tensors_json(plan));
+  if (json && report->ops) json_object_set_new(json, "ops", ops_json(plan));
+  return json;
+}

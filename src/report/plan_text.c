@@ -1,0 +1,107 @@
+/* plan_text.c - a plan as a table for people. */
+#define _GNU_SOURCE
+#include "report/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const BOUND[] = {"arithmetic", "memory bandwidth", "launch latency"};
+
+static double tokens_of(const rf_plan *plan) { return (double)plan->graph->rows * plan->options.build.accumulate; }
+
+static void put_memory(FILE *out, const rf_report_plan *report) {
+  const rf_plan *plan = report->plan;
+  if (report->prefill && report->prefill->arena_bytes > plan->arena_bytes) plan = report->prefill;
+  char a[32], b[32];
+  double room = plan->options.budget_bytes > 0 ? (double)plan->options.budget_bytes : plan->machine.memory_bytes - plan->machine.reserve_bytes;
+  fprintf(out, "\nmemory    %s of %s: %s\n", rf_text_bytes((double)plan->arena_bytes, a), rf_text_bytes(room, b),
+          (double)plan->arena_bytes <= room ? "fits" : "DOES NOT FIT");
+  for (int c = 0; c < RF_CLASSES; c++)
+    if (plan->by_class[c])
+      fprintf(out, "  %-12s %10s  %5.1f %%\n", rf_class_name((rf_class)c), rf_text_bytes((double)plan->by_class[c], a),
+              100 * (double)plan->by_class[c] / (double)plan->arena_bytes);
+  if (plan->graph->op_count) fprintf(out, "  peak at %s; a perfect layout would need %.2f %% of this\n", plan->graph->op[plan->peak_op].name, 100.0 * (double)plan->live_bytes / (double)plan->arena_bytes);
+}
+
+typedef struct sized { int tensor; int64_t bytes; } sized;
+static int larger_first(const void *a, const void *b) {
+  const sized *x = a, *y = b;
+  return x->bytes != y->bytes ? (x->bytes > y->bytes ? -1 : 1) : x->tensor - y->tensor;
+}
+
+/* The largest transient buffers alive at the peak, and why they are alive. */
+static void put_largest(FILE *out, const rf_plan *plan) {
+  sized *list = malloc((size_t)(plan->graph->tensor_count + 1) * sizeof *list);
+  int count = 0;
+  char a[32];
+  if (!list) return;
+  for (int t = 0; t < plan->graph->tensor_count; t++) {
+    const rf_plan_tensor *p = &plan->tensor[t];
+    if (p->offset >= 0 && p->shares == RF_NONE && p->first <= plan->peak_op && p->last >= plan->peak_op) list[count++] = (sized){t, p->bytes};
+  }
+  qsort(list, (size_t)count, sizeof *list, larger_first);
+  fprintf(out, "\nlargest buffers at the peak\n");
+  for (int i = 0; i < count && i < 8; i++) {
+    const rf_tensor *t = &plan->graph->tensor[list[i].tensor];
+    char shape[96] = "";
+    for (int d = 0; d < t->rank; d++) snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%lld", d ? "," : "", (long long)t->shape[d]);
+    fprintf(out, "  %10s  %-40s %-10s (%s) %s%s%s\n", rf_text_bytes((double)list[i].bytes, a), t->name, rf_class_name(t->class), shape, rf_dtype_name(t->dtype),
+            t->reason ? ": " : "", t->reason ? t->reason : "");
+  }
+  free(list);
+}
+
+static void put_time(FILE *out, const rf_report_plan *report) {
+  const rf_plan *plan = report->plan;
+  char a[32], b[32], c[32];
+  double by[3] = {0}, peak = rf_plan_peak_flops(plan), t = plan->step_seconds;
+  for (int i = 0; i < plan->graph->op_count; i++) by[plan->op[i].bound] += plan->op[i].seconds * plan->op[i].calls;
+  fprintf(out, "\ntime      %s per %s on %s (%s figures)\n", rf_text_seconds(t, a), report->prefill ? "token" : "step", plan->machine.name, plan->machine.source);
+  for (int i = 0; i < 3; i++)
+    if (by[i] > 0) fprintf(out, "  %-18s %10s  %5.1f %%\n", BOUND[i], rf_text_seconds(by[i], a), 100 * by[i] / t);
+  if (report->prefill)
+    fprintf(out, "  prefill            %10s for %lld tokens\n", rf_text_seconds(report->prefill->step_seconds, a), (long long)report->prefill->graph->rows);
+  fprintf(out, "\nrate      %s tokens/s", rf_text_count(t > 0 ? tokens_of(plan) / t : 0, a));
+  if (peak > 0 && t > 0 && !report->prefill)
+    fprintf(out, ", MFU %.1f %% (%.1f %% counting the whole attention square), HFU %.1f %%", 100 * plan->model_flops / (peak * t),
+            100 * plan->flops_full_square / (peak * t), 100 * plan->hardware_flops / (peak * t));
+  if (plan->machine.read_bps > 0 && report->prefill) fprintf(out, ", %.1f %% of memory bandwidth", 100 * plan->bytes / (t * plan->machine.read_bps));
+  fputc('\n', out);
+  if (plan->machine.usd_per_chip_hour > 0 && t > 0)
+    fprintf(out, "cost      %.4g USD per million tokens at %.2f USD per chip hour\n", plan->machine.usd_per_chip_hour / 3600 * t / tokens_of(plan) * 1e6,
+            plan->machine.usd_per_chip_hour);
+  if (report->tokens > 0 && t > 0)
+    fprintf(out, "          %s tokens take %s and %.2f USD\n", rf_text_count(report->tokens, b), rf_text_seconds(report->tokens / tokens_of(plan) * t, c),
+            report->tokens / tokens_of(plan) * t / 3600 * plan->machine.usd_per_chip_hour * plan->machine.chips);
+}
+
+static void put_advice(FILE *out, const rf_report_plan *report) {
+  char a[32], b[32];
+  if (report->advice_count) fprintf(out, "\none change away\n");
+  for (int i = 0; i < report->advice_count; i++)
+    fprintf(out, "  %-28s %10s  %10s  %s\n", report->advice[i].change, rf_text_bytes((double)report->advice[i].peak_bytes, a),
+            rf_text_seconds(report->advice[i].seconds, b), report->advice[i].why);
+}
+
+char *rf_report_plan_text(const rf_report_plan *report) {
+  const rf_plan *plan = report->plan;
+  const rf_build_options *b = &plan->options.build;
+  static const char *const remat[] = {"none", "mlp", "attn", "mlp+attn", "block", "auto"};
+  char *text = NULL, a[32], c[32];
+  size_t bytes = 0;
+  FILE *out = open_memstream(&text, &bytes);
+  if (!out) return NULL;
+  fprintf(out, "%s: %s parameters, %s on %s\n", plan->graph->model.name, rf_text_count((double)plan->graph->params.total, a), report->job, plan->machine.name);
+  if (!report->prefill)
+    fprintf(out, "batch %lld x %lld tokens (%d microbatches of %lld), %s, remat %s\n", (long long)(b->microbatch * b->accumulate), (long long)b->seq, b->accumulate,
+            (long long)b->microbatch, rf_dtype_name(b->dtype), remat[plan->options.remat]);
+  else fprintf(out, "%lld sequences of up to %lld tokens, %s\n", (long long)b->microbatch, (long long)b->seq, rf_dtype_name(b->dtype));
+  put_memory(out, report);
+  put_largest(out, plan);
+  put_time(out, report);
+  put_advice(out, report);
+  fprintf(out, "\nplan %s, %d ops, %d tensors, made in %s\n", plan->digest, plan->graph->op_count, plan->graph->tensor_count, rf_text_seconds(plan->build_seconds, c));
+  fclose(out);
+  return text;
+}

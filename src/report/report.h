@@ -1,0 +1,37 @@
+/* report.h - plans and measurements as JSON and as tables for people. */
+#ifndef RF_REPORT_H
+#define RF_REPORT_H
+
+#include <jansson.h>
+
+#include "plan/advice.h"
+#include "run/run.h"
+
+typedef struct rf_report_plan {
+  const rf_plan *plan;          /* train: the step; generate: one decode walk */
+  const rf_plan *prefill;       /* generate: one prefill walk; NULL for train */
+  const char *job;              /* "train", "generate" */
+  const rf_advice *advice;
+  int advice_count;
+  double tokens;                /* price this many tokens; 0: none */
+  bool tensors, ops;            /* add tensors[], ops[] */
+} rf_report_plan;
+
+/* contracts: docs/formats.md, "plan". The caller owns the object. NULL only without memory. */
+json_t *rf_report_plan_json(const rf_report_plan *report);
+/* The same as a table of at most 100 columns. malloc'ed. */
+char *rf_report_plan_text(const rf_report_plan *report);
+
+/* Predicted beside measured, one row per kind of op (`per_op`: one per op), joined by op id. */
+json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured, bool per_op);
+/* `steps`: optimizer steps the measurements cover. */
+char *rf_report_measured_text(const rf_plan *plan, const rf_measured *measured, int64_t steps);
+
+/* "5.94 GiB", "512 KiB": into `text`, which is returned. */
+char *rf_text_bytes(double bytes, char text[32]);
+/* "1.23 s", "45.6 ms", "789 us". */
+char *rf_text_seconds(double seconds, char text[32]);
+/* "1.56e8" style counts for people: "155.9 M", "8.03 B". */
+char *rf_text_count(double count, char text[32]);
+
+#endif

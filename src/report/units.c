@@ -1,0 +1,30 @@
+/* units.c - numbers with their units, for people. */
+#include "report/report.h"
+
+#include <math.h>
+#include <stdio.h>
+
+typedef struct unit { double size; const char *name; } unit;
+
+static char *scaled(double value, const unit *units, int count, char text[32]) {
+  int i = 0;
+  while (i + 1 < count && fabs(value) < units[i].size) i++;
+  double shown = value / units[i].size;
+  snprintf(text, 32, "%.*f%s%s", fabs(shown) < 10 ? 2 : fabs(shown) < 100 ? 1 : 0, shown, *units[i].name ? " " : "", units[i].name);
+  return text;
+}
+
+char *rf_text_bytes(double bytes, char text[32]) {
+  static const unit units[] = {{0x1p40, "TiB"}, {0x1p30, "GiB"}, {0x1p20, "MiB"}, {0x1p10, "KiB"}, {1, "B"}};
+  return scaled(bytes, units, 5, text);
+}
+
+char *rf_text_seconds(double seconds, char text[32]) {
+  static const unit units[] = {{86400, "days"}, {3600, "h"}, {60, "min"}, {1, "s"}, {1e-3, "ms"}, {1e-6, "us"}};
+  return scaled(seconds, units, 6, text);
+}
+
+char *rf_text_count(double count, char text[32]) {
+  static const unit units[] = {{1e12, "T"}, {1e9, "B"}, {1e6, "M"}, {1e3, "k"}, {1, ""}};
+  return scaled(count, units, 5, text);
+}

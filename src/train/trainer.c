@@ -1,0 +1,178 @@
+/* trainer.c - opening a training run and taking one step. */
+#define _GNU_SOURCE
+#include "train/train.h"
+#include "train/checkpoint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static rf_status find_state(rf_trainer *trainer, rf_error *error) {
+  const rf_graph *graph = trainer->plan->graph;
+  trainer->state = malloc((size_t)graph->params.count * sizeof *trainer->state);
+  if (!trainer->state) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a training run");
+  for (int p = 0; p < graph->params.count; p++) trainer->state[p] = (rf_state_tensors){RF_NONE, RF_NONE, RF_NONE, RF_NONE};
+  for (int t = 0; t < graph->tensor_count; t++) {
+    const rf_tensor *tensor = &graph->tensor[t];
+    if (tensor->param == RF_NONE || !tensor->persistent) continue;
+    rf_state_tensors *s = &trainer->state[tensor->param];
+    if (tensor->class == RF_CLASS_WEIGHT) s->weight = t;
+    else if (tensor->class == RF_CLASS_MASTER) s->master = t;
+    else if (tensor->class == RF_CLASS_MOMENT) *(s->m == RF_NONE ? &s->m : &s->v) = t;
+  }
+  for (int p = 0; p < graph->params.count; p++)
+    if (trainer->state[p].master == RF_NONE) trainer->state[p].master = trainer->state[p].weight;
+  return RAFTER_OK;
+}
+
+float *rf_trainer_master(rf_trainer *trainer, int param) { return rf_run_tensor(trainer->run, 0, trainer->state[param].master); }
+
+void rf_trainer_narrow(rf_trainer *trainer) {
+  const rf_params *params = &trainer->plan->graph->params;
+  for (int p = 0; p < params->count; p++) {
+    if (trainer->state[p].weight == trainer->state[p].master) continue;
+    const float *from = rf_trainer_master(trainer, p);
+    rf_bf16 *to = rf_run_tensor(trainer->run, 0, trainer->state[p].weight);
+#pragma omp parallel for num_threads(trainer->plan->options.threads)
+    for (int64_t i = 0; i < params->at[p].count; i++) to[i] = rf_f32_to_bf16(from[i]);
+  }
+}
+
+static void initialise(rf_trainer *trainer) {
+  const rf_params *params = &trainer->plan->graph->params;
+  const int64_t chunk = 1 << 16;
+  for (int p = 0; p < params->count; p++) {
+    float *to = rf_trainer_master(trainer, p);
+#pragma omp parallel for num_threads(trainer->plan->options.threads)
+    for (int64_t at = 0; at < params->at[p].count; at += chunk) {
+      int64_t left = params->at[p].count - at;
+      rf_param_init(&params->at[p], trainer->settings.seed, at, left < chunk ? left : chunk, to + at);
+    }
+  }
+}
+
+static rf_batch batch_of(rf_run *run, int plan) {
+  return (rf_batch){rf_run_named(run, plan, "tokens", NULL), rf_run_named(run, plan, "labels", NULL), rf_run_named(run, plan, "positions", NULL),
+                    rf_run_named(run, plan, "segments", NULL)};
+}
+
+static rf_status refuse_no_fit(const rf_plan *plan, rf_error *error) {
+  int64_t capacity = (int64_t)(plan->machine.memory_bytes - plan->machine.reserve_bytes);
+  if (plan->options.budget_bytes > 0) capacity = plan->options.budget_bytes;
+  if (plan->arena_bytes <= capacity || capacity <= 0) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_NO_FIT, "lower --microbatch or --seq, set --remat auto, or ask `rafter plan --fit` for what would fit",
+                 "the step does not fit (%s: expected at most %.2f GiB, got %.2f GiB, %.2f GiB too many)", plan->machine.name, (double)capacity / 0x1p30,
+                 (double)plan->arena_bytes / 0x1p30, (double)(plan->arena_bytes - capacity) / 0x1p30);
+}
+
+rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rf_trainer *trainer = calloc(1, sizeof *trainer);
+  if (!trainer) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a training run");
+  trainer->settings = *settings;
+  const rf_build_options *build = &settings->plan.build;
+  RF_GO(rf_plan_make(&settings->model, &settings->plan, &trainer->plan, error));
+  RF_GO(refuse_no_fit(trainer->plan, error));
+  rf_source_options data = {.model = &settings->model, .seq = build->seq, .pack = settings->pack, .val_fraction = settings->val_fraction,
+                            .work_folder = settings->work_folder};
+  RF_GO(rf_loader_open(settings->data, &data, settings->seed, build->microbatch * build->accumulate, &trainer->loader, error));
+  if (rf_loader_held_out(&trainer->loader) > 0) {
+    rf_plan_options options = settings->plan;
+    options.build.loss_only = true, options.build.accumulate = 1, options.remat = RF_REMAT_NONE;
+    RF_GO(rf_plan_make(&settings->model, &options, &trainer->val_plan, error));
+  }
+  const rf_plan *plans[] = {trainer->plan, trainer->val_plan};
+  RF_GO(rf_run_open(plans, trainer->val_plan ? 2 : 1, settings->debug, &trainer->run, error));
+  RF_GO(find_state(trainer, error));
+  trainer->batch = batch_of(trainer->run, 0);
+  trainer->metrics = rf_run_named(trainer->run, 0, "metrics", NULL), trainer->clip = rf_run_named(trainer->run, 0, "clip", NULL);
+  if (trainer->val_plan) trainer->val_batch = batch_of(trainer->run, 1), trainer->val_metrics = rf_run_named(trainer->run, 1, "metrics", NULL);
+  if (trainer->batch.tokens) { /* not on the null backend */
+    if (settings->resume_folder) RF_GO(rf_checkpoint_load(trainer, settings->resume_folder, error));
+    else if (settings->weights_folder && *settings->weights_folder) RF_GO(rf_checkpoint_load_weights(trainer, settings->weights_folder, error));
+    else initialise(trainer);
+    rf_trainer_narrow(trainer);
+  }
+done:
+  if (status == RAFTER_OK) *out = trainer;
+  else rf_trainer_close(trainer);
+  return status;
+}
+
+void rf_trainer_close(rf_trainer *trainer) {
+  if (!trainer) return;
+  rf_run_close(trainer->run);
+  rf_loader_close(&trainer->loader);
+  rf_plan_free(trainer->plan), rf_plan_free(trainer->val_plan);
+  free(trainer->state);
+  free(trainer);
+}
+
+static rf_run_inputs inputs_of(const rf_trainer *trainer, int64_t valid) {
+  int64_t step = trainer->step + 1;
+  return (rf_run_inputs){.seed = trainer->settings.seed, .step = step, .loss_scale = valid ? 1.0f / (float)valid : 0.0f,
+                         .lr = (float)rf_schedule_lr(&trainer->settings.schedule, step), .rows = trainer->plan->graph->rows};
+}
+
+static rf_status walk_microbatches(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
+  const rf_build_options *build = &trainer->settings.plan.build;
+  for (int micro = 0; micro < build->accumulate; micro++) {
+    inputs->micro = micro, inputs->first_token = micro * trainer->plan->graph->rows;
+    if (trainer->batch.tokens) RF_TRY(rf_loader_fill(&trainer->loader, micro * build->microbatch, build->microbatch, trainer->batch, error));
+    RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_MICRO, inputs, error));
+  }
+  return RAFTER_OK;
+}
+
+static rf_status walk_step(rf_trainer *trainer, int64_t *valid, rf_run_inputs *inputs, rf_error *error) {
+  rf_loader_draw(&trainer->loader, valid);
+  *inputs = inputs_of(trainer, *valid);
+  RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_BEGIN, inputs, error));
+  RF_TRY(walk_microbatches(trainer, inputs, error));
+  return rf_run_section(trainer->run, 0, RF_SECTION_END, inputs, error);
+}
+
+/* The step's numbers are not finite: walks its microbatches again, looking at every output, so that the error names the first op. */
+static rf_status name_first_op(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
+  rf_error first = {0};
+  rf_run_set_debug(trainer->run, (rf_run_debug){.find_nan = true, .poison = trainer->settings.debug.poison});
+  rf_status status = walk_microbatches(trainer, inputs, &first);
+  if (status == RAFTER_FAILED && error) *error = first;
+  return RAFTER_FAILED; /* when the second walk is clean, the first error stands */
+}
+
+rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error) {
+  double start = rf_now_seconds();
+  int64_t valid = 0;
+  rf_run_inputs inputs;
+  rf_guard_begin("a training step");
+  rf_status status = walk_step(trainer, &valid, &inputs, error);
+  if (status == RAFTER_FAILED && trainer->metrics) status = name_first_op(trainer, &inputs, error);
+  rf_guard_end();
+  if (status != RAFTER_OK) return status;
+  trainer->step++, trainer->tokens += valid;
+  double seconds = rf_now_seconds() - start, tokens = (double)trainer->plan->graph->rows * trainer->settings.plan.build.accumulate;
+  *out = (rafter_step){.step = trainer->step, .tokens = trainer->tokens, .lr = (double)inputs.lr, .seconds = seconds,
+                       .predicted_seconds = trainer->plan->step_seconds, .tokens_per_second = tokens / seconds};
+  double peak = rf_plan_peak_flops(trainer->plan);
+  if (peak > 0) out->mfu = trainer->plan->model_flops / (seconds * peak);
+  if (trainer->metrics && trainer->metrics[1] > 0) out->loss = trainer->metrics[0] / trainer->metrics[1], out->accuracy = trainer->metrics[2] / trainer->metrics[1];
+  if (trainer->clip) out->grad_norm = (double)trainer->clip[0];
+  return RAFTER_OK;
+}
+
+rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, rf_error *error) {
+  int64_t have = rf_loader_held_out(&trainer->loader), batch = trainer->settings.plan.build.microbatch;
+  if (!trainer->val_plan || have < batch)
+    return RF_FAIL(error, RAFTER_INVALID, "set --val-fraction, or lower --microbatch", "there are not enough validation rows (expected at least %lld, got %lld)",
+                   (long long)batch, (long long)have);
+  double nll = 0, labels = 0;
+  for (int64_t at = 0; at + batch <= have && at < rows; at += batch) {
+    int64_t valid = 0;
+    RF_TRY(rf_loader_fill_held_out(&trainer->loader, at, batch, trainer->val_batch, &valid, error));
+    rf_run_inputs inputs = inputs_of(trainer, valid);
+    for (int s = 0; s < RF_SECTIONS; s++) RF_TRY(rf_run_section(trainer->run, 1, (rf_section)s, &inputs, error));
+    nll += trainer->val_metrics[0], labels += trainer->val_metrics[1];
+  }
+  *loss = labels > 0 ? nll / labels : 0;
+  return RAFTER_OK;
+}
