@@ -14,7 +14,9 @@ typedef rafter_error rf_error;
  *   return RF_FAIL(error, RAFTER_FAILED, "give a longer text", "%s has no tokens (expected >= 1, got 0)", path); */
 rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line, const char *hint, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
-#define RF_FAIL(error, status, hint, ...) rf_fail((error), (status), __FILE__, __LINE__, (hint), __VA_ARGS__)
+#define RF_FAIL(error, status, hint, ...) rf_failed(rf_fail((error), (status), __FILE__, __LINE__, (hint), __VA_ARGS__), (status))
+/* Lets the compiler see which status comes back, so that it can tell which variables a failed call leaves unset. */
+static inline rf_status rf_failed(rf_status filled, rf_status status) { return (void)filled, status; }
 #define RF_TRY(call) do { rf_status rf_try_status = (call); if (rf_try_status != RAFTER_OK) return rf_try_status; } while (0)
 /* The same inside a function with one clean-up: needs `rf_status status` and a label `done`. */
 #define RF_GO(call) do { status = (call); if (status != RAFTER_OK) goto done; } while (0)

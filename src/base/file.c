@@ -1,0 +1,194 @@
+/* file.c - whole files in, finished files out. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* fallocate */
+#endif
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+rf_status rf_file_read(const char *path, size_t most, char **text, size_t *bytes, rf_error *error) {
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot open %s (%s)", path, strerror(errno));
+  rf_status status = RAFTER_OK;
+  char *buffer = NULL;
+  size_t used = 0, size = 0;
+  struct stat info;
+  if (fstat(fd, &info) != 0 || S_ISDIR(info.st_mode)) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read %s (it is a folder)", path);
+    goto done;
+  }
+  if (S_ISREG(info.st_mode) && (uint64_t)info.st_size > most) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s is too large (expected at most %zu bytes, got %lld)", path, most, (long long)info.st_size);
+    goto done;
+  }
+  size = (S_ISREG(info.st_mode) ? (size_t)info.st_size : 65536) + 1;
+  for (;;) {
+    char *larger = !buffer || used == size - 1 ? realloc(buffer, size = buffer ? size * 2 : size) : buffer;
+    if (!larger) {
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to read %s (%zu bytes)", path, size);
+      goto done;
+    }
+    buffer = larger;
+    ssize_t got = read(fd, buffer + used, size - 1 - used);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read %s (%s at byte %zu)", path, strerror(errno), used);
+      goto done;
+    }
+    if (got == 0 && used < size - 1) break;
+    used += (size_t)got;
+    if (used > most) {
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s is too large (expected at most %zu bytes)", path, most);
+      goto done;
+    }
+    if (got == 0) break;
+  }
+  buffer[used] = 0;
+  *text = buffer;
+  *bytes = used;
+  buffer = NULL;
+done:
+  free(buffer);
+  close(fd);
+  return status;
+}
+
+enum { OUT_BUFFER = 1 << 16 };
+
+struct rf_out {
+  int fd;
+  size_t used; /* of buffer */
+  int64_t bytes;
+  char *path, *beside;
+  unsigned char buffer[OUT_BUFFER];
+};
+
+rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out **result, rf_error *error) {
+  rf_out *out = calloc(1, sizeof *out);
+  size_t size = strlen(path) + 32;
+  if (out) {
+    out->fd = -1;
+    out->path = strdup(path);
+    out->beside = malloc(size);
+  }
+  if (!out || !out->path || !out->beside) {
+    if (out) free(out->path);
+    free(out);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
+  }
+  snprintf(out->beside, size, "%s.part-%ld", path, (long)getpid());
+  out->fd = open(out->beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  rf_status status = RAFTER_OK;
+  if (out->fd < 0) status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", path, strerror(errno));
+  else if (expected_bytes > 0 && fallocate(out->fd, FALLOC_FL_KEEP_SIZE, 0, expected_bytes) != 0 && (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
+    status = RF_FAIL(error, RAFTER_FAILED, "free some space or choose another folder with --out", "cannot write %s (%s: %lld bytes are needed)", path,
+                     strerror(errno), (long long)expected_bytes);
+  if (status == RAFTER_OK) *result = out;
+  else rf_out_discard(out);
+  return status;
+}
+
+static rf_status write_all(rf_out *out, const unsigned char *data, size_t bytes, rf_error *error) {
+  while (bytes > 0) {
+    ssize_t put = write(out->fd, data, bytes < (size_t)1 << 30 ? bytes : (size_t)1 << 30);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0)
+      return RF_FAIL(error, RAFTER_FAILED, "free some space or choose another folder with --out", "cannot write %s (%s after %lld bytes)", out->path,
+                     put < 0 ? strerror(errno) : "nothing was taken", (long long)out->bytes);
+    data += put;
+    bytes -= (size_t)put;
+    out->bytes += put;
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_out_write(rf_out *out, const void *data, size_t bytes, rf_error *error) {
+  if (bytes < OUT_BUFFER - out->used) {
+    if (bytes) memcpy(out->buffer + out->used, data, bytes);
+    out->used += bytes;
+    return RAFTER_OK;
+  }
+  RF_TRY(write_all(out, out->buffer, out->used, error));
+  out->used = 0;
+  if (bytes >= OUT_BUFFER) return write_all(out, data, bytes, error);
+  memcpy(out->buffer, data, bytes);
+  out->used = bytes;
+  return RAFTER_OK;
+}
+
+int64_t rf_out_bytes(const rf_out *out) { return out->bytes + (int64_t)out->used; }
+
+/* A rename lasts only once its folder is on the disk too; where that cannot be asked for, the rename itself still stands. */
+static void sync_folder(const char *path) {
+  char *copy = strdup(path);
+  int fd = copy ? open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+  if (fd >= 0) {
+    fsync(fd);
+    close(fd);
+  }
+  free(copy);
+}
+
+rf_status rf_out_commit(rf_out *out, rf_error *error) {
+  rf_status status = write_all(out, out->buffer, out->used, error);
+  if (status == RAFTER_OK && fsync(out->fd) != 0 && errno != EINVAL)
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", out->path, strerror(errno));
+  if (status == RAFTER_OK) {
+    int closed = close(out->fd);
+    out->fd = -1;
+    if (closed != 0 || rename(out->beside, out->path) != 0)
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", out->path, strerror(errno));
+  }
+  if (status == RAFTER_OK) {
+    sync_folder(out->path);
+    out->beside[0] = 0; /* it has its name now: nothing to remove */
+  }
+  rf_out_discard(out);
+  return status;
+}
+
+void rf_out_discard(rf_out *out) {
+  if (!out) return;
+  bool made = out->fd >= 0;
+  if (made) close(out->fd);
+  if (out->beside[0]) unlink(out->beside);
+  free(out->path);
+  free(out->beside);
+  free(out);
+}
+
+rf_status rf_file_write(const char *path, const void *data, size_t bytes, rf_error *error) {
+  rf_out *out;
+  RF_TRY(rf_out_open(path, (int64_t)bytes, &out, error));
+  rf_status status = rf_out_write(out, data, bytes, error);
+  if (status == RAFTER_OK) return rf_out_commit(out, error);
+  rf_out_discard(out);
+  return status;
+}
+
+rf_status rf_make_folders(const char *path, rf_error *error) {
+  char *copy = strdup(path);
+  if (!copy) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to make the folder %s", path);
+  rf_status status = RAFTER_OK;
+  for (char *c = copy + 1; status == RAFTER_OK && *copy; ++c) {
+    if (*c && *c != '/') continue;
+    bool last = !*c;
+    *c = 0;
+    struct stat info;
+    if (mkdir(copy, 0777) != 0 && errno != EEXIST)
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot make the folder %s (%s)", copy, strerror(errno));
+    else if (stat(copy, &info) != 0 || !S_ISDIR(info.st_mode))
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot make the folder %s (a file of that name is there)", copy);
+    if (last) break;
+    *c = '/';
+  }
+  free(copy);
+  return status;
+}

@@ -1,0 +1,194 @@
+/* JSON fields and texts; files that are whole or not there. */
+#include "base/file.h"
+#include "base/json.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char folder[64];
+
+static int make_folder(void **state) {
+  (void)state;
+  strcpy(folder, "/tmp/rafter-test-XXXXXX");
+  return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+  (void)state;
+  char command[128];
+  snprintf(command, sizeof command, "rm -rf '%s'", folder);
+  return system(command);
+}
+
+static int files_in_folder(void) {
+  DIR *dir = opendir(folder);
+  int n = 0;
+  for (struct dirent *e; dir && (e = readdir(dir));) n += e->d_name[0] != '.';
+  if (dir) closedir(dir);
+  return n;
+}
+
+static const char *at(const char *name) {
+  static char path[256];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  return path;
+}
+
+static void what_is_written_is_read(void **state) {
+  (void)state;
+  enum { N = 300000 };
+  char *data = malloc(N), *back;
+  size_t bytes;
+  for (int i = 0; i < N; ++i) data[i] = (char)(i * 7 + i / 256);
+  rf_out *out;
+  assert_int_equal(rf_out_open(at("parts"), N, &out, NULL), RAFTER_OK);
+  for (size_t done = 0, part = 0; done < N; done += part) { /* parts below, at and above the buffer's size */
+    part = done % 3 == 0 ? 1 : done % 3 == 1 ? 65536 : 70001;
+    if (part > N - done) part = N - done;
+    assert_int_equal(rf_out_write(out, data + done, part, NULL), RAFTER_OK);
+    assert_int_equal(rf_out_bytes(out), done + part);
+    assert_int_equal(access(at("parts"), F_OK), -1); /* not there before it is complete */
+  }
+  assert_int_equal(rf_out_commit(out, NULL), RAFTER_OK);
+  assert_int_equal(rf_file_read(at("parts"), N, &back, &bytes, NULL), RAFTER_OK);
+  assert_int_equal(bytes, N);
+  assert_memory_equal(data, back, N);
+  assert_int_equal(back[N], 0);
+  free(back);
+  assert_int_equal(files_in_folder(), 1);
+  rf_error error;
+  assert_int_equal(rf_file_read(at("parts"), N - 1, &back, &bytes, &error), RAFTER_FAILED);
+  assert_non_null(strstr(error.message, "too large"));
+  assert_int_equal(rf_file_read(folder, N, &back, &bytes, &error), RAFTER_FAILED);
+  assert_int_equal(rf_file_read(at("none"), N, &back, &bytes, &error), RAFTER_FAILED);
+  assert_non_null(strstr(error.message, "none"));
+  assert_int_equal(rf_file_write(at("parts"), "new", 3, NULL), RAFTER_OK);
+  assert_int_equal(rf_file_read(at("parts"), N, &back, &bytes, NULL), RAFTER_OK);
+  assert_string_equal(back, "new");
+  free(back);
+  free(data);
+}
+
+static void a_disk_that_is_full_leaves_no_file(void **state) {
+  (void)state;
+  struct rlimit old, small;
+  getrlimit(RLIMIT_FSIZE, &old);
+  small = old;
+  small.rlim_cur = 100000;
+  signal(SIGXFSZ, SIG_IGN);
+  int before = files_in_folder();
+  rf_error error = {0};
+  rf_out *out = NULL;
+  char block[10000] = {0};
+  rf_status status[2] = {RAFTER_OK, RAFTER_OK};
+  setrlimit(RLIMIT_FSIZE, &small);
+  for (int known = 0; known < 2; ++known) { /* a file system may or may not notice before the first byte */
+    status[known] = rf_out_open(at("big"), known ? 1000000 : 0, &out, &error);
+    if (status[known] != RAFTER_OK) continue;
+    for (int i = 0; i < 100 && status[known] == RAFTER_OK; ++i) status[known] = rf_out_write(out, block, sizeof block, &error);
+    rf_out_discard(out);
+  }
+  setrlimit(RLIMIT_FSIZE, &old);
+  assert_int_equal(status[0], RAFTER_FAILED);
+  assert_int_equal(status[1], RAFTER_FAILED);
+  assert_non_null(strstr(error.message, "big"));
+  assert_true(error.hint[0] != 0);
+  assert_int_equal(files_in_folder(), before);
+  assert_int_equal(rf_out_open("/nowhere/at/all", 0, &out, &error), RAFTER_FAILED);
+}
+
+static void folders_are_made(void **state) {
+  (void)state;
+  rf_error error;
+  assert_int_equal(rf_make_folders(at("a/b//c/"), NULL), RAFTER_OK);
+  assert_int_equal(rf_make_folders(at("a/b/c"), NULL), RAFTER_OK);
+  assert_int_equal(rf_file_write(at("a/b/c/file"), "x", 1, NULL), RAFTER_OK);
+  assert_int_equal(rf_make_folders(at("a/b/c/file"), &error), RAFTER_FAILED);
+  assert_int_equal(rf_make_folders(at("a/b/c/file/d"), &error), RAFTER_FAILED);
+}
+
+static void fields_are_checked(void **state) {
+  (void)state;
+  static const char text[] = "{\"i\":3,\"r\":3.0,\"h\":0.5,\"s\":\"x\",\"b\":true,\"n\":null,\"big\":1e300}";
+  json_t *json;
+  rf_error error;
+  int64_t i;
+  double f;
+  bool b;
+  const char *s;
+  assert_int_equal(rf_json_parse(text, strlen(text), "text", &json, NULL), RAFTER_OK);
+  assert_int_equal(rf_json_int(json, "i", "text", 0, 9, &i, NULL), RAFTER_OK);
+  assert_int_equal(i, 3);
+  assert_int_equal(rf_json_int(json, "r", "text", 0, 9, &i, NULL), RAFTER_OK);
+  assert_int_equal(i, 3);
+  assert_int_equal(rf_json_int(json, "i", "text", 0, 2, &i, &error), RAFTER_FAILED);
+  assert_string_equal(error.message, "text: the field \"i\" is out of range (expected 0 to 2, got 3)");
+  const char *not_whole[] = {"h", "s", "b", "n", "big"};
+  for (int k = 0; k < 5; ++k) assert_int_equal(rf_json_int(json, not_whole[k], "text", INT64_MIN, INT64_MAX, &i, &error), RAFTER_FAILED);
+  assert_int_equal(rf_json_int(json, "missing", "text", 0, 9, &i, &error), RAFTER_FAILED);
+  assert_non_null(strstr(error.message, "\"missing\" is missing"));
+  assert_int_equal(rf_json_int_or(json, "missing", "text", 0, 9, 7, &i, NULL), RAFTER_OK);
+  assert_int_equal(i, 7);
+  assert_int_equal(rf_json_int_or(json, "n", "text", 0, 9, 8, &i, NULL), RAFTER_OK);
+  assert_int_equal(i, 8);
+  assert_int_equal(rf_json_float(json, "i", "text", 0, 9, &f, NULL), RAFTER_OK);
+  assert_true(f == 3.0);
+  assert_int_equal(rf_json_float(json, "s", "text", 0, 9, &f, &error), RAFTER_FAILED);
+  assert_int_equal(rf_json_bool(json, "b", "text", &b, NULL), RAFTER_OK);
+  assert_int_equal(rf_json_bool(json, "i", "text", &b, &error), RAFTER_FAILED);
+  assert_int_equal(rf_json_string(json, "s", "text", &s, NULL), RAFTER_OK);
+  assert_string_equal(s, "x");
+  assert_int_equal(rf_json_int_or(json_object_get(json, "s"), "x", "text.s", 0, 1, 0, &i, &error), RAFTER_FAILED); /* no object at all */
+  json_decref(json);
+  const char *bad[] = {"", "{", "[1,]", "{\"a\":1,\"a\":2}", "{\"a\":NaN}", "\"\xff\"", "nul", "{\"a\":99999999999999999999}"};
+  for (size_t k = 0; k < sizeof bad / sizeof bad[0]; ++k)
+    assert_int_equal(rf_json_parse(bad[k], strlen(bad[k]), "bad", &json, &error), RAFTER_FAILED);
+  char deep[20000]; /* nesting must not end the stack */
+  memset(deep, '[', sizeof deep);
+  assert_int_equal(rf_json_parse(deep, sizeof deep, "deep", &json, &error), RAFTER_FAILED);
+}
+
+static void texts_read_back(void **state) {
+  (void)state;
+  json_t *json = json_object(), *list = json_array(), *back;
+  json_object_set_new(json, "z", json_real(0.1));
+  json_object_set_new(json, "a", json_string("quote \" slash \\ line \n bell \x07 \xc3\xa9"));
+  const double values[] = {1.0 / 3, 1e300, 5e-324, 3e-4, 1.0, -0.0, 123456789012345680.0, 2.5e-8};
+  for (int i = 0; i < 8; ++i) json_array_append_new(list, json_real(values[i]));
+  json_object_set_new(json, "list", list);
+  json_object_set_new(json, "none", json_null());
+  json_object_set_new(json, "empty", json_object());
+  for (int indent = 0; indent <= 2; indent += 2) {
+    char *text = rf_json_text(json, indent);
+    assert_int_equal(rf_json_parse(text, strlen(text), "text", &back, NULL), RAFTER_OK);
+    assert_true(json_equal(json, back));
+    if (!indent) assert_true(strncmp(text, "{\"z\":0.1,\"a\":\"quote \\\" ", 23) == 0 && !strchr(text, '\n') && strstr(text, "0.0003,1.0,-0.0,"));
+    json_decref(back);
+    free(text);
+  }
+  assert_int_equal(rf_json_write(at("x.json"), json, 2, NULL), RAFTER_OK);
+  assert_int_equal(rf_json_read(at("x.json"), 1000, &back, NULL), RAFTER_OK);
+  assert_true(json_equal(json, back));
+  json_decref(back);
+  rf_error error;
+  assert_int_equal(rf_json_read(at("x.json"), 10, &back, &error), RAFTER_FAILED);
+  json_decref(json);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(a_disk_that_is_full_leaves_no_file), cmocka_unit_test(folders_are_made),
+    cmocka_unit_test(fields_are_checked),      cmocka_unit_test(texts_read_back),
+  };
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
