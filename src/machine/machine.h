@@ -4,7 +4,8 @@
 
 #include "graph/graph.h"
 
-/* Efficiency of one op class on this machine: fraction of the ceiling reached, by size. Points ascend in `work`. */
+/* How fast one op class runs on this machine, by size. Points ascend in `size`, the number a kernel's efficiency depends on (rf_cost_size of
+ * plan says which); all zero: `size` is `work`. Between points the rate work/seconds is interpolated over log(size). */
 enum { RF_CURVE_POINTS = 24 };
 typedef struct rf_curve {
   char op[32];                        /* op_def name */
@@ -12,6 +13,7 @@ typedef struct rf_curve {
   int count;
   double work[RF_CURVE_POINTS];       /* flops (compute-bound ops) or bytes (memory-bound ops) of one call */
   double seconds[RF_CURVE_POINTS];    /* measured seconds of that call, threads as calibrated */
+  double size[RF_CURVE_POINTS];
   char kernel[64];
 } rf_curve;
 
@@ -34,11 +36,15 @@ typedef struct rf_machine {
   rf_curve curve[RF_MAX_CURVES];
 } rf_machine;
 
+/* Row `i` of the data sheets that the program carries (made from data/machines.json), or NULL past the end. */
+const char *rf_machine_name(int i);
 /* `spec`: "local" (the calibrated machine, or a detected sheet when there is no calibration), a row of machines.json, or a path
  * to a machine JSON file. Shapes such as tpu-v5e:2x4 are refused until the planner issue. RAFTER_INVALID names the nearest row. */
 rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error);
 rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error);
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error); /* beside, then renamed */
+/* What the operating system and the CPU say about this machine, without measuring anything: source "detected", low confidence. */
+rf_status rf_machine_detect(rf_machine *machine, rf_error *error);
 /* Where calibrate stores this machine's file: $XDG_CACHE_HOME/rafter/HOST.json or ~/.cache/rafter/HOST.json. */
 void rf_machine_local_path(char path[4096]);
 

@@ -1,0 +1,94 @@
+/* detect.c - this machine as the operating system and the CPU describe it. Nothing is measured: a sheet, like that of any other machine. */
+#include "machine/machine.h"
+
+#include <hwloc.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#endif
+
+/* Physical cores (not hardware threads) that this process may use. */
+static int usable_cores(void) {
+  int count = 0;
+  hwloc_topology_t topology;
+  if (hwloc_topology_init(&topology) == 0) {
+    hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
+    hwloc_topology_set_type_filter(topology, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
+    if (hwloc_topology_load(topology) == 0) count = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
+    hwloc_topology_destroy(topology);
+  }
+  if (count < 1) count = (int)sysconf(_SC_NPROCESSORS_ONLN);
+  return count < 1 ? 1 : count;
+}
+
+/* The number after `key ... :` of the first such line of /proc/cpuinfo, or 0. */
+static double cpuinfo_number(const char *key) {
+  FILE *file = fopen("/proc/cpuinfo", "re");
+  char line[512];
+  double value = 0;
+  while (file && value == 0 && fgets(line, sizeof line, file)) {
+    char *colon = strchr(line, ':');
+    if (colon && !strncmp(line, key, strlen(key))) sscanf(colon + 1, "%lf", &value);
+  }
+  if (file) fclose(file);
+  return value;
+}
+
+static double clock_hertz(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_max(0, NULL) >= 0x16 && __get_cpuid(0x16, &a, &b, &c, &d) && (a & 0xffff)) return (a & 0xffff) * 1e6; /* base clock, MHz */
+#endif
+  double mhz = cpuinfo_number("cpu MHz");
+  return mhz > 0 ? mhz * 1e6 : 2.5e9;
+}
+
+/* f32 FLOPs of one core and cycle, multiply and add counted as two, with two vector ports. */
+static double flops_per_cycle(rf_machine *machine) {
+  double flops = 8;
+  const char *isa = "base";
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) flops = 32, isa = "avx2";
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    /* AMD's first AVX-512 cores split a 512-bit operation in two; Intel's server cores have two full ports. */
+    flops = __builtin_cpu_is("amd") ? 32 : 64, isa = __builtin_cpu_supports("avx512bf16") ? "avx512bf16" : "avx512";
+  }
+#elif defined(__aarch64__)
+  flops = 16;
+#endif
+  snprintf(machine->isa, sizeof machine->isa, "%s", isa);
+  return flops;
+}
+
+rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
+  memset(machine, 0, sizeof *machine);
+  double pages = (double)sysconf(_SC_PHYS_PAGES), page = (double)sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page <= 0) return RF_FAIL(error, RAFTER_FAILED, "give a machine file: --on FILE", "the system does not say how much memory it has");
+  int cores = usable_cores();
+  double per_cycle = flops_per_cycle(machine), clock = clock_hertz();
+  snprintf(machine->name, sizeof machine->name, "local");
+  snprintf(machine->kind, sizeof machine->kind, "cpu");
+  snprintf(machine->source, sizeof machine->source, "detected");
+  machine->chips = 1, machine->threads = cores;
+  machine->flops[RF_F32] = cores * clock * per_cycle;
+  machine->flops[RF_F64] = machine->flops[RF_F32] / 2;
+  /* What others use now, and a control group's limit, are not ours; 64 MiB is what the process itself keeps outside the arena. */
+  machine->memory_bytes = pages * page;
+  double available = (double)rf_memory_available();
+  if (available > 0 && available < machine->memory_bytes) machine->reserve_bytes = machine->memory_bytes - available;
+  machine->reserve_bytes += 64 << 20;
+  if (machine->reserve_bytes > machine->memory_bytes) machine->reserve_bytes = machine->memory_bytes;
+  /* One core of today's servers and laptops streams 10 to 25 GB/s, a memory channel about 20; small machines have two or more. */
+  double bandwidth = 12e9 * cores;
+  if (bandwidth > 60e9 && cores <= 16) bandwidth = 60e9;
+  if (bandwidth > 200e9) bandwidth = 200e9;
+  machine->read_bps = bandwidth, machine->copy_bps = bandwidth * 0.8;
+  machine->launch_seconds = 3e-6; /* waking the team of threads */
+  machine->efficiency_compute = 0.7, machine->efficiency_memory = 0.8;
+  snprintf(machine->source_note, sizeof machine->source_note,
+           "detected, not measured: %d cores x %.2f GHz x %.0f FLOP a cycle; memory bandwidth is a guess. `rafter calibrate` measures", cores, clock / 1e9, per_cycle);
+  return RAFTER_OK;
+}

@@ -1,0 +1,200 @@
+/* file.c - one machine as JSON: read as a hostile file, written beside and renamed. */
+#include "machine/parts.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_FILE_BYTES = 4 << 20 };
+static const char FORMAT[] = "rafter-machine-1";
+static const char HINT[] = "data/README.md describes the format; `rafter calibrate` writes such a file for this machine";
+
+/* ---- fields ----------------------------------------------------------------------------------------------------- */
+
+/* A number in [least, most]; absent: keeps *value unless it is required. */
+static rf_status number(const json_t *object, const char *key, bool required, double least, double most, double *value, const char *where,
+                        rf_error *error) {
+  const json_t *field = json_object_get(object, key);
+  if (!field && !required) return RAFTER_OK;
+  if (!json_is_number(field))
+    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: %s is %s (expected a number in [%g, %g])", where, key, field ? "not a number" : "missing", least, most);
+  double got = json_number_value(field);
+  if (!isfinite(got) || got < least || got > most)
+    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: %s is out of range (expected [%g, %g], got %g)", where, key, least, most, got);
+  *value = got;
+  return RAFTER_OK;
+}
+
+static rf_status text(const json_t *object, const char *key, bool required, char *out, size_t capacity, const char *where, rf_error *error) {
+  const json_t *field = json_object_get(object, key);
+  if (!field && !required) return RAFTER_OK;
+  if (!json_is_string(field))
+    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: %s is %s (expected a text)", where, key, field ? "not a text" : "missing");
+  size_t length = json_string_length(field);
+  const char *value = json_string_value(field);
+  if (length >= capacity || (required && length == 0) || strlen(value) != length)
+    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: %s has a bad length (expected %d to %zu bytes, got %zu)", where, key, required, capacity - 1, length);
+  memcpy(out, value, length + 1);
+  return RAFTER_OK;
+}
+
+static rf_status dtype_key(const char *key, const char *where, rf_dtype *dtype, rf_error *error) {
+  if (rf_dtype_parse(key, dtype, NULL) == RAFTER_OK) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: '%.40s' is not a dtype (expected f32, bf16, f16, f64, i8, ...)", where, key);
+}
+
+static rf_status parse_flops(const json_t *object, const char *where, rf_machine *machine, rf_error *error) {
+  json_t *flops = json_object_get(object, "flops");
+  if (!json_is_object(flops)) return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: flops is missing (expected {\"f32\": FLOP/s, ...})", where);
+  const char *key;
+  json_t *value;
+  bool any = false;
+  json_object_foreach(flops, key, value) {
+    rf_dtype dtype;
+    RF_TRY(dtype_key(key, where, &dtype, error));
+    RF_TRY(number(flops, key, true, 1e6, 1e20, &machine->flops[dtype], where, error));
+    any = true;
+  }
+  if (!any) return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: flops names no dtype (expected at least one)", where);
+  return RAFTER_OK;
+}
+
+static rf_status parse_curve(const json_t *object, const char *where, rf_curve *curve, rf_error *error) {
+  char dtype[16] = "";
+  if (!json_is_object(object)) return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: a curve is not an object", where);
+  RF_TRY(text(object, "op", true, curve->op, sizeof curve->op, where, error));
+  RF_TRY(text(object, "dtype", true, dtype, sizeof dtype, where, error));
+  RF_TRY(text(object, "kernel", false, curve->kernel, sizeof curve->kernel, where, error));
+  RF_TRY(dtype_key(dtype, where, &curve->dtype, error));
+  const json_t *points = json_object_get(object, "points");
+  size_t count = json_array_size(points);
+  if (!json_is_array(points) || count < 1 || count > RF_CURVE_POINTS)
+    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: points of curve %s is not a list of 1 to %d points (got %zu)", where, curve->op, RF_CURVE_POINTS, count);
+  for (size_t i = 0; i < count; i++) {
+    const json_t *point = json_array_get(points, i);
+    RF_TRY(number(point, "work", true, 1, 1e24, &curve->work[i], where, error));
+    RF_TRY(number(point, "seconds", true, 1e-12, 1e9, &curve->seconds[i], where, error));
+    curve->size[i] = curve->work[i];
+    RF_TRY(number(point, "size", false, 1e-3, 1e24, &curve->size[i], where, error));
+    if (i && curve->size[i] <= curve->size[i - 1])
+      return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: points of curve %s do not ascend (expected more than %g, got %g)", where, curve->op, curve->size[i - 1],
+                     curve->size[i]);
+  }
+  curve->count = (int)count;
+  return RAFTER_OK;
+}
+
+static void note_of(const json_t *object, rf_machine *machine) {
+  const json_t *source = json_object_get(object, "source");
+  const char *flops = json_string_value(json_object_get(source, "flops")), *memory = json_string_value(json_object_get(source, "memory_bps"));
+  if (json_is_string(source)) snprintf(machine->source_note, sizeof machine->source_note, "%s", json_string_value(source));
+  else if (flops && memory) snprintf(machine->source_note, sizeof machine->source_note, "%s; %s", memory, flops);
+}
+
+rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *out, rf_error *error) {
+  if (!json_is_object(object)) return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: not a JSON object", where);
+  rf_machine *machine = calloc(1, sizeof *machine);
+  if (!machine) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while reading %s", where);
+  rf_status status = RAFTER_OK;
+  double chips = 1, threads = 0;
+  machine->efficiency_compute = machine->efficiency_memory = 1;
+  snprintf(machine->source, sizeof machine->source, "file");
+  RF_GO(text(object, "name", true, machine->name, sizeof machine->name, where, error));
+  RF_GO(text(object, "kind", true, machine->kind, sizeof machine->kind, where, error));
+  if (strcmp(machine->kind, "cpu") && strcmp(machine->kind, "gpu") && strcmp(machine->kind, "tpu")) {
+    status = RF_FAIL(error, RAFTER_FAILED, HINT, "%s: unknown kind (expected cpu, gpu or tpu, got '%s')", where, machine->kind);
+    goto done;
+  }
+  RF_GO(text(object, "isa", false, machine->isa, sizeof machine->isa, where, error));
+  RF_GO(number(object, "chips", false, 1, 1e6, &chips, where, error));
+  RF_GO(number(object, "threads", false, 0, 65536, &threads, where, error));
+  machine->chips = (int)chips, machine->threads = (int)threads;
+  RF_GO(parse_flops(object, where, machine, error));
+  RF_GO(number(object, "memory_bytes", true, 1 << 20, 1e16, &machine->memory_bytes, where, error));
+  RF_GO(number(object, "reserve_bytes", false, 0, machine->memory_bytes, &machine->reserve_bytes, where, error));
+  const bool one_bandwidth = json_object_get(object, "memory_bps") != NULL;
+  RF_GO(number(object, one_bandwidth ? "memory_bps" : "read_bps", true, 1e6, 1e18, &machine->read_bps, where, error));
+  RF_GO(number(object, one_bandwidth ? "memory_bps" : "copy_bps", true, 1e6, 1e18, &machine->copy_bps, where, error));
+  RF_GO(number(object, "launch_seconds", false, 0, 10, &machine->launch_seconds, where, error));
+  RF_GO(number(object, "usd_per_chip_hour", false, 0, 1e6, &machine->usd_per_chip_hour, where, error));
+  RF_GO(number(object, "efficiency_compute", false, 0.01, 1, &machine->efficiency_compute, where, error));
+  RF_GO(number(object, "efficiency_memory", false, 0.01, 1, &machine->efficiency_memory, where, error));
+  note_of(object, machine);
+  const json_t *origin = json_object_get(object, "origin"), *curves = json_object_get(object, "curves");
+  if (json_is_string(origin) && !strcmp(json_string_value(origin), "calibrated")) snprintf(machine->source, sizeof machine->source, "calibrated");
+  if (curves && (!json_is_array(curves) || json_array_size(curves) > RF_MAX_CURVES)) {
+    status = RF_FAIL(error, RAFTER_FAILED, HINT, "%s: curves is not a list of at most %d curves", where, RF_MAX_CURVES);
+    goto done;
+  }
+  for (size_t i = 0; i < json_array_size(curves); i++) RF_GO(parse_curve(json_array_get(curves, i), where, &machine->curve[machine->curve_count++], error));
+  *out = *machine;
+done:
+  free(machine);
+  return status;
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------ */
+
+rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error) {
+  struct stat info;
+  FILE *file = fopen(path, "rbe");
+  if (!file || fstat(fileno(file), &info) != 0) {
+    int why = errno;
+    if (file) fclose(file);
+    return RF_FAIL(error, RAFTER_FAILED, HINT, "cannot read the machine file %s (%s)", path, strerror(why));
+  }
+  if (!S_ISREG(info.st_mode) || info.st_size > MAX_FILE_BYTES) {
+    fclose(file);
+    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s is not a machine file (expected a regular file of at most %d MiB)", path, MAX_FILE_BYTES >> 20);
+  }
+  json_error_t bad;
+  json_t *root = json_loadf(file, JSON_REJECT_DUPLICATES, &bad);
+  fclose(file);
+  if (!root) return RF_FAIL(error, RAFTER_FAILED, HINT, "%s is not valid JSON (line %d, column %d: %s)", path, bad.line, bad.column, bad.text);
+  rf_status status = RAFTER_OK;
+  const json_t *format = json_object_get(root, "format");
+  if (format && (!json_is_string(format) || strcmp(json_string_value(format), FORMAT)))
+    status = RF_FAIL(error, RAFTER_FAILED, HINT, "%s has another format (expected \"%s\", got \"%.40s\")", path, FORMAT,
+                     json_is_string(format) ? json_string_value(format) : "something that is no text");
+  else status = rf_machine_parse(root, path, machine, error);
+  json_decref(root);
+  return status;
+}
+
+static json_t *curve_json(const rf_curve *curve) {
+  json_t *points = json_array();
+  for (int i = 0; i < curve->count; i++) {
+    json_t *point = json_pack("{s:f, s:f}", "work", curve->work[i], "seconds", curve->seconds[i]);
+    if (curve->size[i] > 0 && curve->size[i] != curve->work[i]) json_object_set_new(point, "size", json_real(curve->size[i]));
+    json_array_append_new(points, point);
+  }
+  return json_pack("{s:s, s:s, s:s, s:o}", "op", curve->op, "dtype", rf_dtype_name(curve->dtype), "kernel", curve->kernel, "points", points);
+}
+
+rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error) {
+  json_t *flops = json_object(), *curves = json_array();
+  for (int d = 0; d < RF_DTYPES; d++)
+    if (machine->flops[d] > 0) json_object_set_new(flops, rf_dtype_name((rf_dtype)d), json_real(machine->flops[d]));
+  for (int i = 0; i < machine->curve_count; i++) json_array_append_new(curves, curve_json(&machine->curve[i]));
+  json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "format", FORMAT, "name", machine->name,
+                           "kind", machine->kind, "origin", machine->source, "source", machine->source_note, "isa", machine->isa, "chips", machine->chips,
+                           "threads", machine->threads, "flops", flops, "memory_bytes", machine->memory_bytes, "reserve_bytes", machine->reserve_bytes,
+                           "read_bps", machine->read_bps, "copy_bps", machine->copy_bps, "launch_seconds", machine->launch_seconds, "usd_per_chip_hour",
+                           machine->usd_per_chip_hour, "efficiency_compute", machine->efficiency_compute, "efficiency_memory", machine->efficiency_memory,
+                           "curves", curves);
+  char beside[4200];
+  snprintf(beside, sizeof beside, "%s.new", path);
+  FILE *file = root ? fopen(beside, "we") : NULL;
+  bool ok = file && json_dumpf(root, file, JSON_INDENT(1)) == 0 && fputc('\n', file) != EOF && fflush(file) == 0 && fsync(fileno(file)) == 0;
+  if (file) ok = fclose(file) == 0 && ok;
+  ok = ok && rename(beside, path) == 0;
+  int why = errno;
+  if (!ok && file) unlink(beside);
+  json_decref(root);
+  if (!ok) return RF_FAIL(error, RAFTER_FAILED, "check that the folder exists and has room", "cannot write the machine file %s (%s)", path, strerror(why));
+  return RAFTER_OK;
+}

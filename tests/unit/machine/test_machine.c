@@ -1,0 +1,186 @@
+/* Data sheets, the detected host, and machine files that were written by someone else. */
+#include "machine/machine.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char folder[] = "/tmp/rafter-machine-XXXXXX";
+static char path[256];
+
+static int make_folder(void **state) {
+  (void)state;
+  if (!mkdtemp(folder)) return -1;
+  snprintf(path, sizeof path, "%s/m.json", folder);
+  setenv("XDG_CACHE_HOME", folder, 1);
+  return 0;
+}
+
+static int drop_folder(void **state) {
+  (void)state;
+  unlink(path);
+  return rmdir(folder);
+}
+
+static void store(const char *text, size_t length) {
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  assert_int_equal(fwrite(text, 1, length, file), length);
+  assert_int_equal(fclose(file), 0);
+}
+
+static void every_sheet_reads_and_names_its_sources(void **state) {
+  (void)state;
+  static const char *const wanted[] = {"a5000", "a100-80g", "h100-sxm", "h200", "tpu-v5e", "tpu-v5p"};
+  static rf_machine machine;
+  rf_error error;
+  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) assert_int_equal(rf_machine_find(wanted[i], &machine, &error), RAFTER_OK);
+  int count = 0;
+  for (const char *name; (name = rf_machine_name(count)); count++) {
+    assert_int_equal(rf_machine_find(name, &machine, &error), RAFTER_OK);
+    assert_string_equal(machine.name, name);
+    assert_string_equal(machine.source, "data-sheet");
+    assert_true(strlen(machine.source_note) > 20);
+    assert_true(machine.flops[RF_F32] > 1e12 && machine.flops[RF_BF16] > machine.flops[RF_F32]);
+    assert_true(machine.memory_bytes > 1e10 && machine.reserve_bytes < 0.1 * machine.memory_bytes);
+    assert_true(machine.read_bps > 1e11 && machine.read_bps == machine.copy_bps);
+    assert_true(machine.efficiency_compute < 1 && machine.efficiency_memory < 1);
+    for (int k = 0; k < count; k++) assert_string_not_equal(rf_machine_name(k), name);
+  }
+  assert_true(count >= 6);
+  assert_null(rf_machine_name(count));
+  assert_null(rf_machine_name(-1));
+}
+
+static void published_figures(void **state) {
+  (void)state;
+  static rf_machine m;
+  assert_int_equal(rf_machine_find("tpu-v5e", &m, NULL), RAFTER_OK);
+  assert_float_equal(m.flops[RF_BF16] / m.read_bps, 240, 1);            /* critical intensity */
+  assert_float_equal(m.memory_bytes - m.reserve_bytes, 16909271040.0, 1); /* the largest program its compiler takes */
+  assert_int_equal(rf_machine_find("h100-sxm", &m, NULL), RAFTER_OK);
+  assert_float_equal(m.flops[RF_BF16] / m.read_bps, 295, 1);
+  assert_int_equal(rf_machine_find("a100-80g", &m, NULL), RAFTER_OK);
+  assert_float_equal(m.flops[RF_BF16] / m.read_bps, 153, 1);
+}
+
+static void unknown_machines_and_shapes_are_refused(void **state) {
+  (void)state;
+  static rf_machine m;
+  rf_error e;
+  assert_int_equal(rf_machine_find("h100-sxn", &m, &e), RAFTER_INVALID);
+  assert_non_null(strstr(e.hint, "did you mean h100-sxm?"));
+  assert_int_equal(rf_machine_find("tpu-v5e:2x4", &m, &e), RAFTER_INVALID);
+  assert_non_null(strstr(e.message, "tpu-v5e:2x4"));
+  assert_non_null(strstr(e.hint, "--on tpu-v5e"));
+  assert_int_equal(rf_machine_find("tpu-v99:2x4", &m, &e), RAFTER_INVALID);
+  assert_non_null(strstr(e.message, "unknown machine 'tpu-v99'"));
+  assert_int_equal(rf_machine_find("/no/such/file.json", &m, &e), RAFTER_FAILED);
+  assert_int_equal(rf_machine_find("/tmp", &m, &e), RAFTER_FAILED);
+}
+
+static void the_host_is_detected(void **state) {
+  (void)state;
+  static rf_machine m;
+  assert_int_equal(rf_machine_find("local", &m, NULL), RAFTER_OK); /* XDG_CACHE_HOME is empty: no calibration */
+  assert_string_equal(m.source, "detected");
+  assert_string_equal(m.kind, "cpu");
+  assert_true(m.threads >= 1 && m.flops[RF_F32] > 1e9 && m.memory_bytes > 1e8 && m.reserve_bytes > 0);
+  assert_true(m.isa[0]);
+}
+
+static void a_written_machine_reads_back_the_same(void **state) {
+  (void)state;
+  static rf_machine a, b;
+  assert_int_equal(rf_machine_detect(&a, NULL), RAFTER_OK);
+  snprintf(a.source, sizeof a.source, "calibrated");
+  a.flops[RF_F32] = 449.123456789e9;
+  a.curve_count = RF_MAX_CURVES;
+  for (int i = 0; i < a.curve_count; i++) {
+    rf_curve *c = &a.curve[i];
+    snprintf(c->op, sizeof c->op, "op_%d", i);
+    snprintf(c->kernel, sizeof c->kernel, "gemm_avx512_12x32");
+    c->dtype = i % 2 ? RF_BF16 : RF_F32, c->count = 1 + i % RF_CURVE_POINTS;
+    for (int k = 0; k < c->count; k++) {
+      c->work[k] = 1000.25 * (k + 1) / 3, c->seconds[k] = 1e-6 / (k + 3);
+      c->size[k] = i % 3 ? c->work[k] : k + 1;
+    }
+  }
+  assert_int_equal(rf_machine_write(&a, path, NULL), RAFTER_OK);
+  assert_int_equal(rf_machine_read(path, &b, NULL), RAFTER_OK);
+  assert_memory_equal(&a, &b, sizeof a);
+  assert_int_equal(rf_machine_write(&a, "/no/such/folder/m.json", NULL), RAFTER_FAILED);
+}
+
+static void bad_files_are_refused_with_the_field(void **state) {
+  (void)state;
+  static const struct { const char *text, *says; } rows[] = {
+      {"", "not valid JSON"},
+      {"[1,2]", "not a JSON object"},
+      {"{\"name\":\"x\",\"name\":\"y\"}", "duplicate"},
+      {"{\"format\":\"other\"}", "another format"},
+      {"{\"kind\":\"cpu\"}", "name is missing"},
+      {"{\"name\":\"\",\"kind\":\"cpu\"}", "name has a bad length"},
+      {"{\"name\":\"x\",\"kind\":\"abacus\"}", "unknown kind"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":[]}", "flops is missing"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{}}", "names no dtype"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f99\":1e12}}", "not a dtype"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":-1}}", "f32 is out of range"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":\"fast\"}}", "f32 is not a number"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12}}", "memory_bytes is missing"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e99}", "memory_bytes is out of range"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"reserve_bytes\":1e11}", "reserve_bytes is out of range"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"read_bps\":1e10}", "copy_bps is missing"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":3}", "curves is not a list"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":[7]}", "curve is not an object"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":[{\"op\":\"a\",\"dtype\":\"f32\","
+       "\"points\":[]}]}", "points of curve a"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":[{\"op\":\"a\",\"dtype\":\"f32\","
+       "\"points\":[{\"work\":2,\"seconds\":1},{\"work\":2,\"seconds\":1}]}]}", "do not ascend"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":[{\"op\":\"a\",\"dtype\":\"f32\","
+       "\"points\":[{\"work\":2}]}]}", "seconds is missing"},
+  };
+  static rf_machine m;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    rf_error e;
+    store(rows[i].text, strlen(rows[i].text));
+    assert_int_equal(rf_machine_read(path, &m, &e), RAFTER_FAILED);
+    if (!strstr(e.message, rows[i].says)) fail_msg("row %zu: '%s' does not say '%s'", i, e.message, rows[i].says);
+    assert_non_null(strstr(e.message, path));
+    assert_true(e.hint[0]);
+  }
+  /* A whole file, damaged one byte at a time: whatever comes of it, an answer or an error. */
+  assert_int_equal(rf_machine_find("a5000", &m, NULL), RAFTER_OK);
+  assert_int_equal(rf_machine_write(&m, path, NULL), RAFTER_OK);
+  char text[8192];
+  FILE *file = fopen(path, "r");
+  size_t length = fread(text, 1, sizeof text, file);
+  fclose(file);
+  for (size_t i = 0; i < length; i += 3) {
+    char was = text[i];
+    text[i] = (char)(i % 2 ? '"' : 0xf3);
+    store(text, length);
+    text[i] = was;
+    rf_machine_read(path, &m, NULL);
+  }
+  for (size_t i = 0; i < length; i += 7) {
+    store(text, i);
+    assert_int_equal(rf_machine_read(path, &m, NULL), RAFTER_FAILED);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_sheet_reads_and_names_its_sources), cmocka_unit_test(published_figures),
+      cmocka_unit_test(unknown_machines_and_shapes_are_refused), cmocka_unit_test(the_host_is_detected),
+      cmocka_unit_test(a_written_machine_reads_back_the_same),   cmocka_unit_test(bad_files_are_refused_with_the_field),
+  };
+  return cmocka_run_group_tests(tests, make_folder, drop_folder);
+}
