@@ -1,0 +1,169 @@
+/* attention.c - causal attention inside segments, over (n,(N+2K)H) rows of query, key and value heads, and over a cache.
+ * Query i of a segment sees keys j <= i, and with a window only those with j > i - window. */
+#include "backend/reference/kernels.h"
+
+/* One key/value head's rows: element (j, c) stands at key_at + j * stride + c, and its value at value_at + j * stride + c. */
+typedef struct head_rows { rf_view data; int64_t key_at, value_at, stride; } head_rows;
+
+/* The scaled score of a query and a key. With a bf16 softmax the score is an f32 chain like a matmul's, because rounding it to bf16
+ * is part of the definition; elsewhere it is a plain double sum. */
+static double score(const rf_attr *attr, rf_view q, int64_t query_at, const head_rows *rows, int64_t j) {
+  bool chain = attr->softmax == RF_BF16 && q.dtype != RF_F64;
+  double sum = 0;
+  for (int64_t c = 0; c < attr->head_dim; c++) {
+    double a = load(q, query_at + c), b = load(rows->data, rows->key_at + j * rows->stride + c);
+    sum = chain ? exact_fma(false, a, b, sum) : sum + a * b;
+  }
+  sum = chain ? exact_mul(false, sum, (double)attr->scale) : sum * (double)attr->scale;
+  return attr->softmax == RF_BF16 ? rounded(RF_BF16, sum) : sum;
+}
+
+static int64_t first_key(const rf_attr *attr, int64_t i) { return attr->window > 0 && i >= attr->window ? i - attr->window + 1 : 0; }
+
+/* Query i (position in its segment) against keys first_key .. i: writes H elements of ctx, returns log(sum(exp(score))). */
+static double attend(const rf_attr *attr, rf_view q, int64_t query_at, const head_rows *rows, int64_t i, rf_view ctx, int64_t ctx_at) {
+  int64_t from = first_key(attr, i);
+  double largest = -INFINITY, sum = 0;
+  for (int64_t j = from; j <= i; j++) largest = fmax(largest, score(attr, q, query_at, rows, j));
+  for (int64_t j = from; j <= i; j++) sum += exp(score(attr, q, query_at, rows, j) - largest);
+  double lse = largest + log(sum);
+  for (int64_t c = 0; c < attr->head_dim; c++) {
+    double value = 0;
+    for (int64_t j = from; j <= i; j++)
+      value += exp(score(attr, q, query_at, rows, j) - lse) * load(rows->data, rows->value_at + j * rows->stride + c);
+    store(ctx, ctx_at + c, value);
+  }
+  return lse;
+}
+
+static int64_t qkv_width(const rf_attr *attr) { return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim; }
+
+/* The key/value head that query head h reads, in a segment that begins at row `begin`. */
+static head_rows qkv_head(const rf_attr *attr, rf_view qkv, int64_t begin, int64_t h) {
+  int64_t width = qkv_width(attr), group = h / (attr->heads / attr->kv_heads);
+  int64_t key_at = begin * width + (attr->heads + group) * attr->head_dim;
+  return (head_rows){qkv, key_at, key_at + (int64_t)attr->kv_heads * attr->head_dim, width};
+}
+
+/* qkv (n,(N+2K)H), segments (n+1) -> ctx (n,N*H), lse (N,n)? */
+void rf_reference_attention(const rf_call *call) {
+  const rf_attr *attr = &call->op->attr;
+  const int32_t *segments = ids(call, 1);
+  rf_view qkv = in_view(call, 0), ctx = out_view(call, 0), lse = out_view(call, 1);
+  int64_t rows = rf_in(call, 0)->shape[0], used = rows_in_use(call, rows), width = qkv_width(attr), head_dim = attr->head_dim;
+  for (int64_t s = 0; s < rows && segments[s] < used; s++)
+    for (int64_t r = segments[s]; r < segments[s + 1] && r < used; r++)
+      for (int64_t h = 0; h < attr->heads; h++) {
+        head_rows keys = qkv_head(attr, qkv, segments[s], h);
+        double value = attend(attr, qkv, r * width + h * head_dim, &keys, r - segments[s], ctx, (r * attr->heads + h) * head_dim);
+        if (lse.data) store(lse, h * rows + r, value);
+      }
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+/* Sums of one row before they are rounded: dq, or dk and dv. */
+size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, int threads) {
+  (void)graph, (void)threads;
+  return 2 * (size_t)op->attr.head_dim * sizeof(double);
+}
+
+typedef struct pair { double p, ds; } pair;
+
+/* The probability of key j for query i (rows of the segment at `begin`, head h), and the gradient of its score. */
+static pair pair_of(const rf_call *call, int64_t begin, int64_t h, int64_t i, int64_t j) {
+  const rf_attr *attr = &call->op->attr;
+  rf_view qkv = in_view(call, 0), ctx = in_view(call, 1), lse = in_view(call, 2), dctx = in_view(call, 3);
+  int64_t head_dim = attr->head_dim, rows = rf_in(call, 0)->shape[0], row = begin + i;
+  head_rows keys = qkv_head(attr, qkv, begin, h);
+  int64_t at = (row * attr->heads + h) * head_dim;
+  double p = exp(score(attr, qkv, row * qkv_width(attr) + h * head_dim, &keys, j) - load(lse, h * rows + row));
+  double delta = 0, dp = 0;
+  for (int64_t c = 0; c < head_dim; c++) {
+    delta += load(dctx, at + c) * load(ctx, at + c);
+    dp += load(dctx, at + c) * load(qkv, keys.value_at + j * keys.stride + c);
+  }
+  return (pair){p, p * (dp - delta) * (double)attr->scale};
+}
+
+/* dq of query i, head h: sum over the keys it sees. */
+static void query_gradient(const rf_call *call, int64_t begin, int64_t h, int64_t i, double *dq) {
+  const rf_attr *attr = &call->op->attr;
+  rf_view qkv = in_view(call, 0), dqkv = out_view(call, 0);
+  head_rows keys = qkv_head(attr, qkv, begin, h);
+  int64_t head_dim = attr->head_dim, at = (begin + i) * qkv_width(attr) + h * head_dim;
+  for (int64_t c = 0; c < head_dim; c++) dq[c] = 0;
+  for (int64_t j = first_key(attr, i); j <= i; j++) {
+    pair of = pair_of(call, begin, h, i, j);
+    for (int64_t c = 0; c < head_dim; c++) dq[c] += of.ds * load(qkv, keys.key_at + j * keys.stride + c);
+  }
+  for (int64_t c = 0; c < head_dim; c++) store(dqkv, at + c, dq[c]);
+}
+
+/* dk and dv of key j, key/value head g: sums over the query heads of its group and the queries that see it. */
+static void key_gradient(const rf_call *call, int64_t begin, int64_t length, int64_t g, int64_t j, double *dk) {
+  const rf_attr *attr = &call->op->attr;
+  rf_view qkv = in_view(call, 0), dctx = in_view(call, 3), dqkv = out_view(call, 0);
+  int64_t head_dim = attr->head_dim, group = attr->heads / attr->kv_heads;
+  double *dv = dk + head_dim;
+  for (int64_t c = 0; c < 2 * head_dim; c++) dk[c] = 0;
+  for (int64_t h = g * group; h < (g + 1) * group; h++)
+    for (int64_t i = j; i < length && first_key(attr, i) <= j; i++) {
+      pair of = pair_of(call, begin, h, i, j);
+      int64_t row = begin + i;
+      for (int64_t c = 0; c < head_dim; c++) {
+        dk[c] += of.ds * load(qkv, row * qkv_width(attr) + h * head_dim + c);
+        dv[c] += of.p * load(dctx, (row * attr->heads + h) * head_dim + c);
+      }
+    }
+  head_rows at = qkv_head(attr, dqkv, begin, g * group);
+  for (int64_t c = 0; c < head_dim; c++) {
+    store(dqkv, at.key_at + j * at.stride + c, dk[c]);
+    store(dqkv, at.value_at + j * at.stride + c, dv[c]);
+  }
+}
+
+/* qkv, ctx, lse, dctx, segments -> dqkv (n,(N+2K)H). Probabilities come again from the log-sum-exp. */
+void rf_reference_attention_bwd(const rf_call *call) {
+  const rf_attr *attr = &call->op->attr;
+  const int32_t *segments = ids(call, 4);
+  int64_t rows = rf_in(call, 0)->shape[0];
+  for (int64_t s = 0; s < rows && segments[s] < rows; s++) {
+    int64_t begin = segments[s], length = segments[s + 1] - begin;
+    for (int64_t i = 0; i < length; i++) {
+      for (int64_t h = 0; h < attr->heads; h++) query_gradient(call, begin, h, i, call->workspace);
+      for (int64_t g = 0; g < attr->kv_heads; g++) key_gradient(call, begin, length, g, i, call->workspace);
+    }
+  }
+}
+
+/* ---- over a cache ------------------------------------------------------------------------------------------------ */
+
+/* qkv (n,(N+2K)H), cache (slots,2,S,K*H), slots (n), positions (n) -> ctx (n,N*H), cache (the same tensor). All rows are written to the
+ * cache first, so rows of one slot may stand in the same walk. A row with slot -1 is skipped and gives zeros. */
+void rf_reference_attention_kv(const rf_call *call) {
+  const rf_attr *attr = &call->op->attr;
+  const int32_t *slots = ids(call, 2), *positions = ids(call, 3);
+  rf_view qkv = in_view(call, 0), ctx = out_view(call, 0), cache = out_view(call, 1);
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = qkv_width(attr), head_dim = attr->head_dim;
+  int64_t kv = (int64_t)attr->kv_heads * head_dim, plane = rf_in(call, 1)->shape[2] * kv, group = attr->heads / attr->kv_heads;
+  for (int64_t r = 0; r < rows; r++) {
+    if (slots[r] < 0) continue;
+    int64_t at = slots[r] * 2 * plane + positions[r] * kv, from = r * width + attr->heads * head_dim;
+    for (int64_t c = 0; c < kv; c++) {
+      store(cache, at + c, load(qkv, from + c));
+      store(cache, at + plane + c, load(qkv, from + kv + c));
+    }
+  }
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t h = 0; h < attr->heads; h++) {
+      int64_t ctx_at = (r * attr->heads + h) * head_dim;
+      if (slots[r] < 0) {
+        for (int64_t c = 0; c < head_dim; c++) store(ctx, ctx_at + c, 0.0);
+        continue;
+      }
+      int64_t key_at = slots[r] * 2 * plane + h / group * head_dim;
+      head_rows keys = {cache, key_at, key_at + plane, kv};
+      attend(attr, qkv, r * width + h * head_dim, &keys, positions[r], ctx, ctx_at);
+    }
+}

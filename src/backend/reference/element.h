@@ -1,0 +1,98 @@
+/* element.h - what the reference kernels share: elements of any dtype as doubles, and arithmetic in a kernel's own precision.
+ * A double holds every f32 and bf16 value and the product of two of them exactly, so one text serves all dtypes. */
+#ifndef RF_REFERENCE_ELEMENT_H
+#define RF_REFERENCE_ELEMENT_H
+
+#include "backend/backend.h"
+
+#include <math.h>
+
+#define RF_UNUSED __attribute__((unused))
+
+/* A tensor as a kernel sees it; data is NULL for an absent slot. */
+typedef struct rf_view { void *data; rf_dtype dtype; } rf_view;
+
+RF_UNUSED static rf_view in_view(const rf_call *call, int slot) {
+  if (!call->in[slot]) return (rf_view){NULL, RF_F32};
+  return (rf_view){(void *)(uintptr_t)call->in[slot], rf_in(call, slot)->dtype};
+}
+
+RF_UNUSED static rf_view out_view(const rf_call *call, int slot) {
+  if (!call->out[slot]) return (rf_view){NULL, RF_F32};
+  return (rf_view){call->out[slot], rf_out(call, slot)->dtype};
+}
+
+RF_UNUSED static double load(rf_view view, int64_t i) {
+  switch (view.dtype) {
+    case RF_F32: return ((const float *)view.data)[i];
+    case RF_BF16: return rf_bf16_to_f32(((const rf_bf16 *)view.data)[i]);
+    case RF_F16: return rf_f16_to_f32(((const uint16_t *)view.data)[i]);
+    case RF_F64: return ((const double *)view.data)[i];
+    default: return NAN;
+  }
+}
+
+RF_UNUSED static void store(rf_view view, int64_t i, double x) {
+  switch (view.dtype) {
+    case RF_F32: ((float *)view.data)[i] = (float)x; break;
+    case RF_BF16: ((rf_bf16 *)view.data)[i] = rf_f32_to_bf16((float)x); break;
+    case RF_F16: ((uint16_t *)view.data)[i] = rf_f32_to_f16((float)x); break;
+    case RF_F64: ((double *)view.data)[i] = x; break;
+    default: break;
+  }
+}
+
+/* x as a tensor of `dtype` would hold it. */
+RF_UNUSED static double rounded(rf_dtype dtype, double x) {
+  if (dtype == RF_F64) return x;
+  float f = (float)x;
+  if (dtype == RF_BF16) f = rf_bf16_to_f32(rf_f32_to_bf16(f));
+  if (dtype == RF_F16) f = rf_f16_to_f32(rf_f32_to_f16(f));
+  return f;
+}
+
+/* Arithmetic whose bits belong to an op's definition: f32, or f64 when `wide` (activations in f64). */
+RF_UNUSED static double exact_fma(bool wide, double a, double b, double sum) {
+  return wide ? sum + a * b : (double)fmaf((float)a, (float)b, (float)sum);
+}
+RF_UNUSED static double exact_add(bool wide, double a, double b) { return wide ? a + b : (double)((float)a + (float)b); }
+RF_UNUSED static double exact_mul(bool wide, double a, double b) { return wide ? a * b : (double)((float)a * (float)b); }
+
+RF_UNUSED static const int32_t *ids(const rf_call *call, int slot) { return call->in[slot]; }
+
+/* Rows in use out of a tensor's `bound` rows: only the microbatch's rows have an extent. */
+RF_UNUSED static int64_t rows_in_use(const rf_call *call, int64_t bound) {
+  if (bound != call->graph->rows) return bound;
+  return call->run->rows < bound ? call->run->rows : bound;
+}
+
+/* Whether output `slot` continues the sum that is already there. */
+RF_UNUSED static bool adds(const rf_call *call, int slot) {
+  rf_accumulate how = call->op->attr.accumulate[slot];
+  return how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && call->run->micro > 0);
+}
+/* The value a sum into element i of output `slot` starts from. */
+RF_UNUSED static double start(const rf_call *call, int slot, rf_view view, int64_t i) { return adds(call, slot) ? load(view, i) : 0.0; }
+
+/* ---- functions that several ops apply ---------------------------------------------------------------------------- */
+
+/* GELU in the tanh form, 0.5 u (1 + tanh(sqrt(2/pi) (u + 0.044715 u^3))), and its derivative. */
+RF_UNUSED static double gelu(double u) {
+  return 0.5 * u * (1.0 + tanh(0.79788456080286535588 * (u + 0.044715 * u * u * u)));
+}
+RF_UNUSED static double gelu_slope(double u) {
+  double t = tanh(0.79788456080286535588 * (u + 0.044715 * u * u * u));
+  return 0.5 * (1.0 + t) + 0.5 * u * (1.0 - t * t) * 0.79788456080286535588 * (1.0 + 3.0 * 0.044715 * u * u);
+}
+
+/* What dropout multiplies element (row, channel) by: 0, or 1/(1-p) in f32. Drawn anew wherever it is needed, never stored. */
+RF_UNUSED static double drop_factor(const rf_call *call, int64_t row, int64_t channel) {
+  const rf_attr *attr = &call->op->attr;
+  const rf_run_inputs *run = call->run;
+  if (!(attr->dropout > 0)) return 1.0;
+  uint32_t words[4];
+  rf_philox(rf_key(run->seed, (uint64_t)run->step, attr->site), (uint64_t)(run->first_token + row), (uint64_t)(channel / 4), words);
+  return rf_uniform(words[channel % 4]) >= attr->dropout ? (double)(1.0f / (1.0f - attr->dropout)) : 0.0;
+}
+
+#endif

@@ -1,0 +1,73 @@
+/* elementwise.c - activations, sums and dropout. */
+#include "backend/reference/kernels.h"
+
+/* Elements in use of a tensor whose first axis is the rows. */
+static int64_t elements(const rf_call *call, const rf_tensor *tensor) {
+  return rf_tensor_count(tensor) / tensor->shape[0] * rows_in_use(call, tensor->shape[0]);
+}
+
+/* u -> g */
+void rf_reference_gelu(const rf_call *call) {
+  rf_view u = in_view(call, 0), g = out_view(call, 0);
+  int64_t count = elements(call, rf_in(call, 0));
+  for (int64_t i = 0; i < count; i++) store(g, i, gelu(load(u, i)));
+}
+
+/* u, dg -> du */
+void rf_reference_gelu_bwd(const rf_call *call) {
+  rf_view u = in_view(call, 0), dg = in_view(call, 1), du = out_view(call, 0);
+  int64_t count = elements(call, rf_in(call, 0));
+  for (int64_t i = 0; i < count; i++) store(du, i, load(dg, i) * gelu_slope(load(u, i)));
+}
+
+/* gate_up (n,2F) -> h (n,F) = silu(gate) * up */
+void rf_reference_swiglu(const rf_call *call) {
+  rf_view gate_up = in_view(call, 0), h = out_view(call, 0);
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1] / 2;
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t f = 0; f < width; f++) {
+      double gate = load(gate_up, r * 2 * width + f), up = load(gate_up, r * 2 * width + width + f);
+      store(h, r * width + f, gate / (1.0 + exp(-gate)) * up);
+    }
+}
+
+/* gate_up (n,2F), dh (n,F) -> dgate_up (n,2F) */
+void rf_reference_swiglu_bwd(const rf_call *call) {
+  rf_view gate_up = in_view(call, 0), dh = in_view(call, 1), out = out_view(call, 0);
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1] / 2;
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t f = 0; f < width; f++) {
+      int64_t at = r * 2 * width + f;
+      double gate = load(gate_up, at), up = load(gate_up, at + width), slope = load(dh, r * width + f);
+      double sigmoid = 1.0 / (1.0 + exp(-gate));
+      store(out, at, slope * up * sigmoid * (1.0 + gate * (1.0 - sigmoid)));
+      store(out, at + width, slope * gate * sigmoid);
+    }
+}
+
+/* a, b -> y */
+void rf_reference_add(const rf_call *call) {
+  rf_view a = in_view(call, 0), b = in_view(call, 1), y = out_view(call, 0);
+  int64_t count = elements(call, rf_in(call, 0));
+  for (int64_t i = 0; i < count; i++) store(y, i, load(a, i) + load(b, i));
+}
+
+/* x (n,D), h (n,D) -> y (n,D) = x + drop(h) */
+void rf_reference_add_dropout(const rf_call *call) {
+  rf_view x = in_view(call, 0), h = in_view(call, 1), y = out_view(call, 0);
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];
+  bool wide = y.dtype == RF_F64;
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t c = 0; c < width; c++) {
+      int64_t at = r * width + c;
+      store(y, at, exact_add(wide, load(x, at), exact_mul(wide, load(h, at), drop_factor(call, r, c))));
+    }
+}
+
+/* dy (n,D) -> dh (n,D): the same draws again */
+void rf_reference_dropout_bwd(const rf_call *call) {
+  rf_view dy = in_view(call, 0), dh = out_view(call, 0);
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t c = 0; c < width; c++) store(dh, r * width + c, load(dy, r * width + c) * drop_factor(call, r, c));
+}

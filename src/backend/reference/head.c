@@ -1,0 +1,129 @@
+/* head.c - the output head: logits of chosen rows, and cross-entropy with its gradient, without an (n,V) array of logits.
+ * A logit is an f32 chain like a matmul's plus the bias; it is not rounded to the activation dtype, because no tensor holds it. */
+#include "backend/reference/kernels.h"
+
+/* The operands that all ops of this file share: x (n,D), w (D,V) or (V,D), bias (V)?. */
+typedef struct head { rf_view x, w, bias; int64_t rows, width, vocab; bool transpose, wide; } head;
+
+static head head_of(const rf_call *call) {
+  const rf_tensor *x = rf_in(call, 0), *w = rf_in(call, 1);
+  bool transpose = call->op->attr.transpose;
+  return (head){in_view(call, 0), in_view(call, 1), in_view(call, 2), rows_in_use(call, x->shape[0]), x->shape[1], w->shape[transpose ? 0 : 1],
+                transpose, x->dtype == RF_F64};
+}
+
+static int64_t weight_at(const head *of, int64_t d, int64_t v) { return of->transpose ? v * of->width + d : d * of->vocab + v; }
+
+static double logit(const head *of, int64_t r, int64_t v) {
+  double sum = 0;
+  for (int64_t d = 0; d < of->width; d++) sum = exact_fma(of->wide, load(of->x, r * of->width + d), load(of->w, weight_at(of, d, v)), sum);
+  return of->bias.data ? exact_add(of->wide, sum, load(of->bias, v)) : sum;
+}
+
+/* log(sum(exp(logits))) of row r; *best is the first of the largest logits. */
+static double row_lse(const head *of, int64_t r, int32_t *best) {
+  double largest = -INFINITY, sum = 0;
+  for (int64_t v = 0; v < of->vocab; v++) {
+    double value = logit(of, r, v);
+    if (value > largest) {
+      sum = sum * exp(largest - value);
+      largest = value, *best = (int32_t)v;
+    }
+    sum += exp(value - largest);
+  }
+  return largest + log(sum);
+}
+
+/* nll, argmax (and lse when it is wanted) of every row; an ignored row (label -1) has nll 0. */
+static void loss_rows(const rf_call *call, const head *of, const int32_t *labels, rf_view lse) {
+  rf_view nll = out_view(call, 0);
+  int32_t *argmax = call->out[1];
+  for (int64_t r = 0; r < of->rows; r++) {
+    int32_t best = 0;
+    double value = row_lse(of, r, &best);
+    if (nll.data) store(nll, r, labels[r] < 0 ? 0.0 : value - logit(of, r, labels[r]));
+    if (argmax) argmax[r] = best;
+    if (lse.data) store(lse, r, value);
+  }
+}
+
+/* Workspace: the column of logit gradients (n) of one vocabulary entry, and the sums dx (n,D); head_loss_grad adds lse (n). */
+size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, int threads) {
+  (void)threads;
+  const rf_tensor *x = &graph->tensor[op->input[0]];
+  return (size_t)(x->shape[0] * (x->shape[1] + 2)) * sizeof(double);
+}
+
+/* dlogits = (softmax - onehot) * loss_scale, one vocabulary entry at a time; dx, dw and dbias go to slots `slot`, +1 and +2. */
+static void gradients(const rf_call *call, const head *of, const int32_t *labels, rf_view lse, int slot) {
+  rf_view dx = out_view(call, slot), dw = out_view(call, slot + 1), dbias = out_view(call, slot + 2);
+  double *column = call->workspace, *sums = column + of->rows;
+  for (int64_t i = 0; i < of->rows * of->width; i++) sums[i] = 0;
+  for (int64_t v = 0; v < of->vocab; v++) {
+    for (int64_t r = 0; r < of->rows; r++) {
+      double p = labels[r] < 0 ? 0.0 : exp(logit(of, r, v) - load(lse, r));
+      column[r] = labels[r] < 0 ? 0.0 : (p - (labels[r] == v ? 1.0 : 0.0)) * (double)call->run->loss_scale;
+    }
+    for (int64_t d = 0; d < of->width; d++) {
+      int64_t at = weight_at(of, d, v);
+      double sum = dw.data ? start(call, slot + 1, dw, at) : 0.0;
+      for (int64_t r = 0; r < of->rows; r++) {
+        sum += load(of->x, r * of->width + d) * column[r];
+        sums[r * of->width + d] += column[r] * load(of->w, at);
+      }
+      if (dw.data) store(dw, at, sum);
+    }
+    if (!dbias.data) continue;
+    double sum = start(call, slot + 2, dbias, v);
+    for (int64_t r = 0; r < of->rows; r++) sum += column[r];
+    store(dbias, v, sum);
+  }
+  for (int64_t i = 0; i < of->rows * of->width && dx.data; i++) store(dx, i, sums[i]);
+}
+
+/* x, w, bias?, labels (n) -> nll (n), argmax (n), lse (n) */
+void rf_reference_head_loss(const rf_call *call) {
+  head of = head_of(call);
+  loss_rows(call, &of, ids(call, 3), out_view(call, 2));
+}
+
+/* x, w, bias?, labels, lse -> dx (n,D), dw, dbias? */
+void rf_reference_head_loss_bwd(const rf_call *call) {
+  head of = head_of(call);
+  gradients(call, &of, ids(call, 3), in_view(call, 4), 0);
+}
+
+/* x, w, bias?, labels -> nll, argmax, dx, dw, dbias?: the pair above; lse is rounded as if a tensor had held it */
+void rf_reference_head_loss_grad(const rf_call *call) {
+  head of = head_of(call);
+  double *space = call->workspace;
+  rf_view lse = {space + of.rows * (of.width + 1), of.wide ? RF_F64 : RF_F32};
+  loss_rows(call, &of, ids(call, 3), lse);
+  gradients(call, &of, ids(call, 3), lse, 2);
+}
+
+/* nll, argmax, labels -> metrics (4): sum of nll, labels that count, labels met, 0 */
+void rf_reference_loss_sum(const rf_call *call) {
+  const int32_t *argmax = ids(call, 1), *labels = ids(call, 2);
+  rf_view nll = in_view(call, 0), metrics = out_view(call, 0);
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]);
+  double sum[4] = {0};
+  for (int i = 0; i < 4; i++) sum[i] = start(call, 0, metrics, i);
+  for (int64_t r = 0; r < rows; r++) {
+    if (labels[r] < 0) continue;
+    sum[0] += load(nll, r);
+    sum[1] += 1;
+    sum[2] += argmax[r] == labels[r];
+  }
+  sum[3] = 0;
+  for (int i = 0; i < 4; i++) store(metrics, i, sum[i]);
+}
+
+/* x, w, bias?, rows (R) -> logits (R,V); a row index of -1 gives zeros */
+void rf_reference_head_logits(const rf_call *call) {
+  head of = head_of(call);
+  const int32_t *rows = ids(call, 3);
+  rf_view logits = out_view(call, 0);
+  for (int64_t i = 0; i < rf_out(call, 0)->shape[0]; i++)
+    for (int64_t v = 0; v < of.vocab; v++) store(logits, i * of.vocab + v, rows[i] < 0 ? 0.0 : logit(&of, rows[i], v));
+}

@@ -1,0 +1,39 @@
+/* kernels.h - the functions behind the rows of RF_REFERENCE_KERNELS. Private to this folder. */
+#ifndef RF_REFERENCE_KERNELS_H
+#define RF_REFERENCE_KERNELS_H
+
+#include "backend/reference/element.h"
+
+void rf_reference_embed(const rf_call *call);
+void rf_reference_embed_bwd(const rf_call *call);
+void rf_reference_layernorm(const rf_call *call);
+void rf_reference_layernorm_bwd(const rf_call *call);
+void rf_reference_rmsnorm(const rf_call *call);
+void rf_reference_rmsnorm_bwd(const rf_call *call);
+void rf_reference_rope(const rf_call *call);
+void rf_reference_matmul(const rf_call *call);
+void rf_reference_matmul_dx(const rf_call *call);
+void rf_reference_matmul_dw(const rf_call *call);
+void rf_reference_gelu(const rf_call *call);
+void rf_reference_gelu_bwd(const rf_call *call);
+void rf_reference_swiglu(const rf_call *call);
+void rf_reference_swiglu_bwd(const rf_call *call);
+void rf_reference_add(const rf_call *call);
+void rf_reference_add_dropout(const rf_call *call);
+void rf_reference_dropout_bwd(const rf_call *call);
+void rf_reference_attention(const rf_call *call);
+void rf_reference_attention_bwd(const rf_call *call);
+void rf_reference_attention_kv(const rf_call *call);
+void rf_reference_head_loss(const rf_call *call);
+void rf_reference_head_loss_bwd(const rf_call *call);
+void rf_reference_head_loss_grad(const rf_call *call);
+void rf_reference_loss_sum(const rf_call *call);
+void rf_reference_head_logits(const rf_call *call);
+void rf_reference_norm_sq(const rf_call *call);
+void rf_reference_clip(const rf_call *call);
+void rf_reference_adamw(const rf_call *call);
+
+size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, int threads);
+size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, int threads);
+
+#endif
