@@ -9,6 +9,7 @@
 #include "model/model.h"
 
 enum { RF_MAX_RANK = 4, RF_MAX_INPUTS = 8, RF_MAX_OUTPUTS = 6, RF_NONE = -1 };
+enum { RF_WANTED = -2 };          /* an output slot, or a gradient, that the op's rule still has to make */
 
 typedef enum rf_class {
   RF_CLASS_WEIGHT, RF_CLASS_MASTER, RF_CLASS_GRADIENT, RF_CLASS_MOMENT, RF_CLASS_ADAPTER, RF_CLASS_ACTIVATION, RF_CLASS_LOGITS,
@@ -65,7 +66,8 @@ typedef struct rf_op {
   int input[RF_MAX_INPUTS];       /* tensor ids */
   int output[RF_MAX_OUTPUTS];
   bool backward;                  /* made by differentiate */
-  int recompute_of;               /* op id this op repeats (remat), or RF_NONE: it takes the same kernel */
+  int recompute_of;               /* op id whose output this op makes again (remat), or RF_NONE. The same def takes the same kernel; the def
+                                   * differs when only the epilogue is repeated (gelu from a kept u), with the same bits */
 } rf_op;
 
 typedef struct rf_graph {
@@ -81,26 +83,32 @@ typedef struct rf_graph {
   char scope[256];                /* path prefix of the builder */
 } rf_graph;
 
-/* What an op costs, declared once, read by planner and report. FLOPs count multiply and add as two; causal attention counts
- * what the mask leaves (flops) and flops_full the whole square. Bytes are each operand once. */
-typedef struct rf_work { double flops, flops_full, bytes_read, bytes_written; } rf_work;
+/* What an op costs, declared once, read by planner and report. FLOPs count multiply and add as two, of matrix products and attention
+ * only (elementwise ops, norms and the optimizer are timed by their bytes and count none); causal attention counts what the mask
+ * leaves (flops) and flops_full the whole square. flops is the model's share: what an op computes again inside itself (the scores in
+ * attention_bwd, the logits in head_loss_bwd) stands in flops_again and is hardware work only. Bytes are each operand once. */
+typedef struct rf_work { double flops, flops_full, bytes_read, bytes_written, flops_again; } rf_work;
 
-typedef struct rf_inplace { int output, input; } rf_inplace; /* output may take the input's bytes when nobody else reads them later */
+/* The output may take the input's bytes when nobody else reads them later. Every kernel of the op must allow it: element i of that input
+ * is read before element i of the output is written, and never again. */
+typedef struct rf_inplace { int output, input; } rf_inplace;
 
 typedef struct rf_op_def {
   const char *name;
   const char *formula;                       /* one line of mathematics */
-  const char *inputs[RF_MAX_INPUTS];         /* "x (M,K)"; a trailing '?' marks an optional one */
+  const char *inputs[RF_MAX_INPUTS];         /* "x (M,K)", "bias (N)?": a trailing '?' marks an optional one */
   const char *outputs[RF_MAX_OUTPUTS];
   rf_status (*shape)(rf_graph *graph, rf_op *op, rf_error *error); /* checks inputs, creates the outputs that are still RF_NONE and wanted */
   rf_work (*work)(const rf_graph *graph, const rf_op *op);
   rf_inplace inplace[4];                     /* ends at {0,0} with inplace_count */
   int inplace_count;
-  /* Emits backward ops. grad_out[i]: gradient tensor of output i (RF_NONE: not needed). Fills grad_in[i] with the gradient tensor of
-   * input i, or leaves RF_NONE. NULL: not differentiable (optimizer, backward ops themselves). */
+  /* Emits backward ops. grad_out[i]: gradient tensor of output i (RF_NONE: not needed). grad_in[i] says on entry what is asked for input
+   * i: RF_NONE nothing, RF_WANTED a new tensor (whose id is returned in its place), an id the parameter gradient to write.
+   * NULL: not differentiable (optimizer, backward ops themselves). */
   rf_status (*backward)(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error);
   struct { float f32, bf16; } tolerance;     /* of a kernel against the reference, relative to the output's norm */
   bool random;                               /* draws from the step's generator (dropout) */
+  bool loss;                                 /* backward starts here: the gradient of its output is run->loss_scale */
 } rf_op_def;
 
 /* The op table, NULL-terminated, in docs order. */
@@ -118,6 +126,16 @@ int64_t rf_tensor_bytes(const rf_tensor *tensor);
 /* Appends an op to `section`; def->shape makes the outputs marked wanted (bit i: output i). Returns the op id, or -1 with error. */
 int rf_graph_op(rf_graph *graph, const char *def, const char *name, rf_section section, const int *inputs, int input_count, unsigned wanted,
                 const rf_attr *attr, rf_error *error);
+/* The same with every output slot given: an existing tensor id (checked against the shape rule), RF_WANTED or RF_NONE. */
+int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section, const int *inputs, int input_count,
+                  const int *outputs, int output_count, const rf_attr *attr, rf_error *error);
+int rf_graph_find(const rf_graph *graph, const char *name); /* tensor id by name, or RF_NONE; a linear search */
+bool rf_slot_optional(const char *slot);                    /* a slot text of rf_op_def.inputs or .outputs */
+
+/* Who reads and writes each tensor, in op order: readers of t are reader[reader_at[t]] .. reader[reader_at[t + 1] - 1].
+ * A snapshot in `pool`; made in two walks over the ops. */
+typedef struct rf_uses { int *reader_at, *reader, *writer_at, *writer; } rf_uses;
+rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool);
 
 /* ---- passes, in their order -------------------------------------------------------------------------------------- */
 
@@ -144,6 +162,10 @@ typedef struct rf_build_options {
 /* build + differentiate + optimize + accumulate + fuse, i.e. everything before kernels are chosen. `after` (may be NULL) stops after the
  * pass of that name ("build", "differentiate", "optimize", "fuse"): for `plan --after`. */
 rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after, rf_graph **graph, rf_error *error);
+/* The passes that rf_graph_build runs, one by one. */
+rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error);
+rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error);
+rf_status rf_pass_fuse(rf_graph *graph, rf_error *error);
 /* drop[t] true: tensor t (a forward activation that backward reads) is recomputed. Rewrites the graph; the same values come out, to the bit. */
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error);
 /* The set a named policy drops; `drop` has tensor_count entries. NONE and AUTO give an empty set. */

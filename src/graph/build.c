@@ -1,0 +1,268 @@
+/* build.c - the forward graph of a job from a model's shape and its parameter table. Whether a linear layer has a bias, a norm a bias or the
+ * head a weight of its own is not asked here: the builder takes what the parameter table has. */
+#include "graph/passes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_ROWS = 64 };
+
+typedef struct builder {
+  rf_graph *graph;
+  const rf_model *model;
+  const rf_build_options *options;
+  rf_error *error;
+  rf_dtype dtype;
+  float dropout;
+  int layer;                       /* of the block being built, -1 outside */
+  const char *row_name[MAX_ROWS];  /* by row of the parameter table: its name inside a block */
+  int *row_tensor[MAX_ROWS];       /* weight tensor by layer + 1, or RF_NONE */
+  int tokens, labels, positions, segments, slots, rows; /* io tensors */
+} builder;
+
+/* ---- parameters ------------------------------------------------------------------------------------------------- */
+
+static const char *inside_block(const rf_param *param) {
+  const char *slash = param->layer < 0 ? NULL : strchr(param->name, '/');
+  return slash ? slash + 1 : param->name;
+}
+
+static rf_status make_weights(builder *b) {
+  rf_graph *graph = b->graph;
+  const rf_params *params = &graph->params;
+  for (int p = 0; p < params->count; p++) {
+    const rf_param *param = &params->at[p];
+    if (param->row < 0 || param->row >= MAX_ROWS)
+      return RF_FAIL(b->error, RAFTER_FAILED, NULL, "parameter table too long (%s: expected a row below %d, got %d)", param->name, MAX_ROWS, param->row);
+    if (!b->row_tensor[param->row]) {
+      size_t count = (size_t)b->model->layers + 1;
+      b->row_name[param->row] = inside_block(param);
+      b->row_tensor[param->row] = rf_pool_alloc(graph->pool, count * sizeof(int));
+      for (size_t i = 0; i < count; i++) b->row_tensor[param->row][i] = RF_NONE;
+    }
+    int id = rf_graph_tensor(graph, param->name, RF_CLASS_WEIGHT, b->dtype, param->rank, param->shape);
+    graph->tensor[id].param = p;
+    graph->tensor[id].persistent = true;
+    graph->tensor[id].reason = "parameter";
+    b->row_tensor[param->row][param->layer + 1] = id;
+  }
+  return RAFTER_OK;
+}
+
+/* Weight tensor of "mlp/up" + "/bias" in the block being built, or RF_NONE when the model has none. */
+static int weight_of(const builder *b, const char *part, const char *leaf) {
+  size_t length = strlen(part);
+  for (int r = 0; r < MAX_ROWS; r++) {
+    const char *name = b->row_name[r];
+    if (name && strncmp(name, part, length) == 0 && strcmp(name + length, leaf) == 0) return b->row_tensor[r][b->layer + 1];
+  }
+  return RF_NONE;
+}
+
+/* ---- tensors and ops -------------------------------------------------------------------------------------------- */
+
+static int io_tensor(builder *b, const char *name, rf_dtype dtype, bool input, int rank, const int64_t *shape) {
+  int id = rf_graph_tensor(b->graph, name, RF_CLASS_IO, dtype, rank, shape);
+  b->graph->tensor[id].input = input;
+  b->graph->tensor[id].output = !input;
+  b->graph->tensor[id].reason = input ? "written by the caller" : "read by the caller";
+  return id;
+}
+
+/* Appends an op named by its part of the block; returns output `take`, or RF_NONE with the error filled. */
+static int emit(builder *b, const rf_op_def *def, const char *part, const int *inputs, int input_count, const int *outputs, int output_count,
+                const rf_attr *attr, int take) {
+  char name[320];
+  snprintf(name, sizeof name, "step/micro/%s%s/fwd", b->graph->scope, part);
+  int id = rf_graph_emit(b->graph, def, name, RF_SECTION_MICRO, inputs, input_count, outputs, output_count, attr, b->error);
+  return id < 0 ? RF_NONE : b->graph->op[id].output[take];
+}
+
+/* A builder function returns a tensor id, or RF_NONE when it failed: its caller passes that on. */
+#define RF_BUILT(id) do { if ((id) == RF_NONE) return RF_NONE; } while (0)
+
+static int norm(builder *b, const char *part, int x) {
+  rf_attr attr = {.eps = b->model->norm_eps};
+  int gain = weight_of(b, part, "/gain"), bias = weight_of(b, part, "/bias"), wanted[] = {RF_WANTED, RF_WANTED};
+  if (b->model->norm == RF_NORM_LAYERNORM) return emit(b, &RF_OP_LAYERNORM, part, (const int[]){x, gain, bias}, 3, wanted, 2, &attr, 0);
+  return emit(b, &RF_OP_RMSNORM, part, (const int[]){x, gain}, 2, wanted, 2, &attr, 0);
+}
+
+static int linear(builder *b, const char *part, int x) {
+  int inputs[] = {x, weight_of(b, part, "/weight"), weight_of(b, part, "/bias")};
+  return emit(b, &RF_OP_MATMUL, part, inputs, 3, (const int[]){RF_WANTED}, 1, NULL, 0);
+}
+
+static int residual(builder *b, const char *part, const char *site, int x, int h) {
+  int inputs[] = {x, h}, wanted[] = {RF_WANTED};
+  if (!(b->dropout > 0)) return emit(b, &RF_OP_ADD, part, inputs, 2, wanted, 1, NULL, 0);
+  rf_attr attr = {.dropout = b->dropout, .site = rf_name_key(rf_graph_join(b->graph, b->graph->scope, site, ""))};
+  return emit(b, &RF_OP_ADD_DROPOUT, part, inputs, 2, wanted, 1, &attr, 0);
+}
+
+/* ---- sublayers -------------------------------------------------------------------------------------------------- */
+
+static int attention(builder *b, int qkv) {
+  const rf_model *model = b->model;
+  rf_attr attr = {.heads = (int32_t)model->heads, .kv_heads = (int32_t)model->kv_heads, .head_dim = (int32_t)model->head_dim,
+                  .softmax = b->options->softmax, .theta = model->rope_theta, .scale = 1.0f / __builtin_sqrtf((float)model->head_dim)};
+  if (model->position == RF_POSITION_ROPE) {
+    qkv = emit(b, &RF_OP_ROPE, "attn/rope", (const int[]){qkv, b->positions}, 2, (const int[]){RF_WANTED}, 1, &attr, 0);
+    RF_BUILT(qkv);
+  }
+  if (b->options->job == RF_JOB_TRAIN)
+    return emit(b, &RF_OP_ATTENTION, "attn/attention", (const int[]){qkv, b->segments}, 2, (const int[]){RF_WANTED, RF_WANTED}, 2, &attr, 0);
+  int64_t shape[] = {b->options->microbatch, 2, b->options->seq, model->kv_heads * model->head_dim};
+  int cache = rf_graph_tensor(b->graph, rf_graph_join(b->graph, b->graph->scope, "attn/cache", ""), RF_CLASS_KV, b->dtype, 4, shape);
+  b->graph->tensor[cache].persistent = true;
+  b->graph->tensor[cache].reason = "keys and values of every slot";
+  int inputs[] = {qkv, cache, b->slots, b->positions};
+  return emit(b, &RF_OP_ATTENTION_KV, "attn/attention", inputs, 4, (const int[]){RF_WANTED, RF_WANTED}, 2, &attr, 0);
+}
+
+static int attn_sublayer(builder *b, int x) {
+  int y = norm(b, "attn/norm", x);
+  RF_BUILT(y);
+  int qkv = linear(b, "attn/qkv", y);
+  RF_BUILT(qkv);
+  int ctx = attention(b, qkv);
+  RF_BUILT(ctx);
+  int out = linear(b, "attn/out", ctx);
+  RF_BUILT(out);
+  return residual(b, "attn/residual", "attn/dropout", x, out);
+}
+
+static int mlp_sublayer(builder *b, int x) {
+  bool gelu = b->model->mlp == RF_MLP_GELU;
+  int y = norm(b, "mlp/norm", x);
+  RF_BUILT(y);
+  int u = linear(b, gelu ? "mlp/up" : "mlp/gate_up", y);
+  RF_BUILT(u);
+  int g = emit(b, gelu ? &RF_OP_GELU : &RF_OP_SWIGLU, gelu ? "mlp/gelu" : "mlp/swiglu", &u, 1, (const int[]){RF_WANTED}, 1, NULL, 0);
+  RF_BUILT(g);
+  int out = linear(b, "mlp/down", g);
+  RF_BUILT(out);
+  return residual(b, "mlp/residual", "mlp/dropout", x, out);
+}
+
+static int blocks(builder *b) {
+  int wte = weight_of(b, "embed/token", "/weight"), wpe = weight_of(b, "embed/position", "/weight");
+  int x = emit(b, &RF_OP_EMBED, "embed", (const int[]){b->tokens, b->positions, wte, wpe}, 4, (const int[]){RF_WANTED}, 1, NULL, 0);
+  RF_BUILT(x);
+  for (b->layer = 0; b->layer < b->model->layers; b->layer++) {
+    snprintf(b->graph->scope, sizeof b->graph->scope, "block.%d/", b->layer);
+    for (int part = 0; part < 2; part++) {
+      x = (part == 0) == b->model->mlp_first ? mlp_sublayer(b, x) : attn_sublayer(b, x);
+      RF_BUILT(x);
+    }
+  }
+  b->layer = -1;
+  b->graph->scope[0] = '\0';
+  return norm(b, "final/norm", x);
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------------------------- */
+
+static int head(const builder *b, rf_attr *attr, int *bias) {
+  int w = weight_of(b, "head", "/weight");
+  attr->transpose = w == RF_NONE; /* tied: the token table (V,D) */
+  *bias = weight_of(b, "head", "/bias");
+  return w == RF_NONE ? weight_of(b, "embed/token", "/weight") : w;
+}
+
+static rf_status build_train(builder *b) {
+  rf_graph *graph = b->graph;
+  int64_t rows[] = {graph->rows}, ends[] = {graph->rows + 1}, four[] = {4};
+  b->tokens = io_tensor(b, "tokens", RF_I32, true, 1, rows);
+  b->labels = io_tensor(b, "labels", RF_I32, true, 1, rows);
+  b->positions = io_tensor(b, "positions", RF_I32, true, 1, rows);
+  b->segments = io_tensor(b, "segments", RF_I32, true, 1, ends);
+  int metrics = io_tensor(b, "metrics", RF_F64, false, 1, four);
+  int bias, x = blocks(b);
+  if (x == RF_NONE) return RAFTER_INVALID;
+  rf_attr attr = {0};
+  int w = head(b, &attr, &bias), wanted[] = {RF_WANTED, RF_WANTED, RF_WANTED};
+  int nll = emit(b, &RF_OP_HEAD_LOSS, "head/loss", (const int[]){x, w, bias, b->labels}, 4, wanted, 3, &attr, 0);
+  if (nll == RF_NONE) return RAFTER_INVALID;
+  int argmax = graph->op[graph->op_count - 1].output[1];
+  rf_attr sum = {.accumulate = {graph->accumulate > 1 ? RF_ACCUMULATE_MICRO : RF_WRITE}};
+  int inputs[] = {nll, argmax, b->labels};
+  return emit(b, &RF_OP_LOSS_SUM, "loss/sum", inputs, 3, &metrics, 1, &sum, 0) == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
+}
+
+static rf_status build_generate(builder *b) {
+  rf_graph *graph = b->graph;
+  int64_t rows[] = {graph->rows}, picked[] = {b->options->microbatch}, logits_shape[] = {b->options->microbatch, b->model->vocab};
+  b->tokens = io_tensor(b, "tokens", RF_I32, true, 1, rows);
+  b->positions = io_tensor(b, "positions", RF_I32, true, 1, rows);
+  b->slots = io_tensor(b, "slots", RF_I32, true, 1, rows);
+  b->rows = io_tensor(b, "rows", RF_I32, true, 1, picked);
+  int logits = rf_graph_tensor(graph, "logits", RF_CLASS_LOGITS, rf_wide_dtype(b->dtype), 2, logits_shape);
+  graph->tensor[logits].output = true;
+  graph->tensor[logits].reason = "read by the caller";
+  int bias, x = blocks(b);
+  if (x == RF_NONE) return RAFTER_INVALID;
+  rf_attr attr = {0};
+  int w = head(b, &attr, &bias);
+  int done = emit(b, &RF_OP_HEAD_LOGITS, "head/logits", (const int[]){x, w, bias, b->rows}, 4, &logits, 1, &attr, 0);
+  return done == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
+}
+
+static rf_status options_check(const rf_model *model, const rf_build_options *o, rf_error *error) {
+  if (o->dtype != RF_F32 && o->dtype != RF_BF16 && o->dtype != RF_F64)
+    return RF_FAIL(error, RAFTER_INVALID, "use --dtype f32 or bf16", "dtype not supported (dtype: expected f32, bf16 or f64, got %s)",
+                   rf_dtype_name(o->dtype));
+  if (o->microbatch < 1 || o->seq < 1)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "empty microbatch (microbatch, seq: expected >= 1, got %lld and %lld)", (long long)o->microbatch,
+                   (long long)o->seq);
+  if (model->position == RF_POSITION_LEARNED && o->seq > model->max_seq)
+    return RF_FAIL(error, RAFTER_INVALID, "the model has no positions beyond its table", "sequence too long (seq: expected <= %lld, got %lld)",
+                   (long long)model->max_seq, (long long)o->seq);
+  if (o->job == RF_JOB_TRAIN && o->accumulate < 1)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "no microbatch (accumulate: expected >= 1, got %d)", o->accumulate);
+  if (o->dropout >= 1)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "dropout out of range (dropout: expected 0 <= p < 1, got %g)", (double)o->dropout);
+  if (o->microbatch > INT32_MAX / o->seq || o->rows > INT32_MAX)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "microbatch too large (microbatch * seq: expected below 2^31, got %lld * %lld)",
+                   (long long)o->microbatch, (long long)o->seq);
+  return RAFTER_OK;
+}
+
+rf_status rf_pass_build(const rf_model *model, const rf_build_options *options, rf_graph **out, rf_error *error) {
+  RF_TRY(options_check(model, options, error));
+  rf_graph *graph = rf_graph_new(model);
+  builder *b = rf_pool_alloc(graph->pool, sizeof *b);
+  *b = (builder){.graph = graph, .model = &graph->model, .options = options, .error = error, .dtype = options->dtype, .layer = -1};
+  bool train = options->job == RF_JOB_TRAIN, learns = train && !options->loss_only;
+  b->dropout = !learns ? 0 : options->dropout < 0 ? model->dropout : options->dropout;
+  graph->accumulate = train ? options->accumulate : 1;
+  graph->seq = options->seq;
+  graph->rows = train ? options->microbatch * options->seq : options->rows > 0 ? options->rows : options->microbatch;
+  rf_graph_reserve(graph, graph->params.count * (learns ? 5 : 1) + model->layers * (learns ? 40 : 16) + 32,
+                   graph->params.count * (learns ? 2 : 0) + model->layers * (learns ? 32 : 16) + 16);
+  rf_status status = make_weights(b);
+  if (status == RAFTER_OK) status = train ? build_train(b) : build_generate(b);
+  if (status == RAFTER_OK) *out = graph;
+  else rf_graph_free(graph);
+  return status;
+}
+
+rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after, rf_graph **out, rf_error *error) {
+  static const char *const passes[] = {"build", "differentiate", "optimize", "fuse"};
+  bool learns = options->job == RF_JOB_TRAIN && !options->loss_only;
+  int last = 3;
+  for (int i = 0; after && i < 4; i++) if (strcmp(after, passes[i]) == 0) last = i, after = NULL;
+  if (after)
+    return RF_FAIL(error, RAFTER_INVALID, "a pass is build, differentiate, optimize or fuse", "no such pass (after: expected a pass, got '%s')", after);
+  rf_graph *graph = NULL;
+  rf_status status;
+  RF_TRY(rf_pass_build(model, options, &graph, error));
+  if (learns && last >= 1) RF_GO(rf_pass_differentiate(graph, error));
+  if (learns && last >= 2) RF_GO(rf_pass_optimize(graph, options, error));
+  if (last >= 3) RF_GO(rf_pass_fuse(graph, error));
+  *out = graph;
+  return RAFTER_OK;
+done:
+  rf_graph_free(graph);
+  return status;
+}

@@ -1,0 +1,115 @@
+/* differentiate.c - reverse-mode differentiation by the op table: walks the forward ops backwards and lets each row emit its backward ops.
+ * A tensor read several times gets its gradients summed by `add` ops in the order they arrive; a parameter's gradient is one tensor that
+ * several ops write into, the first writes, the later ones continue its chain. */
+#include "graph/passes.h"
+
+#include <string.h>
+
+typedef struct tape {
+  rf_graph *graph;
+  rf_error *error;
+  int count;        /* forward tensors */
+  bool *needs;      /* depends on a parameter */
+  int *grad;        /* gradient tensor so far, or RF_NONE; of a weight: its parameter's gradient */
+  bool *written;    /* by parameter: some op wrote its gradient already */
+} tape;
+
+static bool is_float(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64; }
+static bool is_weight(const rf_tensor *tensor) { return tensor->param >= 0 && tensor->class == RF_CLASS_WEIGHT; }
+
+static void mark_needs(tape *walk) {
+  const rf_graph *graph = walk->graph;
+  for (int t = 0; t < walk->count; t++) {
+    walk->needs[t] = is_weight(&graph->tensor[t]);
+    walk->grad[t] = RF_NONE;
+  }
+  for (int o = 0; o < graph->op_count; o++) {
+    const rf_op *op = &graph->op[o];
+    bool needs = false;
+    for (int i = 0; i < op->input_count; i++) needs = needs || (op->input[i] >= 0 && walk->needs[op->input[i]]);
+    for (int i = 0; needs && op->def->backward && i < op->output_count; i++)
+      if (op->output[i] >= 0 && is_float(graph->tensor[op->output[i]].dtype)) walk->needs[op->output[i]] = true;
+  }
+}
+
+static int weight_gradient(tape *walk, int weight) {
+  if (walk->grad[weight] != RF_NONE) return walk->grad[weight];
+  rf_graph *graph = walk->graph;
+  rf_tensor tensor = graph->tensor[weight];
+  const char *name = rf_graph_join(graph, tensor.name, "/grad", "");
+  int id = rf_graph_tensor(graph, name, RF_CLASS_GRADIENT, rf_wide_dtype(tensor.dtype), tensor.rank, tensor.shape);
+  graph->tensor[id].param = tensor.param;
+  graph->tensor[id].reason = "until the optimizer has read it";
+  return walk->grad[weight] = id;
+}
+
+/* One more gradient of forward tensor `t`. */
+static rf_status contribute(tape *walk, const rf_op *op, int t, int gradient) {
+  if (walk->grad[t] == RF_NONE) {
+    walk->grad[t] = gradient;
+    return RAFTER_OK;
+  }
+  int inputs[] = {walk->grad[t], gradient};
+  const char *name = rf_backward_name(walk->graph, op, "/sum");
+  int id = rf_graph_emit(walk->graph, &RF_OP_ADD, name, op->section, inputs, 2, (const int[]){RF_WANTED}, 1, NULL, walk->error);
+  if (id < 0) return RAFTER_INVALID;
+  walk->grad[t] = walk->graph->op[id].output[0];
+  return RAFTER_OK;
+}
+
+static rf_status backward_of(tape *walk, int index) {
+  rf_graph *graph = walk->graph;
+  const rf_op op = graph->op[index]; /* a copy: the array grows below */
+  int grad_out[RF_MAX_OUTPUTS], grad_in[RF_MAX_INPUTS], first = graph->op_count;
+  bool reached = op.def->loss, asked = false;
+  for (int i = 0; i < RF_MAX_OUTPUTS; i++) {
+    grad_out[i] = i < op.output_count && op.output[i] >= 0 ? walk->grad[op.output[i]] : RF_NONE;
+    reached = reached || grad_out[i] != RF_NONE;
+  }
+  if (!op.def->backward || !reached) return RAFTER_OK;
+  for (int i = 0; i < RF_MAX_INPUTS; i++) {
+    int t = i < op.input_count ? op.input[i] : RF_NONE;
+    grad_in[i] = t < 0 || !walk->needs[t] ? RF_NONE : is_weight(&graph->tensor[t]) ? weight_gradient(walk, t) : RF_WANTED;
+    asked = asked || grad_in[i] != RF_NONE;
+  }
+  if (!asked) return RAFTER_OK;
+  RF_TRY(op.def->backward(graph, &op, grad_out, grad_in, walk->error));
+
+  /* The first op that touches a parameter's gradient writes it, the later ones add. */
+  for (int o = first; o < graph->op_count; o++)
+    for (int k = 0; k < graph->op[o].output_count; k++) {
+      int t = graph->op[o].output[k];
+      if (t < 0 || graph->tensor[t].class != RF_CLASS_GRADIENT || graph->tensor[t].param < 0) continue;
+      bool *written = &walk->written[graph->tensor[t].param];
+      graph->op[o].attr.accumulate[k] = *written ? RF_ACCUMULATE_ADD : graph->accumulate > 1 ? RF_ACCUMULATE_MICRO : RF_WRITE;
+      *written = true;
+    }
+  for (int i = 0; i < op.input_count; i++) {
+    int t = op.input[i];
+    if (t < 0 || grad_in[i] < 0 || is_weight(&graph->tensor[t])) continue;
+    RF_TRY(contribute(walk, &op, t, grad_in[i]));
+  }
+  for (int o = first; o < graph->op_count; o++) graph->op[o].backward = true;
+  return RAFTER_OK;
+}
+
+/* A forward tensor that backward reads is kept until then. */
+static void say_why_kept(rf_graph *graph, int forward_tensors, int forward_ops) {
+  for (int o = forward_ops; o < graph->op_count; o++)
+    for (int i = 0; i < graph->op[o].input_count; i++) {
+      int t = graph->op[o].input[i];
+      if (t >= 0 && t < forward_tensors && graph->tensor[t].class == RF_CLASS_ACTIVATION) graph->tensor[t].reason = "kept for backward";
+    }
+}
+
+rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error) {
+  size_t count = (size_t)graph->tensor_count;
+  tape walk = {.graph = graph, .error = error, .count = graph->tensor_count, .needs = rf_pool_alloc(graph->pool, count),
+               .grad = rf_pool_alloc(graph->pool, count * sizeof(int)), .written = rf_pool_alloc(graph->pool, (size_t)graph->params.count)};
+  int forward_ops = graph->op_count;
+  mark_needs(&walk);
+  for (int o = forward_ops - 1; o >= 0; o--)
+    if (graph->op[o].section == RF_SECTION_MICRO) RF_TRY(backward_of(&walk, o));
+  say_why_kept(graph, walk.count, forward_ops);
+  return RAFTER_OK;
+}

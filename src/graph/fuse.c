@@ -1,0 +1,124 @@
+/* fuse.c - joins ops that one kernel does in one walk over memory. Fusing changes no value: every rounding of the unfused ops stays, so the
+ * fused op gives their bits. A pair is joined only where nobody else reads the tensor between the two. */
+#include "graph/passes.h"
+
+typedef struct fuser {
+  rf_graph *graph;
+  rf_uses uses;
+  int *writer;   /* op that makes tensor t now, or RF_NONE for what comes from outside */
+  bool *gone;    /* by op */
+} fuser;
+
+static int readers(const fuser *f, int t) { return f->uses.reader_at[t + 1] - f->uses.reader_at[t]; }
+
+/* The op of kind `def` that makes tensor t and nobody but one op reads it; NULL otherwise. */
+static rf_op *sole_source(const fuser *f, int t, const rf_op_def *def) {
+  if (t < 0 || readers(f, t) != 1 || f->graph->tensor[t].output || f->writer[t] == RF_NONE) return NULL;
+  rf_op *source = &f->graph->op[f->writer[t]];
+  return source->def == def ? source : NULL;
+}
+
+/* Tensor t holds its value before op `source` runs. */
+static bool ready_before(const fuser *f, int t, const rf_op *source) { return f->writer[t] < (int)(source - f->graph->op); }
+
+static bool fuse_gelu(fuser *f, rf_op *gelu) {
+  int u = gelu->input[0];
+  if (f->writer[u] == RF_NONE) return false;
+  rf_op *source = &f->graph->op[f->writer[u]];
+  if (source->def != &RF_OP_MATMUL || source->attr.epilogue != RF_EPILOGUE_NONE || source->section != gelu->section) return false;
+  source->attr.epilogue = RF_EPILOGUE_GELU;
+  if (readers(f, u) == 1 && !f->graph->tensor[u].output) source->output[0] = RF_NONE;
+  source->output[1] = gelu->output[0];
+  f->writer[gelu->output[0]] = f->writer[u];
+  return true;
+}
+
+static bool fuse_residual(fuser *f, rf_op *add) {
+  for (int slot = 1; slot >= 0; slot--) {
+    rf_op *source = sole_source(f, add->input[slot], &RF_OP_MATMUL);
+    int other = add->input[1 - slot];
+    if (!source || source->attr.epilogue != RF_EPILOGUE_NONE || source->section != add->section || !ready_before(f, other, source)) continue;
+    if (slot == 0 && add->def == &RF_OP_ADD_DROPOUT) continue;
+    source->attr.epilogue = RF_EPILOGUE_RESIDUAL;
+    source->attr.dropout = add->attr.dropout;
+    source->attr.site = add->attr.site;
+    source->input[3] = other;
+    source->output[0] = RF_NONE;
+    source->output[1] = add->output[0];
+    f->writer[add->output[0]] = (int)(source - f->graph->op);
+    return true;
+  }
+  return false;
+}
+
+static bool fuse_gelu_bwd(fuser *f, rf_op *gelu_bwd) {
+  rf_op *source = sole_source(f, gelu_bwd->input[1], &RF_OP_MATMUL_DX);
+  int u = gelu_bwd->input[0];
+  if (!source || source->input[2] != RF_NONE || source->section != gelu_bwd->section || !ready_before(f, u, source)) return false;
+  source->input[2] = u;
+  source->output[0] = RF_NONE;
+  source->output[1] = gelu_bwd->output[0];
+  f->writer[gelu_bwd->output[0]] = (int)(source - f->graph->op);
+  return true;
+}
+
+static bool fuse_norm_bwd(fuser *f, rf_op *add) {
+  for (int slot = 1; slot >= 0; slot--) {
+    int other = add->input[1 - slot];
+    rf_op *source = sole_source(f, add->input[slot], &RF_OP_LAYERNORM_BWD);
+    if (!source) source = sole_source(f, add->input[slot], &RF_OP_RMSNORM_BWD);
+    if (!source || source->input[4] != RF_NONE || source->section != add->section || !ready_before(f, other, source)) continue;
+    source->input[4] = other;
+    source->output[0] = add->output[0];
+    f->writer[add->output[0]] = (int)(source - f->graph->op);
+    return true;
+  }
+  return false;
+}
+
+/* The gradient moves up to the loss, so nothing of backward may stand between them. */
+static bool fuse_head(fuser *f, rf_op *bwd) {
+  rf_op *loss = sole_source(f, bwd->input[4], &RF_OP_HEAD_LOSS);
+  if (!loss || loss->section != bwd->section) return false;
+  for (const rf_op *op = loss + 1; op < bwd; op++)
+    if (op->backward && !f->gone[op - f->graph->op]) return false;
+  for (int i = 0; i < 4; i++)
+    if (loss->input[i] != bwd->input[i]) return false;
+  int at = (int)(loss - f->graph->op);
+  loss->def = &RF_OP_HEAD_LOSS_GRAD;
+  loss->name = rf_graph_join(f->graph, bwd->name, "", "");
+  loss->output_count = 5;
+  loss->attr.transpose = bwd->attr.transpose;
+  loss->backward = true;
+  for (int i = 0; i < 3; i++) {
+    loss->output[2 + i] = bwd->output[i];
+    loss->attr.accumulate[2 + i] = bwd->attr.accumulate[i];
+    if (bwd->output[i] >= 0) f->writer[bwd->output[i]] = at;
+  }
+  return true;
+}
+
+static bool fuse_op(fuser *f, rf_op *op) {
+  if (op->def == &RF_OP_GELU) return fuse_gelu(f, op);
+  if (op->def == &RF_OP_ADD && op->backward) return fuse_norm_bwd(f, op);
+  if (op->def == &RF_OP_ADD || op->def == &RF_OP_ADD_DROPOUT) return fuse_residual(f, op);
+  if (op->def == &RF_OP_GELU_BWD) return fuse_gelu_bwd(f, op);
+  if (op->def == &RF_OP_HEAD_LOSS_BWD) return fuse_head(f, op);
+  return false;
+}
+
+rf_status rf_pass_fuse(rf_graph *graph, rf_error *error) {
+  (void)error;
+  fuser f = {.graph = graph, .uses = rf_graph_uses(graph, graph->pool),
+             .writer = rf_pool_alloc(graph->pool, (size_t)graph->tensor_count * sizeof(int)),
+             .gone = rf_pool_alloc(graph->pool, (size_t)graph->op_count)};
+  int *order = rf_pool_alloc(graph->pool, (size_t)graph->op_count * sizeof(int)), count = 0;
+  for (int t = 0; t < graph->tensor_count; t++)
+    f.writer[t] = f.uses.writer_at[t + 1] > f.uses.writer_at[t] ? f.uses.writer[f.uses.writer_at[t]] : RF_NONE;
+  for (int o = 0; o < graph->op_count; o++) f.gone[o] = fuse_op(&f, &graph->op[o]);
+  for (int o = 0; o < graph->op_count; o++)
+    if (!f.gone[o]) order[count++] = o;
+  rf_graph_reorder(graph, order, count);
+  rf_graph_compact(graph);
+  return RAFTER_OK;
+}

@@ -1,0 +1,135 @@
+/* attention.c - causal (windowed, grouped) attention over packed segments, its backward, and attention over a KV cache. No (T,S) array exists. */
+#include "graph/ops/ops.h"
+
+static int64_t qkv_width(const rf_attr *attr) { return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim; }
+
+static rf_status attr_check(const rf_op *op, rf_error *error) {
+  const rf_attr *attr = &op->attr;
+  if (attr->heads > 0 && attr->kv_heads > 0 && attr->head_dim > 0 && attr->heads % attr->kv_heads == 0 && attr->window >= 0) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, NULL, "bad heads (%s: expected heads a multiple of kv_heads, all > 0, got %d, %d, head_dim %d, window %d)",
+                 op->name, attr->heads, attr->kv_heads, attr->head_dim, attr->window);
+}
+
+static rf_status attention_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  const rf_attr *attr = &op->attr;
+  int64_t rows = rf_input_dim(graph, op, 0, 0);
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  RF_TRY(attr_check(op, error));
+  RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(attr));
+  RF_IN(1, RF_I32, rows + 1);
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, (int64_t)attr->heads * attr->head_dim);
+  RF_OUT(1, RF_CLASS_ACTIVATION, rf_wide_dtype(dtype), attr->heads, rows);
+  return RAFTER_OK;
+}
+
+/* Two products (scores, values) of 2*H FLOPs per query, key and head. */
+static rf_work attention_work(const rf_graph *graph, const rf_op *op) {
+  rf_work work = rf_work_bytes(graph, op);
+  double causal, square, per_pair = 4.0 * op->attr.heads * op->attr.head_dim;
+  rf_attention_pairs(graph, rf_input_dim(graph, op, 0, 0), op->attr.window, &causal, &square);
+  work.flops = per_pair * causal;
+  work.flops_full = per_pair * square;
+  return work;
+}
+
+static rf_status attention_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+  int inputs[] = {op->input[0], op->output[0], op->output[1], grad_out[0], op->input[1]};
+  rf_attr attr = op->attr;
+  int id = rf_graph_emit(graph, &RF_OP_ATTENTION_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5, (const int[]){RF_WANTED}, 1, &attr,
+                         error);
+  if (id < 0) return RAFTER_INVALID;
+  grad_in[0] = graph->op[id].output[0];
+  return RAFTER_OK;
+}
+
+static rf_status attention_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  const rf_attr *attr = &op->attr;
+  int64_t rows = rf_input_dim(graph, op, 0, 0), width = (int64_t)attr->heads * attr->head_dim;
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  RF_TRY(attr_check(op, error));
+  RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(attr));
+  RF_IN(1, dtype, rows, width);
+  RF_IN(2, rf_wide_dtype(dtype), attr->heads, rows);
+  RF_IN(3, dtype, rows, width);
+  RF_IN(4, RF_I32, rows + 1);
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, qkv_width(attr));
+  return RAFTER_OK;
+}
+
+/* Four products of the model (dV, dP, dQ, dK); the scores are computed again. */
+static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
+  rf_work work = rf_work_bytes(graph, op);
+  double causal, square, per_pair = 2.0 * op->attr.heads * op->attr.head_dim;
+  rf_attention_pairs(graph, rf_input_dim(graph, op, 0, 0), op->attr.window, &causal, &square);
+  work.flops = 4 * per_pair * causal;
+  work.flops_full = 4 * per_pair * square;
+  work.flops_again = per_pair * causal;
+  return work;
+}
+
+static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  const rf_attr *attr = &op->attr;
+  int64_t rows = rf_input_dim(graph, op, 0, 0), slots = rf_input_dim(graph, op, 1, 0), bound = rf_input_dim(graph, op, 1, 2);
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  RF_TRY(attr_check(op, error));
+  RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(attr));
+  RF_IN(1, RF_ANY_FLOAT, slots, 2, bound, (int64_t)attr->kv_heads * attr->head_dim);
+  RF_IN(2, RF_I32, rows);
+  RF_IN(3, RF_I32, rows);
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, (int64_t)attr->heads * attr->head_dim);
+  if (op->output[1] == RF_WANTED) op->output[1] = op->input[1];
+  if (op->output[1] != op->input[1])
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "the cache is written where it stands (attention_kv %s: expected output cache = input cache)",
+                   op->name);
+  return RAFTER_OK;
+}
+
+/* At the bound: every row sees every position of its slot. Extents below the bound scale this. */
+static rf_work attention_kv_work(const rf_graph *graph, const rf_op *op) {
+  const rf_tensor *cache = &graph->tensor[op->input[1]];
+  double rows = (double)rf_input_dim(graph, op, 0, 0), slots = (double)cache->shape[0];
+  double reach = op->attr.window > 0 && op->attr.window < cache->shape[2] ? op->attr.window : (double)cache->shape[2];
+  double position_bytes = 2.0 * (double)cache->shape[3] * (double)rf_dtype_bytes(cache->dtype);
+  rf_work work = {.bytes_read = (double)rf_tensor_bytes(&graph->tensor[op->input[0]]) + 8 * rows,
+                  .bytes_written = (double)rf_tensor_bytes(&graph->tensor[op->output[0]]) + rows * position_bytes};
+  work.bytes_read += (rows < slots ? rows : slots) * reach * position_bytes;
+  work.flops = work.flops_full = 4.0 * op->attr.heads * op->attr.head_dim * rows * reach;
+  return work;
+}
+
+const rf_op_def RF_OP_ATTENTION = {
+    .name = "attention",
+    .formula = "row i of segment [a,b) (a = segments[s], b = segments[s+1], ends at n), head h, kv head h*K/N: keys j of the segment with "
+               "max(a, i-W+1) <= j <= i (W = window, 0: from a); s_j = scale*(q_i . k_j) (rounded to bf16 when softmax is bf16); "
+               "m = max_j s_j; p_j = exp(s_j - m); ctx_i = round(sum_j p_j*v_j / sum_j p_j); lse[h,i] = m + log(sum_j p_j); key blocks of fixed "
+               "size from the segment's position 0, ascending, running m and sums, f32. A row holds N query heads, then K key, then K value heads",
+    .inputs = {"qkv (n,(N+2K)H)", "segments i32 (n+1)"},
+    .outputs = {"ctx (n,NH)", "lse (N,n)"},
+    .shape = attention_shape,
+    .work = attention_work,
+    .backward = attention_backward,
+    .tolerance = {1e-5f, 2e-2f},
+};
+
+const rf_op_def RF_OP_ATTENTION_BWD = {
+    .name = "attention_bwd",
+    .formula = "with s_j as in attention: p_ij = exp(s_ij - lse[h,i]); delta_i = dctx_i . ctx_i; ds_ij = p_ij*(dctx_i . v_j - delta_i)*scale; "
+               "dq_i = sum_j ds_ij*k_j; dk_j = sum over the heads of its group and i of ds_ij*q_i; dv_j = the same of p_ij*dctx_i; rounded once; f32",
+    .inputs = {"qkv (n,(N+2K)H)", "ctx (n,NH)", "lse (N,n)", "dctx (n,NH)", "segments i32 (n+1)"},
+    .outputs = {"dqkv (n,(N+2K)H)"},
+    .shape = attention_bwd_shape,
+    .work = attention_bwd_work,
+    .tolerance = {2e-5f, 2e-2f},
+};
+
+const rf_op_def RF_OP_ATTENTION_KV = {
+    .name = "attention_kv",
+    .formula = "first cache[slots[r],0,positions[r]] = k heads and cache[slots[r],1,positions[r]] = v heads of row r, for every r; then row r attends "
+               "keys 0..positions[r] of cache[slots[r]] (window as in attention), with attention's formula, key blocks and bits; slots[r] = -1: the row "
+               "writes nothing and its ctx is 0",
+    .inputs = {"qkv (n,(N+2K)H)", "cache (slots,2,S,KH)", "slots i32 (n)", "positions i32 (n)"},
+    .outputs = {"ctx (n,NH)", "cache (slots,2,S,KH)"},
+    .shape = attention_kv_shape,
+    .work = attention_kv_work,
+    .tolerance = {1e-5f, 2e-2f},
+};

@@ -1,0 +1,64 @@
+/* dropout.c - residual with dropout, and dropout's backward. The mask is never stored: both draw it from (seed, step, site, token, channel). */
+#include "graph/ops/ops.h"
+
+static rf_status probability_check(const rf_op *op, rf_error *error) {
+  if (op->attr.dropout >= 0 && op->attr.dropout < 1) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, NULL, "dropout out of range (%s: expected 0 <= p < 1, got %g)", op->name, (double)op->attr.dropout);
+}
+
+static rf_status add_dropout_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  RF_TRY(probability_check(op, error));
+  RF_IN(0, RF_ANY_FLOAT, rows, width);
+  RF_IN(1, dtype, rows, width);
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, width);
+  return RAFTER_OK;
+}
+
+static rf_status add_dropout_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+  if (grad_in[0] == RF_WANTED) grad_in[0] = grad_out[0];
+  if (grad_in[1] == RF_NONE) return RAFTER_OK;
+  rf_attr attr = {.dropout = op->attr.dropout, .site = op->attr.site};
+  int id = rf_graph_emit(graph, &RF_OP_DROPOUT_BWD, rf_backward_name(graph, op, ""), op->section, grad_out, 1, (const int[]){RF_WANTED}, 1, &attr,
+                         error);
+  if (id < 0) return RAFTER_INVALID;
+  grad_in[1] = graph->op[id].output[0];
+  return RAFTER_OK;
+}
+
+static rf_status dropout_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
+  RF_TRY(probability_check(op, error));
+  RF_IN(0, RF_ANY_FLOAT, rows, width);
+  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, width);
+  return RAFTER_OK;
+}
+
+const rf_op_def RF_OP_ADD_DROPOUT = {
+    .name = "add_dropout",
+    .formula = "y[r,c] = round(x[r,c] + drop(h[r,c])), f32; drop(v) = v*(1/(1-p)) if uniform(w) >= p else 0; w = word c%4 of "
+               "philox(key(seed, step, site), token, c/4), token = first_token + r, uniform(w) = (w >> 8) * 2^-24, p = dropout",
+    .inputs = {"x (n,D)", "h (n,D)"},
+    .outputs = {"y (n,D)"},
+    .shape = add_dropout_shape,
+    .work = rf_work_bytes,
+    .inplace = {{0, 0}, {0, 1}},
+    .inplace_count = 2,
+    .backward = add_dropout_backward,
+    .tolerance = {1e-7f, 1e-3f},
+    .random = true,
+};
+
+const rf_op_def RF_OP_DROPOUT_BWD = {
+    .name = "dropout_bwd",
+    .formula = "dh[r,c] = round(dy[r,c]*(1/(1-p))) where add_dropout of the same site keeps (r,c), else 0; f32",
+    .inputs = {"dy (n,D)"},
+    .outputs = {"dh (n,D)"},
+    .shape = dropout_bwd_shape,
+    .work = rf_work_bytes,
+    .inplace = {{0, 0}},
+    .inplace_count = 1,
+    .tolerance = {1e-7f, 1e-3f},
+    .random = true,
+};

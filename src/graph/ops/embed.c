@@ -1,0 +1,78 @@
+/* embed.c - token and position lookup, and its backward. */
+#include "graph/ops/ops.h"
+
+static rf_status embed_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0), vocab = rf_input_dim(graph, op, 2, 0), width = rf_input_dim(graph, op, 2, 1);
+  rf_dtype dtype = rf_input_dtype(graph, op, 2);
+  RF_IN(0, RF_I32, rows);
+  RF_IN(1, RF_I32, rows);
+  RF_IN(2, RF_ANY_FLOAT, vocab, width);
+  RF_IN(3, dtype, rf_input_dim(graph, op, 3, 0), width);
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, width);
+  return RAFTER_OK;
+}
+
+/* A lookup moves one row per token and table, not the table. */
+static rf_work embed_work(const rf_graph *graph, const rf_op *op) {
+  double rows = (double)rf_input_dim(graph, op, 0, 0);
+  double moved = rows * (double)rf_input_dim(graph, op, 2, 1) * (double)rf_dtype_bytes(rf_input_dtype(graph, op, 2));
+  return (rf_work){.bytes_read = 8 * rows + moved * (op->input[3] >= 0 ? 2 : 1), .bytes_written = moved};
+}
+
+static rf_status embed_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+  if (grad_in[2] == RF_NONE && grad_in[3] == RF_NONE) return RAFTER_OK;
+  int inputs[] = {op->input[0], op->input[1], grad_out[0]}, outputs[] = {grad_in[2], grad_in[3]};
+  int id = rf_graph_emit(graph, &RF_OP_EMBED_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 3, outputs, 2, NULL, error);
+  return id < 0 ? RAFTER_INVALID : RAFTER_OK;
+}
+
+static rf_status embed_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 2, 0), width = rf_input_dim(graph, op, 2, 1);
+  rf_dtype wide = rf_wide_dtype(rf_input_dtype(graph, op, 2));
+  RF_IN(0, RF_I32, rows);
+  RF_IN(1, RF_I32, rows);
+  RF_IN(2, RF_ANY_FLOAT, rows, width);
+  for (int i = 0; i < 2; i++) {
+    if (op->output[i] == RF_WANTED)
+      return RF_FAIL(error, RAFTER_INVALID, NULL, "table gradient not given (embed_bwd %s: expected a tensor id, its height follows from no input)",
+                     op->name);
+    if (op->output[i] >= 0 && op->output[i] < graph->tensor_count)
+      RF_OUT(i, RF_CLASS_GRADIENT, wide, graph->tensor[op->output[i]].shape[0], width);
+  }
+  return RAFTER_OK;
+}
+
+static rf_work embed_bwd_work(const rf_graph *graph, const rf_op *op) {
+  double rows = (double)rf_input_dim(graph, op, 0, 0), width = (double)rf_input_dim(graph, op, 2, 1);
+  rf_work work = {.bytes_read = 8 * rows + (double)rf_tensor_bytes(&graph->tensor[op->input[2]])};
+  for (int i = 0; i < 2; i++) {
+    if (op->output[i] < 0) continue;
+    const rf_tensor *table = &graph->tensor[op->output[i]];
+    double touched = rows * width * (double)rf_dtype_bytes(table->dtype);
+    work.bytes_read += touched;
+    work.bytes_written += touched + (op->attr.accumulate[i] == RF_ACCUMULATE_ADD ? 0 : (double)rf_tensor_bytes(table));
+  }
+  return work;
+}
+
+const rf_op_def RF_OP_EMBED = {
+    .name = "embed",
+    .formula = "x[r,d] = round(wte[tokens[r],d] + wpe[positions[r],d]), added in f32; without wpe the row itself",
+    .inputs = {"tokens i32 (n)", "positions i32 (n)", "wte (V,D)", "wpe (T,D)?"},
+    .outputs = {"x (n,D)"},
+    .shape = embed_shape,
+    .work = embed_work,
+    .backward = embed_backward,
+    .tolerance = {1e-6f, 1e-2f},
+};
+
+const rf_op_def RF_OP_EMBED_BWD = {
+    .name = "embed_bwd",
+    .formula = "dwte[v,d] = sum over rows r ascending with tokens[r] == v of dx[r,d]; dwpe[t,d] = the same with positions[r] == t; f32 chains that "
+               "start at 0 (write) or at the value there (add); rows nobody looked up become 0 (write) or stay (add)",
+    .inputs = {"tokens i32 (n)", "positions i32 (n)", "dx (n,D)"},
+    .outputs = {"dwte (V,D)", "dwpe (T,D)?"},
+    .shape = embed_bwd_shape,
+    .work = embed_bwd_work,
+    .tolerance = {1e-6f, 1e-6f},
+};

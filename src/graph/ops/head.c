@@ -1,0 +1,167 @@
+/* head.c - the head: cross-entropy loss from one walk over vocabulary panels, its backward, both in one walk, the loss sums, and logits of
+ * chosen rows. Logits of a training step exist only for a bounded chunk of rows in a kernel's workspace. */
+#include "graph/ops/ops.h"
+
+typedef struct head_dims { int64_t rows, width, vocab, w[2]; rf_dtype dtype, wide; } head_dims;
+
+/* Inputs 0..2 of every head op: x (n,D), w (D,V) or (V,D), bias (V)?. */
+static rf_status head_inputs(rf_graph *graph, rf_op *op, head_dims *dims, rf_error *error) {
+  bool transpose = op->attr.transpose;
+  *dims = (head_dims){.rows = rf_input_dim(graph, op, 0, 0), .width = rf_input_dim(graph, op, 0, 1),
+                      .vocab = rf_input_dim(graph, op, 1, transpose ? 0 : 1), .dtype = rf_input_dtype(graph, op, 0)};
+  dims->wide = rf_wide_dtype(dims->dtype);
+  dims->w[0] = transpose ? dims->vocab : dims->width;
+  dims->w[1] = transpose ? dims->width : dims->vocab;
+  RF_IN(0, RF_ANY_FLOAT, dims->rows, dims->width);
+  RF_IN(1, RF_ANY_FLOAT, dims->w[0], dims->w[1]);
+  RF_IN(2, RF_ANY_FLOAT, dims->vocab);
+  return RAFTER_OK;
+}
+
+static double product_flops(const rf_graph *graph, const rf_op *op, int64_t rows) {
+  return 2.0 * (double)rows * (double)rf_tensor_count(&graph->tensor[op->input[1]]);
+}
+
+static rf_work head_work(const rf_graph *graph, const rf_op *op, double products, double again) {
+  rf_work work = rf_work_bytes(graph, op);
+  double flops = product_flops(graph, op, rf_input_dim(graph, op, 0, 0));
+  work.flops = work.flops_full = products * flops;
+  work.flops_again = again * flops;
+  return work;
+}
+
+static rf_status head_loss_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  head_dims d;
+  RF_TRY(head_inputs(graph, op, &d, error));
+  RF_IN(3, RF_I32, d.rows);
+  RF_OUT(0, RF_CLASS_ACTIVATION, d.wide, d.rows);
+  RF_OUT(1, RF_CLASS_ACTIVATION, RF_I32, d.rows);
+  RF_OUT(2, RF_CLASS_ACTIVATION, d.wide, d.rows);
+  return RAFTER_OK;
+}
+
+static rf_work head_loss_work(const rf_graph *graph, const rf_op *op) { return head_work(graph, op, 1, 0); }
+
+static rf_status head_loss_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+  (void)grad_out; /* the gradient of nll is run->loss_scale, inside the op */
+  int inputs[] = {op->input[0], op->input[1], op->input[2], op->input[3], op->output[2]};
+  int outputs[] = {grad_in[0], grad_in[1], grad_in[2]};
+  rf_attr attr = {.transpose = op->attr.transpose};
+  int id = rf_graph_emit(graph, &RF_OP_HEAD_LOSS_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5, outputs, 3, &attr, error);
+  if (id < 0) return RAFTER_INVALID;
+  grad_in[0] = graph->op[id].output[0];
+  return RAFTER_OK;
+}
+
+static rf_status head_loss_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  head_dims d;
+  RF_TRY(head_inputs(graph, op, &d, error));
+  RF_IN(3, RF_I32, d.rows);
+  RF_IN(4, d.wide, d.rows);
+  RF_OUT(0, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.width);
+  RF_OUT(1, RF_CLASS_GRADIENT, d.wide, d.w[0], d.w[1]);
+  RF_OUT(2, RF_CLASS_GRADIENT, d.wide, d.vocab);
+  return RAFTER_OK;
+}
+
+static rf_work head_loss_bwd_work(const rf_graph *graph, const rf_op *op) { return head_work(graph, op, 2, 1); }
+
+static rf_status head_loss_grad_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  head_dims d;
+  RF_TRY(head_inputs(graph, op, &d, error));
+  RF_IN(3, RF_I32, d.rows);
+  RF_OUT(0, RF_CLASS_ACTIVATION, d.wide, d.rows);
+  RF_OUT(1, RF_CLASS_ACTIVATION, RF_I32, d.rows);
+  RF_OUT(2, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.width);
+  RF_OUT(3, RF_CLASS_GRADIENT, d.wide, d.w[0], d.w[1]);
+  RF_OUT(4, RF_CLASS_GRADIENT, d.wide, d.vocab);
+  return RAFTER_OK;
+}
+
+static rf_work head_loss_grad_work(const rf_graph *graph, const rf_op *op) { return head_work(graph, op, 3, 0); }
+
+static rf_status loss_sum_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0);
+  RF_IN(0, RF_ANY_FLOAT, rows);
+  RF_IN(1, RF_I32, rows);
+  RF_IN(2, RF_I32, rows);
+  RF_OUT(0, RF_CLASS_IO, RF_F64, 4);
+  return RAFTER_OK;
+}
+
+static rf_status head_logits_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  head_dims d;
+  RF_TRY(head_inputs(graph, op, &d, error));
+  int64_t picked = rf_input_dim(graph, op, 3, 0);
+  RF_IN(3, RF_I32, picked);
+  RF_OUT(0, RF_CLASS_LOGITS, d.wide, picked, d.vocab);
+  return RAFTER_OK;
+}
+
+static rf_work head_logits_work(const rf_graph *graph, const rf_op *op) {
+  const rf_tensor *x = &graph->tensor[op->input[0]];
+  int64_t picked = rf_input_dim(graph, op, 3, 0);
+  rf_work work = rf_work_bytes(graph, op);
+  /* only the picked rows of x are read */
+  work.bytes_read += (double)(picked < x->shape[0] ? picked - x->shape[0] : 0) * (double)x->shape[1] * (double)rf_dtype_bytes(x->dtype);
+  work.flops = work.flops_full = product_flops(graph, op, picked);
+  return work;
+}
+
+#define RF_HEAD_INPUTS "x (n,D)", "w (D,V)", "bias (V)?"
+
+const rf_op_def RF_OP_HEAD_LOSS = {
+    .name = "head_loss",
+    .formula = "z[r,v] = acc + bias[v] in f32, acc = fma(x[r,d], w[d,v], acc) for d ascending from 0 (w[v,d] when transpose); m = max_v z; "
+               "lse[r] = m + log(sum_v exp(z[r,v] - m)); nll[r] = lse[r] - z[r,labels[r]], 0 when labels[r] = -1; argmax[r] = the smallest v with z[r,v] = m",
+    .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
+    .outputs = {"nll (n)", "argmax i32 (n)", "lse (n)"},
+    .shape = head_loss_shape,
+    .work = head_loss_work,
+    .backward = head_loss_backward,
+    .tolerance = {1e-5f, 1e-5f},
+    .loss = true,
+};
+
+const rf_op_def RF_OP_HEAD_LOSS_BWD = {
+    .name = "head_loss_bwd",
+    .formula = "dz[r,v] = (exp(z[r,v] - lse[r]) - [v == labels[r]]) * loss_scale, 0 for rows with labels[r] = -1, z as in head_loss, f32; "
+               "dx[r,d] = round(sum_v fma(dz[r,v], w[d,v]) for v ascending); dw[d,v] = fma(x[r,d], dz[r,v], dw[d,v]) for r ascending "
+               "([v,d] when transpose); dbias[v] = dbias[v] + dz[r,v] for r ascending; dw, dbias start at 0 (write) or at the value there (add)",
+    .inputs = {RF_HEAD_INPUTS, "labels i32 (n)", "lse (n)"},
+    .outputs = {"dx (n,D)", "dw (D,V)", "dbias (V)?"},
+    .shape = head_loss_bwd_shape,
+    .work = head_loss_bwd_work,
+    .tolerance = {1e-5f, 1e-2f},
+};
+
+const rf_op_def RF_OP_HEAD_LOSS_GRAD = {
+    .name = "head_loss_grad",
+    .formula = "head_loss and head_loss_bwd in one walk over chunks of rows: the same nll, argmax, dx, dw, dbias; z is computed once",
+    .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
+    .outputs = {"nll (n)", "argmax i32 (n)", "dx (n,D)", "dw (D,V)", "dbias (V)?"},
+    .shape = head_loss_grad_shape,
+    .work = head_loss_grad_work,
+    .tolerance = {1e-5f, 1e-2f},
+};
+
+const rf_op_def RF_OP_LOSS_SUM = {
+    .name = "loss_sum",
+    .formula = "over rows r ascending with labels[r] >= 0, in f64: metrics[0] += nll[r]; metrics[1] += 1; metrics[2] += [argmax[r] == labels[r]]; "
+               "metrics[3] = 0; from 0 (write) or the value there (add)",
+    .inputs = {"nll (n)", "argmax i32 (n)", "labels i32 (n)"},
+    .outputs = {"metrics f64 (4)"},
+    .shape = loss_sum_shape,
+    .work = rf_work_bytes,
+    .tolerance = {1e-12f, 1e-12f},
+};
+
+const rf_op_def RF_OP_HEAD_LOGITS = {
+    .name = "head_logits",
+    .formula = "logits[i,v] = acc + bias[v] in f32, acc = fma(x[rows[i],d], w[d,v], acc) for d ascending from 0 (w[v,d] when transpose); rows[i] = -1: 0",
+    .inputs = {RF_HEAD_INPUTS, "rows i32 (R)"},
+    .outputs = {"logits (R,V)"},
+    .shape = head_logits_shape,
+    .work = head_logits_work,
+    .tolerance = {2e-6f, 2e-6f},
+};

@@ -1,0 +1,138 @@
+/* matmul.c - the linear layer: forward with its epilogues, gradient of its input, gradient of its weight.
+ * Every sum over k is one f32 chain of fused multiply-adds in ascending k (f64 beside f64 operands). */
+#include "graph/ops/ops.h"
+
+/* The weight's axes: (K, N), or (N, K) when stored (out, in). */
+static void weight_dims(const rf_attr *attr, int64_t k, int64_t n, int64_t dims[2]) {
+  dims[0] = attr->transpose ? n : k;
+  dims[1] = attr->transpose ? k : n;
+}
+
+static rf_work product_work(const rf_graph *graph, const rf_op *op, double m, double k, double n) {
+  rf_work work = rf_work_bytes(graph, op);
+  work.flops = work.flops_full = 2 * m * k * n;
+  return work;
+}
+
+static rf_status matmul_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t m = rf_input_dim(graph, op, 0, 0), k = rf_input_dim(graph, op, 0, 1), n = rf_input_dim(graph, op, 1, op->attr.transpose ? 0 : 1);
+  int64_t w[2];
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  bool residual = op->attr.epilogue == RF_EPILOGUE_RESIDUAL;
+  weight_dims(&op->attr, k, n, w);
+  RF_IN(0, RF_ANY_FLOAT, m, k);
+  RF_IN(1, RF_ANY_FLOAT, w[0], w[1]);
+  RF_IN(2, RF_ANY_FLOAT, n);
+  RF_IN(3, dtype, m, n);
+  if (residual != (op->input[3] >= 0))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "residual and epilogue disagree (matmul %s: expected %s residual input)", op->name,
+                   residual ? "a" : "no");
+  bool plain = op->attr.epilogue == RF_EPILOGUE_NONE;
+  if (plain ? op->output[0] == RF_NONE || op->output[1] != RF_NONE : op->output[1] == RF_NONE)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "wrong outputs for the epilogue (matmul %s: expected %s)", op->name,
+                   plain ? "u only" : "out, and u when it is read");
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, m, n);
+  RF_OUT(1, RF_CLASS_ACTIVATION, dtype, m, n);
+  return RAFTER_OK;
+}
+
+static rf_work matmul_work(const rf_graph *graph, const rf_op *op) {
+  return product_work(graph, op, (double)rf_input_dim(graph, op, 0, 0), (double)rf_input_dim(graph, op, 0, 1),
+                      (double)rf_input_dim(graph, op, 1, op->attr.transpose ? 0 : 1));
+}
+
+/* dW first: it is the last reader of x, so x's bytes are free while dx is made. */
+static rf_status matmul_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+  if (op->attr.epilogue != RF_EPILOGUE_NONE)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "differentiate comes before fuse (matmul %s: expected no epilogue)", op->name);
+  rf_attr attr = {.transpose = op->attr.transpose};
+  if (grad_in[1] != RF_NONE || grad_in[2] != RF_NONE) {
+    int inputs[] = {op->input[0], grad_out[0]}, outputs[] = {grad_in[1] == RF_NONE ? RF_WANTED : grad_in[1], grad_in[2]};
+    const char *name = rf_backward_name(graph, op, "/weight");
+    if (rf_graph_emit(graph, &RF_OP_MATMUL_DW, name, op->section, inputs, 2, outputs, 2, &attr, error) < 0) return RAFTER_INVALID;
+  }
+  if (grad_in[0] != RF_NONE) {
+    int inputs[] = {grad_out[0], op->input[1]}, outputs[] = {RF_WANTED};
+    int id = rf_graph_emit(graph, &RF_OP_MATMUL_DX, rf_backward_name(graph, op, ""), op->section, inputs, 2, outputs, 1, &attr, error);
+    if (id < 0) return RAFTER_INVALID;
+    grad_in[0] = graph->op[id].output[0];
+  }
+  return RAFTER_OK;
+}
+
+static rf_status matmul_dx_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t m = rf_input_dim(graph, op, 0, 0), n = rf_input_dim(graph, op, 0, 1), k = rf_input_dim(graph, op, 1, op->attr.transpose ? 1 : 0);
+  int64_t w[2];
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  weight_dims(&op->attr, k, n, w);
+  RF_IN(0, RF_ANY_FLOAT, m, n);
+  RF_IN(1, RF_ANY_FLOAT, w[0], w[1]);
+  RF_IN(2, dtype, m, k);
+  bool gelu = op->input[2] >= 0;
+  if (gelu == (op->output[0] != RF_NONE) || gelu != (op->output[1] != RF_NONE))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "wrong outputs (matmul_dx %s: expected %s)", op->name, gelu ? "du only" : "dx only");
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, m, k);
+  RF_OUT(1, RF_CLASS_ACTIVATION, dtype, m, k);
+  return RAFTER_OK;
+}
+
+static rf_work matmul_dx_work(const rf_graph *graph, const rf_op *op) {
+  return product_work(graph, op, (double)rf_input_dim(graph, op, 0, 0), (double)rf_input_dim(graph, op, 0, 1),
+                      (double)rf_input_dim(graph, op, 1, op->attr.transpose ? 1 : 0));
+}
+
+static rf_status matmul_dw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t m = rf_input_dim(graph, op, 0, 0), k = rf_input_dim(graph, op, 0, 1), n = rf_input_dim(graph, op, 1, 1);
+  int64_t w[2];
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  weight_dims(&op->attr, k, n, w);
+  RF_IN(0, RF_ANY_FLOAT, m, k);
+  RF_IN(1, dtype, m, n);
+  RF_OUT(0, RF_CLASS_GRADIENT, rf_wide_dtype(dtype), w[0], w[1]);
+  RF_OUT(1, RF_CLASS_GRADIENT, rf_wide_dtype(dtype), n);
+  return RAFTER_OK;
+}
+
+static rf_work matmul_dw_work(const rf_graph *graph, const rf_op *op) {
+  return product_work(graph, op, (double)rf_input_dim(graph, op, 0, 0), (double)rf_input_dim(graph, op, 0, 1),
+                      (double)rf_input_dim(graph, op, 1, 1));
+}
+
+const rf_op_def RF_OP_MATMUL = {
+    .name = "matmul",
+    .formula = "acc[m,n]: acc = fma(x[m,k], w[k,n], acc) for k ascending from 0, f32 (w[n,k] when transpose); u = round(acc + bias[n]); "
+               "epilogue gelu: out = round(gelu(u)); epilogue residual: out = round(residual + drop(u)), drop as in add_dropout",
+    .inputs = {"x (M,K)", "w (K,N)", "bias (N)?", "residual (M,N)?"},
+    .outputs = {"u (M,N)?", "out (M,N)?"},
+    .shape = matmul_shape,
+    .work = matmul_work,
+    .inplace = {{1, 3}},
+    .inplace_count = 1,
+    .backward = matmul_backward,
+    .tolerance = {2e-6f, 1e-2f},
+    .random = true,
+};
+
+const rf_op_def RF_OP_MATMUL_DX = {
+    .name = "matmul_dx",
+    .formula = "acc[m,k]: acc = fma(dy[m,n], w[k,n], acc) for n ascending from 0, f32 (w[n,k] when transpose); dx = round(acc); "
+               "with u: du = round(round(acc) * gelu'(u)) in dx's place, gelu' as in gelu_bwd",
+    .inputs = {"dy (M,N)", "w (K,N)", "u (M,K)?"},
+    .outputs = {"dx (M,K)?", "du (M,K)?"},
+    .shape = matmul_dx_shape,
+    .work = matmul_dx_work,
+    .inplace = {{1, 2}},
+    .inplace_count = 1,
+    .tolerance = {2e-6f, 1e-2f},
+};
+
+const rf_op_def RF_OP_MATMUL_DW = {
+    .name = "matmul_dw",
+    .formula = "dw[k,n] = fma(x[m,k], dy[m,n], dw[k,n]) for m ascending, f32 ([n,k] when transpose); dbias[n] = dbias[n] + dy[m,n] for m ascending; "
+               "chains start at 0 (write) or at the value there (add)",
+    .inputs = {"x (M,K)", "dy (M,N)"},
+    .outputs = {"dw (K,N)", "dbias (N)?"},
+    .shape = matmul_dw_shape,
+    .work = matmul_dw_work,
+    .tolerance = {2e-6f, 2e-6f},
+};

@@ -1,0 +1,50 @@
+/* ops.h - what the files of the op table share: their rows, and helpers for shape and work rules. Private to src/graph. */
+#ifndef RF_GRAPH_OPS_H
+#define RF_GRAPH_OPS_H
+
+#include "graph/graph.h"
+
+extern const rf_op_def RF_OP_EMBED, RF_OP_EMBED_BWD, RF_OP_LAYERNORM, RF_OP_LAYERNORM_BWD, RF_OP_RMSNORM, RF_OP_RMSNORM_BWD, RF_OP_ROPE,
+    RF_OP_MATMUL, RF_OP_MATMUL_DX, RF_OP_MATMUL_DW, RF_OP_GELU, RF_OP_GELU_BWD, RF_OP_SWIGLU, RF_OP_SWIGLU_BWD, RF_OP_ADD, RF_OP_ADD_DROPOUT,
+    RF_OP_DROPOUT_BWD, RF_OP_ATTENTION, RF_OP_ATTENTION_BWD, RF_OP_ATTENTION_KV, RF_OP_HEAD_LOSS, RF_OP_HEAD_LOSS_BWD, RF_OP_HEAD_LOSS_GRAD,
+    RF_OP_LOSS_SUM, RF_OP_HEAD_LOGITS, RF_OP_NORM_SQ, RF_OP_CLIP, RF_OP_ADAMW;
+
+/* Dtype rules of a slot beside a plain rf_dtype. */
+enum { RF_ANY_FLOAT = -1 };
+
+/* ---- shape rules ------------------------------------------------------------------------------------------------ */
+
+/* Dimension `axis` of an input, or 0 when the slot is absent or has fewer axes. */
+int64_t rf_input_dim(const rf_graph *graph, const rf_op *op, int slot, int axis);
+/* The op's activation dtype: that of an input slot. */
+rf_dtype rf_input_dtype(const rf_graph *graph, const rf_op *op, int slot);
+/* Sums, statistics and parameter gradients beside activations of `dtype`: f64 beside f64, else f32. */
+rf_dtype rf_wide_dtype(rf_dtype dtype);
+/* An absent optional input passes; an absent required one, another dtype or another shape fails with both shapes named. */
+rf_status rf_shape_input(const rf_graph *graph, const rf_op *op, int slot, int dtype, int rank, const int64_t *dims, rf_error *error);
+/* Makes a wanted output (named by the op's path and the slot), checks a given one, passes an absent one. */
+rf_status rf_shape_output(rf_graph *graph, rf_op *op, int slot, rf_class class, rf_dtype dtype, int rank, const int64_t *dims, rf_error *error);
+
+/* A shape rule reads as a list: RF_IN(0, dtype, rows, width) is
+ *   RF_TRY(rf_shape_input(graph, op, 0, dtype, 2, (const int64_t[]){rows, width}, error)); */
+#define RF_RANK(...) ((int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))
+#define RF_IN(slot, dtype, ...) \
+  RF_TRY(rf_shape_input(graph, op, (slot), (int)(dtype), RF_RANK(__VA_ARGS__), (const int64_t[]){__VA_ARGS__}, error))
+#define RF_OUT(slot, class, dtype, ...) \
+  RF_TRY(rf_shape_output(graph, op, (slot), (class), (dtype), RF_RANK(__VA_ARGS__), (const int64_t[]){__VA_ARGS__}, error))
+
+/* ---- work rules ------------------------------------------------------------------------------------------------- */
+
+/* Every present operand once; an accumulating output is read as well. FLOPs stay 0. */
+rf_work rf_work_bytes(const rf_graph *graph, const rf_op *op);
+/* (query, key) pairs that the causal mask and the window leave in segments of length graph->seq, and in the full square. */
+void rf_attention_pairs(const rf_graph *graph, int64_t rows, int window, double *causal, double *square);
+
+/* ---- backward rules --------------------------------------------------------------------------------------------- */
+
+/* "step/micro/block.3/mlp/up/fwd" -> "step/micro/block.3/mlp/up/bwd" + suffix; in the graph's pool. */
+const char *rf_backward_name(rf_graph *graph, const rf_op *op, const char *suffix);
+/* a + b + c in the graph's pool. */
+const char *rf_graph_join(rf_graph *graph, const char *a, const char *b, const char *c);
+
+#endif

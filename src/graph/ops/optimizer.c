@@ -1,0 +1,77 @@
+/* optimizer.c - gradient norm, clipping by the global norm, AdamW with f32 masters. */
+#include "graph/ops/ops.h"
+
+static rf_status norm_sq_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int id = op->input[0];
+  if (id < 0 || id >= graph->tensor_count)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (norm_sq %s: expected grad, got none)", op->name);
+  const rf_tensor *grad = &graph->tensor[id];
+  RF_TRY(rf_shape_input(graph, op, 0, RF_ANY_FLOAT, grad->rank, grad->shape, error));
+  if (op->output[0] == RF_WANTED || op->output[0] >= graph->tensor_count)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "sums not given (norm_sq %s: expected a tensor id, its length follows from no input)", op->name);
+  if (op->output[0] < 0) return RAFTER_OK;
+  int64_t count = graph->tensor[op->output[0]].shape[0];
+  if (op->attr.index < 0 || op->attr.index >= count)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "index out of range (norm_sq %s: expected below %lld, got %d)", op->name, (long long)count,
+                   op->attr.index);
+  RF_OUT(0, RF_CLASS_ACTIVATION, RF_F64, count);
+  return RAFTER_OK;
+}
+
+static rf_work norm_sq_work(const rf_graph *graph, const rf_op *op) {
+  return (rf_work){.bytes_read = (double)rf_tensor_bytes(&graph->tensor[op->input[0]]), .bytes_written = 8};
+}
+
+static rf_status clip_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  RF_IN(0, RF_F64, rf_input_dim(graph, op, 0, 0));
+  RF_OUT(0, RF_CLASS_IO, RF_F32, 2);
+  return RAFTER_OK;
+}
+
+static rf_status adamw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int id = op->input[1];
+  if (id < 0 || id >= graph->tensor_count)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (adamw %s: expected master, got none)", op->name);
+  rf_tensor master = graph->tensor[id];
+  rf_dtype wide = rf_wide_dtype(master.dtype);
+  for (int i = 0; i < 4; i++) RF_TRY(rf_shape_input(graph, op, i, (int)wide, master.rank, master.shape, error));
+  RF_IN(4, RF_F32, 2);
+  for (int i = 0; i < 3; i++) {
+    if (op->output[i] == RF_WANTED) op->output[i] = op->input[i + 1];
+    if (op->output[i] != op->input[i + 1])
+      return RF_FAIL(error, RAFTER_INVALID, NULL, "states are updated where they stand (adamw %s: expected output %s = its input)", op->name,
+                     op->def->outputs[i]);
+  }
+  return rf_shape_output(graph, op, 3, RF_CLASS_WEIGHT, RF_BF16, master.rank, master.shape, error);
+}
+
+const rf_op_def RF_OP_NORM_SQ = {
+    .name = "norm_sq",
+    .formula = "sums[index] = sum of grad[i]^2 in f64: one sum per chunk of 4096 elements, chunk sums added in ascending order; other elements stay",
+    .inputs = {"grad (P)"},
+    .outputs = {"sums f64 (params)"},
+    .shape = norm_sq_shape,
+    .work = norm_sq_work,
+    .tolerance = {1e-9f, 1e-9f},
+};
+
+const rf_op_def RF_OP_CLIP = {
+    .name = "clip",
+    .formula = "norm = sqrt(sum of sums[i], i ascending, f64); out = {norm, clip > 0 && norm > clip ? clip/norm : 1} as f32",
+    .inputs = {"sums f64 (params)"},
+    .outputs = {"clip f32 (2)"},
+    .shape = clip_shape,
+    .work = rf_work_bytes,
+    .tolerance = {1e-6f, 1e-6f},
+};
+
+const rf_op_def RF_OP_ADAMW = {
+    .name = "adamw",
+    .formula = "g = grad*clip[1] (1 without clip); m = beta1*m + (1-beta1)*g; v = beta2*v + (1-beta2)*g^2; mhat = m/(1 - beta1^step); "
+               "vhat = v/(1 - beta2^step); master = master - lr*(mhat/(sqrt(vhat) + eps) + weight_decay*master); weight = bf16(master); f32",
+    .inputs = {"grad (P)", "master (P)", "m (P)", "v (P)", "clip f32 (2)?"},
+    .outputs = {"master (P)", "m (P)", "v (P)", "weight bf16 (P)?"},
+    .shape = adamw_shape,
+    .work = rf_work_bytes,
+    .tolerance = {1e-6f, 1e-2f},
+};

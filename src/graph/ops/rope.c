@@ -1,0 +1,38 @@
+/* rope.c - rotary positions on the query and key heads of a fused qkv row; its backward is the rotation back. */
+#include "graph/ops/ops.h"
+
+static rf_status rope_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  const rf_attr *attr = &op->attr;
+  int64_t rows = rf_input_dim(graph, op, 0, 0), width = (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim;
+  if (attr->head_dim <= 0 || attr->head_dim % 2)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "rope needs pairs (%s: expected an even head_dim, got %d)", op->name, attr->head_dim);
+  RF_IN(0, RF_ANY_FLOAT, rows, width);
+  RF_IN(1, RF_I32, rows);
+  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, width);
+  return RAFTER_OK;
+}
+
+static rf_status rope_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+  int inputs[] = {grad_out[0], op->input[1]};
+  rf_attr attr = op->attr;
+  attr.inverse = !attr.inverse;
+  int id = rf_graph_emit(graph, &RF_OP_ROPE, rf_backward_name(graph, op, ""), op->section, inputs, 2, (const int[]){RF_WANTED}, 1, &attr, error);
+  if (id < 0) return RAFTER_INVALID;
+  grad_in[0] = graph->op[id].output[0];
+  return RAFTER_OK;
+}
+
+const rf_op_def RF_OP_ROPE = {
+    .name = "rope",
+    .formula = "for each of the first heads + kv_heads heads of width H and i < H/2: angle = positions[r] * theta^(-2i/H) (negated when inverse); "
+               "out[i] = round(in[i]*cos(angle) - in[i+H/2]*sin(angle)), out[i+H/2] = round(in[i+H/2]*cos(angle) + in[i]*sin(angle)); "
+               "the kv_heads value heads are copied",
+    .inputs = {"qkv (n,(N+2K)H)", "positions i32 (n)"},
+    .outputs = {"rotated (n,(N+2K)H)"},
+    .shape = rope_shape,
+    .work = rf_work_bytes,
+    .inplace = {{0, 0}},
+    .inplace_count = 1,
+    .backward = rope_backward,
+    .tolerance = {1e-5f, 1e-2f},
+};

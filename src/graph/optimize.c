@@ -1,0 +1,111 @@
+/* optimize.c - the optimizer step: the square of every gradient's norm, the global norm, AdamW per parameter.
+ * When neither clipping nor accumulation makes a gradient wait for the others, its norm and its update stand right behind its last writer
+ * (and behind the last op that still reads the old weight), so that its memory is free for the rest of backward. */
+#include "graph/passes.h"
+
+#include <string.h>
+
+typedef struct states { int weight, master, m, v, gradient; } states;
+
+static int state_tensor(rf_graph *graph, int weight, const char *suffix, rf_class class, const char *reason) {
+  rf_tensor tensor = graph->tensor[weight];
+  const char *name = rf_graph_join(graph, tensor.name, suffix, "");
+  int id = rf_graph_tensor(graph, name, class, rf_wide_dtype(tensor.dtype), tensor.rank, tensor.shape);
+  graph->tensor[id].param = tensor.param;
+  graph->tensor[id].persistent = true;
+  graph->tensor[id].reason = reason;
+  return id;
+}
+
+/* Masters, then first moments, then second moments, each in the order of the parameter table. */
+static states *make_states(rf_graph *graph) {
+  int count = graph->params.count, tensors = graph->tensor_count;
+  states *state = rf_pool_alloc(graph->pool, (size_t)count * sizeof *state);
+  for (int p = 0; p < count; p++) state[p] = (states){RF_NONE, RF_NONE, RF_NONE, RF_NONE, RF_NONE};
+  for (int t = 0; t < tensors; t++) {
+    const rf_tensor *tensor = &graph->tensor[t];
+    if (tensor->param < 0) continue;
+    if (tensor->class == RF_CLASS_WEIGHT) state[tensor->param].weight = t;
+    if (tensor->class == RF_CLASS_GRADIENT) state[tensor->param].gradient = t;
+  }
+  for (int p = 0; p < count; p++) {
+    if (state[p].gradient == RF_NONE) continue;
+    bool narrow = graph->tensor[state[p].weight].dtype != graph->tensor[state[p].gradient].dtype;
+    state[p].master = narrow ? state_tensor(graph, state[p].weight, "/master", RF_CLASS_MASTER, "the weight in f32, what the optimizer updates")
+                             : state[p].weight;
+  }
+  for (int p = 0; p < count; p++)
+    if (state[p].gradient != RF_NONE) state[p].m = state_tensor(graph, state[p].weight, "/m", RF_CLASS_MOMENT, "first moment of the optimizer");
+  for (int p = 0; p < count; p++)
+    if (state[p].gradient != RF_NONE) state[p].v = state_tensor(graph, state[p].weight, "/v", RF_CLASS_MOMENT, "second moment of the optimizer");
+  return state;
+}
+
+static rf_status emit_norm(rf_graph *graph, rf_section section, const char *path, const states *state, int sums, rf_error *error) {
+  rf_attr attr = {.index = graph->tensor[state->weight].param};
+  const char *name = rf_graph_join(graph, path, graph->tensor[state->weight].name, "/norm");
+  return rf_graph_emit(graph, &RF_OP_NORM_SQ, name, section, &state->gradient, 1, &sums, 1, &attr, error) < 0 ? RAFTER_INVALID : RAFTER_OK;
+}
+
+static rf_status emit_update(rf_graph *graph, rf_section section, const char *path, const states *state, int clip, const rf_build_options *options,
+                             rf_error *error) {
+  const rf_param *param = &graph->params.at[graph->tensor[state->weight].param];
+  rf_attr attr = {.beta1 = options->beta1, .beta2 = options->beta2, .eps = options->eps,
+                  .weight_decay = options->optimizer == RF_ADAMW && param->decays ? options->weight_decay : 0};
+  int inputs[] = {state->gradient, state->master, state->m, state->v, clip};
+  int outputs[] = {state->master, state->m, state->v, state->master == state->weight ? RF_NONE : state->weight};
+  const char *name = rf_graph_join(graph, path, graph->tensor[state->weight].name, "/adamw");
+  return rf_graph_emit(graph, &RF_OP_ADAMW, name, section, inputs, 5, outputs, 4, &attr, error) < 0 ? RAFTER_INVALID : RAFTER_OK;
+}
+
+/* Ops that only became legal behind op `behind[p]` are appended in pairs from `first` on; this puts each pair where it belongs. */
+static void place_behind(rf_graph *graph, int first, const int *pair, const int *behind, int pairs) {
+  int *next = rf_pool_alloc(graph->pool, (size_t)pairs * sizeof(int) + 1), *head = rf_pool_alloc(graph->pool, (size_t)first * sizeof(int) + 1);
+  int *order = rf_pool_alloc(graph->pool, (size_t)graph->op_count * sizeof(int)), count = 0;
+  for (int o = 0; o < first; o++) head[o] = RF_NONE;
+  for (int i = pairs - 1; i >= 0; i--) next[i] = head[behind[i]], head[behind[i]] = i;
+  for (int o = 0; o < first; o++) {
+    order[count++] = o;
+    for (int i = head[o]; i != RF_NONE; i = next[i]) order[count++] = pair[i], order[count++] = pair[i] + 1;
+  }
+  rf_graph_reorder(graph, order, count);
+}
+
+rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error) {
+  int params = graph->params.count, first = graph->op_count, pairs = 0;
+  bool early = graph->accumulate == 1 && !(options->clip > 0);
+  rf_section section = early ? RF_SECTION_MICRO : RF_SECTION_END;
+  const char *path = early ? "step/micro/" : "step/end/";
+  rf_uses uses = rf_graph_uses(graph, graph->pool);
+  states *state = make_states(graph);
+  int64_t length[] = {params}, two[] = {2};
+  int sums = rf_graph_tensor(graph, "gradient/sums", RF_CLASS_ACTIVATION, RF_F64, 1, length);
+  int clip = rf_graph_tensor(graph, "clip", RF_CLASS_IO, RF_F32, 1, two);
+  graph->tensor[sums].reason = "squared norm of every gradient";
+  graph->tensor[clip].output = true;
+  graph->tensor[clip].reason = "read by the caller: the gradient's norm and scale";
+  rf_attr attr = {.clip = options->clip};
+
+  if (!early) {
+    for (int p = 0; p < params; p++)
+      if (state[p].gradient != RF_NONE) RF_TRY(emit_norm(graph, section, path, &state[p], sums, error));
+    if (rf_graph_emit(graph, &RF_OP_CLIP, "step/end/clip", RF_SECTION_END, &sums, 1, &clip, 1, &attr, error) < 0) return RAFTER_INVALID;
+    int scale = options->clip > 0 ? clip : RF_NONE;
+    for (int p = 0; p < params; p++)
+      if (state[p].gradient != RF_NONE) RF_TRY(emit_update(graph, section, path, &state[p], scale, options, error));
+    return RAFTER_OK;
+  }
+  int *pair = rf_pool_alloc(graph->pool, (size_t)params * sizeof(int)), *behind = rf_pool_alloc(graph->pool, (size_t)params * sizeof(int));
+  for (int p = 0; p < params; p++) {
+    if (state[p].gradient == RF_NONE) continue;
+    int g = state[p].gradient, w = state[p].weight;
+    behind[pairs] = uses.writer[uses.writer_at[g + 1] - 1];
+    if (uses.reader_at[w + 1] > uses.reader_at[w] && uses.reader[uses.reader_at[w + 1] - 1] > behind[pairs])
+      behind[pairs] = uses.reader[uses.reader_at[w + 1] - 1];
+    pair[pairs++] = graph->op_count;
+    RF_TRY(emit_norm(graph, section, path, &state[p], sums, error));
+    RF_TRY(emit_update(graph, section, path, &state[p], RF_NONE, options, error));
+  }
+  place_behind(graph, first, pair, behind, pairs);
+  return rf_graph_emit(graph, &RF_OP_CLIP, "step/end/clip", RF_SECTION_END, &sums, 1, &clip, 1, &attr, error) < 0 ? RAFTER_INVALID : RAFTER_OK;
+}

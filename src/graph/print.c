@@ -1,0 +1,89 @@
+/* print.c - a graph for people: one line per op with what it reads and writes (`plan --after PASS`). */
+#include "graph/passes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A growing text; one copy into the pool at the end. */
+typedef struct text { char *at; size_t length, capacity; } text;
+
+static void put(text *out, const char *piece, size_t length) {
+  if (out->length + length + 1 > out->capacity) {
+    size_t capacity = (out->length + length + 1) * 2 + 4096;
+    char *grown = realloc(out->at, capacity);
+    if (!grown) return;
+    out->at = grown;
+    out->capacity = capacity;
+  }
+  memcpy(out->at + out->length, piece, length);
+  out->length += length;
+  out->at[out->length] = '\0';
+}
+
+static void say(text *out, const char *piece) { put(out, piece, strlen(piece)); }
+
+static void say_tensor(text *out, const rf_graph *graph, int id, const char *slot) {
+  char line[256];
+  if (id < 0) return;
+  const rf_tensor *tensor = &graph->tensor[id];
+  int at = snprintf(line, sizeof line, " %.*s=", (int)strcspn(slot, " "), slot);
+  put(out, line, (size_t)at);
+  say(out, tensor->name);
+  at = snprintf(line, sizeof line, ":%s(", rf_dtype_name(tensor->dtype));
+  for (int i = 0; i < tensor->rank; i++) at += snprintf(line + at, sizeof line - (size_t)at, i ? ",%lld" : "%lld", (long long)tensor->shape[i]);
+  put(out, line, (size_t)at);
+  say(out, ")");
+}
+
+static void say_attributes(text *out, const rf_op *op) {
+  static const char *const epilogues[] = {"", " +gelu", " +residual"};
+  char line[160];
+  say(out, epilogues[op->attr.epilogue]);
+  if (op->attr.transpose) say(out, " transpose");
+  if (op->attr.inverse) say(out, " inverse");
+  if (op->attr.dropout > 0) {
+    snprintf(line, sizeof line, " dropout=%g", (double)op->attr.dropout);
+    say(out, line);
+  }
+  if (op->attr.heads) {
+    snprintf(line, sizeof line, " heads=%d/%d head_dim=%d window=%d", op->attr.heads, op->attr.kv_heads, op->attr.head_dim, op->attr.window);
+    say(out, line);
+  }
+  for (int i = 0; i < op->output_count; i++) {
+    if (op->output[i] < 0 || op->attr.accumulate[i] == RF_WRITE) continue;
+    say(out, op->attr.accumulate[i] == RF_ACCUMULATE_ADD ? " add:" : " accumulate:");
+    put(out, op->def->outputs[i], strcspn(op->def->outputs[i], " "));
+  }
+}
+
+const char *rf_graph_print(rf_graph *graph) {
+  static const char *const sections[RF_SECTIONS] = {"begin", "micro", "end"};
+  text out = {0};
+  char line[160];
+  for (int o = 0; o < graph->op_count; o++) {
+    const rf_op *op = &graph->op[o];
+    if (o == 0 || op->section != op[-1].section) {
+      snprintf(line, sizeof line, "section %s, %d time%s:\n", sections[op->section], op->section == RF_SECTION_MICRO ? graph->accumulate : 1,
+               op->section == RF_SECTION_MICRO && graph->accumulate > 1 ? "s" : "");
+      say(&out, line);
+    }
+    snprintf(line, sizeof line, "%5d  %-14s ", o, op->def->name);
+    say(&out, line);
+    say(&out, op->name);
+    say_attributes(&out, op);
+    if (op->recompute_of >= 0) {
+      snprintf(line, sizeof line, " recompute_of=%d", op->recompute_of);
+      say(&out, line);
+    }
+    say(&out, "\n        <-");
+    for (int i = 0; i < op->input_count; i++) say_tensor(&out, graph, op->input[i], op->def->inputs[i]);
+    say(&out, "\n        ->");
+    for (int i = 0; i < op->output_count; i++) say_tensor(&out, graph, op->output[i], op->def->outputs[i]);
+    say(&out, "\n");
+  }
+  char *kept = rf_pool_alloc(graph->pool, out.length + 1);
+  if (out.at) memcpy(kept, out.at, out.length + 1);
+  free(out.at);
+  return kept;
+}

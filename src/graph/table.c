@@ -1,0 +1,22 @@
+/* table.c - the op table. A new op is one file in ops/ and one row here. */
+#include "graph/ops/ops.h"
+
+#include <string.h>
+
+const rf_op_def *const RF_OPS[] = {
+    &RF_OP_EMBED, &RF_OP_EMBED_BWD,
+    &RF_OP_LAYERNORM, &RF_OP_LAYERNORM_BWD, &RF_OP_RMSNORM, &RF_OP_RMSNORM_BWD,
+    &RF_OP_ROPE,
+    &RF_OP_MATMUL, &RF_OP_MATMUL_DX, &RF_OP_MATMUL_DW,
+    &RF_OP_GELU, &RF_OP_GELU_BWD, &RF_OP_SWIGLU, &RF_OP_SWIGLU_BWD,
+    &RF_OP_ADD, &RF_OP_ADD_DROPOUT, &RF_OP_DROPOUT_BWD,
+    &RF_OP_ATTENTION, &RF_OP_ATTENTION_BWD, &RF_OP_ATTENTION_KV,
+    &RF_OP_HEAD_LOSS, &RF_OP_HEAD_LOSS_BWD, &RF_OP_HEAD_LOSS_GRAD, &RF_OP_LOSS_SUM, &RF_OP_HEAD_LOGITS,
+    &RF_OP_NORM_SQ, &RF_OP_CLIP, &RF_OP_ADAMW,
+    NULL};
+
+const rf_op_def *rf_op_find(const char *name) {
+  for (int i = 0; RF_OPS[i]; i++)
+    if (strcmp(RF_OPS[i]->name, name) == 0) return RF_OPS[i];
+  return NULL;
+}
