@@ -37,7 +37,10 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
 /* config.json of Hugging Face (model types gpt2 and llama). RAFTER_FAILED names the field that is wrong or missing. */
 rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *error);
 rf_status rf_model_config_parse(const char *text, size_t bytes, const char *where, rf_model *model, rf_error *error);
-/* Writes the config.json that other programs read the same model from. RAFTER_INVALID when Hugging Face has no such architecture. */
+/* Whether Hugging Face has a class for this model. When not (MLP first, a head with a bias, ...) files are written with our own names. */
+bool rf_model_is_hugging_face(const rf_model *model);
+/* Writes the config.json that this program, and where rf_model_is_hugging_face other programs too, read the same model from. `dtype`: of the
+ * weights beside it. */
 rf_status rf_model_config_write(const rf_model *model, rf_dtype dtype, const char *path, rf_error *error);
 /* The name of a preset, NULL behind the last. */
 const char *rf_model_preset(int index);
