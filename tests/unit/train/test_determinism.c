@@ -1,0 +1,171 @@
+/* Same seed, same bits: whatever the threads, the remat policy, and wherever a run was cut. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/checkpoint.h"
+
+static rf_machine machine;
+static char folder[] = "/tmp/rafter-test-determinism-XXXXXX";
+
+static rf_train_settings settings_of(rf_dtype dtype, int threads, rf_remat remat, int64_t microbatch, int accumulate, float dropout) {
+  rf_train_settings s = {.data = "random:seed=4", .pack = true, .work_folder = folder, .seed = 11};
+  rf_error error;
+  if (rf_model_resolve("gpt:layers=3,width=48,heads=3,ff=160,vocab=300,seq=40", &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  s.plan = (rf_plan_options){.build = {.job = RF_JOB_TRAIN, .dtype = dtype, .softmax = RF_F32, .microbatch = microbatch, .seq = 40, .accumulate = accumulate,
+                                       .dropout = dropout, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1},
+                             .remat = remat, .backend = &RF_BACKEND_CPU, .isa = rf_isa_detect(), .threads = threads, .machine = &machine};
+  s.schedule = (rf_schedule){.kind = RF_SCHEDULE_CONSTANT, .peak = 1e-3, .steps = 100};
+  return s;
+}
+
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
+  for (size_t i = 0; i < bytes; i++) hash = (hash ^ ((const unsigned char *)data)[i]) * 1099511628211u;
+  return hash;
+}
+
+/* Hash of losses, masters and moments. */
+static uint64_t hash_state(rf_trainer *t, uint64_t hash) {
+  for (int p = 0; p < t->plan->graph->params.count; p++) {
+    size_t bytes = (size_t)t->plan->graph->params.at[p].count * 4;
+    hash = hash_bytes(hash, rf_trainer_master(t, p), bytes);
+    hash = hash_bytes(hash, rf_run_tensor(t->run, 0, t->state[p].m), bytes);
+    hash = hash_bytes(hash, rf_run_tensor(t->run, 0, t->state[p].v), bytes);
+  }
+  return hash;
+}
+
+static rf_trainer *open_or_fail(const rf_train_settings *s) {
+  rf_trainer *t = NULL;
+  rf_error error = {0};
+  if (rf_trainer_open(s, &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  return t;
+}
+
+static double step_or_fail(rf_trainer *t) {
+  rafter_step step;
+  rf_error error = {0};
+  if (rf_trainer_step(t, &step, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  return step.loss;
+}
+
+static uint64_t run_of(rf_train_settings s, int steps, double *last) {
+  rf_trainer *t = open_or_fail(&s);
+  uint64_t hash = 14695981039346656037u;
+  for (int i = 0; i < steps; i++) {
+    double loss = step_or_fail(t);
+    hash = hash_bytes(hash, &loss, sizeof loss);
+    if (last) *last = loss;
+  }
+  hash = hash_state(t, hash);
+  rf_trainer_close(t);
+  return hash;
+}
+
+static void threads_keep_the_bits(void **state) {
+  (void)state;
+  for (int d = 0; d < 2; d++) {
+    rf_dtype dtype = d ? RF_BF16 : RF_F32;
+    uint64_t one = run_of(settings_of(dtype, 1, RF_REMAT_NONE, 2, 2, 0.1f), 3, NULL);
+    assert_true(one == run_of(settings_of(dtype, 2, RF_REMAT_NONE, 2, 2, 0.1f), 3, NULL));
+    assert_true(one == run_of(settings_of(dtype, 3, RF_REMAT_NONE, 2, 2, 0.1f), 3, NULL));
+  }
+}
+
+static void isas_keep_the_bits(void **state) {
+  (void)state;
+  rf_train_settings s = settings_of(RF_F32, 2, RF_REMAT_NONE, 2, 1, 0.1f);
+  uint64_t best = run_of(s, 2, NULL);
+  for (int isa = (int)rf_isa_detect(); isa >= RF_ISA_BASE; isa--) {
+    s.plan.isa = (rf_isa)isa;
+    if (best != run_of(s, 2, NULL)) fail_msg("%s gives other bits", rf_isa_name((rf_isa)isa));
+  }
+}
+
+static void remat_keeps_the_bits(void **state) {
+  (void)state;
+  for (int d = 0; d < 2; d++) {
+    rf_dtype dtype = d ? RF_BF16 : RF_F32;
+    uint64_t none = run_of(settings_of(dtype, 2, RF_REMAT_NONE, 2, 2, 0.2f), 2, NULL);
+    for (int remat = RF_REMAT_MLP; remat <= RF_REMAT_BLOCK; remat++)
+      if (none != run_of(settings_of(dtype, 2, (rf_remat)remat, 2, 2, 0.2f), 2, NULL)) fail_msg("remat policy %d changes the bits", remat);
+    rf_train_settings tight = settings_of(dtype, 2, RF_REMAT_BLOCK, 2, 2, 0.2f);
+    rf_plan *plan = NULL;
+    assert_int_equal(rf_plan_make(&tight.model, &tight.plan, &plan, NULL), RAFTER_OK);
+    tight.plan.budget_bytes = plan->arena_bytes + plan->arena_bytes / 16, tight.plan.remat = RF_REMAT_AUTO;
+    rf_plan_free(plan);
+    assert_true(none == run_of(tight, 2, NULL));
+  }
+}
+
+/* 1 x 8 against 4 x 2: the same draws, the same sums up to rounding; other draws would move the loss far more. */
+static void accumulation_is_equal_within_rounding(void **state) {
+  (void)state;
+  double whole, parts, other;
+  run_of(settings_of(RF_F32, 2, RF_REMAT_NONE, 8, 1, 0.2f), 3, &whole);
+  run_of(settings_of(RF_F32, 2, RF_REMAT_NONE, 2, 4, 0.2f), 3, &parts);
+  rf_train_settings s = settings_of(RF_F32, 2, RF_REMAT_NONE, 8, 1, 0.2f);
+  s.seed = 12, s.data = "random:seed=4";
+  run_of(s, 3, &other);
+  print_message("loss after 3 steps: 1x8 %.9f, 4x2 %.9f, other seed %.9f\n", whole, parts, other);
+  assert_true(fabs(whole - parts) < 1e-5 && fabs(whole - other) > 1e-3);
+}
+
+static void resume_keeps_the_bits(void **state) {
+  (void)state;
+  char at[256];
+  rf_error error = {0};
+  for (int d = 0; d < 2; d++)
+    for (int cut = 1; cut < 5; cut++) {
+      rf_train_settings s = settings_of(d ? RF_BF16 : RF_F32, 2, RF_REMAT_NONE, 2, 2, 0.1f);
+      rf_trainer *t = open_or_fail(&s);
+      for (int i = 0; i < 5; i++) {
+        if (i == cut) {
+          snprintf(at, sizeof at, "%s/cut-%d-%d", folder, d, cut);
+          if (rf_checkpoint_save(t, at, &error) != RAFTER_OK) fail_msg("%s", error.message);
+        }
+        step_or_fail(t);
+      }
+      uint64_t whole = hash_state(t, 1);
+      rf_trainer_close(t);
+      s.resume_folder = at;
+      t = open_or_fail(&s);
+      assert_int_equal(t->step, cut);
+      for (int i = cut; i < 5; i++) step_or_fail(t);
+      assert_true(whole == hash_state(t, 1));
+      rf_trainer_close(t);
+    }
+}
+
+static void not_finite_names_its_op(void **state) {
+  (void)state;
+  rf_train_settings s = settings_of(RF_F32, 2, RF_REMAT_NONE, 2, 2, 0);
+  rf_trainer *t = open_or_fail(&s);
+  rf_error error = {0};
+  rafter_step step;
+  step_or_fail(t);
+  int p = rf_params_find(&t->plan->graph->params, "block.1/mlp/up/bias");
+  assert_true(p >= 0);
+  rf_trainer_master(t, p)[3] = NAN;
+  assert_int_equal(rf_trainer_step(t, &step, &error), RAFTER_FAILED);
+  if (!strstr(error.message, "block.1/mlp/up/fwd")) fail_msg("%s", error.message);
+  rf_trainer_close(t);
+}
+
+int main(void) {
+  rf_error error = {0};
+  if (!mkdtemp(folder) || rf_machine_find("a5000", &machine, &error) != RAFTER_OK) return 1;
+  machine.memory_bytes = 8e9;
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(threads_keep_the_bits),       cmocka_unit_test(isas_keep_the_bits),     cmocka_unit_test(remat_keeps_the_bits),
+      cmocka_unit_test(accumulation_is_equal_within_rounding), cmocka_unit_test(resume_keeps_the_bits), cmocka_unit_test(not_finite_names_its_op),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
