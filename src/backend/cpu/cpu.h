@@ -12,9 +12,8 @@ extern const rf_kernel RF_CPU_ELEMENTWISE_AVX512[], RF_CPU_ELEMENTWISE_AVX2[], R
 
 /* Rows of input `slot` that this walk uses: tensors whose first axis is the microbatch's rows follow the run's extent. */
 static inline int64_t rf_rows_used(const rf_call *call, int slot) {
-  int64_t bound = rf_in(call, slot)->shape[0];
-  if (call->run == NULL || bound != call->graph->rows) return bound;
-  return call->run->rows < bound ? call->run->rows : bound;
+  int64_t bound = rf_in(call, slot)->shape[0], used = call->run->rows;
+  return bound == call->graph->rows && used > 0 && used < bound ? used : bound;
 }
 
 /* Does output `slot` continue from the value that stands there? */

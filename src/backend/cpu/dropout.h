@@ -63,7 +63,7 @@ RF_INLINE rf_m16 rf_dropout_keep(const rf_dropout *drop, int64_t token, int64_t 
   for (int i = 0; i < RF_LANES; i += 4) {
     uint32_t word[4];
     rf_philox(drop->key, (uint64_t)token, (uint64_t)(channel + i) / 4, word);
-    for (int j = 0; j < 4; j++) keep.v[i + j] = word[j] >= drop->threshold ? 0xffffffffu : 0u;
+    for (int j = 0; j < 4; j++) keep.v[i / 4][j] = word[j] >= drop->threshold ? -1 : 0;
   }
   return keep;
 #endif

@@ -54,6 +54,8 @@ RF_INLINE rf_v16 rf_v16_select(rf_m16 m, rf_v16 yes, rf_v16 no) { return _mm512_
 RF_INLINE rf_m16 rf_m16_and(rf_m16 a, rf_m16 b) { return (rf_m16)(a & b); }
 RF_INLINE rf_m16 rf_m16_first(int n) { return (rf_m16)((1u << n) - 1u); } /* lanes 0 .. n-1 */
 RF_INLINE uint32_t rf_m16_bits(rf_m16 m) { return (uint32_t)m; }          /* bit i: lane i */
+/* True where bit `bit` of a lane's representation is set. */
+RF_INLINE rf_m16 rf_v16_bit(rf_v16 x, int bit) { return _mm512_test_epi32_mask(_mm512_castps_si512(x), _mm512_set1_epi32(1 << bit)); }
 /* p 2^k, where t = 12582912 + k is rf_v16_exp's rounded exponent and p is in (0.5, 2). */
 RF_INLINE rf_v16 rf_v16_scale_by(rf_v16 p, rf_v16 t) {
   return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
@@ -156,6 +158,11 @@ RF_INLINE rf_v16 rf_v16_select(rf_m16 m, rf_v16 yes, rf_v16 no) {
 }
 RF_INLINE rf_m16 rf_m16_and(rf_m16 a, rf_m16 b) { return (rf_m16){_mm256_and_ps(a.lo, b.lo), _mm256_and_ps(a.hi, b.hi)}; }
 RF_INLINE uint32_t rf_m16_bits(rf_m16 m) { return (uint32_t)_mm256_movemask_ps(m.lo) | (uint32_t)_mm256_movemask_ps(m.hi) << 8; }
+RF_INLINE rf_m16 rf_v16_bit(rf_v16 x, int bit) { /* a mask's sign bit decides */
+  __m128i up = _mm_cvtsi32_si128(31 - bit);
+  return (rf_m16){_mm256_castsi256_ps(_mm256_sll_epi32(_mm256_castps_si256(x.lo), up)),
+                  _mm256_castsi256_ps(_mm256_sll_epi32(_mm256_castps_si256(x.hi), up))};
+}
 RF_INLINE __m256 rf_v8_scale_by(__m256 p, __m256 t) {
   return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
 }
@@ -209,91 +216,97 @@ RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
   memcpy(p, part, (size_t)n * sizeof *p);
 }
 
-#else /* plain C: lanes in a struct, which compilers vectorise to what the target has */
+#else /* plain C: four of the compilers' vectors of four, which every target has in some form */
 
-typedef struct rf_v16 { float v[RF_LANES]; } rf_v16;
-typedef struct rf_m16 { uint32_t v[RF_LANES]; } rf_m16; /* 0 or ~0 */
+typedef float rf_v4 __attribute__((vector_size(16)));
+typedef int32_t rf_m4 __attribute__((vector_size(16)));
+typedef struct rf_v16 { rf_v4 v[4]; } rf_v16;
+typedef struct rf_m16 { rf_m4 v[4]; } rf_m16; /* 0 or ~0 */
 
-#define RF_V16_EACH(name, parameters, expression) \
-  RF_INLINE rf_v16 name parameters { \
-    rf_v16 r; \
-    for (int i = 0; i < RF_LANES; i++) r.v[i] = (expression); \
+RF_INLINE rf_v4 rf_v4_select(rf_m4 m, rf_v4 yes, rf_v4 no) { return (rf_v4)((m & (rf_m4)yes) | (~m & (rf_m4)no)); }
+#define RF_V4_SIGN ((rf_m4){INT32_MIN, INT32_MIN, INT32_MIN, INT32_MIN})
+#define RF_V16_EACH(type, name, parameters, expression) \
+  RF_INLINE type name parameters { \
+    type r; \
+    for (int i = 0; i < 4; i++) r.v[i] = (expression); \
     return r; \
   }
-RF_V16_EACH(rf_v16_zero, (void), 0.0f) /* rf_v16_zero(void): r.v[i] = 0.0f for every lane i */
-RF_V16_EACH(rf_v16_set1, (float x), x)
-RF_V16_EACH(rf_v16_load, (const float *p), p[i])
-RF_V16_EACH(rf_v16_add, (rf_v16 a, rf_v16 b), a.v[i] + b.v[i])
-RF_V16_EACH(rf_v16_sub, (rf_v16 a, rf_v16 b), a.v[i] - b.v[i])
-RF_V16_EACH(rf_v16_mul, (rf_v16 a, rf_v16 b), a.v[i] * b.v[i])
-RF_V16_EACH(rf_v16_div, (rf_v16 a, rf_v16 b), a.v[i] / b.v[i])
-RF_V16_EACH(rf_v16_min, (rf_v16 a, rf_v16 b), a.v[i] < b.v[i] ? a.v[i] : b.v[i])
-RF_V16_EACH(rf_v16_max, (rf_v16 a, rf_v16 b), a.v[i] > b.v[i] ? a.v[i] : b.v[i])
-RF_V16_EACH(rf_v16_fma, (rf_v16 a, rf_v16 b, rf_v16 c), fmaf(a.v[i], b.v[i], c.v[i]))
-RF_V16_EACH(rf_v16_fnma, (rf_v16 a, rf_v16 b, rf_v16 c), fmaf(-a.v[i], b.v[i], c.v[i]))
-RF_V16_EACH(rf_v16_sqrt, (rf_v16 a), sqrtf(a.v[i]))
-RF_V16_EACH(rf_v16_abs, (rf_v16 a), fabsf(a.v[i]))
-RF_V16_EACH(rf_v16_neg, (rf_v16 a), -a.v[i])
-RF_V16_EACH(rf_v16_copysign, (rf_v16 a, rf_v16 sign), copysignf(a.v[i], sign.v[i]))
-RF_V16_EACH(rf_v16_select, (rf_m16 m, rf_v16 yes, rf_v16 no), m.v[i] ? yes.v[i] : no.v[i])
-RF_V16_EACH(rf_v16_load_bf16, (const rf_bf16 *p), rf_bf16_to_f32(p[i]))
-RF_V16_EACH(rf_v16_load_n, (const float *p, int n), i < n ? p[i] : 0.0f)
-RF_V16_EACH(rf_v16_load_bf16_n, (const rf_bf16 *p, int n), i < n ? rf_bf16_to_f32(p[i]) : 0.0f)
+RF_V16_EACH(rf_v16, rf_v16_zero, (void), ((rf_v4){0})) /* rf_v16_zero(void): r.v[i] = {0} for all four vectors */
+RF_V16_EACH(rf_v16, rf_v16_set1, (float x), ((rf_v4){x, x, x, x}))
+RF_V16_EACH(rf_v16, rf_v16_add, (rf_v16 a, rf_v16 b), a.v[i] + b.v[i])
+RF_V16_EACH(rf_v16, rf_v16_sub, (rf_v16 a, rf_v16 b), a.v[i] - b.v[i])
+RF_V16_EACH(rf_v16, rf_v16_mul, (rf_v16 a, rf_v16 b), a.v[i] * b.v[i])
+RF_V16_EACH(rf_v16, rf_v16_div, (rf_v16 a, rf_v16 b), a.v[i] / b.v[i])
+RF_V16_EACH(rf_v16, rf_v16_min, (rf_v16 a, rf_v16 b), rf_v4_select(a.v[i] < b.v[i], a.v[i], b.v[i]))
+RF_V16_EACH(rf_v16, rf_v16_max, (rf_v16 a, rf_v16 b), rf_v4_select(a.v[i] > b.v[i], a.v[i], b.v[i]))
+RF_V16_EACH(rf_v16, rf_v16_abs, (rf_v16 a), (rf_v4)((rf_m4)a.v[i] & ~RF_V4_SIGN))
+RF_V16_EACH(rf_v16, rf_v16_neg, (rf_v16 a), (rf_v4)((rf_m4)a.v[i] ^ RF_V4_SIGN))
+RF_V16_EACH(rf_v16, rf_v16_copysign, (rf_v16 a, rf_v16 sign), (rf_v4)(((rf_m4)a.v[i] & ~RF_V4_SIGN) | ((rf_m4)sign.v[i] & RF_V4_SIGN)))
+RF_V16_EACH(rf_v16, rf_v16_select, (rf_m16 m, rf_v16 yes, rf_v16 no), rf_v4_select(m.v[i], yes.v[i], no.v[i]))
+RF_V16_EACH(rf_m16, rf_v16_lt, (rf_v16 a, rf_v16 b), a.v[i] < b.v[i])
+RF_V16_EACH(rf_m16, rf_v16_le, (rf_v16 a, rf_v16 b), a.v[i] <= b.v[i])
+RF_V16_EACH(rf_m16, rf_v16_eq, (rf_v16 a, rf_v16 b), a.v[i] == b.v[i])
+RF_V16_EACH(rf_m16, rf_m16_and, (rf_m16 a, rf_m16 b), a.v[i] & b.v[i])
+RF_V16_EACH(rf_m16, rf_m16_first, (int n), ((rf_m4){4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3} < (rf_m4){n, n, n, n}))
+RF_V16_EACH(rf_m16, rf_v16_bit, (rf_v16 x, int bit), (((rf_m4)x.v[i] >> bit) & 1) != 0)
+RF_V16_EACH(rf_v16, rf_v16_scale_by, (rf_v16 p, rf_v16 t), (rf_v4)((rf_m4)p.v[i] + ((rf_m4)t.v[i] << 23)))
 #undef RF_V16_EACH
-RF_INLINE void rf_v16_store(float *p, rf_v16 x) { memcpy(p, x.v, sizeof x.v); }
-RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) { memcpy(p, x.v, (size_t)n * sizeof *p); }
-RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
-  for (int i = 0; i < n; i++) p[i] = rf_f32_to_bf16(x.v[i]);
+
+RF_INLINE rf_v16 rf_v16_load_n(const float *p, int n) {
+  rf_v16 r = rf_v16_zero();
+  memcpy(&r, p, (size_t)n * sizeof *p);
+  return r;
 }
+RF_INLINE rf_v16 rf_v16_load(const float *p) { return rf_v16_load_n(p, RF_LANES); }
+RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) { memcpy(p, &x, (size_t)n * sizeof *p); }
+RF_INLINE void rf_v16_store(float *p, rf_v16 x) { rf_v16_store_n(p, x, RF_LANES); }
+
+/* Lane by lane, and called: where a fused multiply-add is a function call, inlining sixteen of them per operation only costs size. */
+#define RF_CALLED static __attribute__((noinline, unused))
+RF_CALLED rf_v16 rf_v16_fma(rf_v16 a, rf_v16 b, rf_v16 c) {
+  for (int i = 0; i < RF_LANES; i++) c.v[i / 4][i % 4] = fmaf(a.v[i / 4][i % 4], b.v[i / 4][i % 4], c.v[i / 4][i % 4]);
+  return c;
+}
+RF_CALLED rf_v16 rf_v16_sqrt(rf_v16 a) {
+  for (int i = 0; i < RF_LANES; i++) a.v[i / 4][i % 4] = sqrtf(a.v[i / 4][i % 4]);
+  return a;
+}
+RF_CALLED rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) {
+  rf_v16 r = rf_v16_zero();
+  for (int i = 0; i < n; i++) r.v[i / 4][i % 4] = rf_bf16_to_f32(p[i]);
+  return r;
+}
+RF_CALLED void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
+  for (int i = 0; i < n; i++) p[i] = rf_f32_to_bf16(x.v[i / 4][i % 4]);
+}
+#undef RF_CALLED
+RF_INLINE rf_v16 rf_v16_fnma(rf_v16 a, rf_v16 b, rf_v16 c) { return rf_v16_fma(rf_v16_neg(a), b, c); }
+RF_INLINE rf_v16 rf_v16_load_bf16(const rf_bf16 *p) { return rf_v16_load_bf16_n(p, RF_LANES); }
 RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) { rf_v16_store_bf16_n(p, x, RF_LANES); }
-#define RF_V16_COMPARE(name, parameters, expression) \
-  RF_INLINE rf_m16 name parameters { \
-    rf_m16 r; \
-    for (int i = 0; i < RF_LANES; i++) r.v[i] = (expression) ? 0xffffffffu : 0u; \
-    return r; \
-  }
-RF_V16_COMPARE(rf_v16_lt, (rf_v16 a, rf_v16 b), a.v[i] < b.v[i]) /* rf_v16_lt(a, b): r.v[i] = a.v[i] < b.v[i] ? ~0 : 0 */
-RF_V16_COMPARE(rf_v16_le, (rf_v16 a, rf_v16 b), a.v[i] <= b.v[i])
-RF_V16_COMPARE(rf_v16_eq, (rf_v16 a, rf_v16 b), a.v[i] == b.v[i])
-RF_V16_COMPARE(rf_m16_and, (rf_m16 a, rf_m16 b), a.v[i] & b.v[i])
-RF_V16_COMPARE(rf_m16_first, (int n), i < n)
-#undef RF_V16_COMPARE
-RF_INLINE uint32_t rf_m16_bits(rf_m16 m) {
-  uint32_t bits = 0;
-  for (int i = 0; i < RF_LANES; i++) bits |= (m.v[i] & 1u) << i;
-  return bits;
-}
-RF_INLINE rf_v16 rf_v16_scale_by(rf_v16 p, rf_v16 t) {
-  uint32_t a[RF_LANES], b[RF_LANES];
-  memcpy(a, p.v, sizeof a);
-  memcpy(b, t.v, sizeof b);
-  for (int i = 0; i < RF_LANES; i++) a[i] += b[i] << 23;
-  memcpy(p.v, a, sizeof a);
-  return p;
-}
+/* x = m 2^k with m in [sqrt(1/2), sqrt(2)), for normal positive x; returns k. */
 RF_INLINE rf_v16 rf_v16_split(rf_v16 x, rf_v16 *m) {
-  uint32_t bits[RF_LANES];
   rf_v16 k;
-  memcpy(bits, x.v, sizeof bits);
-  for (int i = 0; i < RF_LANES; i++) {
-    int32_t e = (int32_t)(bits[i] - 0x3f3504f3u) >> 23; /* arithmetic shift, as gcc and clang define it */
-    bits[i] -= (uint32_t)e << 23;
-    k.v[i] = (float)e;
+  for (int i = 0; i < 4; i++) {
+    rf_m4 bits = (rf_m4)x.v[i], e = (bits - 0x3f3504f3) >> 23; /* arithmetic shift, as gcc and clang define it */
+    m->v[i] = (rf_v4)(bits - (e << 23));
+    k.v[i] = __builtin_convertvector(e, rf_v4);
   }
-  memcpy(m->v, bits, sizeof bits);
   return k;
 }
-RF_INLINE float rf_v16_fold_sum(rf_v16 v) {
-  for (int width = RF_LANES / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; i++) v.v[i] += v.v[i + width];
-  }
-  return v.v[0];
+RF_INLINE uint32_t rf_m16_bits(rf_m16 m) {
+  uint32_t bits = 0;
+  for (int i = 0; i < RF_LANES; i++) bits |= ((uint32_t)m.v[i / 4][i % 4] & 1u) << i;
+  return bits;
 }
+RF_INLINE float rf_v16_fold_sum(rf_v16 v) {
+  rf_v4 q = (v.v[0] + v.v[2]) + (v.v[1] + v.v[3]);
+  return (q[0] + q[2]) + (q[1] + q[3]);
+}
+RF_INLINE float rf_v16_larger(float a, float b) { return a > b ? a : b; }
 RF_INLINE float rf_v16_fold_max(rf_v16 v) {
-  for (int width = RF_LANES / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; i++) v.v[i] = v.v[i] > v.v[i + width] ? v.v[i] : v.v[i + width];
-  }
-  return v.v[0];
+  rf_v4 a = rf_v4_select(v.v[0] > v.v[2], v.v[0], v.v[2]), b = rf_v4_select(v.v[1] > v.v[3], v.v[1], v.v[3]);
+  rf_v4 q = rf_v4_select(a > b, a, b);
+  return rf_v16_larger(rf_v16_larger(q[0], q[2]), rf_v16_larger(q[1], q[3]));
 }
 
 #endif
@@ -422,6 +435,29 @@ RF_INLINE rf_v16 rf_v16_gelu_tanh_grad(rf_v16 u) {
   rf_v16 b = rf_v16_max(rf_v16_min(u, RF_C(30.0f)), RF_C(-30.0f));
   rf_v16 slope = rf_v16_fma(rf_v16_mul(b, b), RF_C(6.0f * 0.7978845608f * 0.044715f), RF_C(2.0f * 0.7978845608f));
   return rf_v16_fma(rf_v16_mul(b, slope), rf_v16_mul(s, mirror), s);
+}
+
+/* sin and *cosine of the angle high + low, |low| far below |high| < 1e5: absolute error 1e-7. The angle comes in two parts because the
+ * rounding of position times frequency to one f32 would cost 1e-4 at position 4096. */
+RF_INLINE rf_v16 rf_v16_sincos(rf_v16 high, rf_v16 low, rf_v16 *cosine) {
+  rf_v16 t = rf_v16_fma(high, RF_C(0x1.45f306p-1f), RF_C(12582912.0f)); /* quarter turns, as in rf_v16_exp */
+  rf_v16 k = rf_v16_sub(t, RF_C(12582912.0f));
+  rf_v16 r = rf_v16_fnma(k, RF_C(0x1.921fb6p+0f), high); /* pi/2 in three parts */
+  r = rf_v16_fnma(k, RF_C(-0x1.777a5cp-25f), r);
+  r = rf_v16_fnma(k, RF_C(-0x1.ee59dap-50f), r);
+  r = rf_v16_add(r, low);
+  rf_v16 r2 = rf_v16_mul(r, r);
+  rf_v16 s = rf_v16_fma(RF_C(0x1.6cd838p-19f), r2, RF_C(-0x1.a00f9ep-13f));
+  s = rf_v16_fma(s, r2, RF_C(0x1.111108p-7f));
+  s = rf_v16_fma(s, r2, RF_C(-0x1.555556p-3f));
+  s = rf_v16_fma(rf_v16_mul(s, r2), r, r);
+  rf_v16 c = rf_v16_fma(RF_C(0x1.9a020ap-16f), r2, RF_C(-0x1.6c0c8ap-10f));
+  c = rf_v16_fma(c, r2, RF_C(0x1.55554ap-5f));
+  c = rf_v16_fma(rf_v16_mul(r2, r2), c, rf_v16_fnma(RF_C(0.5f), r2, RF_C(1.0f)));
+  rf_m16 odd = rf_v16_bit(t, 0); /* sin: s, c, -s, -c and cos: c, -s, -c, s in quadrants 0, 1, 2, 3 */
+  rf_v16 sine = rf_v16_select(odd, c, s), turned = rf_v16_select(odd, s, c);
+  *cosine = rf_v16_select(rf_v16_bit(rf_v16_add(t, RF_C(1.0f)), 1), rf_v16_neg(turned), turned);
+  return rf_v16_select(rf_v16_bit(t, 1), rf_v16_neg(sine), sine);
 }
 
 #undef RF_C

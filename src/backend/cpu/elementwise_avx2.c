@@ -1,0 +1,15 @@
+/* elementwise_avx2.c - the norms, activations, tables and optimizer of the CPU backend, compiled for avx2. */
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/dropout.h"
+#include "backend/cpu/simd.h"
+
+#include "backend/cpu/norm_body.h"
+
+#include "backend/cpu/elementwise_body.h"
+#include "backend/cpu/embed_body.h"
+#include "backend/cpu/optimizer_body.h"
+
+#define RF_TABLE RF_CPU_ELEMENTWISE_AVX2
+#define RF_TABLE_ISA RF_ISA_AVX2
+#define RF_TABLE_SUFFIX "avx2"
+#include "backend/cpu/elementwise_table.h"

@@ -1,0 +1,15 @@
+/* elementwise_base.c - the norms, activations, tables and optimizer of the CPU backend, compiled for base. */
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/dropout.h"
+#include "backend/cpu/simd.h"
+
+#include "backend/cpu/norm_body.h"
+
+#include "backend/cpu/elementwise_body.h"
+#include "backend/cpu/embed_body.h"
+#include "backend/cpu/optimizer_body.h"
+
+#define RF_TABLE RF_CPU_ELEMENTWISE_BASE
+#define RF_TABLE_ISA RF_ISA_BASE
+#define RF_TABLE_SUFFIX "base"
+#include "backend/cpu/elementwise_table.h"

@@ -1,0 +1,164 @@
+/* elementwise_body.h - ops that touch each element once: activations, residual additions, dropout, rope. Included once per ISA
+ * (elementwise_*.c). Every value is computed in f32 and rounded once, when it is stored. */
+
+RF_INLINE int64_t elements_used(const rf_call *call, int slot) {
+  int64_t per_row = 1;
+  for (int axis = 1; axis < rf_in(call, slot)->rank; axis++) per_row *= rf_in(call, slot)->shape[axis];
+  return rf_rows_used(call, slot) * per_row;
+}
+/* Shares are cut at multiples of 64 elements, so that no two threads write one cache line. */
+enum { RF_ELEMENT_GRAIN = 64 };
+/* `f` with the dtype as a constant, so that loads and stores are chosen at compile time. */
+#define RF_FOR_DTYPE(f, dtype, ...) \
+  do { \
+    if ((dtype) == RF_F32) f(__VA_ARGS__, RF_F32); \
+    else f(__VA_ARGS__, RF_BF16); \
+  } while (0)
+
+RF_INLINE void gelu_elements(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
+  for (int64_t i = begin; i < end; i += RF_LANES) {
+    int n = piece(end, i);
+    put(call->out[0], dtype, i, rf_v16_gelu_tanh(get(call->in[0], dtype, i, n)), n);
+  }
+}
+static void gelu_range(const rf_call *call, int64_t begin, int64_t end) { RF_FOR_DTYPE(gelu_elements, rf_in(call, 0)->dtype, call, begin, end); }
+static void gelu_run(const rf_call *call) { rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 8, gelu_range); }
+
+RF_INLINE void gelu_bwd_elements(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
+  for (int64_t i = begin; i < end; i += RF_LANES) {
+    int n = piece(end, i);
+    rf_v16 slope = rf_v16_gelu_tanh_grad(get(call->in[0], dtype, i, n));
+    put(call->out[0], dtype, i, rf_v16_mul(get(call->in[1], dtype, i, n), slope), n);
+  }
+}
+static void gelu_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
+  RF_FOR_DTYPE(gelu_bwd_elements, rf_in(call, 0)->dtype, call, begin, end);
+}
+static void gelu_bwd_run(const rf_call *call) { rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 12, gelu_bwd_range); }
+
+/* gate_up (n, 2F), gate first -> h (n, F) = silu(gate) up. */
+RF_INLINE void swiglu_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
+  int64_t ff = rf_in(call, 0)->shape[1] / 2;
+  for (int64_t r = begin; r < end; r++) {
+    const void *gate = at_row(call->in[0], dtype, r, 2 * ff), *up = at_row(gate, dtype, 1, ff);
+    void *h = (void *)at_row(call->out[0], dtype, r, ff);
+    for (int64_t i = 0; i < ff; i += RF_LANES) {
+      int n = piece(ff, i);
+      put(h, dtype, i, rf_v16_mul(rf_v16_silu(get(gate, dtype, i, n)), get(up, dtype, i, n)), n);
+    }
+  }
+}
+static void swiglu_range(const rf_call *call, int64_t begin, int64_t end) { RF_FOR_DTYPE(swiglu_rows, rf_in(call, 0)->dtype, call, begin, end); }
+static void swiglu_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 6 * rf_in(call, 0)->shape[1], swiglu_range); }
+
+/* dgate = dh up silu'(gate), dup = dh silu(gate). */
+RF_INLINE void swiglu_bwd_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
+  int64_t ff = rf_in(call, 0)->shape[1] / 2;
+  for (int64_t r = begin; r < end; r++) {
+    const void *gate = at_row(call->in[0], dtype, r, 2 * ff), *up = at_row(gate, dtype, 1, ff), *dh = at_row(call->in[1], dtype, r, ff);
+    void *dgate = (void *)at_row(call->out[0], dtype, r, 2 * ff), *dup = (void *)at_row(dgate, dtype, 1, ff);
+    for (int64_t i = 0; i < ff; i += RF_LANES) {
+      int n = piece(ff, i);
+      rf_v16 a = get(gate, dtype, i, n), b = get(up, dtype, i, n), d = get(dh, dtype, i, n);
+      rf_v16 mirror, s = rf_v16_sigmoid_pair(a, &mirror), slope = rf_v16_fma(rf_v16_mul(a, s), mirror, s);
+      put(dgate, dtype, i, rf_v16_mul(rf_v16_mul(d, b), slope), n);
+      put(dup, dtype, i, rf_v16_mul(d, rf_v16_mul(a, s)), n);
+    }
+  }
+}
+static void swiglu_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
+  RF_FOR_DTYPE(swiglu_bwd_rows, rf_in(call, 0)->dtype, call, begin, end);
+}
+static void swiglu_bwd_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 10 * rf_in(call, 0)->shape[1], swiglu_bwd_range); }
+
+RF_INLINE void add_elements(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
+  for (int64_t i = begin; i < end; i += RF_LANES) {
+    int n = piece(end, i);
+    put(call->out[0], dtype, i, rf_v16_add(get(call->in[0], dtype, i, n), get(call->in[1], dtype, i, n)), n);
+  }
+}
+static void add_range(const rf_call *call, int64_t begin, int64_t end) { RF_FOR_DTYPE(add_elements, rf_in(call, 0)->dtype, call, begin, end); }
+static void add_run(const rf_call *call) { rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 12, add_range); }
+
+/* ---- dropout: drawn again wherever it is needed, never stored ------------------------------------------------------ */
+
+RF_INLINE void add_dropout_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
+  rf_dropout drop = rf_dropout_of(call);
+  int64_t width = rf_in(call, 0)->shape[1];
+  for (int64_t r = begin; r < end; r++) {
+    const void *x = at_row(call->in[0], dtype, r, width), *h = at_row(call->in[1], dtype, r, width);
+    void *y = (void *)at_row(call->out[0], dtype, r, width);
+    for (int64_t i = 0; i < width; i += RF_LANES) {
+      int n = piece(width, i);
+      rf_v16 kept = rf_dropout_apply(&drop, get(h, dtype, i, n), call->run->first_token + r, i);
+      put(y, dtype, i, rf_v16_add(get(x, dtype, i, n), kept), n);
+    }
+  }
+}
+static void add_dropout_range(const rf_call *call, int64_t begin, int64_t end) {
+  RF_FOR_DTYPE(add_dropout_rows, rf_in(call, 0)->dtype, call, begin, end);
+}
+static void add_dropout_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 12 * rf_in(call, 0)->shape[1], add_dropout_range); }
+
+RF_INLINE void dropout_bwd_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
+  rf_dropout drop = rf_dropout_of(call);
+  int64_t width = rf_in(call, 0)->shape[1];
+  for (int64_t r = begin; r < end; r++) {
+    const void *dy = at_row(call->in[0], dtype, r, width);
+    void *dh = (void *)at_row(call->out[0], dtype, r, width);
+    for (int64_t i = 0; i < width; i += RF_LANES) {
+      int n = piece(width, i);
+      put(dh, dtype, i, rf_dropout_apply(&drop, get(dy, dtype, i, n), call->run->first_token + r, i), n);
+    }
+  }
+}
+static void dropout_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
+  RF_FOR_DTYPE(dropout_bwd_rows, rf_in(call, 0)->dtype, call, begin, end);
+}
+static void dropout_bwd_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 8 * rf_in(call, 0)->shape[1], dropout_bwd_range); }
+
+/* ---- rope ---------------------------------------------------------------------------------------------------------- */
+
+enum { RF_ROPE_PAIRS = 512 }; /* H / 2 at most */
+
+/* qkv (n, (N+2K) H): the pairs (i, i + H/2) of the q and k heads turn by position theta^(-2i/H); the v heads are copied. */
+RF_INLINE void rope_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
+  const rf_attr *attr = &call->op->attr;
+  const int32_t *positions = call->in[1];
+  int64_t width = rf_in(call, 0)->shape[1], half = attr->head_dim / 2, turned = attr->heads + attr->kv_heads;
+  float high[RF_ROPE_PAIRS], low[RF_ROPE_PAIRS], cosine[RF_ROPE_PAIRS], sine[RF_ROPE_PAIRS];
+  for (int64_t i = 0; i < half; i++) {
+    double frequency = pow((double)attr->theta, -2.0 * (double)i / (double)attr->head_dim);
+    high[i] = (float)frequency;
+    low[i] = (float)(frequency - (double)high[i]);
+  }
+  int64_t known = -1; /* position that cosine and sine hold */
+  for (int64_t r = begin; r < end; r++) {
+    const void *x = at_row(call->in[0], dtype, r, width);
+    void *y = (void *)at_row(call->out[0], dtype, r, width);
+    if (positions[r] != known) {
+      known = positions[r];
+      for (int64_t i = 0; i < half; i += RF_LANES) {
+        int n = piece(half, i);
+        rf_v16 position = rf_v16_set1((float)known), f = rf_v16_load_n(high + i, n), angle = rf_v16_mul(position, f);
+        rf_v16 rest = rf_v16_fma(position, rf_v16_load_n(low + i, n), rf_v16_fma(position, f, rf_v16_neg(angle)));
+        rf_v16 c, s = rf_v16_sincos(angle, rest, &c);
+        rf_v16_store_n(cosine + i, c, n);
+        rf_v16_store_n(sine + i, attr->inverse ? rf_v16_neg(s) : s, n);
+      }
+    }
+    for (int64_t h = 0; h < turned; h++) {
+      int64_t base = h * attr->head_dim;
+      for (int64_t i = 0; i < half; i += RF_LANES) {
+        int n = piece(half, i);
+        rf_v16 a = get(x, dtype, base + i, n), b = get(x, dtype, base + half + i, n), c = get(cosine, RF_F32, i, n), s = get(sine, RF_F32, i, n);
+        put(y, dtype, base + i, rf_v16_fnma(b, s, rf_v16_mul(a, c)), n);
+        put(y, dtype, base + half + i, rf_v16_fma(a, s, rf_v16_mul(b, c)), n);
+      }
+    }
+    int64_t rest = turned * attr->head_dim;
+    if (x != y) memcpy((char *)y + rest * (dtype == RF_BF16 ? 2 : 4), at_row(x, dtype, 1, rest), (size_t)(width - rest) * (dtype == RF_BF16 ? 2 : 4));
+  }
+}
+static void rope_range(const rf_call *call, int64_t begin, int64_t end) { RF_FOR_DTYPE(rope_rows, rf_in(call, 0)->dtype, call, begin, end); }
+static void rope_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 8 * rf_in(call, 0)->shape[1], rope_range); }

@@ -1,0 +1,48 @@
+/* elementwise_table.h - which ops and dtypes the kernels of the *_body.h files take, and their rows for one ISA. Included once per ISA:
+ * RF_TABLE is the table's name, RF_TABLE_ISA its level, RF_TABLE_SUFFIX the end of its kernels' names. */
+
+static bool is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
+static rf_dtype dtype_in(const rf_graph *graph, const rf_op *op, int slot) { return graph->tensor[op->input[slot]].dtype; }
+
+static bool accepts_activations(const rf_graph *graph, const rf_op *op) { return is_activation(dtype_in(graph, op, 0)); }
+static bool accepts_f32(const rf_graph *graph, const rf_op *op) { return dtype_in(graph, op, 0) == RF_F32; }
+/* f32 beside f32, bf16 beside bf16, or bf16 activations beside f32 parameters. */
+static bool accepts_pair(rf_dtype activation, rf_dtype parameter) {
+  return is_activation(activation) && is_activation(parameter) && !(activation == RF_F32 && parameter == RF_BF16);
+}
+static bool accepts_norm(const rf_graph *graph, const rf_op *op) { return accepts_pair(dtype_in(graph, op, 0), dtype_in(graph, op, 1)); }
+static bool accepts_layernorm(const rf_graph *graph, const rf_op *op) {
+  return accepts_norm(graph, op) && dtype_in(graph, op, 2) == dtype_in(graph, op, 1);
+}
+static bool accepts_embed(const rf_graph *graph, const rf_op *op) {
+  return accepts_pair(graph->tensor[op->output[0]].dtype, dtype_in(graph, op, 2));
+}
+static bool accepts_embed_bwd(const rf_graph *graph, const rf_op *op) { return is_activation(dtype_in(graph, op, 2)); }
+static bool accepts_rope(const rf_graph *graph, const rf_op *op) {
+  return accepts_activations(graph, op) && op->attr.head_dim % 2 == 0 && op->attr.head_dim <= 2 * RF_ROPE_PAIRS;
+}
+
+/* RF_ROW(gelu, accepts, NULL) = {"gelu", "gelu_avx2", RF_ISA_AVX2, accepts, NULL, gelu_run} */
+#define RF_ROW(op, accepts, workspace) {#op, #op "_" RF_TABLE_SUFFIX, RF_TABLE_ISA, accepts, workspace, op##_run}
+const rf_kernel RF_TABLE[] = {
+    RF_ROW(embed, accepts_embed, NULL),
+    RF_ROW(embed_bwd, accepts_embed_bwd, NULL),
+    RF_ROW(layernorm, accepts_layernorm, NULL),
+    RF_ROW(layernorm_bwd, accepts_norm, NULL),
+    RF_ROW(rmsnorm, accepts_norm, NULL),
+    RF_ROW(rmsnorm_bwd, accepts_norm, NULL),
+    RF_ROW(rope, accepts_rope, NULL),
+    RF_ROW(gelu, accepts_activations, NULL),
+    RF_ROW(gelu_bwd, accepts_activations, NULL),
+    RF_ROW(swiglu, accepts_activations, NULL),
+    RF_ROW(swiglu_bwd, accepts_activations, NULL),
+    RF_ROW(add, accepts_activations, NULL),
+    RF_ROW(add_dropout, accepts_activations, NULL),
+    RF_ROW(dropout_bwd, accepts_activations, NULL),
+    RF_ROW(loss_sum, accepts_f32, NULL),
+    RF_ROW(norm_sq, accepts_f32, norm_sq_workspace),
+    RF_ROW(clip, NULL, NULL),
+    RF_ROW(adamw, accepts_f32, NULL),
+    {NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
+};
+#undef RF_ROW

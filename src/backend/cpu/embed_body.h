@@ -1,0 +1,71 @@
+/* embed_body.h - token and position tables: looked up, and their gradients added up; and the sum of the losses. Included once per ISA
+ * (elementwise_*.c). */
+
+RF_INLINE void embed_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype, rf_dtype table_dtype, bool positional) {
+  const int32_t *tokens = call->in[0], *positions = call->in[1];
+  int64_t width = rf_in(call, 2)->shape[1];
+  for (int64_t r = begin; r < end; r++) {
+    const void *token = at_row(call->in[2], table_dtype, tokens[r], width);
+    const void *position = positional ? at_row(call->in[3], table_dtype, positions[r], width) : NULL;
+    void *x = (void *)at_row(call->out[0], dtype, r, width);
+    for (int64_t i = 0; i < width; i += RF_LANES) {
+      int n = piece(width, i);
+      rf_v16 v = get(token, table_dtype, i, n);
+      put(x, dtype, i, positional ? rf_v16_add(v, get(position, table_dtype, i, n)) : v, n);
+    }
+  }
+}
+static void embed_range(const rf_call *call, int64_t begin, int64_t end) {
+  rf_dtype dtype = rf_out(call, 0)->dtype, table_dtype = rf_in(call, 2)->dtype;
+  if (call->in[3]) RF_BY_DTYPE(embed_rows, dtype, table_dtype, true, call, begin, end);
+  else RF_BY_DTYPE(embed_rows, dtype, table_dtype, false, call, begin, end);
+}
+static void embed_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 12 * rf_in(call, 2)->shape[1], embed_range); }
+
+/* Adds dx (n, D) into the rows of `table` that `index` names, channels [from, to): rows of dx ascending. */
+RF_INLINE void scatter_add(const rf_call *call, float *table, const int32_t *index, int64_t from, int64_t to, rf_dtype dtype) {
+  int64_t width = rf_in(call, 2)->shape[1], rows = rf_rows_used(call, 0);
+  for (int64_t r = 0; r < rows; r++) {
+    const void *dx = at_row(call->in[2], dtype, r, width);
+    float *row = table + index[r] * width;
+    for (int64_t i = from; i < to; i += RF_LANES) {
+      int n = piece(to, i);
+      put(row, RF_F32, i, rf_v16_add(get(row, RF_F32, i, n), get(dx, dtype, i, n)), n);
+    }
+  }
+}
+/* Threads split the channels, so each table element is one chain over the tokens in their order. */
+static void embed_bwd_columns(const rf_call *call, int64_t from, int64_t to) {
+  for (int slot = 0; slot < 2; slot++) {
+    if (call->out[slot]) RF_FOR_DTYPE(scatter_add, rf_in(call, 2)->dtype, call, call->out[slot], call->in[slot], from, to);
+  }
+}
+static void embed_bwd_zero(const rf_call *call, int64_t begin, int64_t end) { memset((char *)call->out[0] + begin, 0, (size_t)(end - begin)); }
+static void embed_bwd_run(const rf_call *call) {
+  for (int slot = 0; slot < 2; slot++) {
+    if (!call->out[slot] || rf_accumulates(call, slot)) continue;
+    rf_call one = *call;
+    one.out[0] = call->out[slot];
+    rf_split(&one, rf_out(call, slot)->shape[0] * rf_out(call, slot)->shape[1] * 4, 4096, 1, embed_bwd_zero);
+  }
+  rf_split(call, rf_in(call, 2)->shape[1], RF_LANES, 12 * rf_rows_used(call, 0), embed_bwd_columns);
+}
+
+/* nll, argmax, labels (n) -> metrics f64 (4) {sum of nll, valid tokens, correct tokens, 0}: one chain in double, a few KiB of input. */
+static void loss_sum_run(const rf_call *call) {
+  const float *nll = call->in[0];
+  const int32_t *argmax = call->in[1], *labels = call->in[2];
+  double *metrics = call->out[0];
+  if (!rf_accumulates(call, 0)) memset(metrics, 0, 4 * sizeof *metrics);
+  int64_t rows = rf_rows_used(call, 0), valid = 0, correct = 0;
+  double sum = metrics[0];
+  for (int64_t r = 0; r < rows; r++) {
+    if (labels[r] < 0) continue;
+    sum += (double)nll[r];
+    valid++;
+    correct += argmax[r] == labels[r];
+  }
+  metrics[0] = sum;
+  metrics[1] += (double)valid;
+  metrics[2] += (double)correct;
+}

@@ -1,0 +1,30 @@
+/* isa.c - what this CPU can do, by cpuid: also asks whether the system saves the wide registers. */
+#include "backend/backend.h"
+
+static rf_isa detect(void) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return RF_ISA_BASE;
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") ||
+      !__builtin_cpu_supports("avx512vl"))
+    return RF_ISA_AVX2;
+  return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") ? RF_ISA_AVX512BF16 : RF_ISA_AVX512;
+#else
+  return RF_ISA_BASE;
+#endif
+}
+
+rf_isa rf_isa_detect(void) {
+  static int known = -1; /* every thread would find the same */
+  int isa = __atomic_load_n(&known, __ATOMIC_RELAXED);
+  if (isa < 0) {
+    isa = (int)detect();
+    __atomic_store_n(&known, isa, __ATOMIC_RELAXED);
+  }
+  return (rf_isa)isa;
+}
+
+const char *rf_isa_name(rf_isa isa) {
+  static const char *const names[RF_ISAS] = {"base", "avx2", "avx512", "avx512bf16"};
+  return (unsigned)isa < RF_ISAS ? names[isa] : "unknown";
+}

@@ -1,0 +1,153 @@
+/* norm_body.h - LayerNorm and RMSNorm, forward and backward. Included once per ISA (elementwise_*.c).
+ *
+ * Sums over a row's D channels: sixteen lane sums (lane = channel mod 16, ascending), then the tree of rf_v16_fold_sum.
+ * Sums over tokens (dgain, dbias): one f32 chain of plain additions per channel, rows ascending, threads split the channels. */
+
+/* A row of D channels cut into sixteens; the last piece may be shorter, its missing lanes read as 0. */
+RF_INLINE int piece(int64_t width, int64_t i) { return width - i < RF_LANES ? (int)(width - i) : RF_LANES; }
+RF_INLINE rf_v16 get(const void *p, rf_dtype dtype, int64_t i, int n) {
+  return n == RF_LANES ? rf_v16_get(p, dtype, i) : rf_v16_get_n(p, dtype, i, n);
+}
+RF_INLINE void put(void *p, rf_dtype dtype, int64_t i, rf_v16 x, int n) {
+  if (n == RF_LANES) rf_v16_put(p, dtype, i, x);
+  else rf_v16_put_n(p, dtype, i, x, n);
+}
+RF_INLINE const char *at_row(const void *p, rf_dtype dtype, int64_t row, int64_t width) {
+  return (const char *)p + row * width * (dtype == RF_BF16 ? 2 : 4);
+}
+RF_INLINE rf_v16 keep_first(rf_v16 x, int n) { return n == RF_LANES ? x : rf_v16_select(rf_m16_first(n), x, rf_v16_zero()); }
+
+/* Statistics of a row: LayerNorm keeps {mean, rstd}, RMSNorm {rstd}. */
+RF_INLINE void norm_row(const void *x, const void *gain, const void *bias, void *y, float *stats, int64_t width, float eps, rf_dtype dtype,
+                        rf_dtype gain_dtype, bool centre) {
+  rf_v16 sum = rf_v16_zero(), mean = rf_v16_zero();
+  if (centre) {
+    for (int64_t i = 0; i < width; i += RF_LANES) sum = rf_v16_add(sum, get(x, dtype, i, piece(width, i)));
+    stats[0] = rf_v16_fold_sum(sum) / (float)width;
+    mean = rf_v16_set1(stats[0]);
+    sum = rf_v16_zero();
+  }
+  for (int64_t i = 0; i < width; i += RF_LANES) {
+    int n = piece(width, i);
+    rf_v16 d = keep_first(rf_v16_sub(get(x, dtype, i, n), mean), n);
+    sum = rf_v16_add(sum, rf_v16_mul(d, d));
+  }
+  float rstd = 1.0f / sqrtf(rf_v16_fold_sum(sum) / (float)width + eps);
+  stats[centre ? 1 : 0] = rstd;
+  for (int64_t i = 0; i < width; i += RF_LANES) {
+    int n = piece(width, i);
+    rf_v16 unit = rf_v16_mul(rf_v16_sub(get(x, dtype, i, n), mean), rf_v16_set1(rstd)), g = get(gain, gain_dtype, i, n);
+    put(y, dtype, i, centre ? rf_v16_fma(unit, g, get(bias, gain_dtype, i, n)) : rf_v16_mul(unit, g), n);
+  }
+}
+
+RF_INLINE void norm_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype, rf_dtype gain_dtype, bool centre) {
+  int64_t width = rf_in(call, 0)->shape[1];
+  for (int64_t r = begin; r < end; r++) {
+    float *stats = (float *)call->out[1] + r * (centre ? 2 : 1);
+    norm_row(at_row(call->in[0], dtype, r, width), call->in[1], centre ? call->in[2] : NULL, (void *)at_row(call->out[0], dtype, r, width), stats,
+             width, call->op->attr.eps, dtype, gain_dtype, centre);
+  }
+}
+/* Activations and gains are both f32, both bf16, or bf16 activations with f32 gains: RF_BY_DTYPE calls f(..., dtype, gain_dtype, last). */
+#define RF_BY_DTYPE(f, x, gain, last, ...) \
+  do { \
+    if ((x) == RF_F32) f(__VA_ARGS__, RF_F32, RF_F32, last); \
+    else if ((gain) == RF_BF16) f(__VA_ARGS__, RF_BF16, RF_BF16, last); \
+    else f(__VA_ARGS__, RF_BF16, RF_F32, last); \
+  } while (0)
+
+static void layernorm_range(const rf_call *call, int64_t begin, int64_t end) {
+  RF_BY_DTYPE(norm_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, true, call, begin, end);
+}
+static void rmsnorm_range(const rf_call *call, int64_t begin, int64_t end) {
+  RF_BY_DTYPE(norm_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, false, call, begin, end);
+}
+static void layernorm_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 4 * rf_in(call, 0)->shape[1], layernorm_range); }
+static void rmsnorm_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 4 * rf_in(call, 0)->shape[1], rmsnorm_range); }
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+typedef struct norm_gradient {
+  const void *x, *gain, *dy, *dres;
+  const float *stats;
+  void *dx;
+  float *dgain, *dbias; /* (D); NULL: not wanted */
+  int64_t width;
+} norm_gradient;
+
+/* dgain += dy unit(x), dbias += dy over rows [row, row_end), channels [from, to) (cut at sixteens): rows ascending. */
+RF_INLINE void norm_gain_rows(const norm_gradient *g, int64_t row, int64_t row_end, int64_t from, int64_t to, rf_dtype dtype, rf_dtype gain_dtype,
+                              bool centre) {
+  (void)gain_dtype;
+  for (int64_t r = row; r < row_end; r++) {
+    const void *x = at_row(g->x, dtype, r, g->width), *dy = at_row(g->dy, dtype, r, g->width);
+    rf_v16 mean = rf_v16_set1(centre ? g->stats[2 * r] : 0.0f), rstd = rf_v16_set1(centre ? g->stats[2 * r + 1] : g->stats[r]);
+    for (int64_t i = from; i < to; i += RF_LANES) {
+      int n = piece(to, i);
+      rf_v16 d = get(dy, dtype, i, n), unit = rf_v16_mul(rf_v16_sub(get(x, dtype, i, n), mean), rstd);
+      if (g->dgain) put(g->dgain, RF_F32, i, rf_v16_add(get(g->dgain, RF_F32, i, n), rf_v16_mul(d, unit)), n);
+      if (g->dbias) put(g->dbias, RF_F32, i, rf_v16_add(get(g->dbias, RF_F32, i, n), d), n);
+    }
+  }
+}
+
+/* dx = round(round(rstd (g - mean(g) - unit mean(g unit))) + dres), g = dy gain. RMSNorm has no mean(g) term. */
+RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end, rf_dtype dtype, rf_dtype gain_dtype, bool centre) {
+  int64_t width = g->width;
+  for (int64_t r = row; r < row_end; r++) {
+    const void *x = at_row(g->x, dtype, r, width), *dy = at_row(g->dy, dtype, r, width), *dres = g->dres ? at_row(g->dres, dtype, r, width) : NULL;
+    void *dx = (void *)at_row(g->dx, dtype, r, width);
+    rf_v16 mean = rf_v16_set1(centre ? g->stats[2 * r] : 0.0f), rstd = rf_v16_set1(centre ? g->stats[2 * r + 1] : g->stats[r]);
+    rf_v16 sum = rf_v16_zero(), dot = rf_v16_zero();
+    for (int64_t i = 0; i < width; i += RF_LANES) {
+      int n = piece(width, i);
+      rf_v16 d = rf_v16_mul(get(dy, dtype, i, n), get(g->gain, gain_dtype, i, n)); /* 0 in missing lanes */
+      rf_v16 unit = rf_v16_mul(rf_v16_sub(get(x, dtype, i, n), mean), rstd);
+      if (centre) sum = rf_v16_add(sum, d);
+      dot = rf_v16_add(dot, rf_v16_mul(d, unit));
+    }
+    rf_v16 mean_sum = rf_v16_set1(centre ? rf_v16_fold_sum(sum) / (float)width : 0.0f), mean_dot = rf_v16_set1(rf_v16_fold_sum(dot) / (float)width);
+    for (int64_t i = 0; i < width; i += RF_LANES) {
+      int n = piece(width, i);
+      rf_v16 d = rf_v16_mul(get(dy, dtype, i, n), get(g->gain, gain_dtype, i, n));
+      rf_v16 unit = rf_v16_mul(rf_v16_sub(get(x, dtype, i, n), mean), rstd);
+      if (centre) d = rf_v16_sub(d, mean_sum);
+      d = rf_v16_mul(rstd, rf_v16_fnma(unit, mean_dot, d));
+      if (dres) d = rf_v16_add(rf_v16_round(d, dtype), get(dres, dtype, i, n));
+      put(dx, dtype, i, d, n);
+    }
+  }
+}
+
+/* Blocks of rows that stay in cache: first every thread sums its channels of dgain and dbias over the block, then, behind a barrier,
+ * the rows of the block are shared for dx, which may overwrite dy or x in place. The next block's sums read other rows, so one
+ * barrier a block is enough. */
+static void norm_backward(const rf_call *call, bool centre) {
+  enum { BLOCK_BYTES = 256 * 1024 };
+  rf_dtype dtype = rf_in(call, 0)->dtype, gain_dtype = rf_in(call, 1)->dtype;
+  norm_gradient g = {.x = call->in[0], .gain = call->in[1], .stats = call->in[2], .dy = call->in[3], .dres = call->in[4], .dx = call->out[0],
+                     .dgain = call->out[1], .dbias = centre ? call->out[2] : NULL, .width = rf_in(call, 0)->shape[1]};
+  int64_t rows = rf_rows_used(call, 0), row_bytes = 2 * g.width * (dtype == RF_BF16 ? 2 : 4), block = BLOCK_BYTES / row_bytes;
+  int threads = rows * row_bytes < 64 * 1024 ? 1 : call->threads;
+  if (block < 2 * threads) block = 2 * threads;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    int id = omp_get_thread_num(), of = omp_get_num_threads();
+    int64_t from, to;
+    rf_share(g.width, RF_LANES, id, of, &from, &to);
+    if (g.dgain && !rf_accumulates(call, 1) && from < to) memset(g.dgain + from, 0, (size_t)(to - from) * sizeof(float));
+    if (g.dbias && !rf_accumulates(call, 2) && from < to) memset(g.dbias + from, 0, (size_t)(to - from) * sizeof(float));
+    for (int64_t row = 0; row < rows; row += block) {
+      int64_t count = rows - row < block ? rows - row : block, begin, end;
+      if (centre) RF_BY_DTYPE(norm_gain_rows, dtype, gain_dtype, true, &g, row, row + count, from, to);
+      else RF_BY_DTYPE(norm_gain_rows, dtype, gain_dtype, false, &g, row, row + count, from, to);
+#pragma omp barrier
+      rf_share(count, 1, id, of, &begin, &end);
+      if (centre) RF_BY_DTYPE(norm_dx_rows, dtype, gain_dtype, true, &g, row + begin, row + end);
+      else RF_BY_DTYPE(norm_dx_rows, dtype, gain_dtype, false, &g, row + begin, row + end);
+    }
+  }
+}
+static void layernorm_bwd_run(const rf_call *call) { norm_backward(call, true); }
+static void rmsnorm_bwd_run(const rf_call *call) { norm_backward(call, false); }
