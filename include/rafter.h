@@ -22,6 +22,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
 
 /* The numbers are the program's exit statuses. */
 typedef enum rafter_status {
@@ -123,6 +126,9 @@ typedef struct rafter_sink {
 /* Runs a job's whole command, as the program does. Any status. */
 rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_error *error);
 
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 #ifdef __cplusplus
 }
 #endif
