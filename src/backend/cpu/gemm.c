@@ -1,0 +1,201 @@
+/* gemm.c - how a product is cut into blocks and dealt to threads. Knows no instruction set: that is in gemm_kernels.h and gemm_*.c.
+ *
+ *   columns in blocks of about NC; rows in blocks of about MC a group; k in blocks of at most KC:
+ *     all threads pack the A block and the B block, then take tiles: a group of strips times one panel.
+ *
+ * A group's packed rows stay in the L2 of the core that works on them while the panels of B come past; the panel after this one is
+ * fetched meanwhile. Blocks are packed one ahead into a second buffer, so one barrier per block is enough.
+ * Between blocks of k a tile's sums wait in contiguous scratch: rows of C at a power-of-two stride would all fall into the same few
+ * sets of the L1. */
+#include "backend/cpu/gemm.h"
+
+#include <omp.h>
+#include <stdatomic.h>
+
+/* Sized for 32 KiB of L1d and 1 MiB of L2 a core; a larger L2 loses nothing. */
+enum { KC = 512, MC_BYTES = 720 * 1024, NC = 2048, STREAM_COLS = 1024 };
+
+typedef struct layout {
+  int64_t strips, panels;                  /* of the whole product */
+  int64_t row_blocks, col_blocks, k_blocks;
+  int groups;                              /* a row block's strips are split among them */
+  int64_t block_strips, block_panels, kc;  /* the largest of each */
+  int a_buffers, b_buffers;
+  size_t a_floats, b_floats, tile_floats;  /* of one buffer; multiples of 16 */
+} layout;
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t at_least_1(int64_t x) { return x < 1 ? 1 : x; }
+static int64_t cut(int64_t total, int64_t parts, int64_t i) { return total * i / parts; } /* start of part i of equal parts */
+static size_t round_16(int64_t floats) { return (size_t)((floats + 15) & ~(int64_t)15); }
+
+static layout layout_of(const rf_gemm_isa *isa, int64_t m, int64_t n, int64_t k, int threads) {
+  layout l = {.strips = ceil_div(m, isa->mr), .panels = ceil_div(n, isa->nr), .k_blocks = at_least_1(ceil_div(k, KC))};
+  l.kc = ceil_div(k, l.k_blocks);
+  int64_t group_strips = at_least_1(MC_BYTES / (4 * isa->mr * at_least_1(l.kc))); /* strips whose packed rows fill MC_BYTES */
+  int64_t groups = ceil_div(l.strips, at_least_1(group_strips / 2)); /* below half of that, threads had better share rows than split them */
+  if (groups > threads) groups = threads;
+  if (groups > RF_GEMM_MAX_GROUPS) groups = RF_GEMM_MAX_GROUPS;
+  l.groups = (int)at_least_1(groups);
+  l.row_blocks = at_least_1(ceil_div(l.strips, group_strips * l.groups));
+  l.col_blocks = at_least_1(ceil_div(l.panels, NC / isa->nr));
+  l.block_strips = ceil_div(l.strips, l.row_blocks);
+  l.block_panels = ceil_div(l.panels, l.col_blocks);
+  l.a_buffers = l.row_blocks * l.k_blocks > 1 ? 2 : 1;
+  l.b_buffers = l.col_blocks * l.k_blocks > 1 ? 2 : 1;
+  l.a_floats = round_16(l.block_strips * isa->mr * l.kc + 16); /* packing stores whole vectors: the last one may pass the end */
+  l.b_floats = round_16(l.block_panels * isa->nr * l.kc);
+  l.tile_floats = l.k_blocks > 1 ? round_16(l.block_strips * l.block_panels * isa->mr * isa->nr) : 0;
+  return l;
+}
+
+static bool streams(const rf_gemm *g) { return g->m <= RF_GEMM_STREAM_ROWS && !g->column_sum; }
+/* Columns a thread takes at a time when streaming: whole vectors, and as many chunks as threads at least. */
+static int64_t stream_cols(int64_t n, int threads) {
+  int64_t chunks = ceil_div(n, STREAM_COLS * (int64_t)threads) * threads;
+  return ceil_div(ceil_div(n, chunks), 64) * 64;
+}
+
+size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
+  if (streams(g)) return (size_t)g->m * (size_t)stream_cols(g->n, threads) * (size_t)threads * sizeof(float);
+  layout l = layout_of(isa, g->m, g->n, g->k, threads);
+  return ((size_t)l.a_buffers * l.a_floats + (size_t)l.b_buffers * l.b_floats + l.tile_floats) * sizeof(float);
+}
+
+static void run_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace) {
+  int64_t width = stream_cols(g->n, threads), chunks = ceil_div(g->n, width);
+  atomic_long next = 0;
+#pragma omp parallel num_threads(threads)
+  {
+    float *scratch = workspace + (int64_t)omp_get_thread_num() * g->m * width;
+    for (int64_t c; (c = atomic_fetch_add(&next, 1)) < chunks;) {
+      int64_t j0 = c * width, cols = g->n - j0 < width ? g->n - j0 : width;
+      isa->stream(g, j0, (int)cols, scratch);
+    }
+  }
+}
+
+/* One (column block, row block, k block): where it lies, and which buffers hold its packed operands. */
+typedef struct block {
+  int64_t s0, s1, p0, p1, k0, k1; /* strips, panels, steps of k */
+  bool pack_a, pack_b;            /* or still there from the block before */
+  int a_buffer, b_buffer;
+  bool first_rows;                /* the first row block: where column sums are taken */
+} block;
+
+typedef struct job {
+  const rf_gemm_isa *isa;
+  const rf_gemm *g;
+  layout l;
+  float *a, *b, *tiles;
+  int64_t blocks;
+  /* Tickets. Slot i % 3 belongs to block i; it is cleared while block i-2 is computed, when nobody is in block i-3 any more. */
+  struct { _Alignas(64) atomic_long next; } pack[3], work[3][RF_GEMM_MAX_GROUPS];
+} job;
+
+static block block_at(const job *j, int64_t i) {
+  const layout *l = &j->l;
+  int64_t kb = i % l->k_blocks, rb = i / l->k_blocks % l->row_blocks, cb = i / l->k_blocks / l->row_blocks;
+  block b = {.s0 = cut(l->strips, l->row_blocks, rb), .s1 = cut(l->strips, l->row_blocks, rb + 1),
+             .p0 = cut(l->panels, l->col_blocks, cb), .p1 = cut(l->panels, l->col_blocks, cb + 1),
+             .k0 = cut(j->g->k, l->k_blocks, kb), .k1 = cut(j->g->k, l->k_blocks, kb + 1), .first_rows = rb == 0};
+  int64_t a_changes = l->row_blocks * l->k_blocks > 1 ? i : 0;                     /* how often each operand was packed before */
+  int64_t b_changes = l->k_blocks > 1 ? i : cb;
+  b.pack_a = i == 0 || l->row_blocks * l->k_blocks > 1;
+  b.pack_b = i == 0 || l->k_blocks > 1 || (rb == 0 && kb == 0);
+  b.a_buffer = (int)(a_changes % l->a_buffers);
+  b.b_buffer = (int)(b_changes % l->b_buffers);
+  return b;
+}
+
+static int64_t row_of(const job *j, int64_t strip) { return cut(j->g->m, j->l.strips, strip); }
+static float *packed_a(const job *j, const block *b, int64_t strip) {
+  return j->a + (int64_t)j->l.a_floats * b->a_buffer + (row_of(j, strip) - row_of(j, b->s0)) * (b->k1 - b->k0);
+}
+static float *packed_b(const job *j, const block *b, int64_t panel) {
+  return j->b + (int64_t)j->l.b_floats * b->b_buffer + (panel - b->p0) * j->isa->nr * (b->k1 - b->k0);
+}
+
+static void pack(job *j, int64_t i) {
+  block b = block_at(j, i);
+  int64_t a_units = b.pack_a ? b.s1 - b.s0 : 0, units = a_units + (b.pack_b ? b.p1 - b.p0 : 0);
+  for (int64_t t; (t = atomic_fetch_add_explicit(&j->pack[i % 3].next, 1, memory_order_relaxed)) < units;) {
+    if (t < a_units) {
+      int64_t s = b.s0 + t, row = row_of(j, s);
+      j->isa->pack_a(j->g, row, (int)(row_of(j, s + 1) - row), b.k0, b.k1 - b.k0, packed_a(j, &b, s));
+    } else {
+      int64_t p = b.p0 + t - a_units, col = p * j->isa->nr, cols = j->g->n - col < j->isa->nr ? j->g->n - col : j->isa->nr;
+      float *sum = j->g->column_sum && b.first_rows ? j->g->column_sum + col : NULL;
+      j->isa->pack_b(j->g, col, (int)cols, b.k0, b.k1 - b.k0, packed_b(j, &b, p), sum);
+    }
+  }
+}
+
+/* One panel times the strips of one group. */
+static void multiply(const job *j, const block *b, int group, int64_t panel, int64_t next_panel) {
+  const rf_gemm_isa *isa = j->isa;
+  const rf_gemm *g = j->g;
+  int64_t s0 = b->s0 + cut(b->s1 - b->s0, j->l.groups, group), s1 = b->s0 + cut(b->s1 - b->s0, j->l.groups, group + 1);
+  int64_t kc = b->k1 - b->k0, tile_floats = (int64_t)isa->mr * isa->nr, col = panel * isa->nr;
+  int cols = (int)(g->n - col < isa->nr ? g->n - col : isa->nr);
+  bool first = b->k0 == 0, last = b->k1 == g->k;
+  const float *panel_at = packed_b(j, b, panel);
+  const char *ahead = (const char *)(next_panel < b->p1 ? packed_b(j, b, next_panel) : panel_at);
+  int64_t share = s1 > s0 ? ceil_div(kc * isa->nr * 4, (s1 - s0) * 64) * 64 : 0; /* of the next panel, fetched during each strip */
+  _Alignas(64) float local[16 * 32];
+  for (int64_t s = s0; s < s1; s++) {
+    int64_t row = row_of(j, s);
+    int rows = (int)(row_of(j, s + 1) - row);
+    float *tile = j->l.tile_floats ? j->tiles + ((panel - b->p0) * (b->s1 - b->s0) + s - b->s0) * tile_floats : local;
+    if (!first) { /* the next tile */
+      for (int64_t f = 0; f < tile_floats; f += 16) __builtin_prefetch(tile + tile_floats + f);
+    }
+    if (first && g->accumulate) isa->begin(g, tile, isa->nr, row, rows, col, cols);
+    isa->micro[rows](kc, packed_a(j, b, s), panel_at, tile, !first || g->accumulate, ahead + (s - s0) * share);
+    if (last) isa->finish(g, tile, isa->nr, row, rows, col, cols);
+  }
+}
+
+static void compute(job *j, int64_t i, int thread, int threads) {
+  block b = block_at(j, i);
+  int groups = j->l.groups, homes = threads / groups;
+  int64_t panels = b.p1 - b.p0;
+  for (int turn = 0; turn < groups; turn++) {
+    int group = (thread + turn) % groups;
+    atomic_long *next = &j->work[i % 3][group].next;
+    for (;;) { /* helping others stops one tile before the end: their owner would only wait for it */
+      bool help = turn > 0 && group < threads;
+      if (help && panels - atomic_load_explicit(next, memory_order_relaxed) < 3) break;
+      int64_t t = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
+      if (t >= panels) break;
+      multiply(j, &b, group, b.p0 + t, b.p0 + t + (homes > 0 ? homes : 1));
+    }
+  }
+}
+
+void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace) {
+  if (g->m <= 0 || g->n <= 0) return;
+  if (streams(g)) {
+    run_stream(isa, g, threads, workspace);
+    return;
+  }
+  job j = {.isa = isa, .g = g, .l = layout_of(isa, g->m, g->n, g->k, threads), .a = workspace};
+  j.b = j.a + (size_t)j.l.a_buffers * j.l.a_floats;
+  j.tiles = j.b + (size_t)j.l.b_buffers * j.l.b_floats;
+  j.blocks = j.l.row_blocks * j.l.col_blocks * j.l.k_blocks;
+#pragma omp parallel num_threads(threads)
+  {
+    int thread = omp_get_thread_num(), team = omp_get_num_threads();
+    pack(&j, 0);
+#pragma omp barrier
+    for (int64_t i = 0; i < j.blocks; i++) {
+      if (thread == 0) { /* block i+2's slot: last used by block i-1 */
+        atomic_store(&j.pack[(i + 2) % 3].next, 0);
+        for (int gr = 0; gr < j.l.groups; gr++) atomic_store(&j.work[(i + 2) % 3][gr].next, 0);
+      }
+      compute(&j, i, thread, team);
+      if (i + 1 < j.blocks) pack(&j, i + 1);
+#pragma omp barrier
+    }
+  }
+}

@@ -1,0 +1,68 @@
+/* gemm.h - the matrix product under every linear layer: C[M,N] (+)= A[M,K] B[K,N], with the epilogues that follow it.
+ *
+ * The bits are defined, not chosen: every element of C is one f32 chain in ascending k, acc = fmaf(a, b, acc), that starts from 0 or,
+ * when accumulating, from the value already in C. bf16 operands are widened first, which is exact. Tiles, threads and ISA only
+ * decide who computes an element and when; running sums are kept as f32 between blocks of k and never combined.
+ *
+ * Strides make NN, NT and TN the same product; they differ only in how a block is packed. Up to RF_GEMM_STREAM_ROWS rows the
+ * weights are not packed but read once, at memory speed. */
+#ifndef RF_GEMM_H
+#define RF_GEMM_H
+
+#include "backend/cpu/dropout.h"
+
+typedef enum rf_gemm_epilogue {
+  RF_GEMM_PLAIN,    /* u = round(acc + bias) */
+  RF_GEMM_GELU,     /* out = round(gelu(u)) */
+  RF_GEMM_RESIDUAL, /* out = round(side + drop(u)) */
+  RF_GEMM_GELU_BWD  /* out = round(u * gelu'(side)) */
+} rf_gemm_epilogue;
+
+enum { RF_GEMM_STREAM_ROWS = 16, RF_GEMM_MAX_GROUPS = 16 };
+
+typedef struct rf_gemm {
+  int64_t m, n, k;
+  const void *a;                   /* (M,K): element (i,p) at a[i a_row + p a_step] */
+  int64_t a_row, a_step;
+  rf_dtype a_dtype;                /* RF_F32 or RF_BF16, also below */
+  const void *b;                   /* (K,N): element (p,j) at b[p b_step + j b_col] */
+  int64_t b_step, b_col;
+  rf_dtype b_dtype;
+  const void *bias;                /* (N) or NULL */
+  rf_dtype bias_dtype;
+  rf_gemm_epilogue epilogue;
+  void *u, *out;                   /* (M,N), either may be NULL */
+  const void *side;                /* (M,N): the residual, or the saved u of gelu's backward */
+  rf_dtype dtype;                  /* of u, out and side */
+  int64_t ld;                      /* their row stride, in elements */
+  bool accumulate;                 /* chains start from u, which is f32; no bias, no epilogue */
+  float *column_sum;               /* (N) or NULL: sums of B's columns in ascending k, plain adds; B must have b_col 1 */
+  bool column_sum_accumulate;      /* they continue from what is there */
+  rf_dropout drop;                 /* of RESIDUAL */
+  int64_t first_token;             /* token of row 0 */
+} rf_gemm;
+
+/* What differs between ISAs. Packed A: strips of rows, [k][rows of the strip]; packed B: panels of nr columns, [k][nr], zero filled;
+ * a tile is [rows][nr] f32, contiguous. */
+typedef struct rf_gemm_isa {
+  const char *name;
+  int mr, nr;
+  void (*pack_a)(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to);
+  void (*pack_b)(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum);
+  /* tile (+)= a b over kc steps; [rows]. `resume`: continue from the tile. `ahead`: memory the next calls will read, fetched meanwhile. */
+  void (*const *micro)(int64_t kc, const float *a, const float *b, float *tile, bool resume, const char *ahead);
+  void (*begin)(const rf_gemm *g, float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols); /* tile = u */
+  void (*finish)(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols);
+  /* Columns [j0, j0+cols) of the few-row product, whole K; `scratch` holds m * cols floats. */
+  void (*stream)(const rf_gemm *g, int64_t j0, int cols, float *scratch);
+} rf_gemm_isa;
+
+extern const rf_gemm_isa RF_GEMM_BASE, RF_GEMM_AVX2, RF_GEMM_AVX512;
+const rf_gemm_isa *rf_gemm_for(rf_isa isa);
+
+/* Bytes of workspace of a product on `threads` (reads m, n, k and whether there is a column_sum); rf_gemm_run takes exactly that,
+ * 64-byte aligned, and allocates nothing. */
+size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads);
+void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace);
+
+#endif

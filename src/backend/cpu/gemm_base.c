@@ -1,0 +1,39 @@
+/* gemm_base.c - the product in plain C, for any CPU: the same chains of fmaf, however slow where fmaf is a library call. Also the choice
+ * among the ISAs. */
+enum { MR = 4, NR = 16 };
+#include "backend/cpu/gemm_kernels.h"
+
+RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float *tile, bool resume) {
+  float acc[MR][NR];
+  for (int i = 0; i < rows; i++) {
+    for (int j = 0; j < NR; j++) acc[i][j] = resume ? tile[i * NR + j] : 0.0f;
+  }
+  for (int64_t k = 0; k < kc; k++) {
+    for (int i = 0; i < rows; i++) {
+      for (int j = 0; j < NR; j++) acc[i][j] = fmaf(a[k * rows + i], b[k * NR + j], acc[i][j]);
+    }
+  }
+  for (int i = 0; i < rows; i++) {
+    for (int j = 0; j < NR; j++) tile[i * NR + j] = acc[i][j];
+  }
+}
+
+/* MICRO(3): static void micro_3(...) { micro(3, ...); } */
+#define MICRO(rows) \
+  static void micro_##rows(int64_t kc, const float *a, const float *b, float *tile, bool resume, const char *ahead) { \
+    (void)ahead; \
+    micro(rows, kc, a, b, tile, resume); \
+  }
+MICRO(1) MICRO(2) MICRO(3) MICRO(4)
+static void (*const micros[])(int64_t, const float *, const float *, float *, bool, const char *) = {NULL, micro_1, micro_2, micro_3, micro_4};
+
+const rf_gemm_isa RF_GEMM_BASE = {"gemm_base_4x16", MR, NR, pack_a, pack_b, micros, begin_tile, finish_tile, stream};
+
+const rf_gemm_isa *rf_gemm_for(rf_isa isa) {
+#if defined(__x86_64__)
+  if (isa >= RF_ISA_AVX512) return &RF_GEMM_AVX512;
+  if (isa == RF_ISA_AVX2) return &RF_GEMM_AVX2;
+#endif
+  (void)isa;
+  return &RF_GEMM_BASE;
+}

@@ -1,0 +1,251 @@
+/* The product's definition is exact, so its test is too: every element of every shape equals the naive chain of fmaf, bit for bit,
+ * on each ISA this CPU has, with any number of threads. */
+#include "backend/cpu/gemm.h"
+#include "backend/cpu/simd.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+static uint32_t random_state = 1;
+static float draw(void) { /* small magnitudes and some zeros, so that sums round often and never overflow */
+  random_state = random_state * 1664525u + 1013904223u;
+  return (float)((int32_t)random_state >> 8) * 0x1p-22f;
+}
+static int isas(const rf_gemm_isa *list[3]) {
+  int count = 0;
+  list[count++] = &RF_GEMM_BASE;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list[count++] = &RF_GEMM_AVX2;
+  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) list[count++] = &RF_GEMM_AVX512;
+  return count;
+}
+
+enum { GUARD = 64 };
+static void *guarded(size_t bytes) { /* writes past the end land in bytes that are checked */
+  size_t size = (bytes + 63) / 64 * 64 + GUARD;
+  char *p = aligned_alloc(64, size);
+  assert_non_null(p);
+  memset(p, 0xcd, size);
+  return p;
+}
+static void release(void *p, size_t bytes) {
+  const unsigned char *end = (const unsigned char *)p;
+  for (size_t i = bytes; i < (bytes + 63) / 64 * 64 + GUARD; i++) assert_int_equal(end[i], 0xcd);
+  free(p);
+}
+static void *matrix(int64_t count, rf_dtype dtype) {
+  size_t bytes = (size_t)count * (dtype == RF_BF16 ? 2 : 4);
+  void *p = malloc(bytes ? bytes : 1); /* exactly as large: the sanitizer sees reads past the end */
+  assert_non_null(p);
+  for (int64_t i = 0; i < count; i++) {
+    if (dtype == RF_BF16) ((rf_bf16 *)p)[i] = rf_f32_to_bf16(draw());
+    else ((float *)p)[i] = draw();
+  }
+  return p;
+}
+static float at(const void *p, rf_dtype dtype, int64_t i) { return dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)p)[i]) : ((const float *)p)[i]; }
+
+typedef struct shape { int64_t m, k, n; } shape;
+
+static void check(shape s, rf_dtype a_dtype, rf_dtype b_dtype, bool a_transposed, bool b_transposed, bool accumulate) {
+  void *a = matrix(s.m * s.k, a_dtype), *b = matrix(s.k * s.n, b_dtype), *before = matrix(s.m * s.n, RF_F32);
+  float *want = malloc((size_t)(s.m * s.n) * 4 + 4), *sum = malloc((size_t)s.n * 4);
+  rf_gemm g = {.m = s.m, .n = s.n, .k = s.k, .a = a, .a_row = a_transposed ? 1 : s.k, .a_step = a_transposed ? s.m : 1, .a_dtype = a_dtype,
+               .b = b, .b_step = b_transposed ? 1 : s.n, .b_col = b_transposed ? s.k : 1, .b_dtype = b_dtype, .dtype = RF_F32, .ld = s.n,
+               .accumulate = accumulate};
+  for (int64_t i = 0; i < s.m; i++) {
+    for (int64_t j = 0; j < s.n; j++) {
+      float acc = accumulate ? ((float *)before)[i * s.n + j] : 0.0f;
+      for (int64_t p = 0; p < s.k; p++) acc = fmaf(at(a, a_dtype, i * g.a_row + p * g.a_step), at(b, b_dtype, p * g.b_step + j * g.b_col), acc);
+      want[i * s.n + j] = acc;
+    }
+  }
+  const rf_gemm_isa *list[3];
+  int count = isas(list);
+  for (int isa = 0; isa < count; isa++) {
+    for (int threads = 1; threads <= 3; threads++) {
+      if (list[isa] == &RF_GEMM_BASE && s.m * s.n * s.k > 400000 && threads != 2) continue; /* fmaf may be a library call there */
+      size_t u_bytes = (size_t)(s.m * s.n) * 4, work_bytes = rf_gemm_workspace(list[isa], &g, threads);
+      g.u = guarded(u_bytes);
+      void *work = guarded(work_bytes);
+      if (accumulate) memcpy(g.u, before, u_bytes);
+      rf_gemm_run(list[isa], &g, threads, work);
+      if (memcmp(g.u, want, u_bytes) != 0) {
+        int64_t e = 0;
+        while (((float *)g.u)[e] == want[e]) e++;
+        fail_msg("%s m=%d k=%d n=%d threads=%d a=%d%s b=%d%s accumulate=%d: element (%d,%d) is %.9g, expected %.9g", list[isa]->name, (int)s.m, (int)s.k,
+                 (int)s.n, threads, a_dtype, a_transposed ? "T" : "", b_dtype, b_transposed ? "T" : "", accumulate, (int)(e / s.n), (int)(e % s.n),
+                 (double)((float *)g.u)[e], (double)want[e]);
+      }
+      release(work, work_bytes);
+      release(g.u, u_bytes);
+    }
+  }
+  free(sum);
+  free(want);
+  free(before);
+  free(b);
+  free(a);
+}
+
+static void test_odd_shapes(void **state) {
+  (void)state;
+  static const int64_t m[] = {1, 2, 7, 12, 13, 100}, k[] = {1, 3, 64, 513}, n[] = {1, 5, 31, 33, 257};
+  unsigned turn = 0;
+  for (size_t i = 0; i < sizeof m / sizeof *m; i++) {
+    for (size_t p = 0; p < sizeof k / sizeof *k; p++) {
+      for (size_t j = 0; j < sizeof n / sizeof *n; j++) {
+        shape s = {m[i], k[p], n[j]};
+        for (unsigned kind = 0; kind < 4; kind++, turn++) { /* every packing; dtypes and accumulation take turns */
+          check(s, turn % 3 == 1 ? RF_BF16 : RF_F32, turn % 5 < 2 ? RF_BF16 : RF_F32, kind & 1, kind & 2, turn % 7 < 3);
+        }
+      }
+    }
+  }
+}
+static void test_all_dtypes_and_packings(void **state) {
+  (void)state;
+  static const shape s[] = {{1, 130, 96}, {3, 77, 70}, {6, 40, 33}, {16, 100, 64}, {17, 33, 65}, {50, 70, 49}};
+  for (size_t i = 0; i < sizeof s / sizeof *s; i++) {
+    for (unsigned bits = 0; bits < 32; bits++) {
+      check(s[i], bits & 1 ? RF_BF16 : RF_F32, bits & 2 ? RF_BF16 : RF_F32, bits & 4, bits & 8, bits & 16);
+    }
+  }
+}
+/* Several blocks of rows, columns and k. */
+static void test_many_blocks(void **state) {
+  (void)state;
+  static const shape s[] = {{1500, 40, 40}, {20, 1600, 50}, {30, 9, 4200}, {800, 600, 34}, {9, 1030, 2100}, {18, 1030, 2100}};
+  for (size_t i = 0; i < sizeof s / sizeof *s; i++) {
+    for (unsigned bits = 0; bits < 4; bits++) check(s[i], RF_F32, bits & 1 ? RF_BF16 : RF_F32, bits & 1, bits & 2, bits == 2);
+  }
+}
+
+/* A row's bits do not depend on how many rows run beside it. */
+static void test_rows_are_independent(void **state) {
+  (void)state;
+  enum { K = 700, N = 90, M = 60 };
+  void *a = matrix(M * K, RF_F32), *b = matrix(K * N, RF_BF16);
+  const rf_gemm_isa *list[3];
+  int count = isas(list);
+  float *all = malloc(sizeof(float) * M * N), *few = malloc(sizeof(float) * M * N);
+  for (int isa = 0; isa < count; isa++) {
+    for (int64_t m = M; m >= 1; m = m > 20 ? m - 17 : m - 1) {
+      rf_gemm g = {.m = m, .n = N, .k = K, .a = a, .a_row = K, .a_step = 1, .a_dtype = RF_F32, .b = b, .b_step = N, .b_col = 1, .b_dtype = RF_BF16,
+                   .u = m == M ? all : few, .dtype = RF_F32, .ld = N};
+      void *work = aligned_alloc(64, (rf_gemm_workspace(list[isa], &g, 2) + 63) / 64 * 64);
+      rf_gemm_run(list[isa], &g, 2, work);
+      free(work);
+      if (m < M) assert_memory_equal(few, all, (size_t)m * N * sizeof(float));
+    }
+  }
+  free(few);
+  free(all);
+  free(b);
+  free(a);
+}
+
+/* Fused epilogues give what the separate operations give on the rounded value. */
+static void test_epilogues(void **state) {
+  (void)state;
+  static const shape shapes[] = {{5, 40, 50}, {40, 520, 45}, {1, 30, 64}};
+  const rf_gemm_isa *list[3];
+  int count = isas(list);
+  for (int c = 0; c < 3 * 2 * 4; c++) {
+    shape s = shapes[c % 3];
+    rf_dtype dtype = c / 3 % 2 ? RF_BF16 : RF_F32;
+    rf_gemm_epilogue epilogue = (rf_gemm_epilogue)(c / 6);
+    size_t bytes = (size_t)(s.m * s.n) * (dtype == RF_BF16 ? 2 : 4);
+    void *a = matrix(s.m * s.k, dtype), *b = matrix(s.k * s.n, dtype), *bias = matrix(s.n, dtype), *side = matrix(s.m * s.n, dtype);
+    rf_dropout drop = {.key = rf_key(7, 3, 11), .threshold = (uint32_t)ceilf(0.25f * 0x1p24f) << 8, .scale = 1.0f / 0.75f, .active = true};
+    rf_gemm g = {.m = s.m, .n = s.n, .k = s.k, .a = a, .a_row = s.k, .a_step = 1, .a_dtype = dtype, .b = b, .b_step = s.n, .b_col = 1, .b_dtype = dtype,
+                 .bias = epilogue == RF_GEMM_GELU_BWD ? NULL : bias, .bias_dtype = dtype, .epilogue = epilogue, .side = side, .dtype = dtype, .ld = s.n,
+                 .drop = drop, .first_token = 1000};
+    void *first_u = NULL, *first_out = NULL;
+    for (int isa = 0; isa < count; isa++) {
+      void *u = guarded(bytes), *out = guarded(bytes), *work = aligned_alloc(64, (rf_gemm_workspace(list[isa], &g, 2) + 63) / 64 * 64);
+      g.u = u;
+      g.out = out;
+      rf_gemm_run(list[isa], &g, 2, work);
+      free(work);
+      for (int64_t e = 0; e < s.m * s.n; e++) {
+        int64_t i = e / s.n, j = e % s.n;
+        float acc = 0.0f;
+        for (int64_t p = 0; p < s.k; p++) acc = fmaf(at(a, dtype, i * s.k + p), at(b, dtype, p * s.n + j), acc);
+        float v = acc + (g.bias ? at(bias, dtype, j) : 0.0f), x = dtype == RF_BF16 ? rf_bf16_to_f32(rf_f32_to_bf16(v)) : v, y = x, w = at(side, dtype, e);
+        assert_true(at(u, dtype, e) == x);
+        if (epilogue == RF_GEMM_PLAIN) continue;
+        float wide[RF_LANES] = {0};
+        if (epilogue == RF_GEMM_GELU) {
+          rf_v16_store(wide, rf_v16_gelu_tanh(rf_v16_set1(x)));
+          y = wide[0];
+        } else if (epilogue == RF_GEMM_GELU_BWD) {
+          rf_v16_store(wide, rf_v16_gelu_tanh_grad(rf_v16_set1(w)));
+          y = x * wide[0];
+        } else {
+          uint32_t word[4];
+          rf_philox(drop.key, (uint64_t)(1000 + i), (uint64_t)j / 4, word);
+          y = w + (rf_uniform(word[j % 4]) >= 0.25f ? x * (1.0f / 0.75f) : 0.0f);
+        }
+        if (dtype == RF_BF16) y = rf_bf16_to_f32(rf_f32_to_bf16(y));
+        assert_true(at(out, dtype, e) == y);
+      }
+      if (isa == 0) {
+        first_u = u;
+        first_out = out;
+        continue;
+      }
+      assert_memory_equal(u, first_u, bytes);
+      if (epilogue != RF_GEMM_PLAIN) assert_memory_equal(out, first_out, bytes);
+      release(u, bytes);
+      release(out, bytes);
+    }
+    release(first_u, bytes);
+    release(first_out, bytes);
+    free(side);
+    free(bias);
+    free(b);
+    free(a);
+  }
+}
+
+/* Column sums of B taken while it is packed: plain adds in ascending k. */
+static void test_column_sums(void **state) {
+  (void)state;
+  const rf_gemm_isa *list[3];
+  int count = isas(list);
+  for (int c = 0; c < 16; c++) {
+    int64_t m = c & 1 ? 900 : 10, k = c & 2 ? 1200 : 37, n = c & 4 ? 70 : 33;
+    bool accumulate = c & 8;
+    void *a = matrix(m * k, RF_F32), *b = matrix(k * n, c & 1 ? RF_BF16 : RF_F32);
+    rf_dtype b_dtype = c & 1 ? RF_BF16 : RF_F32;
+    float *u = malloc((size_t)(m * n) * 4), *sum = malloc((size_t)n * 4);
+    for (int isa = count > 1 ? 1 : 0; isa < count; isa++) {
+      for (int64_t j = 0; j < n; j++) sum[j] = (float)j * 0.3f;
+      rf_gemm g = {.m = m, .n = n, .k = k, .a = a, .a_row = 1, .a_step = m, .a_dtype = RF_F32, .b = b, .b_step = n, .b_col = 1, .b_dtype = b_dtype, .u = u,
+                   .dtype = RF_F32, .ld = n, .column_sum = sum, .column_sum_accumulate = accumulate};
+      void *work = aligned_alloc(64, (rf_gemm_workspace(list[isa], &g, 3) + 63) / 64 * 64);
+      rf_gemm_run(list[isa], &g, 3, work);
+      free(work);
+      for (int64_t j = 0; j < n; j++) {
+        float want = accumulate ? (float)j * 0.3f : 0.0f;
+        for (int64_t p = 0; p < k; p++) want += at(b, b_dtype, p * n + j);
+        assert_true(sum[j] == want);
+      }
+    }
+    free(sum);
+    free(u);
+    free(b);
+    free(a);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_odd_shapes),           cmocka_unit_test(test_all_dtypes_and_packings), cmocka_unit_test(test_many_blocks),
+      cmocka_unit_test(test_rows_are_independent), cmocka_unit_test(test_epilogues),               cmocka_unit_test(test_column_sums),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
