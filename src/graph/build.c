@@ -33,7 +33,8 @@ static rf_status make_weights(builder *b) {
   for (int p = 0; p < params->count; p++) {
     const rf_param *param = &params->at[p];
     if (param->row < 0 || param->row >= MAX_ROWS)
-      return RF_FAIL(b->error, RAFTER_FAILED, NULL, "parameter table too long (%s: expected a row below %d, got %d)", param->name, MAX_ROWS, param->row);
+      return RF_FAIL(b->error, RAFTER_FAILED, NULL, "parameter table too long (%s: expected a row below %d, got %d)", param->name, MAX_ROWS,
+                     param->row);
     if (!b->row_tensor[param->row]) {
       size_t count = (size_t)b->model->layers + 1;
       b->row_name[param->row] = inside_block(param);
@@ -253,7 +254,8 @@ rf_status rf_graph_build(const rf_model *model, const rf_build_options *options,
   int last = 3;
   for (int i = 0; after && i < 4; i++) if (strcmp(after, passes[i]) == 0) last = i, after = NULL;
   if (after)
-    return RF_FAIL(error, RAFTER_INVALID, "a pass is build, differentiate, optimize or fuse", "no such pass (after: expected a pass, got '%s')", after);
+    return RF_FAIL(error, RAFTER_INVALID, "a pass is build, differentiate, optimize or fuse", "no such pass (after: expected a pass, got '%s')",
+                   after);
   rf_graph *graph = NULL;
   rf_status status;
   RF_TRY(rf_pass_build(model, options, &graph, error));

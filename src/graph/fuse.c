@@ -69,6 +69,7 @@ static bool fuse_norm_bwd(fuser *f, rf_op *add) {
     if (!source) source = sole_source(f, add->input[slot], &RF_OP_RMSNORM_BWD);
     if (!source || source->input[4] != RF_NONE || source->section != add->section || !ready_before(f, other, source)) continue;
     source->input[4] = other;
+    f->graph->tensor[add->output[0]].name = f->graph->tensor[source->output[0]].name; /* the norm's dx, not the sum's y */
     source->output[0] = add->output[0];
     f->writer[add->output[0]] = (int)(source - f->graph->op);
     return true;

@@ -43,7 +43,7 @@ static states *make_states(rf_graph *graph) {
 
 static rf_status emit_norm(rf_graph *graph, rf_section section, const char *path, const states *state, int sums, rf_error *error) {
   rf_attr attr = {.index = graph->tensor[state->weight].param};
-  const char *name = rf_graph_join(graph, path, graph->tensor[state->weight].name, "/norm");
+  const char *name = rf_graph_join(graph, path, graph->tensor[state->weight].name, "/norm_sq");
   return rf_graph_emit(graph, &RF_OP_NORM_SQ, name, section, &state->gradient, 1, &sums, 1, &attr, error) < 0 ? RAFTER_INVALID : RAFTER_OK;
 }
 

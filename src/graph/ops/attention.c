@@ -124,9 +124,9 @@ const rf_op_def RF_OP_ATTENTION_BWD = {
 
 const rf_op_def RF_OP_ATTENTION_KV = {
     .name = "attention_kv",
-    .formula = "first cache[slots[r],0,positions[r]] = k heads and cache[slots[r],1,positions[r]] = v heads of row r, for every r; then row r attends "
-               "keys 0..positions[r] of cache[slots[r]] (window as in attention), with attention's formula, key blocks and bits; slots[r] = -1: the row "
-               "writes nothing and its ctx is 0",
+    .formula = "first cache[slots[r],0,positions[r]] = k heads and cache[slots[r],1,positions[r]] = v heads of row r, for every r; then row r "
+               "attends keys 0..positions[r] of cache[slots[r]] (window as in attention), with attention's formula, key blocks and bits; "
+               "slots[r] = -1: the row writes nothing and its ctx is 0",
     .inputs = {"qkv (n,(N+2K)H)", "cache (slots,2,S,KH)", "slots i32 (n)", "positions i32 (n)"},
     .outputs = {"ctx (n,NH)", "cache (slots,2,S,KH)"},
     .shape = attention_kv_shape,

@@ -113,7 +113,8 @@ static rf_work head_logits_work(const rf_graph *graph, const rf_op *op) {
 const rf_op_def RF_OP_HEAD_LOSS = {
     .name = "head_loss",
     .formula = "z[r,v] = acc + bias[v] in f32, acc = fma(x[r,d], w[d,v], acc) for d ascending from 0 (w[v,d] when transpose); m = max_v z; "
-               "lse[r] = m + log(sum_v exp(z[r,v] - m)); nll[r] = lse[r] - z[r,labels[r]], 0 when labels[r] = -1; argmax[r] = the smallest v with z[r,v] = m",
+               "lse[r] = m + log(sum_v exp(z[r,v] - m)); nll[r] = lse[r] - z[r,labels[r]], 0 when labels[r] = -1; "
+               "argmax[r] = the smallest v with z[r,v] = m",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
     .outputs = {"nll (n)", "argmax i32 (n)", "lse (n)"},
     .shape = head_loss_shape,
@@ -158,7 +159,8 @@ const rf_op_def RF_OP_LOSS_SUM = {
 
 const rf_op_def RF_OP_HEAD_LOGITS = {
     .name = "head_logits",
-    .formula = "logits[i,v] = acc + bias[v] in f32, acc = fma(x[rows[i],d], w[d,v], acc) for d ascending from 0 (w[v,d] when transpose); rows[i] = -1: 0",
+    .formula = "logits[i,v] = acc + bias[v] in f32, acc = fma(x[rows[i],d], w[d,v], acc) for d ascending from 0 (w[v,d] when transpose); "
+               "rows[i] = -1: 0",
     .inputs = {RF_HEAD_INPUTS, "rows i32 (R)"},
     .outputs = {"logits (R,V)"},
     .shape = head_logits_shape,

@@ -1,0 +1,185 @@
+/* remat.c - recomputation: a forward activation that backward reads is dropped behind its last forward reader and made again, by the same
+ * op, right before the first backward op that needs it. Dropout is drawn again from the same site, so all values keep their bits. */
+#include "graph/passes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct remat {
+  rf_graph *graph;
+  rf_error *error;
+  int tensors, ops;     /* of the graph as it came */
+  int *source;          /* by tensor: the forward op that makes it, or RF_NONE */
+  bool *kept;           /* read by backward and not dropped: there when backward starts */
+  bool *remake;         /* to be made again, because it is dropped or because a dropped one is made from it */
+  int *remade;          /* by tensor: its second copy, once made */
+  int *order, count;    /* ops of the new graph */
+} remat;
+
+static bool is_forward(const rf_op *op) { return op->section == RF_SECTION_MICRO && !op->backward && op->recompute_of == RF_NONE; }
+
+static bool outside(const rf_tensor *tensor) { return tensor->persistent || tensor->input || tensor->output; }
+
+/* GELU as an epilogue is an op of its own when u is still there: no product is repeated for it. */
+static bool gelu_from_kept(const remat *r, const rf_op *op, int t) {
+  return op->def == &RF_OP_MATMUL && op->attr.epilogue == RF_EPILOGUE_GELU && t == op->output[1] && op->output[0] >= 0 && r->kept[op->output[0]];
+}
+
+static void mark(remat *r, int t) {
+  if (r->source[t] == RF_NONE || r->kept[t] || r->remake[t]) return;
+  r->remake[t] = true;
+  const rf_op *op = &r->graph->op[r->source[t]];
+  if (gelu_from_kept(r, op, t)) return;
+  for (int i = 0; i < op->input_count; i++)
+    if (op->input[i] >= 0) mark(r, op->input[i]);
+}
+
+/* Which tensors are kept, and which are made again: the closure of the dropped ones over what they are made from. */
+static void choose(remat *r, const bool *drop) {
+  rf_graph *graph = r->graph;
+  bool *forward_read = rf_pool_alloc(graph->pool, (size_t)r->tensors + 1), *backward_read = rf_pool_alloc(graph->pool, (size_t)r->tensors + 1);
+  for (int t = 0; t < r->tensors; t++) r->source[t] = r->remade[t] = RF_NONE;
+  for (int o = 0; o < r->ops; o++) {
+    const rf_op *op = &graph->op[o];
+    for (int i = 0; i < op->input_count; i++)
+      if (op->input[i] >= 0) (is_forward(op) ? forward_read : backward_read)[op->input[i]] = true;
+    for (int i = 0; is_forward(op) && i < op->output_count; i++)
+      if (op->output[i] >= 0 && !outside(&graph->tensor[op->output[i]])) r->source[op->output[i]] = o;
+  }
+  for (int t = 0; t < r->tensors; t++) r->kept[t] = r->source[t] != RF_NONE && backward_read[t];
+  for (int o = 0; o < r->ops; o++) {
+    const rf_op *op = &graph->op[o];
+    if (!is_forward(op)) continue;
+    bool any = false, used = false, separate = op->def == &RF_OP_MATMUL;
+    for (int i = 0; i < op->output_count; i++) {
+      any = any || (op->output[i] >= 0 && drop[op->output[i]]);
+      used = used || (op->output[i] >= 0 && forward_read[op->output[i]]);
+    }
+    /* What only backward reads starts its life there already. A norm's statistics and attention's lse go with their op's result. */
+    for (int i = 0; any && used && i < op->output_count; i++)
+      if (op->output[i] >= 0 && (!separate || drop[op->output[i]])) r->kept[op->output[i]] = false;
+  }
+  for (int t = 0; t < r->tensors; t++)
+    if (r->source[t] != RF_NONE && backward_read[t] && !r->kept[t]) mark(r, t);
+}
+
+static rf_status make_again(remat *r, int t);
+
+/* The id an op of backward reads in place of `t`. */
+static rf_status current(remat *r, int t, int *id) {
+  *id = t;
+  if (t < 0 || t >= r->tensors || !r->remake[t]) return RAFTER_OK;
+  if (r->remade[t] == RF_NONE) RF_TRY(make_again(r, t));
+  *id = r->remade[t];
+  return RAFTER_OK;
+}
+
+static int second_copy(remat *r, int t) {
+  rf_tensor tensor = r->graph->tensor[t];
+  int id = rf_graph_tensor(r->graph, rf_graph_join(r->graph, tensor.name, "/recompute", ""), tensor.class, tensor.dtype, tensor.rank, tensor.shape);
+  r->graph->tensor[id].reason = "recomputed for backward";
+  return r->remade[t] = id;
+}
+
+static rf_status make_again(remat *r, int t) {
+  rf_graph *graph = r->graph;
+  const rf_op op = graph->op[r->source[t]]; /* a copy: the array grows below */
+  const rf_op_def *def = op.def;
+  int inputs[RF_MAX_INPUTS], outputs[RF_MAX_OUTPUTS], input_count = op.input_count, output_count = op.output_count;
+  rf_attr attr = op.attr;
+  memset(attr.accumulate, 0, sizeof attr.accumulate);
+  if (gelu_from_kept(r, &op, t)) {
+    def = &RF_OP_GELU;
+    attr = (rf_attr){0};
+    inputs[0] = op.output[0];
+    outputs[0] = second_copy(r, t);
+    input_count = output_count = 1;
+  } else {
+    for (int i = 0; i < op.input_count; i++) RF_TRY(current(r, op.input[i], &inputs[i]));
+    for (int i = 0; i < op.output_count; i++) {
+      bool skip = op.output[i] < 0 || (def == &RF_OP_MATMUL && !r->remake[op.output[i]]);
+      outputs[i] = skip ? RF_NONE : second_copy(r, op.output[i]);
+    }
+    /* only u of a fused pair is asked for */
+    if (def == &RF_OP_MATMUL && outputs[1] == RF_NONE) attr.epilogue = RF_EPILOGUE_NONE;
+  }
+  const char *name = rf_graph_join(graph, op.name, "/recompute", "");
+  int id = rf_graph_emit(graph, def, name, op.section, inputs, input_count, outputs, output_count, &attr, r->error);
+  if (id < 0) return RAFTER_INVALID;
+  graph->op[id].recompute_of = r->source[t];
+  r->order[r->count++] = id;
+  return RAFTER_OK;
+}
+
+rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
+  size_t tensors = (size_t)graph->tensor_count, ops = (size_t)graph->op_count;
+  rf_pool *pool = graph->pool;
+  remat r = {.graph = graph, .error = error, .tensors = graph->tensor_count, .ops = graph->op_count,
+             .source = rf_pool_alloc(pool, tensors * sizeof(int)), .kept = rf_pool_alloc(pool, tensors), .remake = rf_pool_alloc(pool, tensors),
+             .remade = rf_pool_alloc(pool, tensors * sizeof(int)), .order = rf_pool_alloc(pool, 2 * ops * sizeof(int))};
+  choose(&r, drop);
+  for (int o = 0; o < r.ops; o++) {
+    if (!is_forward(&graph->op[o]))
+      for (int i = 0; i < graph->op[o].input_count; i++) {
+        int id;
+        RF_TRY(current(&r, graph->op[o].input[i], &id));
+        graph->op[o].input[i] = id;
+      }
+    r.order[r.count++] = o;
+  }
+  rf_graph_reorder(graph, r.order, r.count);
+  return RAFTER_OK;
+}
+
+/* ---- named policies --------------------------------------------------------------------------------------------- */
+
+/* Which part of which block an op belongs to, from its path "step/micro/block.3/mlp/...". */
+typedef struct place { long block; bool mlp, attn; } place;
+
+static place place_of(const rf_op *op) {
+  place none = {-1, false, false};
+  const char *path = strncmp(op->name, "step/micro/block.", 17) == 0 ? op->name + 17 : NULL;
+  if (!path) return none;
+  char *rest;
+  long block = strtol(path, &rest, 10);
+  return (place){block, strncmp(rest, "/mlp/", 5) == 0, strncmp(rest, "/attn/", 6) == 0};
+}
+
+/* The output that carries the residual stream on, or RF_NONE. */
+static int stream_of(const rf_op *op) {
+  if (op->def == &RF_OP_ADD || op->def == &RF_OP_ADD_DROPOUT) return op->output[0];
+  if (op->def == &RF_OP_MATMUL && op->attr.epilogue == RF_EPILOGUE_RESIDUAL) return op->output[1];
+  return RF_NONE;
+}
+
+void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop) {
+  bool block = policy == RF_REMAT_BLOCK;
+  bool mlp = block || policy == RF_REMAT_MLP || policy == RF_REMAT_MLP_ATTN, attn = block || policy == RF_REMAT_ATTN || policy == RF_REMAT_MLP_ATTN;
+  int stream = RF_NONE;    /* the residual stream behind the last sublayer seen */
+  long stream_block = -1;  /* and its block */
+  size_t tensors = (size_t)graph->tensor_count;
+  if (tensors) memset(drop, 0, tensors);
+  bool *backward_read = calloc(tensors + 1, 1);
+  if (!backward_read) return;
+  for (int o = 0; o < graph->op_count; o++)
+    for (int i = 0; graph->op[o].backward && i < graph->op[o].input_count; i++)
+      if (graph->op[o].input[i] >= 0) backward_read[graph->op[o].input[i]] = true;
+  for (int o = 0; o < graph->op_count; o++) {
+    const rf_op *op = &graph->op[o];
+    place at = place_of(op);
+    if (!is_forward(op) || at.block < 0) continue;
+    int out = stream_of(op);
+    if (out != RF_NONE) {
+      /* a block's last stream is the next block's input and stays */
+      if (block && stream != RF_NONE && stream_block == at.block) drop[stream] = true;
+      stream = out;
+      stream_block = at.block;
+    }
+    if (!(at.mlp && mlp) && !(at.attn && attn)) continue;
+    for (int i = 0; i < op->output_count; i++) {
+      int t = op->output[i];
+      if (t >= 0 && t != out && backward_read[t] && !outside(&graph->tensor[t])) drop[t] = true;
+    }
+  }
+  free(backward_read);
+}
