@@ -1,0 +1,92 @@
+/* peaks.c - bursts of the loops of the strongest ISA this CPU has. */
+#include "backend/cpu/peaks.h"
+#include "backend/cpu/peaks_loops.h"
+
+#include <omp.h>
+
+static const rf_peak_arithmetic *arithmetic_of(rf_dtype dtype) {
+  rf_isa isa = rf_isa_detect();
+#if defined(__x86_64__)
+  if (dtype == RF_BF16) return isa >= RF_ISA_AVX512BF16 ? &RF_PEAK_DOT_BF16 : NULL;
+  if (dtype == RF_I8) return isa >= RF_ISA_AVX512BF16 ? &RF_PEAK_DOT_I8 : NULL;
+  if (dtype != RF_F32) return NULL;
+  return isa >= RF_ISA_AVX512 ? &RF_PEAK_FMA_AVX512 : isa >= RF_ISA_AVX2 ? &RF_PEAK_FMA_AVX2 : &RF_PEAK_FMA_BASE;
+#else
+  (void)isa;
+  return dtype == RF_F32 ? &RF_PEAK_FMA_BASE : NULL;
+#endif
+}
+
+static const rf_peak_memory *memory_loops(void) {
+#if defined(__x86_64__)
+  rf_isa isa = rf_isa_detect();
+  return isa >= RF_ISA_AVX512 ? &RF_PEAK_MEMORY_AVX512 : isa >= RF_ISA_AVX2 ? &RF_PEAK_MEMORY_AVX2 : &RF_PEAK_MEMORY_BASE;
+#else
+  return &RF_PEAK_MEMORY_BASE;
+#endif
+}
+
+/* Each thread counts its own rounds over its own time, so a thread that starts late costs nothing. */
+double rf_peak_flops(rf_dtype dtype, int threads, double seconds) {
+  enum { ROUNDS = 20000 };
+  const rf_peak_arithmetic *loop = arithmetic_of(dtype);
+  if (!loop) return 0;
+  double rate = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : rate)
+  {
+    loop->run(ROUNDS); /* wakes the wide units */
+#pragma omp barrier
+    double start = rf_now_seconds(), now = start, rounds = 0;
+    while (now - start < seconds) {
+      loop->run(ROUNDS);
+      rounds += ROUNDS;
+      now = rf_now_seconds();
+    }
+    rate = rounds * loop->flops_per_round / (now - start);
+  }
+  return rate;
+}
+
+typedef enum pass_kind { PASS_READ, PASS_READ_4, PASS_COPY, PASS_NT_COPY } pass_kind;
+
+/* Bytes/s of one pass, from the first thread's start to the last one's end. */
+static double pass(pass_kind kind, float *buffer, size_t count, int threads) {
+  const rf_peak_memory *loops = memory_loops();
+  bool reads = kind == PASS_READ || kind == PASS_READ_4;
+  size_t part = (reads ? count : count / 2) / (size_t)threads / 1024 * 1024, half = count / 2 / 16 * 16;
+  double start = 0, end = 0;
+  float kept = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : kept)
+  {
+    size_t first = part * (size_t)omp_get_thread_num();
+#pragma omp barrier
+#pragma omp master
+    start = rf_now_seconds();
+    if (reads) kept += loops->read(buffer + first, part, kind == PASS_READ_4 ? 4 : 1);
+    else if (kind == PASS_COPY) loops->copy(buffer + half + first, buffer + first, part);
+    else loops->nt_copy(buffer + half + first, buffer + first, part);
+#pragma omp barrier
+#pragma omp master
+    end = rf_now_seconds();
+  }
+  volatile float used = kept;
+  (void)used;
+  return (double)part * (double)threads * sizeof(float) * (reads ? 1 : 2) / (end - start);
+}
+
+static double best(pass_kind kind, void *buffer, size_t bytes, int threads, int loops) {
+  double rate = 0;
+  for (int i = 0; i < loops; i++) {
+    double r = pass(kind, buffer, bytes / sizeof(float), threads);
+    if (r > rate) rate = r;
+  }
+  return rate;
+}
+
+double rf_peak_read_bps(const void *buffer, size_t bytes, int threads, int loops) {
+  double one = best(PASS_READ, (void *)(uintptr_t)buffer, bytes, threads, loops);
+  double four = best(PASS_READ_4, (void *)(uintptr_t)buffer, bytes, threads, loops); /* several streams a thread are faster on some CPUs */
+  return one > four ? one : four;
+}
+double rf_peak_copy_bps(void *buffer, size_t bytes, int threads, int loops) { return best(PASS_COPY, buffer, bytes, threads, loops); }
+double rf_peak_nt_copy_bps(void *buffer, size_t bytes, int threads, int loops) { return best(PASS_NT_COPY, buffer, bytes, threads, loops); }
