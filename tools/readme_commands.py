@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Runs the commands that README.md prints, so that none of them can rot.
+
+Every line of a ```sh block that starts with `$ ` is a command. `./dev demo` and `./dev check` are the README's two entrances: they are run
+by `./dev prove bare` and by CI itself, not from here. With --short, what trains or measures for long is run with the options in SHORT added.
+"""
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+SKIP = ("./dev demo", "./dev check", "./dev prove", "./dev bench", "git clone", "cd ", "sudo ")
+SHORT = {"train": ["--steps", "3"], "bench": ["--reps", "1"], "calibrate": ["--quick"]}
+LIMIT_SECONDS = 300
+
+
+def commands(text):
+    for block in re.findall(r"```sh\n(.*?)```", text, re.S):
+        joined = block.replace("\\\n", " ")
+        for line in joined.splitlines():
+            if line.startswith("$ "):
+                yield line[2:].strip()
+
+
+def shortened(command):
+    words = shlex.split(command, posix=False)
+    for i, word in enumerate(words[:-1]):
+        if word.endswith("rafter") and words[i + 1] in SHORT:
+            return " ".join(words + SHORT[words[i + 1]])
+    return command
+
+
+def main():
+    root = os.getcwd()
+    short = "--short" in sys.argv
+    failed = ran = 0
+    with open("README.md", encoding="utf-8") as f:
+        listed = [c for c in commands(f.read()) if not c.startswith(SKIP)]
+    with tempfile.TemporaryDirectory() as folder:
+        env = dict(os.environ, PATH=f"{root}/build:{os.environ['PATH']}", XDG_CACHE_HOME=folder)
+        os.symlink(f"{root}/tests", f"{folder}/tests")
+        os.symlink(f"{root}/build", f"{folder}/build")
+        with open(f"{folder}/text.txt", "w", encoding="utf-8") as f:
+            f.write("In the beginning was the word, and the word was counted in bytes.\n" * 2000)
+        for command in listed:
+            run = shortened(command) if short else command
+            ran += 1
+            done = subprocess.run(["bash", "-c", run], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  timeout=LIMIT_SECONDS, text=True, errors="replace", check=False)
+            print(f"  {'ok  ' if done.returncode == 0 else 'FAIL'}  {command}")
+            if done.returncode:
+                failed += 1
+                print(done.stdout[-3000:])
+    if not ran:
+        print("README.md has no commands")
+    sys.exit(1 if failed or not ran else 0)
+
+
+if __name__ == "__main__":
+    main()
