@@ -2,6 +2,12 @@
  * Query i of a segment sees keys j <= i, and with a window only those with j > i - window. */
 #include "backend/reference/kernels.h"
 
+/* Sums of one row before they are rounded: ctx, dq, or dk and dv. */
+size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, int threads) {
+  (void)graph, (void)threads;
+  return 2 * (size_t)op->attr.head_dim * sizeof(double);
+}
+
 /* One key/value head's rows: element (j, c) stands at key_at + j * stride + c, and its value at value_at + j * stride + c. */
 typedef struct head_rows { rf_view data; int64_t key_at, value_at, stride; } head_rows;
 
@@ -20,19 +26,21 @@ static double score(const rf_attr *attr, rf_view q, int64_t query_at, const head
 
 static int64_t first_key(const rf_attr *attr, int64_t i) { return attr->window > 0 && i >= attr->window ? i - attr->window + 1 : 0; }
 
-/* Query i (position in its segment) against keys first_key .. i: writes H elements of ctx, returns log(sum(exp(score))). */
-static double attend(const rf_attr *attr, rf_view q, int64_t query_at, const head_rows *rows, int64_t i, rf_view ctx, int64_t ctx_at) {
+/* Query i (position in its segment) against keys first_key .. i: writes H elements of ctx, returns log(sum(exp(score))).
+ * `sums` has room for H. */
+static double attend(const rf_attr *attr, rf_view q, int64_t query_at, const head_rows *rows, int64_t i, rf_view ctx, int64_t ctx_at,
+                     double *sums) {
   int64_t from = first_key(attr, i);
   double largest = -INFINITY, sum = 0;
   for (int64_t j = from; j <= i; j++) largest = fmax(largest, score(attr, q, query_at, rows, j));
   for (int64_t j = from; j <= i; j++) sum += exp(score(attr, q, query_at, rows, j) - largest);
   double lse = largest + log(sum);
-  for (int64_t c = 0; c < attr->head_dim; c++) {
-    double value = 0;
-    for (int64_t j = from; j <= i; j++)
-      value += exp(score(attr, q, query_at, rows, j) - lse) * load(rows->data, rows->value_at + j * rows->stride + c);
-    store(ctx, ctx_at + c, value);
+  for (int64_t c = 0; c < attr->head_dim; c++) sums[c] = 0;
+  for (int64_t j = from; j <= i; j++) {
+    double p = exp(score(attr, q, query_at, rows, j) - lse);
+    for (int64_t c = 0; c < attr->head_dim; c++) sums[c] += p * load(rows->data, rows->value_at + j * rows->stride + c);
   }
+  for (int64_t c = 0; c < attr->head_dim; c++) store(ctx, ctx_at + c, sums[c]);
   return lse;
 }
 
@@ -55,18 +63,13 @@ void rf_reference_attention(const rf_call *call) {
     for (int64_t r = segments[s]; r < segments[s + 1] && r < used; r++)
       for (int64_t h = 0; h < attr->heads; h++) {
         head_rows keys = qkv_head(attr, qkv, segments[s], h);
-        double value = attend(attr, qkv, r * width + h * head_dim, &keys, r - segments[s], ctx, (r * attr->heads + h) * head_dim);
+        int64_t ctx_at = (r * attr->heads + h) * head_dim;
+        double value = attend(attr, qkv, r * width + h * head_dim, &keys, r - segments[s], ctx, ctx_at, call->workspace);
         if (lse.data) store(lse, h * rows + r, value);
       }
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
-
-/* Sums of one row before they are rounded: dq, or dk and dv. */
-size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, int threads) {
-  (void)graph, (void)threads;
-  return 2 * (size_t)op->attr.head_dim * sizeof(double);
-}
 
 typedef struct pair { double p, ds; } pair;
 
@@ -164,6 +167,6 @@ void rf_reference_attention_kv(const rf_call *call) {
       }
       int64_t key_at = slots[r] * 2 * plane + h / group * head_dim;
       head_rows keys = {cache, key_at, key_at + plane, kv};
-      attend(attr, qkv, r * width + h * head_dim, &keys, positions[r], ctx, ctx_at);
+      attend(attr, qkv, r * width + h * head_dim, &keys, positions[r], ctx, ctx_at, call->workspace);
     }
 }
