@@ -88,6 +88,21 @@ static rf_status parse_curve(const json_t *object, const char *where, rf_curve *
   return RAFTER_OK;
 }
 
+static rf_status parse_scaling(const json_t *list, const char *where, rf_machine *machine, rf_error *error) {
+  if (list && (!json_is_array(list) || json_array_size(list) > RF_SCALING_POINTS))
+    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: scaling is not a list of at most %d points", where, RF_SCALING_POINTS);
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    const json_t *point = json_array_get(list, i);
+    rf_scaling *at = &machine->scaling[machine->scaling_count++];
+    double threads = 0;
+    RF_TRY(number(point, "threads", true, 1, 65536, &threads, where, error));
+    RF_TRY(number(point, "flops", true, 0, 1e20, &at->flops, where, error));
+    RF_TRY(number(point, "read_bps", true, 0, 1e18, &at->read_bps, where, error));
+    at->threads = (int)threads;
+  }
+  return RAFTER_OK;
+}
+
 static void note_of(const json_t *object, rf_machine *machine) {
   const json_t *source = json_object_get(object, "source");
   const char *flops = json_string_value(json_object_get(source, "flops")), *memory = json_string_value(json_object_get(source, "memory_bps"));
@@ -123,6 +138,7 @@ rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *
   RF_GO(number(object, "usd_per_chip_hour", false, 0, 1e6, &machine->usd_per_chip_hour, where, error));
   RF_GO(number(object, "efficiency_compute", false, 0.01, 1, &machine->efficiency_compute, where, error));
   RF_GO(number(object, "efficiency_memory", false, 0.01, 1, &machine->efficiency_memory, where, error));
+  RF_GO(parse_scaling(json_object_get(object, "scaling"), where, machine, error));
   note_of(object, machine);
   const json_t *origin = json_object_get(object, "origin"), *curves = json_object_get(object, "curves");
   if (json_is_string(origin) && !strcmp(json_string_value(origin), "calibrated")) snprintf(machine->source, sizeof machine->source, "calibrated");
@@ -176,16 +192,19 @@ static json_t *curve_json(const rf_curve *curve) {
 }
 
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error) {
-  json_t *flops = json_object(), *curves = json_array();
+  json_t *flops = json_object(), *curves = json_array(), *scaling = json_array();
+  for (int i = 0; i < machine->scaling_count; i++)
+    json_array_append_new(scaling, json_pack("{s:i, s:f, s:f}", "threads", machine->scaling[i].threads, "flops", machine->scaling[i].flops, "read_bps",
+                                             machine->scaling[i].read_bps));
   for (int d = 0; d < RF_DTYPES; d++)
     if (machine->flops[d] > 0) json_object_set_new(flops, rf_dtype_name((rf_dtype)d), json_real(machine->flops[d]));
   for (int i = 0; i < machine->curve_count; i++) json_array_append_new(curves, curve_json(&machine->curve[i]));
-  json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "format", FORMAT, "name", machine->name,
+  json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "format", FORMAT, "name", machine->name,
                            "kind", machine->kind, "origin", machine->source, "source", machine->source_note, "isa", machine->isa, "chips", machine->chips,
                            "threads", machine->threads, "flops", flops, "memory_bytes", machine->memory_bytes, "reserve_bytes", machine->reserve_bytes,
                            "read_bps", machine->read_bps, "copy_bps", machine->copy_bps, "launch_seconds", machine->launch_seconds, "usd_per_chip_hour",
                            machine->usd_per_chip_hour, "efficiency_compute", machine->efficiency_compute, "efficiency_memory", machine->efficiency_memory,
-                           "curves", curves);
+                           "scaling", scaling, "curves", curves);
   char beside[4200];
   snprintf(beside, sizeof beside, "%s.new", path);
   FILE *file = root ? fopen(beside, "we") : NULL;

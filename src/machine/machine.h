@@ -17,6 +17,10 @@ typedef struct rf_curve {
   char kernel[64];
 } rf_curve;
 
+/* Ceilings with fewer threads. */
+enum { RF_SCALING_POINTS = 16 };
+typedef struct rf_scaling { int threads; double flops, read_bps; } rf_scaling; /* f32 FLOP/s, bytes/s */
+
 enum { RF_MAX_CURVES = 96 };
 typedef struct rf_machine {
   char name[64];
@@ -32,6 +36,8 @@ typedef struct rf_machine {
   double usd_per_chip_hour;           /* 0: unknown */
   double efficiency_compute, efficiency_memory; /* for machines without curves */
   char isa[16];                       /* of a CPU */
+  int scaling_count;
+  rf_scaling scaling[RF_SCALING_POINTS];
   int curve_count;
   rf_curve curve[RF_MAX_CURVES];
 } rf_machine;

@@ -55,15 +55,6 @@ static rf_batch batch_of(rf_run *run, int plan) {
                     rf_run_named(run, plan, "segments", NULL)};
 }
 
-static rf_status refuse_no_fit(const rf_plan *plan, rf_error *error) {
-  int64_t capacity = (int64_t)(plan->machine.memory_bytes - plan->machine.reserve_bytes);
-  if (plan->options.budget_bytes > 0) capacity = plan->options.budget_bytes;
-  if (plan->arena_bytes <= capacity || capacity <= 0) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_NO_FIT, "lower --microbatch or --seq, set --remat auto, or ask `rafter plan --fit` for what would fit",
-                 "the step does not fit (%s: expected at most %.2f GiB, got %.2f GiB, %.2f GiB too many)", plan->machine.name, (double)capacity / 0x1p30,
-                 (double)plan->arena_bytes / 0x1p30, (double)(plan->arena_bytes - capacity) / 0x1p30);
-}
-
 rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_trainer *trainer = calloc(1, sizeof *trainer);
@@ -71,13 +62,14 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   trainer->settings = *settings;
   const rf_build_options *build = &settings->plan.build;
   RF_GO(rf_plan_make(&settings->model, &settings->plan, &trainer->plan, error));
-  RF_GO(refuse_no_fit(trainer->plan, error));
+  RF_GO(rf_plan_require_fit(trainer->plan, error));
   rf_source_options data = {.model = &settings->model, .seq = build->seq, .pack = settings->pack, .val_fraction = settings->val_fraction,
                             .work_folder = settings->work_folder};
   RF_GO(rf_loader_open(settings->data, &data, settings->seed, build->microbatch * build->accumulate, &trainer->loader, error));
   if (rf_loader_held_out(&trainer->loader) > 0) {
     rf_plan_options options = settings->plan;
     options.build.loss_only = true, options.build.accumulate = 1, options.remat = RF_REMAT_NONE;
+    options.persistent_bytes = trainer->plan->persistent_bytes; /* weights stand first in both */
     RF_GO(rf_plan_make(&settings->model, &options, &trainer->val_plan, error));
   }
   const rf_plan *plans[] = {trainer->plan, trainer->val_plan};

@@ -1,0 +1,181 @@
+#include "run/calibrate.h"
+
+#include "backend/cpu/peaks.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- ceilings ---------------------------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+rf_ceiling rf_ceiling_of(double *values, int count) {
+  if (count < 1) return (rf_ceiling){0};
+  qsort(values, (size_t)count, sizeof *values, ascending);
+  double middle = count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+  return (rf_ceiling){.median = middle, .least = values[0], .most = values[count - 1], .count = count};
+}
+
+size_t rf_bandwidth_buffer_bytes(void) {
+  size_t have = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE), want = (size_t)1 << 30;
+  while (want > have / 4 && want > (size_t)64 << 20) want /= 2;
+  return want;
+}
+
+static double median_burst(rf_dtype dtype, int threads, int count) {
+  double values[64];
+  for (int i = 0; i < count; i++) values[i] = rf_peak_flops(dtype, threads, 0.02);
+  return rf_ceiling_of(values, count).median;
+}
+
+static rf_status measure_ceilings(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
+  int bursts = o->quick ? 5 : 21, loops = o->quick ? 3 : 5;
+  static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_I8};
+  for (size_t i = 0; i < 3; i++) m->flops[dtypes[i]] = median_burst(dtypes[i], o->threads, bursts);
+  void *buffer = NULL;
+  size_t bytes = rf_bandwidth_buffer_bytes() / (o->quick ? 4 : 1);
+  RF_TRY(rf_pages_map(bytes, &buffer, NULL, error));
+#pragma omp parallel for num_threads(o->threads)
+  for (size_t at = 0; at < bytes; at += 4096) memset((char *)buffer + at, 1, 4096);
+  m->read_bps = rf_peak_read_bps(buffer, bytes, o->threads, loops);
+  m->copy_bps = rf_peak_nt_copy_bps(buffer, bytes, o->threads, loops);
+  m->scaling_count = 0;
+  for (int t = 1; t <= o->threads && m->scaling_count < RF_SCALING_POINTS; t = t < o->threads && 2 * t > o->threads ? o->threads : 2 * t)
+    m->scaling[m->scaling_count++] = (rf_scaling){t, median_burst(RF_F32, t, 3), rf_peak_read_bps(buffer, bytes, t, 2)};
+  rf_pages_unmap(buffer, bytes);
+  return RAFTER_OK;
+}
+
+/* ---- ops ---------------------------------------------------------------------------------------------------------- */
+
+/* What is walked: a layer or two of a model, small enough to be quick and wide enough to leave the caches. */
+typedef struct shape { const char *model; int64_t microbatch, rows; float dropout; bool generate, quick; } shape;
+static const shape SHAPES[] = {
+    {"gpt:layers=1,width=64,heads=2,ff=256,vocab=256,seq=64", 1, 0, 0, false, true},
+    {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=64", 4, 0, 0.1f, false, true},
+    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 4, 0, 0, false, true},
+    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=256,seq=256", 8, 0, 0, false, false},
+    {"gpt:layers=1,width=512,heads=8,ff=2048,vocab=8192,seq=256", 4, 0, 0.1f, false, true},
+    {"gpt:layers=1,width=512,heads=8,ff=2048,vocab=2048,seq=1024", 1, 0, 0, false, false},
+    {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=16384,seq=512", 2, 0, 0, false, false},
+    {"gpt:layers=1,width=1024,heads=8,ff=4096,vocab=2048,seq=512", 1, 0, 0.1f, false, false},
+    {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=128", 1, 1, 0, true, true},
+    {"gpt:layers=2,width=512,heads=8,ff=2048,vocab=8192,seq=256", 1, 1, 0, true, true},
+    {"gpt:layers=4,width=1024,heads=8,ff=4096,vocab=16384,seq=256", 1, 1, 0, true, false},
+    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 1, 128, 0, true, true},
+    {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=2048,seq=256", 1, 256, 0, true, false},
+};
+enum { SHAPE_COUNT = sizeof SHAPES / sizeof *SHAPES };
+
+/* Repeatable contents: small weights, ids inside the vocabulary, whole rows as segments. */
+static void fill_plan(rf_run *run, const rf_plan *plan) {
+  const rf_graph *graph = plan->graph;
+  int64_t n = graph->rows;
+  for (int t = 0; t < graph->tensor_count; t++) {
+    const rf_tensor *tensor = &graph->tensor[t];
+    void *at = rf_run_tensor(run, 0, t);
+    if (!at) continue;
+    if (tensor->persistent && tensor->class != RF_CLASS_MOMENT)
+      for (int64_t i = 0; i < rf_tensor_count(tensor); i++) {
+        float value = 0.02f * (float)((i * 2654435761u >> 16) & 1023) / 1024 - 0.01f;
+        if (tensor->dtype == RF_F32) ((float *)at)[i] = value;
+        else if (tensor->dtype == RF_BF16) ((rf_bf16 *)at)[i] = rf_f32_to_bf16(value);
+      }
+  }
+  int32_t *tokens = rf_run_named(run, 0, "tokens", NULL), *labels = rf_run_named(run, 0, "labels", NULL), *positions = rf_run_named(run, 0, "positions", NULL);
+  int32_t *segments = rf_run_named(run, 0, "segments", NULL), *slots = rf_run_named(run, 0, "slots", NULL), *rows = rf_run_named(run, 0, "rows", NULL);
+  for (int64_t i = 0; i < n; i++) {
+    tokens[i] = (int32_t)((i * 7919 + 13) % graph->model.vocab), positions[i] = (int32_t)(slots && n == 1 ? graph->seq - 1 : i % graph->seq);
+    if (labels) labels[i] = (int32_t)((i * 104729 + 5) % graph->model.vocab);
+    if (segments) segments[i] = (int32_t)(i * graph->seq < n ? i * graph->seq : n);
+    if (slots) slots[i] = 0;
+  }
+  if (segments) segments[n] = (int32_t)n;
+  if (rows) rows[0] = (int32_t)n - 1;
+}
+
+static rf_curve *curve_for(rf_machine *m, const char *op, rf_dtype dtype, const char *kernel) {
+  for (int i = 0; i < m->curve_count; i++)
+    if (!strcmp(m->curve[i].op, op) && m->curve[i].dtype == dtype && !strcmp(m->curve[i].kernel, kernel)) return &m->curve[i];
+  if (m->curve_count == RF_MAX_CURVES) return NULL;
+  rf_curve *c = &m->curve[m->curve_count++];
+  *c = (rf_curve){.dtype = dtype};
+  snprintf(c->op, sizeof c->op, "%s", op), snprintf(c->kernel, sizeof c->kernel, "%s", kernel);
+  return c;
+}
+
+/* Adds a point, keeping sizes ascending; sizes within a quarter of each other become one point (work and seconds add up: their rates are weighted). */
+static void add_point(rf_curve *c, double size, double work, double seconds) {
+  int at = 0;
+  while (at < c->count && c->size[at] < size) at++;
+  for (int near = at - 1; near <= at; near++)
+    if (near >= 0 && near < c->count && fabs(log(c->size[near] / size)) < 0.22) {
+      c->work[near] += work, c->seconds[near] += seconds;
+      return;
+    }
+  if (c->count == RF_CURVE_POINTS) return;
+  for (int i = c->count++; i > at; i--) c->size[i] = c->size[i - 1], c->work[i] = c->work[i - 1], c->seconds[i] = c->seconds[i - 1];
+  c->size[at] = size, c->work[at] = work, c->seconds[at] = seconds;
+}
+
+static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dtype dtype, rf_machine *m, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rf_model model;
+  rf_plan *plan = NULL;
+  rf_run *run = NULL;
+  RF_TRY(rf_model_resolve(s->model, &model, NULL, error));
+  rf_plan_options options = {.build = {.job = s->generate ? RF_JOB_GENERATE : RF_JOB_TRAIN, .dtype = dtype, .softmax = RF_F32, .microbatch = s->microbatch,
+                                       .seq = model.max_seq, .rows = s->rows, .accumulate = 1, .dropout = s->dropout, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
+                                       .weight_decay = 0.1f, .clip = 1},
+                             .remat = RF_REMAT_NONE, .backend = &RF_BACKEND_CPU, .isa = o->isa, .threads = o->threads, .machine = m};
+  rf_machine bare = *m; /* plans of the calibration itself need no curves */
+  bare.curve_count = 0, options.machine = &bare;
+  RF_GO(rf_plan_make(&model, &options, &plan, error));
+  const rf_plan *plans[] = {plan};
+  RF_GO(rf_run_open(plans, 1, (rf_run_debug){0}, &run, error));
+  double start = 0, budget = o->quick ? 0.08 : 0.7;
+  for (int walk = -1; walk < 2 || (rf_now_seconds() - start < budget && walk < 200); walk++) {
+    if (walk == 0) rf_run_measured_reset(run), start = rf_now_seconds(); /* the first walk wakes threads and fills caches */
+    rf_run_inputs inputs = {.seed = 1, .step = walk + 2, .loss_scale = 1e-3f, .lr = 1e-6f, .rows = plan->graph->rows};
+    fill_plan(run, plan);
+    for (int section = 0; section < RF_SECTIONS; section++) RF_GO(rf_run_section(run, 0, (rf_section)section, &inputs, error));
+  }
+  const rf_measured *measured = rf_run_measured(run, 0);
+  for (int i = 0; i < plan->graph->op_count; i++)
+    if (measured[i].calls && (m->launch_seconds <= 0 || measured[i].least < m->launch_seconds)) m->launch_seconds = measured[i].least;
+  for (int i = 0; i < plan->graph->op_count; i++) {
+    double work = rf_cost_work(plan->op[i].work), seconds = measured[i].calls ? measured[i].seconds / (double)measured[i].calls : 0;
+    if (work <= 0 || seconds <= 0) continue;
+    rf_curve *c = curve_for(m, plan->graph->op[i].def->name, dtype, plan->op[i].kernel->name);
+    if (c) add_point(c, rf_cost_size(plan->graph, &plan->graph->op[i], plan->op[i].work), work, fmax(seconds - m->launch_seconds, 0.1 * seconds));
+  }
+done:
+  rf_run_close(run);
+  rf_plan_free(plan);
+  return status;
+}
+
+rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_error *error) {
+  RF_TRY(rf_machine_detect(machine, error));
+  machine->threads = o->threads, machine->curve_count = 0, machine->launch_seconds = 0;
+  snprintf(machine->isa, sizeof machine->isa, "%s", rf_isa_name(o->isa));
+  if (o->say) o->say(o->self, "ceilings", 0);
+  RF_TRY(measure_ceilings(o, machine, error));
+  machine->efficiency_compute = machine->efficiency_memory = 1;
+  int shapes = 0, done = 0;
+  for (int i = 0; i < SHAPE_COUNT; i++) shapes += !o->quick || SHAPES[i].quick;
+  for (int i = 0; i < SHAPE_COUNT; i++) {
+    if (o->quick && !SHAPES[i].quick) continue;
+    for (int d = 0; d < 2; d++) RF_TRY(walk_shape(o, &SHAPES[i], d ? RF_BF16 : RF_F32, machine, error));
+    if (o->say) o->say(o->self, SHAPES[i].model, 0.2 + 0.8 * ++done / shapes);
+  }
+  snprintf(machine->source, sizeof machine->source, "calibrated");
+  snprintf(machine->source_note, sizeof machine->source_note, "measured by rafter calibrate%s with %d threads, %s", o->quick ? " --quick" : "", o->threads, rf_isa_name(o->isa));
+  return RAFTER_OK;
+}

@@ -1,0 +1,28 @@
+/* calibrate.h - measures this machine: ceilings in registers and from memory, then every op of small real plans, walked as a run walks them. */
+#ifndef RF_CALIBRATE_H
+#define RF_CALIBRATE_H
+
+#include "run/run.h"
+
+typedef struct rf_calibrate_options {
+  rf_isa isa;
+  int threads;
+  bool quick;                                       /* fewer and shorter measurements: seconds, not most of a minute */
+  void (*say)(void *self, const char *what, double part); /* progress in [0,1]; may be NULL */
+  void *self;
+} rf_calibrate_options;
+
+/* A sample of one ceiling: bursts of 15-50 ms. */
+typedef struct rf_ceiling { double median, least, most, sustained; int count; } rf_ceiling;
+
+/* Median, least and most of values[count]; reorders them. */
+rf_ceiling rf_ceiling_of(double *values, int count);
+
+/* Bytes of buffer that bandwidth is measured over: 1 GiB, or less on a machine with little memory. */
+size_t rf_bandwidth_buffer_bytes(void);
+
+/* Fills `machine` (source "calibrated"): detected sheet, ceilings for f32, bf16 and i8 products, read and copy bandwidth, thread scaling,
+ * launch time and one curve per op, dtype and kernel. Under a minute. RAFTER_FAILED: no memory. */
+rf_status rf_calibrate(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
+
+#endif
