@@ -1,0 +1,90 @@
+/* attention.c - the attention rows of the CPU kernel table, their shapes and their memory. */
+#include "backend/cpu/attention.h"
+
+/* Input 0 is qkv in all three ops. A segment is at most a row of the batch (graph->seq tokens), a context at most the cache's rows. */
+rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
+  const rf_tensor *qkv = &graph->tensor[op->input[0]];
+  const rf_attr *attr = &op->attr;
+  rf_attention a = {
+      .rows = qkv->shape[0], .longest = qkv->shape[0], .heads = attr->heads, .kv_heads = attr->kv_heads, .group = attr->heads / attr->kv_heads,
+      .dim = attr->head_dim, .width = (int)rf_round_up(attr->head_dim, 16), .scale = attr->scale,
+      .ld = (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim,
+      .window = attr->window > 0 ? attr->window : INT64_MAX / 2, .dtype = qkv->dtype, .round = attr->softmax == RF_BF16,
+  };
+  bool cached = op->input_count == 4; /* attention_kv: qkv, cache, slots, positions */
+  if (cached) a.longest = graph->tensor[op->input[1]].shape[2];
+  else if (graph->seq > 0 && graph->seq < a.rows) a.longest = graph->seq;
+  return a;
+}
+
+int64_t rf_attention_segments(const int32_t *segment, int64_t rows) {
+  int64_t count = 0;
+  while (count < rows && segment[count] < rows) count++;
+  return count;
+}
+
+/* Scores a query sees are at most min(length, window): the measure by which units are shared out. */
+static double unit_work(const rf_attention *a, int64_t length) { return (double)length * (double)rf_min64(length, a->window); }
+
+double rf_attention_total(const rf_attention *a, const int32_t *segment, int64_t segments) {
+  double total = 0;
+  for (int64_t s = 0; s < segments; s++) total += unit_work(a, segment[s + 1] - segment[s]) * a->kv_heads;
+  return total;
+}
+
+/* A unit of more than a quarter of a thread's share would leave the others waiting at the end. */
+bool rf_attention_split(const rf_attention *a, int64_t length, double total, int threads) {
+  return threads > 1 && length > RF_ATTENTION_TILE && unit_work(a, length) * 4 * threads > total;
+}
+
+static size_t walk_floats(const rf_attention *a, int64_t keys) {
+  size_t query = (size_t)(RF_ATTENTION_STRIP_ROWS * (int64_t)(a->dim + a->width)), values = (size_t)rf_round_up(a->dim, RF_ATTENTION_PANEL);
+  return RF_ATTENTION_STRIPS * sizeof(rf_attention_strip) / sizeof(float) + RF_ATTENTION_MAX_HEIGHT * (RF_ATTENTION_BLOCK + 16) + (size_t)rf_round_up((int64_t)query, 16) +
+         (size_t)keys * ((size_t)a->dim + values);
+}
+size_t rf_attention_forward_floats(const rf_attention *a) {
+  return (size_t)rf_round_up((int64_t)walk_floats(a, rf_round_up(a->longest, RF_ATTENTION_PANEL)), 16);
+}
+size_t rf_attention_cached_floats(const rf_attention *a) { return (size_t)rf_round_up((int64_t)walk_floats(a, RF_ATTENTION_BLOCK), 16); }
+size_t rf_attention_backward_floats(const rf_attention *a) {
+  int64_t keys = rf_round_up(a->longest, RF_ATTENTION_TILE), tile = RF_ATTENTION_TILE, wide = rf_round_up(a->dim, RF_ATTENTION_PANEL);
+  return (size_t)rf_round_up(keys * (2 * a->dim + wide + 2 * a->width) + tile * (2 * a->dim + 2 * wide + a->width + 2) + 2 * tile * (tile + 16), 16);
+}
+
+static bool accepts(const rf_graph *graph, const rf_op *op) {
+  const rf_attr *attr = &op->attr;
+  rf_dtype dtype = graph->tensor[op->input[0]].dtype;
+  bool positive = attr->scale > 0; /* maxima are taken before scaling */
+  return (dtype == RF_F32 || dtype == RF_BF16) && positive && attr->kv_heads > 0 && attr->heads % attr->kv_heads == 0;
+}
+static bool accepts_cache(const rf_graph *graph, const rf_op *op) {
+  rf_dtype cache = graph->tensor[op->input[1]].dtype;
+  return accepts(graph, op) && (cache == RF_F32 || cache == RF_BF16);
+}
+
+static size_t forward_bytes(const rf_graph *graph, const rf_op *op, int threads) {
+  rf_attention a = rf_attention_of(graph, op);
+  return sizeof(float) * (size_t)threads * rf_attention_forward_floats(&a);
+}
+static size_t cached_bytes(const rf_graph *graph, const rf_op *op, int threads) {
+  rf_attention a = rf_attention_of(graph, op);
+  return sizeof(int32_t) * (size_t)rf_round_up(a.rows + 1, 16) + sizeof(float) * (size_t)threads * rf_attention_cached_floats(&a);
+}
+static size_t backward_bytes(const rf_graph *graph, const rf_op *op, int threads) {
+  rf_attention a = rf_attention_of(graph, op);
+  size_t together = threads > 1 ? (size_t)(rf_round_up(a.longest, RF_ATTENTION_TILE) * (RF_ATTENTION_TILE + 16)) : 0; /* one block of queries by all keys */
+  return sizeof(float) * ((size_t)threads * rf_attention_backward_floats(&a) + together);
+}
+
+const rf_kernel RF_CPU_ATTENTION[] = {
+    {"attention", "attention_avx512_12x32", RF_ISA_AVX512, accepts, forward_bytes, rf_attention_avx512},
+    {"attention", "attention_avx2_6x16", RF_ISA_AVX2, accepts, forward_bytes, rf_attention_avx2},
+    {"attention", "attention_c_4x16", RF_ISA_BASE, accepts, forward_bytes, rf_attention_base},
+    {"attention_bwd", "attention_bwd_avx512_12x32", RF_ISA_AVX512, accepts, backward_bytes, rf_attention_bwd_avx512},
+    {"attention_bwd", "attention_bwd_avx2_6x16", RF_ISA_AVX2, accepts, backward_bytes, rf_attention_bwd_avx2},
+    {"attention_bwd", "attention_bwd_c_4x16", RF_ISA_BASE, accepts, backward_bytes, rf_attention_bwd_base},
+    {"attention_kv", "attention_kv_avx512_12x32", RF_ISA_AVX512, accepts_cache, cached_bytes, rf_attention_kv_avx512},
+    {"attention_kv", "attention_kv_avx2_6x16", RF_ISA_AVX2, accepts_cache, cached_bytes, rf_attention_kv_avx2},
+    {"attention_kv", "attention_kv_c_4x16", RF_ISA_BASE, accepts_cache, cached_bytes, rf_attention_kv_base},
+    {0},
+};

@@ -1,0 +1,265 @@
+/* attention_backward.h - gradients of attention; the body behind every ISA.
+ *
+ * Blocks of 96 queries against blocks of 96 keys: products and e = dctx v^T by strips of queries, probabilities from the saved lse, then three
+ * chains: dq (strips of queries), dk and dv (strips of keys). Every sum is one chain over all queries or all keys, held in the workspace
+ * between blocks, so the blocks are no part of the definition. */
+#ifndef RF_ATTENTION_BACKWARD_H
+#define RF_ATTENTION_BACKWARD_H
+
+#include "backend/cpu/attention_tile.h"
+
+#include <omp.h>
+
+enum { TILE = RF_ATTENTION_TILE, LDT = RF_ATTENTION_TILE + RF_LANES };
+
+/* A unit's keys (segment, kv head), and their gradients. */
+typedef struct key_side {
+  float *k_columns, *v_columns; /* panels of 32 keys: for the products */
+  float *k_rows;                /* panels of 32 columns: for dq */
+  float *dk, *dv;               /* (T, width) */
+  int64_t padded;               /* keys, rounded up to TILE */
+} key_side;
+
+/* One block of queries of one head. */
+typedef struct query_side {
+  float *q_strips, *g_strips;   /* (strip, d, MR): queries and dctx */
+  float *q_rows, *g_rows;       /* panels of 32 columns (panel, TILE, 32) */
+  float *dq;                    /* (TILE, width) */
+  float *less, *minus_d;        /* -lse log2(e) and D of each query */
+  int64_t first, count;         /* positions in the segment */
+} query_side;
+
+typedef struct tiles { float *p, *t; } tiles; /* (TILE, LDT): probabilities, and p (e - D) */
+
+static int64_t padded_width(const rf_attention *a) { return rf_round_up(a->dim, PANEL); }
+
+static float *key_side_at(const rf_attention *a, float *memory, key_side *k) {
+  int64_t keys = rf_round_up(a->longest, TILE);
+  k->k_columns = memory;
+  k->v_columns = k->k_columns + keys * a->dim;
+  k->k_rows = k->v_columns + keys * a->dim;
+  k->dk = k->k_rows + keys * padded_width(a);
+  k->dv = k->dk + keys * a->width;
+  return k->dv + keys * a->width;
+}
+
+static float *query_side_at(const rf_attention *a, float *memory, query_side *q) {
+  q->q_strips = memory;
+  q->g_strips = q->q_strips + TILE * (int64_t)a->dim;
+  q->q_rows = q->g_strips + TILE * (int64_t)a->dim;
+  q->g_rows = q->q_rows + TILE * padded_width(a);
+  q->dq = q->g_rows + TILE * padded_width(a);
+  q->less = q->dq + TILE * (int64_t)a->width;
+  q->minus_d = q->less + TILE;
+  return q->minus_d + TILE;
+}
+
+/* Keys [first, last) of the unit; first is a multiple of TILE, and so is last unless it is the end. */
+static void pack_keys(const rf_attention *a, key_side *k, const void *qkv, int64_t origin, int64_t first, int64_t last, int kv_head) {
+  int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim, keys = last - first, step = k->padded * PANEL;
+  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->k_columns + first * a->dim);
+  pack_rows(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, keys, a->dim, k->k_rows + first * PANEL, step);
+  at += (int64_t)a->kv_heads * a->dim;
+  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->v_columns + first * a->dim);
+  int64_t end = rf_round_up(last, TILE);
+  memset(k->dk + first * a->width, 0, sizeof(float) * (size_t)((end - first) * a->width));
+  memset(k->dv + first * a->width, 0, sizeof(float) * (size_t)((end - first) * a->width));
+}
+
+/* Strip `i` of the block of queries: packs, and readies lse and D. */
+static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call *call, int64_t origin, int head, int i) {
+  const void *qkv = call->in[0], *ctx = call->in[1], *dctx = call->in[3], *rows[RF_LANES] = {0}, *grads[RF_LANES] = {0};
+  const float *lse = call->in[2];
+  int64_t first = (int64_t)i * MR, count = rf_min64(MR, q->count - first), row = origin + q->first + first, ldc = (int64_t)a->heads * a->dim;
+  for (int64_t r = 0; r < count; r++) {
+    rows[r] = rf_at(qkv, a->dtype, (row + r) * a->ld + (int64_t)head * a->dim);
+    grads[r] = rf_at(dctx, a->dtype, (row + r) * ldc + (int64_t)head * a->dim);
+    const void *out = rf_at(ctx, a->dtype, (row + r) * ldc + (int64_t)head * a->dim);
+    rf_v16 sum = rf_v16_zero();
+    for (int64_t d = 0; d < a->dim; d += RF_LANES) {
+      int part = a->dim - d < RF_LANES ? (int)(a->dim - d) : RF_LANES;
+      sum = rf_v16_fma(rf_v16_get_n(grads[r], a->dtype, d, part), rf_v16_get_n(out, a->dtype, d, part), sum);
+    }
+    q->minus_d[first + r] = -rf_v16_fold_sum(sum);
+    q->less[first + r] = -(lse[(int64_t)head * a->rows + row + r] * 0x1.715476p+0f);
+  }
+  pack_transposed(rows, a->dtype, (int)count, a->dim, q->q_strips + first * a->dim, MR, MR);
+  pack_transposed(grads, a->dtype, (int)count, a->dim, q->g_strips + first * a->dim, MR, MR);
+  pack_rows(rows[0], a->dtype, a->ld, count, count, a->dim, q->q_rows + first * PANEL, TILE * PANEL);
+  pack_rows(grads[0], a->dtype, ldc, count, count, a->dim, q->g_rows + first * PANEL, TILE * PANEL);
+  memset(q->dq + first * a->width, 0, sizeof(float) * MR * (size_t)a->width);
+}
+
+/* Keys that some query of strip `i` sees. */
+static int64_t strip_first_key(const rf_attention *a, const query_side *q, int64_t i) { return rf_max64(0, q->first + i * MR + 1 - a->window); }
+static int64_t strip_last_key(const query_side *q, int64_t i) { return q->first + rf_min64(q->count, (i + 1) * MR); }
+
+/* Probabilities and t of strip `i` against the block of keys at `block`. False: it sees none of them. */
+static bool strip_probabilities(const rf_attention *a, const query_side *q, const key_side *k, int64_t i, int64_t block, tiles *tile) {
+  int64_t first = rf_max64(block, strip_first_key(a, q, i)), last = rf_min64(block + TILE, strip_last_key(q, i));
+  if (first >= last) return false;
+  int64_t v0 = (first - block) / RF_LANES, v1 = (last - block + RF_LANES - 1) / RF_LANES;
+  int rows = (int)rf_min64(MR, q->count - i * MR), height = tile_height(rows);
+  float *p = tile->p + i * MR * LDT, *t = tile->t + i * MR * LDT;
+  products(height, q->q_strips + i * MR * a->dim, k->k_columns + block * a->dim, a->dim, v0 * RF_LANES, v1 * RF_LANES, p, LDT);
+  products(height, q->g_strips + i * MR * a->dim, k->v_columns + block * a->dim, a->dim, v0 * RF_LANES, v1 * RF_LANES, t, LDT);
+  rf_v16 scale = rf_v16_set1(a->round ? 0x1.715476p+0f : a->scale * 0x1.715476p+0f);
+  for (int r = 0; r < rows; r++) {
+    float *pr = p + r * LDT, *tr = t + r * LDT;
+    int64_t position = q->first + i * MR + r;
+    ready_row(pr, v0, v1, position + 1 - a->window - block, position + 1 - block, a->round, a->scale);
+    rf_v16 shift = rf_v16_set1(q->less[i * MR + r]), minus_d = rf_v16_set1(q->minus_d[i * MR + r]);
+    for (int64_t v = v0; v < v1; v++) {
+      rf_v16 x = exp2_lanes(rf_v16_fma(rf_v16_load(pr + v * RF_LANES), scale, shift));
+      rf_v16_store(pr + v * RF_LANES, x);
+      rf_v16_store(tr + v * RF_LANES, rf_v16_mul(x, rf_v16_add(rf_v16_load(tr + v * RF_LANES), minus_d)));
+    }
+    for (int64_t v = 0; v < TILE / RF_LANES; v++) { /* strips of keys read past the vectors a strip of queries needs: there stands nothing */
+      if (v >= v0 && v < v1) continue;
+      rf_v16_store(pr + v * RF_LANES, rf_v16_zero());
+      rf_v16_store(tr + v * RF_LANES, rf_v16_zero());
+    }
+  }
+  return true;
+}
+
+/* dq of strip `i`, continued over the block of keys at `block`. */
+static void strip_dq(const rf_attention *a, const query_side *q, const key_side *k, int64_t i, int64_t block, const float *t) {
+  int64_t first = rf_max64(block, strip_first_key(a, q, i)), last = rf_min64(block + TILE, strip_last_key(q, i));
+  if (first >= last) return;
+  int rows = (int)rf_min64(MR, q->count - i * MR);
+  context(tile_height(rows), t + i * MR * LDT + first - block, LDT, k->k_rows + first * PANEL, RF_F32, PANEL, k->padded * PANEL, last - first,
+          q->dq + i * MR * a->width, a->width, NULL);
+}
+
+/* to[key][column] continued by the chain over queries of x[query][key] y[query][column]; one strip of keys. */
+static void key_chain(const rf_attention *a, const float *x, const float *y, int64_t queries, float *to) {
+  for (int64_t column = 0; column < a->width;) {
+    const float *b = y + column / PANEL * TILE * PANEL + column % PANEL;
+    if (NV == 2 && a->width - column >= PANEL) {
+      tile_add(MR, NV, x, 1, LDT, b, RF_F32, PANEL, queries, to + column, a->width, NULL);
+      column += PANEL;
+    } else {
+      tile_add(MR, 1, x, 1, LDT, b, RF_F32, PANEL, queries, to + column, a->width, NULL);
+      column += RF_LANES;
+    }
+  }
+}
+
+/* dk and dv of the block of keys at `block`, continued over the queries. */
+static void block_dkdv(const rf_attention *a, const query_side *q, key_side *k, int64_t block, const tiles *tile) {
+  int64_t strips = (q->count + MR - 1) / MR;
+  for (int64_t key = 0; key < TILE; key += MR) {
+    int64_t from = 0, to = strips; /* strips of queries that see some of these keys: a contiguous run */
+    while (from < to && strip_last_key(q, from) <= block + key) from++;
+    while (to > from && strip_first_key(a, q, to - 1) >= block + key + MR) to--;
+    int64_t begin = from * MR, queries = rf_min64(q->count, to * MR) - begin;
+    if (queries <= 0) continue;
+    key_chain(a, tile->p + begin * LDT + key, q->g_rows + begin * PANEL, queries, k->dv + (block + key) * a->width);
+    key_chain(a, tile->t + begin * LDT + key, q->q_rows + begin * PANEL, queries, k->dk + (block + key) * a->width);
+  }
+}
+
+/* round(factor * x) into `rows` rows of dqkv. The fused addition of 0 makes a sum of vanished products +0, however many there were. */
+static void write_rows(const rf_attention *a, const float *x, float factor, int64_t rows, void *dqkv, int64_t at) {
+  for (int64_t r = 0; r < rows; r++) {
+    for (int64_t d = 0; d < a->dim; d += RF_LANES) {
+      rf_v16 y = rf_v16_fma(rf_v16_load(x + r * a->width + d), rf_v16_set1(factor), rf_v16_zero());
+      if (a->dim - d >= RF_LANES) rf_v16_put(dqkv, a->dtype, at + r * a->ld + d, y);
+      else rf_v16_put_n(dqkv, a->dtype, at + r * a->ld + d, y, (int)(a->dim - d));
+    }
+  }
+}
+
+static void write_keys(const rf_attention *a, const key_side *k, void *dqkv, int64_t origin, int64_t first, int64_t last, int kv_head) {
+  int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim;
+  write_rows(a, k->dk + first * a->width, a->scale, last - first, dqkv, at);
+  write_rows(a, k->dv + first * a->width, 1.0f, last - first, dqkv, at + (int64_t)a->kv_heads * a->dim);
+}
+
+static void write_queries(const rf_attention *a, const query_side *q, int64_t strip, void *dqkv, int64_t origin, int head) {
+  int64_t first = strip * MR, rows = rf_min64(MR, q->count - first);
+  write_rows(a, q->dq + first * a->width, a->scale, rows, dqkv, (origin + q->first + first) * a->ld + (int64_t)head * a->dim);
+}
+
+/* One unit on one thread. */
+static void unit_alone(const rf_attention *a, const rf_call *call, int64_t origin, int64_t length, int kv_head, key_side *k, query_side *q, tiles *tile) {
+  k->padded = rf_round_up(length, TILE);
+  pack_keys(a, k, call->in[0], origin, 0, length, kv_head);
+  for (int head = kv_head * a->group; head < (kv_head + 1) * a->group; head++) {
+    for (q->first = 0; q->first < length; q->first += TILE) {
+      q->count = rf_min64(TILE, length - q->first);
+      int64_t strips = (q->count + MR - 1) / MR;
+      for (int i = 0; i < strips; i++) pack_query_strip(a, q, call, origin, head, i);
+      for (int64_t block = strip_first_key(a, q, 0) / TILE * TILE; block < q->first + q->count; block += TILE) {
+        for (int64_t i = 0; i < strips; i++) {
+          if (strip_probabilities(a, q, k, i, block, tile)) strip_dq(a, q, k, i, block, tile->t);
+        }
+        block_dkdv(a, q, k, block, tile);
+      }
+      for (int64_t i = 0; i < strips; i++) write_queries(a, q, i, call->out[0], origin, head);
+    }
+  }
+  write_keys(a, k, call->out[0], origin, 0, length, kv_head);
+}
+
+/* One unit on all threads of the team: each block of queries in three steps, the blocks of keys shared out in the first two, the strips of
+ * queries in the last. The barriers between them keep every chain in its order. `shared_t`: (blocks of keys, TILE, LDT). */
+static void unit_together(const rf_attention *a, const rf_call *call, int64_t origin, int64_t length, int kv_head, key_side *k, query_side *q,
+                          float *p, float *shared_t) {
+  k->padded = rf_round_up(length, TILE);
+  int64_t blocks = k->padded / TILE;
+#pragma omp for schedule(static)
+  for (int64_t i = 0; i < blocks; i++) pack_keys(a, k, call->in[0], origin, i * TILE, rf_min64(length, (i + 1) * TILE), kv_head);
+  for (int head = kv_head * a->group; head < (kv_head + 1) * a->group; head++) {
+    for (q->first = 0; q->first < length; q->first += TILE) {
+      q->count = rf_min64(TILE, length - q->first);
+      int64_t strips = (q->count + MR - 1) / MR, low = strip_first_key(a, q, 0) / TILE, high = q->first / TILE + 1;
+#pragma omp for schedule(static)
+      for (int64_t i = 0; i < strips; i++) pack_query_strip(a, q, call, origin, head, (int)i);
+#pragma omp for schedule(dynamic)
+      for (int64_t b = low; b < high; b++) {
+        tiles tile = {.p = p, .t = shared_t + b * TILE * LDT};
+        for (int64_t i = 0; i < strips; i++) (void)strip_probabilities(a, q, k, i, b * TILE, &tile);
+        block_dkdv(a, q, k, b * TILE, &tile);
+      }
+#pragma omp for schedule(dynamic)
+      for (int64_t i = 0; i < strips; i++) {
+        for (int64_t b = low; b < high; b++) strip_dq(a, q, k, i, b * TILE, shared_t + b * TILE * LDT);
+        write_queries(a, q, i, call->out[0], origin, head);
+      }
+    }
+  }
+#pragma omp for schedule(static)
+  for (int64_t i = 0; i < blocks; i++) write_keys(a, k, call->out[0], origin, i * TILE, rf_min64(length, (i + 1) * TILE), kv_head);
+}
+
+static void attention_bwd_run(const rf_call *call) {
+  rf_attention a = rf_attention_of(call->graph, call->op);
+  const int32_t *segment = call->in[4];
+  int64_t segments = rf_attention_segments(segment, a.rows), floats = (int64_t)rf_attention_backward_floats(&a);
+  double total = rf_attention_total(&a, segment, segments);
+  float *memory = call->workspace, *shared_t = memory + floats * call->threads;
+#pragma omp parallel num_threads(call->threads)
+  {
+    key_side own_keys, team_keys;
+    query_side own_queries, team_queries;
+    tiles own;
+    own.p = query_side_at(&a, key_side_at(&a, memory + floats * omp_get_thread_num(), &own_keys), &own_queries);
+    own.t = own.p + TILE * LDT;
+    query_side_at(&a, key_side_at(&a, memory, &team_keys), &team_queries);
+    for (int64_t unit = 0; unit < segments * a.kv_heads; unit++) {
+      int64_t origin = segment[unit / a.kv_heads], length = segment[unit / a.kv_heads + 1] - origin;
+      if (!rf_attention_split(&a, length, total, omp_get_num_threads())) continue;
+      unit_together(&a, call, origin, length, (int)(unit % a.kv_heads), &team_keys, &team_queries, own.p, shared_t);
+    }
+#pragma omp for schedule(dynamic)
+    for (int64_t unit = 0; unit < segments * a.kv_heads; unit++) {
+      int64_t origin = segment[unit / a.kv_heads], length = segment[unit / a.kv_heads + 1] - origin;
+      if (length == 0 || rf_attention_split(&a, length, total, omp_get_num_threads())) continue;
+      unit_alone(&a, call, origin, length, (int)(unit % a.kv_heads), &own_keys, &own_queries, &own);
+    }
+  }
+}
+
+#endif

@@ -1,0 +1,281 @@
+/* attention_tile.h - register tiles, packing and the exponential of the attention kernels. Compiled once per ISA, with the flags of the
+ * file that includes it.
+ *
+ * A tile is MR rows by RF_LANES * NV columns of running f32 sums kept in registers, fed one step of k at a time: each sum is one
+ * fused-multiply-add chain in ascending k, so neither MR nor NV changes a bit. */
+#ifndef RF_ATTENTION_TILE_H
+#define RF_ATTENTION_TILE_H
+
+#include "backend/cpu/attention.h"
+#include "backend/cpu/simd.h"
+
+/* Rows and vectors of a tile: all sums, the columns of one step and one broadcast stay in registers. */
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+enum { MR = 12, NV = 2 }; /* 24 + 2 + 1 of 32 zmm */
+#define RF_EACH_HEIGHT(X) X(12) X(8) X(4) X(2) X(1)
+#elif defined(__AVX2__) && defined(__FMA__)
+enum { MR = 6, NV = 1 };  /* 12 + 2 + 1 of 16 ymm */
+#define RF_EACH_HEIGHT(X) X(6) X(4) X(2) X(1)
+#else
+enum { MR = 4, NV = 1 };
+#define RF_EACH_HEIGHT(X) X(4) X(2) X(1)
+#endif
+enum { PANEL = RF_ATTENTION_PANEL };
+
+/* The smallest height that has a tile for `rows` rows. */
+RF_INLINE int tile_height(int rows) {
+  int height = MR;
+#define RF_FIT(h) if (rows <= h) height = h;
+  RF_EACH_HEIGHT(RF_FIT) /* if (rows <= 12) height = 12; if (rows <= 8) height = 8; ... */
+#undef RF_FIT
+  return height;
+}
+
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
+
+/* acc[r][v] = chain over k of a[r row_step + k k_step] * b[k ldb + 16 v + lane]. m and nv are constants at every call. */
+RF_INLINE void tile_chain(int m, int nv, const float *a, int64_t row_step, int64_t k_step, const void *b, rf_dtype dtype, int64_t ldb, int64_t steps,
+                          rf_v16 acc[MR][2]) {
+  for (int64_t k = 0; k < steps; k++) {
+    rf_v16 column[2];
+    for (int v = 0; v < nv; v++) column[v] = rf_v16_get(b, dtype, k * ldb + RF_LANES * v);
+#pragma GCC unroll 12
+    for (int r = 0; r < m; r++) {
+      rf_v16 x = rf_v16_set1(a[r * row_step + k * k_step]);
+      for (int v = 0; v < nv; v++) acc[r][v] = rf_v16_fma(x, column[v], acc[r][v]);
+    }
+  }
+}
+
+/* c = chain, from zero. */
+RF_INLINE void tile_set(int m, int nv, const float *a, int64_t row_step, int64_t k_step, const float *b, int64_t ldb, int64_t steps, float *c,
+                        int64_t ldc) {
+  rf_v16 acc[MR][2];
+#pragma GCC unroll 12
+  for (int r = 0; r < m; r++) {
+    for (int v = 0; v < nv; v++) acc[r][v] = rf_v16_zero();
+  }
+  tile_chain(m, nv, a, row_step, k_step, b, RF_F32, ldb, steps, acc);
+#pragma GCC unroll 12
+  for (int r = 0; r < m; r++) {
+    for (int v = 0; v < nv; v++) rf_v16_store(c + r * ldc + RF_LANES * v, acc[r][v]);
+  }
+}
+
+/* The chain continues from c, or from c * factor[r] where `factor` is given. */
+RF_INLINE void tile_add(int m, int nv, const float *a, int64_t row_step, int64_t k_step, const void *b, rf_dtype dtype, int64_t ldb, int64_t steps,
+                        float *c, int64_t ldc, const float *factor) {
+  rf_v16 acc[MR][2];
+#pragma GCC unroll 12
+  for (int r = 0; r < m; r++) {
+    for (int v = 0; v < nv; v++) {
+      acc[r][v] = rf_v16_load(c + r * ldc + RF_LANES * v);
+      if (factor) acc[r][v] = rf_v16_mul(acc[r][v], rf_v16_set1(factor[r]));
+    }
+  }
+  tile_chain(m, nv, a, row_step, k_step, b, dtype, ldb, steps, acc);
+#pragma GCC unroll 12
+  for (int r = 0; r < m; r++) {
+    for (int v = 0; v < nv; v++) rf_v16_store(c + r * ldc + RF_LANES * v, acc[r][v]);
+  }
+}
+
+/* Products of a strip (packed [d][MR]) with keys [first, last) of `panels` ([panel][d][32]); both multiples of 16. s[r][key], ld lds. */
+#define RF_TILE_PRODUCTS(h)                                                                                                                      \
+  static void products_##h(const float *strip, const float *panels, int64_t dim, int64_t first, int64_t last, float *s, int64_t lds) {          \
+    for (int64_t key = first; key < last;) {                                                                                                     \
+      const float *b = panels + key / PANEL * PANEL * dim + key % PANEL;                                                                         \
+      if (NV == 2 && key % PANEL == 0 && last - key >= PANEL) {                                                                                  \
+        tile_set(h, NV, strip, 1, MR, b, PANEL, dim, s + key, lds);                                                                              \
+        key += PANEL;                                                                                                                            \
+      } else {                                                                                                                                   \
+        tile_set(h, 1, strip, 1, MR, b, PANEL, dim, s + key, lds);                                                                               \
+        key += RF_LANES;                                                                                                                         \
+      }                                                                                                                                          \
+    }                                                                                                                                            \
+  }
+RF_EACH_HEIGHT(RF_TILE_PRODUCTS) /* static void products_12(...) { ... tile_set(12, ...) ... } and so on for 8, 4, 2, 1 */
+#undef RF_TILE_PRODUCTS
+
+RF_INLINE void products(int height, const float *strip, const float *panels, int64_t dim, int64_t first, int64_t last, float *s, int64_t lds) {
+  switch (height) {
+#define RF_CASE(h) case h: products_##h(strip, panels, dim, first, last, s, lds); return;
+    RF_EACH_HEIGHT(RF_CASE) /* case 12: products_12(...); return; ... */
+#undef RF_CASE
+  }
+}
+
+/* acc[r][column] = acc * factor[r], then the chain over `keys` keys of p[r][key] * v[key][column]. `v` holds panels of 32 columns, `panel_step`
+ * elements apart, rows `ldv` apart; the last panel has 16 columns when width is no multiple of 32. */
+#define RF_TILE_CONTEXT(h)                                                                                                                       \
+  static void context_##h(const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ldv, int64_t panel_step, int64_t keys, float *acc, \
+                          int64_t width, const float *factor) {                                                                                  \
+    for (int64_t column = 0; column < width;) {                                                                                                  \
+      int64_t at = column / PANEL * panel_step + column % PANEL;                                                                                 \
+      const void *b = dtype == RF_BF16 ? (const void *)((const rf_bf16 *)v + at) : (const void *)((const float *)v + at);                        \
+      int nv = NV == 2 && width - column >= PANEL ? 2 : 1;                                                                                       \
+      if (dtype == RF_BF16 && nv == 2) tile_add(h, 2, p, ldp, 1, b, RF_BF16, ldv, keys, acc + column, width, factor);                            \
+      else if (dtype == RF_BF16) tile_add(h, 1, p, ldp, 1, b, RF_BF16, ldv, keys, acc + column, width, factor);                                  \
+      else if (nv == 2) tile_add(h, 2, p, ldp, 1, b, RF_F32, ldv, keys, acc + column, width, factor);                                            \
+      else tile_add(h, 1, p, ldp, 1, b, RF_F32, ldv, keys, acc + column, width, factor);                                                         \
+      column += nv * RF_LANES;                                                                                                                   \
+    }                                                                                                                                            \
+  }
+RF_EACH_HEIGHT(RF_TILE_CONTEXT) /* static void context_12(...) { ... tile_add(12, ...) ... } and so on */
+#undef RF_TILE_CONTEXT
+
+RF_INLINE void context(int height, const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ldv, int64_t panel_step, int64_t keys,
+                       float *acc, int64_t width, const float *factor) {
+  switch (height) {
+#define RF_CASE(h) case h: context_##h(p, ldp, v, dtype, ldv, panel_step, keys, acc, width, factor); return;
+    RF_EACH_HEIGHT(RF_CASE) /* case 12: context_12(...); return; ... */
+#undef RF_CASE
+  }
+}
+
+/* ---- packing ------------------------------------------------------------------------------------------------------- */
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
+  rf_v16 y[RF_LANES];
+  for (int i = 0; i < 16; i += 2) {
+    y[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
+    y[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    for (int j = 0; j < 2; j++) {
+      x[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(y[i + j]), _mm512_castps_pd(y[i + j + 2])));
+      x[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(y[i + j]), _mm512_castps_pd(y[i + j + 2])));
+    }
+  }
+  for (int i = 0; i < 4; i++) { /* x[4 g + i] holds columns i, 4+i, 8+i, 12+i of rows 4g .. 4g+3 */
+    rf_v16 low = _mm512_shuffle_f32x4(x[i], x[4 + i], 0x88), high = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0x88);
+    rf_v16 low2 = _mm512_shuffle_f32x4(x[i], x[4 + i], 0xdd), high2 = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0xdd);
+    y[i] = _mm512_shuffle_f32x4(low, high, 0x88);
+    y[8 + i] = _mm512_shuffle_f32x4(low, high, 0xdd);
+    y[4 + i] = _mm512_shuffle_f32x4(low2, high2, 0x88);
+    y[12 + i] = _mm512_shuffle_f32x4(low2, high2, 0xdd);
+  }
+  for (int i = 0; i < 16; i++) x[i] = y[i];
+}
+#elif defined(__AVX2__) && defined(__FMA__)
+RF_INLINE void transpose_quarter(__m256 x[8]) {
+  __m256 y[8];
+  for (int i = 0; i < 8; i += 2) {
+    y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+    y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    for (int j = 0; j < 2; j++) {
+      x[i + 2 * j] = _mm256_shuffle_ps(y[i + j], y[i + j + 2], 0x44);
+      x[i + 2 * j + 1] = _mm256_shuffle_ps(y[i + j], y[i + j + 2], 0xee);
+    }
+  }
+  for (int i = 0; i < 4; i++) {
+    y[i] = _mm256_permute2f128_ps(x[i], x[4 + i], 0x20);
+    y[4 + i] = _mm256_permute2f128_ps(x[i], x[4 + i], 0x31);
+  }
+  for (int i = 0; i < 8; i++) x[i] = y[i];
+}
+RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
+  __m256 q[4][8]; /* [row half, column half] */
+  for (int i = 0; i < 8; i++) {
+    q[0][i] = x[i].lo;
+    q[1][i] = x[i].hi;
+    q[2][i] = x[8 + i].lo;
+    q[3][i] = x[8 + i].hi;
+  }
+  for (int i = 0; i < 4; i++) transpose_quarter(q[i]);
+  for (int i = 0; i < 8; i++) {
+    x[i] = RF_V16_PAIR(q[0][i], q[2][i]);
+    x[8 + i] = RF_V16_PAIR(q[1][i], q[3][i]);
+  }
+}
+#else
+RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
+  float from[RF_LANES][RF_LANES], to[RF_LANES][RF_LANES];
+  for (int i = 0; i < RF_LANES; i++) rf_v16_store(from[i], x[i]);
+  for (int i = 0; i < RF_LANES; i++) {
+    for (int j = 0; j < RF_LANES; j++) to[i][j] = from[j][i];
+  }
+  for (int i = 0; i < RF_LANES; i++) x[i] = rf_v16_load(to[i]);
+}
+#endif
+
+/* to[d ld + r] = row[r][d] for r < width (<= 16) and d < dim; rows from `rows` on, or NULL, are zeros. */
+RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, int rows, int64_t dim, float *to, int64_t ld, int width) {
+  for (int64_t d = 0; d < dim; d += RF_LANES) {
+    int part = dim - d < RF_LANES ? (int)(dim - d) : RF_LANES;
+    rf_v16 x[RF_LANES];
+    for (int r = 0; r < RF_LANES; r++) {
+      if (r >= rows || !row[r]) x[r] = rf_v16_zero();
+      else x[r] = part == RF_LANES ? rf_v16_get(row[r], dtype, d) : rf_v16_get_n(row[r], dtype, d, part);
+    }
+    transpose_lanes(x);
+    for (int i = 0; i < part; i++) rf_v16_store_n(to + (d + i) * ld, x[i], width);
+  }
+}
+
+/* `keys` rows of `dim` elements, `ld` apart, into panels [panel][d][32]; the last panel is filled with zeros. */
+static void pack_columns(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t dim, float *panels) {
+  for (int64_t key = 0; key < (keys + PANEL - 1) / PANEL * PANEL; key += RF_LANES) {
+    const void *row[RF_LANES];
+    int rows = keys - key < RF_LANES ? (int)(keys - key > 0 ? keys - key : 0) : RF_LANES;
+    for (int r = 0; r < RF_LANES; r++) row[r] = r < rows ? rf_at(from, dtype, (key + r) * ld) : NULL;
+    pack_transposed(row, dtype, rows, dim, panels + key / PANEL * PANEL * dim + key % PANEL, PANEL, RF_LANES);
+  }
+}
+
+/* The same rows as panels of 32 columns: [panel][key][32], `panel_step` floats apart, rows up to `padded` and columns up to the panel zero. */
+static void pack_rows(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t padded, int64_t dim, float *panels, int64_t panel_step) {
+  for (int64_t key = 0; key < padded; key++) {
+    for (int64_t d = 0; d < (dim + PANEL - 1) / PANEL * PANEL; d += RF_LANES) {
+      int part = dim - d < RF_LANES ? (int)(dim - d > 0 ? dim - d : 0) : RF_LANES;
+      rf_v16 x = rf_v16_zero();
+      if (key < keys && part == RF_LANES) x = rf_v16_get(from, dtype, key * ld + d);
+      else if (key < keys && part > 0) x = rf_v16_get_n(from, dtype, key * ld + d, part);
+      rf_v16_store(panels + d / PANEL * panel_step + key * PANEL + d % PANEL, x);
+    }
+  }
+}
+
+/* ---- softmax ------------------------------------------------------------------------------------------------------- */
+
+/* 2^t for t < 128: 2^k (k = t rounded to an integer) times a polynomial in t - k, fitted by least maximum error with 2^0 = 1 exactly
+ * (relative error 3e-9 before rounding). 0 below -126, so a masked score (-inf) adds exactly nothing; NaN stays NaN. */
+RF_INLINE rf_v16 exp2_lanes(rf_v16 t) {
+  rf_v16 magic = rf_v16_set1(12582912.0f), z = rf_v16_add(t, magic), r = rf_v16_sub(t, rf_v16_sub(z, magic));
+  rf_v16 p = rf_v16_fma(rf_v16_set1(0x1.416b52p-13f), r, rf_v16_set1(0x1.5f082ep-10f));
+  p = rf_v16_fma(p, r, rf_v16_set1(0x1.3b2dep-7f));
+  p = rf_v16_fma(p, r, rf_v16_set1(0x1.c6af7cp-5f));
+  p = rf_v16_fma(p, r, rf_v16_set1(0x1.ebfbdcp-3f));
+  p = rf_v16_fma(p, r, rf_v16_set1(0x1.62e43p-1f));
+  p = rf_v16_fma(p, r, rf_v16_set1(1.0f));
+  return rf_v16_select(rf_v16_lt(t, rf_v16_set1(-126.0f)), rf_v16_zero(), rf_v16_scale_by(p, z));
+}
+
+/* Lanes [first, last) of the vector that starts at key `at`; the others become -inf. */
+RF_INLINE rf_v16 mask_lanes(rf_v16 s, int64_t at, int64_t first, int64_t last) {
+  int from = (int)(first <= at ? 0 : first - at < RF_LANES ? first - at : RF_LANES);
+  int to = (int)(last <= at ? 0 : last - at < RF_LANES ? last - at : RF_LANES);
+  rf_v16 none = rf_v16_set1(-INFINITY);
+  s = rf_v16_select(rf_m16_first(to), s, none);
+  return rf_v16_select(rf_m16_first(from), none, s);
+}
+
+/* Readies a row of products for the exponential, over vectors [v0, v1): rounds scaled scores to bf16 where that is asked, masks all but
+ * keys [first, last). */
+RF_INLINE void ready_row(float *s, int64_t v0, int64_t v1, int64_t first, int64_t last, bool round, float scale) {
+  if (round) {
+    for (int64_t v = v0; v < v1; v++) {
+      rf_v16_store(s + v * RF_LANES, rf_v16_round(rf_v16_mul(rf_v16_load(s + v * RF_LANES), rf_v16_set1(scale)), RF_BF16));
+    }
+  }
+  if (first <= v0 * RF_LANES && last >= v1 * RF_LANES) return;
+  for (int64_t v = v0; v < v1; v++) {
+    int64_t at = v * RF_LANES;
+    if (at < first || at + RF_LANES > last) rf_v16_store(s + at, mask_lanes(rf_v16_load(s + at), at, first, last));
+  }
+}
+
+#endif

@@ -1,0 +1,549 @@
+/* test_attention.c - attention, its gradient and attention over a cache: values against a naive softmax in f64, bits against every other way
+ * of computing the same thing (ISA, threads, other segments, one row or many, batch or cache). */
+#include "backend/cpu/attention.h"
+#include "support/compare.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <math.h>
+
+enum { MAX_SEGMENTS = 12 };
+
+typedef struct problem {
+  rf_dtype dtype, softmax;
+  int heads, kv_heads, dim, window;
+  int lengths[MAX_SEGMENTS]; /* ends at 0 */
+} problem;
+
+/* ---- a graph of one op, and its memory ------------------------------------------------------------------------------ */
+
+typedef struct setup {
+  problem p;
+  int64_t n, ld;
+  rf_tensor tensor[8];
+  rf_graph graph;
+  rf_op op;
+  void *qkv, *ctx, *dctx, *dqkv;
+  float *lse;
+  int32_t *segments;
+} setup;
+
+static size_t size_of(rf_dtype dtype) { return dtype == RF_BF16 ? 2 : 4; }
+static double load(const void *data, rf_dtype dtype, int64_t i) {
+  return dtype == RF_BF16 ? (double)rf_bf16_to_f32(((const rf_bf16 *)data)[i]) : (double)((const float *)data)[i];
+}
+static void put(void *data, rf_dtype dtype, int64_t i, double x) {
+  if (dtype == RF_BF16) ((rf_bf16 *)data)[i] = rf_f32_to_bf16((float)x);
+  else ((float *)data)[i] = (float)x;
+}
+static void *fresh(int64_t count, rf_dtype dtype) { /* every byte 0xff: NaNs */
+  size_t bytes = ((size_t)count * size_of(dtype) + 63) / 64 * 64;
+  void *p = aligned_alloc(64, bytes);
+  assert_non_null(p);
+  memset(p, 0xff, bytes);
+  return p;
+}
+static void fill(void *data, rf_dtype dtype, int64_t count, double scale, uint64_t seed) {
+  for (int64_t i = 0; i < count; i++) {
+    uint32_t w[4];
+    float z[2];
+    rf_philox(seed, (uint64_t)i, 0, w);
+    rf_normal_pair(w[0], w[1], z);
+    put(data, dtype, i, scale * (double)z[0]);
+  }
+}
+
+static void set_up(setup *s, problem p) {
+  *s = (setup){.p = p, .ld = (int64_t)(p.heads + 2 * p.kv_heads) * p.dim};
+  for (int i = 0; i < MAX_SEGMENTS && p.lengths[i]; i++) s->n += p.lengths[i];
+  s->qkv = fresh(s->n * s->ld, p.dtype);
+  s->dqkv = fresh(s->n * s->ld, p.dtype);
+  s->ctx = fresh(s->n * p.heads * p.dim, p.dtype);
+  s->dctx = fresh(s->n * p.heads * p.dim, p.dtype);
+  s->lse = fresh(s->n * p.heads, RF_F32);
+  s->segments = fresh(s->n + 1, RF_F32);
+  int64_t at = 0;
+  for (int64_t i = 0, segment = 0; i <= s->n; i++) {
+    s->segments[i] = (int32_t)at;
+    if (at < s->n) at += p.lengths[segment++];
+  }
+  fill(s->qkv, p.dtype, s->n * s->ld, 1.3, 1);
+  fill(s->dctx, p.dtype, s->n * p.heads * p.dim, 1.0, 2);
+  s->op = (rf_op){.name = "attention", .attr = {.heads = p.heads, .kv_heads = p.kv_heads, .head_dim = p.dim, .window = p.window,
+                                                 .scale = (float)(1.0 / sqrt(p.dim)), .softmax = p.softmax}};
+  s->graph = (rf_graph){.tensor = s->tensor, .tensor_count = 8, .op = &s->op, .op_count = 1, .rows = s->n};
+  s->tensor[0] = (rf_tensor){.name = "qkv", .dtype = p.dtype, .rank = 2, .shape = {s->n, s->ld}};
+  s->tensor[1] = (rf_tensor){.name = "ctx", .dtype = p.dtype, .rank = 2, .shape = {s->n, (int64_t)p.heads * p.dim}};
+  s->tensor[2] = (rf_tensor){.name = "lse", .dtype = RF_F32, .rank = 2, .shape = {p.heads, s->n}};
+  s->tensor[3] = (rf_tensor){.name = "dctx", .dtype = p.dtype, .rank = 2, .shape = {s->n, (int64_t)p.heads * p.dim}};
+  s->tensor[4] = (rf_tensor){.name = "segments", .dtype = RF_I32, .rank = 1, .shape = {s->n + 1}};
+  s->tensor[5] = (rf_tensor){.name = "dqkv", .dtype = p.dtype, .rank = 2, .shape = {s->n, s->ld}};
+}
+static void tear_down(setup *s) {
+  free(s->qkv);
+  free(s->dqkv);
+  free(s->ctx);
+  free(s->dctx);
+  free(s->lse);
+  free(s->segments);
+}
+
+static const rf_kernel *kernel_of(const char *op, rf_isa isa) {
+  for (const rf_kernel *k = RF_CPU_ATTENTION; k->op; k++) {
+    if (strcmp(k->op, op) == 0 && k->isa == isa) return k;
+  }
+  fail_msg("no row for %s at %s", op, rf_isa_name(isa));
+  return NULL;
+}
+static rf_isa strongest(void) { return rf_isa_detect() > RF_ISA_AVX512 ? RF_ISA_AVX512 : rf_isa_detect(); }
+
+/* The workspace is exactly as large as was asked for, full of NaNs, between guards. */
+static void call_kernel(const rf_kernel *kernel, rf_call *call) {
+  assert_true(!kernel->accepts || kernel->accepts(call->graph, call->op));
+  size_t bytes = kernel->workspace_bytes(call->graph, call->op, call->threads), whole = (bytes + 63) / 64 * 64 + 128;
+  unsigned char *memory = aligned_alloc(64, whole);
+  assert_non_null(memory);
+  memset(memory, 0xff, whole);
+  memset(memory, 0xa5, 64);
+  memset(memory + 64 + bytes, 0xa5, whole - 64 - bytes);
+  call->workspace = memory + 64;
+  kernel->run(call);
+  for (size_t i = 0; i < 64; i++) assert_int_equal(memory[i], 0xa5);
+  for (size_t i = 64 + bytes; i < whole; i++) assert_int_equal(memory[i], 0xa5);
+  free(memory);
+}
+
+static void forward(setup *s, rf_isa isa, int threads) {
+  s->op.input_count = 2;
+  s->op.output_count = 2;
+  memcpy(s->op.input, (int[]){0, 4}, sizeof(int[2]));
+  memcpy(s->op.output, (int[]){1, 2}, sizeof(int[2]));
+  rf_call call = {.graph = &s->graph, .op = &s->op, .in = {s->qkv, s->segments}, .out = {s->ctx, s->lse}, .threads = threads};
+  call_kernel(kernel_of("attention", isa), &call);
+}
+static void backward(setup *s, rf_isa isa, int threads) {
+  s->op.input_count = 5;
+  s->op.output_count = 1;
+  memcpy(s->op.input, (int[]){0, 1, 2, 3, 4}, sizeof(int[5]));
+  memcpy(s->op.output, (int[]){5}, sizeof(int[1]));
+  rf_call call = {.graph = &s->graph, .op = &s->op, .in = {s->qkv, s->ctx, s->lse, s->dctx, s->segments}, .out = {s->dqkv}, .threads = threads};
+  call_kernel(kernel_of("attention_bwd", isa), &call);
+}
+
+/* ---- the naive truth ------------------------------------------------------------------------------------------------ */
+
+typedef struct truth { double *ctx, *lse, *dqkv; } truth;
+
+static double score(const setup *s, const double *q, const double *k) {
+  double sum = 0;
+  for (int d = 0; d < s->p.dim; d++) sum += q[d] * k[d];
+  sum *= (double)s->op.attr.scale;
+  return s->p.softmax == RF_BF16 ? (double)rf_bf16_to_f32(rf_f32_to_bf16((float)sum)) : sum;
+}
+
+/* Softmax and its gradient as a textbook writes them. */
+static truth naive(const setup *s) {
+  const problem *p = &s->p;
+  int64_t n = s->n, ld = s->ld, dim = p->dim;
+  double *x = malloc(sizeof(double) * (size_t)(n * ld)), *prob = malloc(sizeof(double) * (size_t)n), *dprob = malloc(sizeof(double) * (size_t)n);
+  truth t = {calloc((size_t)(n * p->heads * dim), 8), calloc((size_t)(n * p->heads), 8), calloc((size_t)(n * ld), 8)};
+  for (int64_t i = 0; i < n * ld; i++) x[i] = load(s->qkv, p->dtype, i);
+  for (int64_t origin = 0, segment = 0; origin < n; origin += p->lengths[segment++]) {
+    for (int h = 0; h < p->heads; h++) {
+      int64_t kh = (int64_t)(p->heads + h / (p->heads / p->kv_heads)) * dim, vh = kh + (int64_t)p->kv_heads * dim;
+      for (int64_t i = origin; i < origin + p->lengths[segment]; i++) {
+        int64_t low = p->window > 0 && i - p->window + 1 > origin ? i - p->window + 1 : origin;
+        const double *q = x + i * ld + h * dim;
+        double top = -INFINITY, sum = 0, mean = 0, *ctx = t.ctx + (i * p->heads + h) * dim;
+        for (int64_t j = low; j <= i; j++) top = fmax(top, prob[j] = score(s, q, x + j * ld + kh));
+        for (int64_t j = low; j <= i; j++) sum += prob[j] = exp(prob[j] - top);
+        t.lse[h * n + i] = top + log(sum);
+        for (int64_t j = low; j <= i; j++) {
+          prob[j] /= sum;
+          dprob[j] = 0;
+          for (int64_t d = 0; d < dim; d++) {
+            double g = load(s->dctx, p->dtype, (i * p->heads + h) * dim + d);
+            ctx[d] += prob[j] * x[j * ld + vh + d];
+            dprob[j] += g * x[j * ld + vh + d];
+            t.dqkv[j * ld + vh + d] += prob[j] * g;
+          }
+          mean += prob[j] * dprob[j];
+        }
+        for (int64_t j = low; j <= i; j++) {
+          double ds = prob[j] * (dprob[j] - mean) * (double)s->op.attr.scale;
+          for (int64_t d = 0; d < dim; d++) {
+            t.dqkv[i * ld + h * dim + d] += ds * x[j * ld + kh + d];
+            t.dqkv[j * ld + kh + d] += ds * q[d];
+          }
+        }
+      }
+    }
+  }
+  free(x);
+  free(prob);
+  free(dprob);
+  return t;
+}
+static void truth_free(truth *t) {
+  free(t->ctx);
+  free(t->lse);
+  free(t->dqkv);
+}
+
+/* `stored` is the output's dtype; both sides are compared as f32. */
+static bool close_to(const void *got, rf_dtype stored, const double *want, int64_t count, compare_bound bound, compare_report *report) {
+  float *a = malloc(sizeof(float) * (size_t)count), *b = malloc(sizeof(float) * (size_t)count);
+  for (int64_t i = 0; i < count; i++) {
+    a[i] = (float)load(got, stored, i);
+    b[i] = (float)want[i];
+  }
+  bool close = compare_close(RF_F32, a, b, count, bound, report);
+  free(a);
+  free(b);
+  return close;
+}
+static void expect_close(const char *what, const problem *p, rf_isa isa, const void *got, rf_dtype stored, const double *want, int64_t count,
+                         compare_bound bound) {
+  compare_report report;
+  if (!close_to(got, stored, want, count, bound, &report)) {
+    fail_msg("%s, %s, %s softmax, heads %d/%d of %d, window %d, first segment %d, %s: %s", what, rf_dtype_name(p->dtype), rf_dtype_name(p->softmax),
+             p->heads, p->kv_heads, p->dim, p->window, p->lengths[0], rf_isa_name(isa), report.text);
+  }
+}
+
+/* A softmax over rounded scores jumps by a bf16 step of the score (|s| < 16: 2^-4 at most, 2^-6 typically) wherever the f32 score and the f64 one
+ * fall on different sides of a rounding boundary: rare, but not bounded by f32 arithmetic. */
+static compare_bound bound_of(const problem *p, rf_dtype stored, int64_t longest) {
+  compare_bound b = compare_bound_of(stored, RF_F32, longest + p->dim);
+  b.norm *= 4; /* scores of size s carry s roundings into the exponent: |s| < 8 with this data */
+  b.max *= 8;
+  if (p->softmax == RF_BF16) {
+    b.norm += 2e-3;
+    b.max += 4e-2;
+  }
+  return b;
+}
+
+static const problem PROBLEMS[] = {
+    {RF_F32, RF_F32, 2, 2, 64, 0, {300}},
+    {RF_F32, RF_F32, 2, 1, 128, 0, {97, 1, 30, 259}},
+    {RF_F32, RF_F32, 4, 2, 16, 40, {1, 13, 200, 11, 12, 300}},
+    {RF_F32, RF_F32, 3, 1, 10, 7, {33, 50, 1, 1, 2}},
+    {RF_F32, RF_F32, 5, 5, 24, 0, {100, 3}},
+    {RF_F32, RF_F32, 1, 1, 80, 300, {530}},
+    {RF_F32, RF_F32, 6, 2, 48, 1, {40, 14}},
+    {RF_F32, RF_BF16, 2, 2, 64, 0, {280}},
+    {RF_BF16, RF_F32, 2, 2, 64, 0, {300, 20}},
+    {RF_BF16, RF_BF16, 4, 1, 64, 100, {270, 65}},
+    {RF_BF16, RF_F32, 4, 2, 10, 0, {31, 64, 1}},
+    {RF_BF16, RF_F32, 8, 1, 256, 0, {50}},
+};
+enum { PROBLEM_COUNT = sizeof PROBLEMS / sizeof *PROBLEMS };
+
+static int64_t longest_of(const problem *p) {
+  int64_t longest = 0;
+  for (int i = 0; i < MAX_SEGMENTS && p->lengths[i]; i++) longest = p->lengths[i] > longest ? p->lengths[i] : longest;
+  return longest;
+}
+
+/* ---- tests ---------------------------------------------------------------------------------------------------------- */
+
+static void test_values(void **state) {
+  (void)state;
+  for (int i = 0; i < PROBLEM_COUNT; i++) {
+    setup s;
+    set_up(&s, PROBLEMS[i]);
+    truth want = naive(&s);
+    for (rf_isa isa = RF_ISA_BASE; isa <= strongest(); isa++) {
+      const problem *p = &s.p;
+      compare_bound bound = bound_of(p, p->dtype, longest_of(p));
+      forward(&s, isa, 2);
+      expect_close("ctx", p, isa, s.ctx, p->dtype, want.ctx, s.n * p->heads * p->dim, bound);
+      expect_close("lse", p, isa, s.lse, RF_F32, want.lse, s.n * p->heads, bound_of(p, RF_F32, longest_of(p)));
+      backward(&s, isa, 2);
+      for (int part = 0; part < 3; part++) { /* q, k and v apart: their scales differ */
+        int64_t first = part == 0 ? 0 : (int64_t)(p->heads + (part - 1) * p->kv_heads) * p->dim, width = (int64_t)(part == 0 ? p->heads : p->kv_heads) * p->dim;
+        double *some = malloc(sizeof(double) * (size_t)(s.n * width));
+        void *got = fresh(s.n * width, p->dtype);
+        for (int64_t r = 0; r < s.n; r++) {
+          for (int64_t d = 0; d < width; d++) {
+            some[r * width + d] = want.dqkv[r * s.ld + first + d];
+            put(got, p->dtype, r * width + d, load(s.dqkv, p->dtype, r * s.ld + first + d));
+          }
+        }
+        compare_bound loose = bound;
+        loose.norm *= 4; /* D is taken from the rounded ctx, and p (e - D) cancels */
+        loose.max *= 4;
+        if (longest_of(p) > 1 && p->window != 1) expect_close(part == 0 ? "dq" : part == 1 ? "dk" : "dv", p, isa, got, p->dtype, some, s.n * width, loose);
+        free(some);
+        free(got);
+      }
+    }
+    truth_free(&want);
+    tear_down(&s);
+  }
+}
+
+/* The check above sees what it must: a window one key too wide, a causal bound one key too far, another scale, K and V heads exchanged. */
+static void test_values_see_faults(void **state) {
+  (void)state;
+  for (int fault = 0; fault < 4; fault++) {
+    setup s;
+    set_up(&s, (problem){RF_F32, RF_F32, 4, 2, 32, 20, {150}});
+    forward(&s, strongest(), 1);
+    setup wrong = s;
+    if (fault == 0) wrong.p.window++;
+    if (fault == 1) wrong.p.lengths[0] = 75, wrong.p.lengths[1] = 75;
+    if (fault == 2) wrong.op.attr.scale *= 1.001f;
+    if (fault == 3) wrong.p.kv_heads = 1, wrong.p.heads = 4; /* heads of the second group read the first one's keys */
+    truth want = naive(&wrong);
+    assert_false(close_to(s.ctx, RF_F32, want.ctx, s.n * s.p.heads * s.p.dim, bound_of(&s.p, RF_F32, 150), NULL));
+    truth_free(&want);
+    tear_down(&s);
+  }
+}
+
+static void expect_same(const char *what, const void *a, const void *b, size_t bytes) {
+  if (memcmp(a, b, bytes) != 0) fail_msg("%s: other bits", what);
+}
+
+/* Every ISA (strips of 12, 6 and 4 rows) and thread count (units shared out whole, or queries of one unit) gives the same bits. */
+static void test_bits_do_not_depend_on_isa_or_threads(void **state) {
+  (void)state;
+  for (int i = 0; i < PROBLEM_COUNT; i++) {
+    setup a, b;
+    set_up(&a, PROBLEMS[i]);
+    set_up(&b, PROBLEMS[i]);
+    forward(&a, RF_ISA_BASE, 1);
+    backward(&a, RF_ISA_BASE, 1);
+    for (rf_isa isa = RF_ISA_BASE; isa <= strongest(); isa++) {
+      for (int threads = isa == RF_ISA_BASE ? 3 : 1; threads <= (isa == RF_ISA_BASE ? 3 : 5); threads++) {
+        memset(b.ctx, 0xff, (size_t)(b.n * b.p.heads * b.p.dim) * size_of(b.p.dtype));
+        memset(b.dqkv, 0xff, (size_t)(b.n * b.ld) * size_of(b.p.dtype));
+        forward(&b, isa, threads);
+        backward(&b, isa, threads);
+        expect_same("ctx", a.ctx, b.ctx, (size_t)(a.n * a.p.heads * a.p.dim) * size_of(a.p.dtype));
+        expect_same("lse", a.lse, b.lse, (size_t)(a.n * a.p.heads) * 4);
+        expect_same("dqkv", a.dqkv, b.dqkv, (size_t)(a.n * a.ld) * size_of(a.p.dtype));
+      }
+    }
+    tear_down(&a);
+    tear_down(&b);
+  }
+}
+
+/* Each segment alone in a batch gives the bits it has among others, forward and backward. */
+static void test_bits_do_not_depend_on_other_segments(void **state) {
+  (void)state;
+  for (int i = 0; i < PROBLEM_COUNT; i++) {
+    setup all;
+    set_up(&all, PROBLEMS[i]);
+    forward(&all, strongest(), 2);
+    backward(&all, strongest(), 2);
+    size_t unit = size_of(all.p.dtype), row = (size_t)all.ld * unit, out = (size_t)(all.p.heads * all.p.dim) * unit;
+    for (int64_t origin = 0, segment = 0; origin < all.n; origin += all.p.lengths[segment++]) {
+      problem p = all.p;
+      int64_t length = p.lengths[segment];
+      memset(p.lengths, 0, sizeof p.lengths);
+      p.lengths[0] = (int)length;
+      setup one;
+      set_up(&one, p);
+      memcpy(one.qkv, (char *)all.qkv + (size_t)origin * row, (size_t)length * row);
+      memcpy(one.dctx, (char *)all.dctx + (size_t)origin * out, (size_t)length * out);
+      forward(&one, strongest(), 1);
+      backward(&one, strongest(), 1);
+      expect_same("ctx", one.ctx, (char *)all.ctx + (size_t)origin * out, (size_t)length * out);
+      expect_same("dqkv", one.dqkv, (char *)all.dqkv + (size_t)origin * row, (size_t)length * row);
+      tear_down(&one);
+    }
+    tear_down(&all);
+  }
+}
+
+/* ---- over a cache ---------------------------------------------------------------------------------------------------- */
+
+/* One walk of `rows` rows: row r is token `token[r]` of the first segment of s, in `slot[r]`. */
+typedef struct cached {
+  rf_tensor tensor[4];
+  rf_graph graph;
+  rf_op op;
+  void *cache;
+  int64_t slots, context;
+} cached;
+
+static void walk_cache(const setup *s, cached *c, int64_t rows, const int32_t *token, const int32_t *slot, rf_isa isa, int threads, void *ctx) {
+  const problem *p = &s->p;
+  size_t unit = size_of(p->dtype), out = (size_t)(p->heads * p->dim) * unit;
+  int64_t bound = rows + 3; /* more rows than are used */
+  void *qkv = fresh(bound * s->ld, p->dtype), *got = fresh(bound * p->heads * p->dim, p->dtype);
+  int32_t slots[64], positions[64];
+  for (int64_t r = 0; r < bound; r++) {
+    slots[r] = r < rows ? slot[r] : 1 << 30;
+    positions[r] = r < rows ? token[r] : 1 << 30;
+    if (r < rows) memcpy((char *)qkv + (size_t)(r * s->ld) * unit, (char *)s->qkv + (size_t)(token[r] * s->ld) * unit, (size_t)s->ld * unit);
+  }
+  c->tensor[0] = (rf_tensor){.name = "qkv", .dtype = p->dtype, .rank = 2, .shape = {bound, s->ld}};
+  c->tensor[1] = (rf_tensor){.name = "cache", .dtype = p->dtype, .rank = 4, .shape = {c->slots, 2, c->context, (int64_t)p->kv_heads * p->dim}};
+  c->tensor[2] = (rf_tensor){.name = "slots", .dtype = RF_I32, .rank = 1, .shape = {bound}};
+  c->tensor[3] = (rf_tensor){.name = "ctx", .dtype = p->dtype, .rank = 2, .shape = {bound, (int64_t)p->heads * p->dim}};
+  c->op = (rf_op){.name = "attention_kv", .attr = s->op.attr, .input_count = 4, .input = {0, 1, 2, 2}, .output_count = 2, .output = {3, 1}};
+  c->graph = (rf_graph){.tensor = c->tensor, .tensor_count = 4, .op = &c->op, .op_count = 1, .rows = bound};
+  rf_run_inputs run = {.rows = rows};
+  rf_call call = {.graph = &c->graph, .op = &c->op, .in = {qkv, c->cache, slots, positions}, .out = {got, c->cache}, .threads = threads, .run = &run};
+  call_kernel(kernel_of("attention_kv", isa), &call);
+  memcpy(ctx, got, (size_t)rows * out);
+  free(qkv);
+  free(got);
+}
+
+/* A sequence that comes in chunks, single rows among rows of other slots and unused rows, has the bits of the whole batch. What the cache holds
+ * past a row's position is NaN here, so reading it would show. */
+static void test_cache_gives_the_bits_of_the_batch(void **state) {
+  (void)state;
+  static const int chunk[] = {1, 1, 17, 40, 2, 12, 1, 1, 33, 5, 60, 1, 24, 1, 1};
+  for (int i = 0; i < PROBLEM_COUNT; i++) {
+    problem p = PROBLEMS[i];
+    memset(p.lengths, 0, sizeof p.lengths);
+    p.lengths[0] = 290;
+    setup s;
+    set_up(&s, p);
+    forward(&s, strongest(), 2);
+    size_t out = (size_t)(p.heads * p.dim) * size_of(p.dtype);
+    for (rf_isa isa = RF_ISA_AVX2; isa <= strongest(); isa++) {
+      cached c = {.slots = 3, .context = 300};
+      c.cache = fresh(c.slots * 2 * c.context * p.kv_heads * p.dim, p.dtype);
+      int32_t token[64], slot[64];
+      void *ctx = fresh(64 * p.heads * p.dim, p.dtype);
+      for (int64_t at = 0, turn = 0; at < s.n; turn++) {
+        int64_t rows = 0, count = chunk[turn % 15] < s.n - at ? chunk[turn % 15] : s.n - at;
+        for (; rows < count; rows++) token[rows] = (int32_t)(at + rows), slot[rows] = 2;
+        int64_t follow = at == 0 ? 0 : at - 1; /* slot 0 goes one row behind, alone: the same tokens again */
+        token[rows] = 0, slot[rows++] = -1;
+        if (turn > 0 && chunk[(turn - 1) % 15] == 1) token[rows] = (int32_t)follow, slot[rows++] = 0;
+        walk_cache(&s, &c, rows, token, slot, isa, (int)(1 + turn % 4), ctx);
+        for (int64_t r = 0; r < rows; r++) {
+          char zeros[8192] = {0};
+          if (slot[r] < 0) expect_same("skipped row", (char *)ctx + (size_t)r * out, zeros, out);
+          if (slot[r] == 2) expect_same("ctx from the cache", (char *)ctx + (size_t)r * out, (char *)s.ctx + (size_t)token[r] * out, out);
+        }
+        at += count;
+      }
+      free(ctx);
+      free(c.cache);
+    }
+    tear_down(&s);
+  }
+}
+
+/* One row at a time from the first to the last: decode, the 1-row tile, at every position of two blocks. */
+static void test_decode_gives_the_bits_of_the_batch(void **state) {
+  (void)state;
+  static const problem problems[] = {{RF_F32, RF_F32, 2, 2, 64, 0, {270}}, {RF_BF16, RF_F32, 8, 1, 32, 0, {270}}, {RF_BF16, RF_BF16, 4, 2, 24, 50, {270}}};
+  for (int i = 0; i < 3; i++) {
+    setup s;
+    set_up(&s, problems[i]);
+    forward(&s, strongest(), 2);
+    cached c = {.slots = 2, .context = 270};
+    c.cache = fresh(c.slots * 2 * c.context * s.p.kv_heads * s.p.dim, s.p.dtype);
+    size_t out = (size_t)(s.p.heads * s.p.dim) * size_of(s.p.dtype);
+    void *ctx = fresh(64 * s.p.heads * s.p.dim, s.p.dtype);
+    for (int32_t t = 0; t < s.n; t++) {
+      walk_cache(&s, &c, 2, (int32_t[]){t, t}, (int32_t[]){1, 0}, strongest(), 1 + t % 3, ctx);
+      expect_same("slot 1", ctx, (char *)s.ctx + (size_t)t * out, out);
+      expect_same("slot 0", (char *)ctx + out, (char *)s.ctx + (size_t)t * out, out);
+    }
+    free(ctx);
+    free(c.cache);
+    tear_down(&s);
+  }
+}
+
+/* The definition of attention.h in scalar C, for one strip-free, tile-free order: every sum as its comment says. The exponential and logarithm are
+ * the kernels' own, so only the order of additions is under test. */
+static float chain(const float *a, const float *b, int64_t count) {
+  float sum = 0;
+  for (int64_t i = 0; i < count; i++) sum = fmaf(a[i], b[i], sum);
+  return sum;
+}
+static float exp2_of(float t) {
+  static const float c[] = {0x1.416b52p-13f, 0x1.5f082ep-10f, 0x1.3b2dep-7f, 0x1.c6af7cp-5f, 0x1.ebfbdcp-3f, 0x1.62e43p-1f, 1.0f};
+  if (t < -126.0f) return 0;
+  float k = (t + 12582912.0f) - 12582912.0f, p = c[0];
+  for (int i = 1; i < 7; i++) p = fmaf(p, t - k, c[i]);
+  return ldexpf(p, (int)k);
+}
+static float tree(float lane[16]) {
+  for (int width = 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; i++) lane[i] += lane[i + width];
+  }
+  return lane[0];
+}
+static void test_order_is_the_one_written_down(void **state) {
+  (void)state;
+  enum { T = 600, H = 48 };
+  setup s;
+  set_up(&s, (problem){RF_F32, RF_F32, 1, 1, H, 0, {T}});
+  forward(&s, strongest(), 2);
+  backward(&s, strongest(), 2);
+  const float *x = s.qkv, *ctx = s.ctx, *g = s.dctx;
+  float scale = s.op.attr.scale, c = scale * 0x1.715476p+0f;
+  static float dk[T][H], dv[T][H], want[T][3 * H];
+  for (int i = 0; i < T; i++) {
+    const float *q = x + i * 3 * H;
+    float m = -1e30f, l = 0, o[H] = {0}, p[256];
+    for (int block = 0; block <= i; block += 256) {
+      int end = i + 1 - block < 256 ? i + 1 - block : 256;
+      float top = m, lane[16] = {0};
+      for (int j = 0; j < end; j++) top = fmaxf(top, p[j] = chain(q, x + (block + j) * 3 * H + H, H));
+      float f = exp2_of((m - top) * c);
+      for (int j = 0; j < end; j++) lane[j % 16] += p[j] = exp2_of(fmaf(p[j], c, -(top * c)));
+      l = fmaf(l, f, tree(lane));
+      for (int d = 0; d < H; d++) {
+        o[d] *= f;
+        for (int j = 0; j < end; j++) o[d] = fmaf(p[j], x[(block + j) * 3 * H + 2 * H + d], o[d]);
+      }
+      m = top;
+    }
+    for (int d = 0; d < H; d++) o[d] = fmaf(o[d], 1 / l, 0);
+    expect_same("ctx", o, ctx + i * H, sizeof o);
+    float dq[H] = {0}, lane[16] = {0}, less = -(s.lse[i] * 0x1.715476p+0f);
+    for (int d = 0; d < H; d++) lane[d % 16] = fmaf(g[i * H + d], ctx[i * H + d], lane[d % 16]);
+    float minus_d = -tree(lane);
+    for (int j = 0; j <= i; j++) {
+      const float *k = x + j * 3 * H + H;
+      float pij = exp2_of(fmaf(chain(q, k, H), c, less)), t = pij * (chain(g + i * H, k + H, H) + minus_d);
+      for (int d = 0; d < H; d++) {
+        dq[d] = fmaf(t, k[d], dq[d]);
+        dk[j][d] = fmaf(t, q[d], dk[j][d]);
+        dv[j][d] = fmaf(pij, g[i * H + d], dv[j][d]);
+      }
+    }
+    for (int d = 0; d < H; d++) want[i][d] = dq[d] * scale;
+  }
+  for (int i = 0; i < T; i++) {
+    for (int d = 0; d < H; d++) {
+      want[i][H + d] = dk[i][d] * scale;
+      want[i][2 * H + d] = dv[i][d];
+    }
+  }
+  expect_same("dqkv", want, s.dqkv, sizeof want);
+  tear_down(&s);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_values),
+      cmocka_unit_test(test_values_see_faults),
+      cmocka_unit_test(test_bits_do_not_depend_on_isa_or_threads),
+      cmocka_unit_test(test_bits_do_not_depend_on_other_segments),
+      cmocka_unit_test(test_cache_gives_the_bits_of_the_batch),
+      cmocka_unit_test(test_decode_gives_the_bits_of_the_batch),
+      cmocka_unit_test(test_order_is_the_one_written_down),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
