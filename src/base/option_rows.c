@@ -1,0 +1,121 @@
+/* option_rows.c - the commands and every option they have: the only place where an option is named, typed, bounded and explained. */
+#include "base/options.h"
+
+/* Bits of the commands, in the order of RF_COMMAND_ROWS. */
+enum { PLAN = 1, TRAIN = 2, GENERATE = 4, CALIBRATE = 8, BENCH = 16, ROOFLINE = 32, INSPECT = 64, TOKENIZE = 128, DOCTOR = 256, RUNS = 512 };
+enum { ALL = 1023, MODELS = PLAN | TRAIN | GENERATE | BENCH, STEPS = PLAN | TRAIN | BENCH };
+
+const rf_command RF_COMMAND_ROWS[] = {
+  {"plan", "MODEL", 1, 1, "say whether a model fits, how fast it will run and what it costs, without running it"},
+  {"train", "MODEL", 1, 1, "train a model as planned"},
+  {"generate", "MODEL", 1, 1, "continue a text with a model"},
+  {"calibrate", "", 0, 0, "measure this machine, for plans on it"},
+  {"bench", "MODEL", 1, 1, "measure prefill, decoding and training beside their limits"},
+  {"roofline", "matmul|attention", 1, 1, "ask one operation against one machine"},
+  {"inspect", "FILE", 1, 1, "say what is in a model, plan, checkpoint or run"},
+  {"tokenize", "MODEL", 1, 1, "turn text into tokens and back"},
+  {"doctor", "", 0, 0, "say what this machine has"},
+  {"runs", "list|show|compare|best [RUN...]", 0, 64, "look at the runs made so far"},
+};
+const int RF_COMMAND_ROW_COUNT = sizeof RF_COMMAND_ROWS / sizeof RF_COMMAND_ROWS[0];
+
+#define FLAG(name, commands, help) {name, RF_OPTION_FLAG, NULL, 0, 0, "false", NULL, help, commands, false}
+#define CHOICE(name, choices, fallback, commands, help) {name, RF_OPTION_CHOICE, NULL, 0, 0, fallback, choices, help, commands, false}
+#define NUMBER(name, type, unit, least, most, fallback, commands, help) {name, RF_OPTION_##type, unit, least, most, fallback, NULL, help, commands, false}
+#define WORDS(name, type, unit, fallback, commands, help) {name, RF_OPTION_##type, unit, 0, 0, fallback, NULL, help, commands, false}
+
+const rf_option RF_OPTION_ROWS[] = {
+  /* the machine and how it is used */
+  WORDS("on", TEXT, "MACHINE", "local", PLAN | TRAIN | GENERATE | BENCH | ROOFLINE, "machine to plan for: local, a row of machines.json or a machine file"),
+  CHOICE("backend", "auto|reference|cpu|null", "auto", MODELS, "which kernels run; null walks the plan and touches nothing"),
+  NUMBER("threads", INT, NULL, 1, 1024, NULL, MODELS | CALIBRATE, "threads; unset: one per core"),
+  CHOICE("cpu", "auto|base|avx2|avx512|avx512bf16", "auto", MODELS | CALIBRATE, "highest instruction set to use"),
+
+  /* the job */
+  CHOICE("job", "train|generate", "train", PLAN, "what is planned"),
+  NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "8", PLAN | TRAIN, "sequences of a step; of --job generate: sequences at once"),
+  NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "4", BENCH, "sequences of a training step"),
+  NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "1", ROOFLINE, "attention: sequences"),
+  NUMBER("seq", TOKENS, NULL, 1, 1 << 24, NULL, MODELS, "tokens of a sequence; unset: as many as the model has positions"),
+  NUMBER("seq", TOKENS, NULL, 1, 1 << 24, "1024", ROOFLINE, "attention: query tokens"),
+  NUMBER("microbatch", INT, "SEQUENCES", 1, 1 << 20, NULL, STEPS, "sequences computed together; unset: batch / accumulate"),
+  NUMBER("accumulate", INT, NULL, 1, 1 << 20, NULL, STEPS, "microbatches of a step; unset: batch / microbatch"),
+  CHOICE("dtype", "f32|bf16", "f32", MODELS, "of weights and activations; bf16 keeps f32 master weights when training"),
+  CHOICE("dtype", "f32|bf16|f16|f8_e4m3|f8_e5m2|i8", "bf16", ROOFLINE, "of the operands"),
+  CHOICE("softmax", "f32|bf16", "f32", MODELS, "precision of attention's exponentials"),
+  CHOICE("remat", "none|mlp|attn|mlp+attn|block|auto", "none", STEPS, "what backward recomputes instead of keeping; auto: the least that fits"),
+  {"fit", RF_OPTION_SIZE, "BYTES", 1 << 20, 0x1p60, NULL, NULL, "search the fastest settings that fit; without BYTES: the machine's memory", PLAN, true},
+  CHOICE("program", "rafter|jax-scan|jax-unrolled", "rafter", PLAN, "whose program is sized"),
+  FLAG("tensors", PLAN, "list every tensor"),
+  FLAG("ops", PLAN | BENCH, "list every operation"),
+  CHOICE("after", "build|differentiate|optimize|fuse|remat", NULL, PLAN, "print the graph after this pass and stop"),
+  NUMBER("tokens", COUNT, NULL, 1, 0x1p62, NULL, PLAN, "tokens to train on or generate, for time and cost"),
+  WORDS("sweep", SWEEP, "OPTION=LIST", NULL, PLAN | BENCH, "one row for each value, e.g. batch=1..256 or dtype=f32,bf16"),
+
+  /* training */
+  WORDS("data", TEXTS, "SOURCE", NULL, TRAIN, "text, .jsonl or .shard file, or random:seed=0; several with weights as FILE:WEIGHT; may be repeated"),
+  NUMBER("steps", INT, NULL, 1, 1e12, "1000", TRAIN, "optimizer steps"),
+  NUMBER("lr", FLOAT, "RATE", 0, 100, "3e-4", TRAIN, "highest learning rate"),
+  CHOICE("schedule", "constant|warmup-cosine|warmup-exponential|wsd", "warmup-cosine", TRAIN, "the learning rate over the steps"),
+  NUMBER("warmup", INT, "STEPS", 0, 1e12, NULL, TRAIN, "steps of linear warm-up; unset: 5% of the steps"),
+  NUMBER("decay", INT, "STEPS", 0, 1e12, NULL, TRAIN, "wsd: steps of the final decay; unset: 20% of the steps"),
+  NUMBER("min-lr", FLOAT, "RATE", 0, 100, NULL, TRAIN, "learning rate at the end; unset: a tenth of the highest"),
+  CHOICE("optimizer", "adamw|adam", "adamw", STEPS, "adamw decays weights apart from the gradient, adam within it"),
+  NUMBER("beta1", FLOAT, NULL, 0, 0.999999, "0.9", STEPS, "optimizer: decay of the first moment"),
+  NUMBER("beta2", FLOAT, NULL, 0, 0.9999999, "0.95", STEPS, "optimizer: decay of the second moment"),
+  NUMBER("eps", FLOAT, NULL, 0, 1, "1e-8", STEPS, "optimizer: added to the root of the second moment"),
+  NUMBER("weight-decay", FLOAT, NULL, 0, 10, "0.1", STEPS, "optimizer: decay of matrices and tables"),
+  NUMBER("clip", FLOAT, "NORM", 0, 1e9, "1", STEPS, "largest global gradient norm; 0: no clipping"),
+  NUMBER("dropout", FLOAT, "P", 0, 0.99, NULL, STEPS, "probability of zeroing block outputs; unset: the model's own"),
+  NUMBER("val-fraction", FLOAT, "PART", 0, 0.5, "0.05", TRAIN, "part of the data held out for validation"),
+  NUMBER("val-every", INT, "STEPS", 0, 1e12, "100", TRAIN, "validate every so many steps; 0: never"),
+  CHOICE("packing", "fit|none", "fit", TRAIN, "fit: several documents share a row; none: one document a row"),
+  WORDS("resume", PATH, "RUN", NULL, TRAIN, "continue a run from its last complete checkpoint"),
+  NUMBER("save-every", INT, "STEPS", 0, 1e12, "0", TRAIN, "checkpoint every so many steps; 0: at the end only"),
+  NUMBER("keep", INT, "N", 1, 1e6, "2", TRAIN, "checkpoints to keep"),
+  NUMBER("max-seconds", DURATION, NULL, 0.001, 1e9, NULL, TRAIN, "save and end in this time"),
+  FLAG("debug", TRAIN | GENERATE, "poison dead memory, check guards, find the first operation that gives NaN"),
+
+  /* generating */
+  WORDS("prompt", TEXT, "TEXT", NULL, GENERATE, "text to continue"),
+  WORDS("tokens", LIST, "IDS", NULL, GENERATE, "token ids to continue, in place of a prompt"),
+  NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "128", GENERATE, "tokens to generate at most"),
+  NUMBER("temperature", FLOAT, NULL, 0, 100, "1", GENERATE, "0: always the likeliest token"),
+  NUMBER("top-k", INT, NULL, 0, 1 << 24, "0", GENERATE, "choose among the k likeliest tokens; 0: all"),
+  NUMBER("top-p", FLOAT, NULL, 0, 1, "1", GENERATE, "choose among the likeliest tokens that make up this probability"),
+  NUMBER("min-p", FLOAT, NULL, 0, 1, "0", GENERATE, "leave out tokens below this part of the likeliest one's probability"),
+  WORDS("stop", TEXTS, "TEXT", NULL, GENERATE, "end before this text; may be repeated"),
+  FLAG("ignore-eos", GENERATE, "go on behind the end-of-text token"),
+
+  /* measuring */
+  WORDS("test", TEXT, "TESTS", "pp512,tg128,train", BENCH, "pp512: prefill; tg128, tg128@d4096: decode, at a depth; train; separated by commas"),
+  NUMBER("reps", INT, NULL, 1, 10000, "3", BENCH, "repetitions of each test"),
+
+  /* roofline */
+  NUMBER("m", COUNT, NULL, 1, 1e12, "1024", ROOFLINE, "matmul (m,k) x (k,n): rows"),
+  NUMBER("k", COUNT, NULL, 1, 1e12, "1024", ROOFLINE, "matmul: the axis that is summed"),
+  NUMBER("n", COUNT, NULL, 1, 1e12, "1024", ROOFLINE, "matmul: columns"),
+  CHOICE("weight-dtype", "f32|bf16|f16|f8_e4m3|f8_e5m2|i8", NULL, ROOFLINE, "matmul: of the (k,n) operand; unset: as --dtype"),
+  NUMBER("context", TOKENS, NULL, 1, 1 << 24, NULL, ROOFLINE, "attention: key tokens; unset: as --seq"),
+  NUMBER("heads", INT, NULL, 1, 4096, "16", ROOFLINE, "attention: query heads"),
+  NUMBER("kv-heads", INT, NULL, 1, 4096, NULL, ROOFLINE, "attention: key and value heads; unset: as --heads"),
+  NUMBER("head-dim", INT, NULL, 1, 4096, "64", ROOFLINE, "attention: width of a head"),
+  NUMBER("window", TOKENS, NULL, 0, 1 << 24, "0", ROOFLINE, "attention: keys a query sees; 0: all"),
+  FLAG("non-causal", ROOFLINE, "attention: every query sees every key"),
+
+  /* tokens */
+  WORDS("text", TEXT, "TEXT", NULL, TOKENIZE, "text to turn into tokens"),
+  WORDS("input", PATH, "FILE", NULL, TOKENIZE, "file to turn into tokens"),
+  WORDS("decode", LIST, "IDS", NULL, TOKENIZE, "token ids to turn into text"),
+  WORDS("output", PATH, "FILE", NULL, TOKENIZE, "write the tokens as a shard"),
+
+  /* everywhere */
+  NUMBER("seed", INT, NULL, 0, 0x1p62, "0", TRAIN | GENERATE | BENCH, "of every random number"),
+  WORDS("out", PATH, "DIR", NULL, TRAIN | BENCH, "folder of the run; unset: runs/ID"),
+  WORDS("out", PATH, "FILE", NULL, CALIBRATE, "where to write the machine file; unset: where --on local looks"),
+  WORDS("config", PATH, "FILE", NULL, ALL, "JSON file of options, for example a run.json; what is typed wins over it"),
+  FLAG("json", ALL, "exactly one JSON object on stdout, all else on stderr"),
+  FLAG("quiet", ALL, "say less"),
+  FLAG("verbose", ALL, "say more, and where errors come from"),
+};
+const int RF_OPTION_ROW_COUNT = sizeof RF_OPTION_ROWS / sizeof RF_OPTION_ROWS[0];

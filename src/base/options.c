@@ -1,0 +1,560 @@
+/* options.c - values of one command: from defaults, a JSON file and arguments, checked against the table. */
+#include "base/options.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/text.h"
+
+enum { MOST_VALUES = 4096, CONFIG_MOST = 16 << 20 };
+
+typedef struct value {
+  rf_option_source source;
+  bool bare;
+  int64_t whole;    /* INT, SIZE, TOKENS, COUNT; CHOICE: its index; FLAG */
+  double real;      /* the numbers, DURATION, FLOAT */
+  int count;        /* of texts or list */
+  char **text;      /* [0]: as typed; TEXTS: each; SWEEP: as typed, the option, then each value */
+  int64_t *list;
+} value;
+
+struct rf_options {
+  int command;
+  value *values;    /* one per row of the table; rows of other commands stay unset */
+  int argument_count;
+  rf_option_source argument_source;
+  char **argument;
+  char *joined;     /* TEXTS joined, for the last rf_options_text that asked */
+};
+
+/* ---- small pieces ---------------------------------------------------------------------------------------------- */
+
+static void *must(void *memory) {
+  if (memory) return memory;
+  fputs("rafter: the machine has no memory left\n", stderr);
+  abort();
+}
+
+static char *copy_of(const char *text) { return must(strdup(text)); }
+
+static void clear(value *v) {
+  for (int i = 0; v->text && v->text[i]; ++i) free(v->text[i]);
+  free(v->text);
+  free(v->list);
+  memset(v, 0, sizeof *v);
+  v->whole = 0;
+}
+
+/* Appends to a NULL-terminated array. */
+static void push(char ***list, const char *text) {
+  int n = 0;
+  while (*list && (*list)[n]) ++n;
+  *list = must(realloc(*list, (size_t)(n + 2) * sizeof **list));
+  (*list)[n] = copy_of(text);
+  (*list)[n + 1] = NULL;
+}
+
+/* Letters equal, '_' serving as '-'. */
+static bool same_name(const char *a, const char *b) {
+  for (; *a && *b; ++a, ++b)
+    if ((*a == '_' ? '-' : *a) != (*b == '_' ? '-' : *b)) return false;
+  return *a == *b;
+}
+
+static int find_row(int command, const char *name) {
+  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i)
+    if (RF_OPTION_ROWS[i].commands >> command & 1 && same_name(RF_OPTION_ROWS[i].name, name)) return i;
+  return -1;
+}
+
+static bool any_command_has(const char *name) {
+  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i)
+    if (same_name(RF_OPTION_ROWS[i].name, name)) return true;
+  return false;
+}
+
+/* Index of `word` in "a|b|c", or -1. */
+static int choice_index(const char *choices, const char *word) {
+  size_t length = strlen(word);
+  for (int i = 0;; ++i) {
+    size_t n = strcspn(choices, "|");
+    if (n == length && strncmp(choices, word, n) == 0) return i;
+    if (!choices[n]) return -1;
+    choices += n + 1;
+  }
+}
+
+/* ---- one value from text --------------------------------------------------------------------------------------- */
+
+static rf_status out_of_range(const rf_option *row, const char *text, rf_error *error) {
+  char least[32], most[32];
+  snprintf(least, sizeof least, fabs(row->least) < 1e15 ? "%.15g" : "%.3g", row->least);
+  snprintf(most, sizeof most, fabs(row->most) < 1e15 ? "%.15g" : "%.3g", row->most);
+  return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s is out of range (expected %s to %s, got %.60s)", row->name, least, most, text);
+}
+
+static rf_status parse_choice(const rf_option *row, const char *text, value *v, rf_error *error) {
+  v->whole = choice_index(row->choices, text);
+  if (v->whole >= 0) return RAFTER_OK;
+  char words[256], hint[320];
+  const char *names[32];
+  int n = 0;
+  snprintf(words, sizeof words, "%s", row->choices);
+  for (char *rest = words, *word; n < 32 && (word = strsep(&rest, "|"));) names[n++] = word;
+  const char *nearest = rf_nearest(text, names, n);
+  snprintf(hint, sizeof hint, "one of %s", row->choices);
+  return RF_FAIL(error, RAFTER_INVALID, hint, "--%s does not know '%.60s'%s%s%s", row->name, text, nearest ? " (did you mean '" : "", nearest ? nearest : "",
+                 nearest ? "'?)" : "");
+}
+
+/* OPTION=LIST: numbers of a list option's grammar when OPTION is a number, else words between commas; each must be a value of OPTION. */
+static rf_status parse_value(int command, const rf_option *row, const char *text, value *v, rf_error *error);
+static rf_status parse_sweep(int command, const rf_option *row, const char *text, value *v, rf_error *error) {
+  const char *equals = strchr(text, '=');
+  char name[64];
+  if (!equals || equals == text || !equals[1] || (size_t)(equals - text) >= sizeof name)
+    return RF_FAIL(error, RAFTER_INVALID, "write --sweep batch=1..256 or --sweep dtype=f32,bf16", "--%s needs OPTION=LIST (got '%.60s')", row->name, text);
+  snprintf(name, sizeof name, "%.*s", (int)(equals - text), text);
+  int swept = find_row(command, name);
+  if (swept < 0 || RF_OPTION_ROWS[swept].type >= RF_OPTION_TEXTS || RF_OPTION_ROWS[swept].type == RF_OPTION_FLAG)
+    return RF_FAIL(error, RAFTER_INVALID, "sweep over an option with numbers or choices, such as batch or dtype", "--%s cannot vary '%s' (%s)", row->name, name,
+                   swept < 0 ? "no such option of this command" : "it has no single value");
+  push(&v->text, text);
+  push(&v->text, RF_OPTION_ROWS[swept].name);
+  int64_t number[MOST_VALUES];
+  int count = 0;
+  char word[128];
+  if (rf_parse_list(equals + 1, number, MOST_VALUES, &count, NULL) != RAFTER_OK) {
+    count = 0;
+    for (const char *at = equals + 1; count < MOST_VALUES; ++at) {
+      size_t length = strcspn(at, ",");
+      if (length == 0 || length >= sizeof word) return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s has an empty or too long value in '%.60s'", row->name, text);
+      snprintf(word, sizeof word, "%.*s", (int)length, at);
+      push(&v->text, word);
+      ++count;
+      at += length;
+      if (!*at) break;
+    }
+  } else {
+    for (int i = 0; i < count; ++i) {
+      snprintf(word, sizeof word, "%lld", (long long)number[i]);
+      push(&v->text, word);
+    }
+  }
+  for (int i = 0; i < count; ++i) {
+    value trial = {0};
+    rf_status status = parse_value(command, &RF_OPTION_ROWS[swept], v->text[2 + i], &trial, error);
+    clear(&trial);
+    if (status != RAFTER_OK) return status;
+  }
+  v->count = count;
+  return RAFTER_OK;
+}
+
+/* Fills `v`, which is empty. The error of a piece gets the option's name. */
+static rf_status parse_value(int command, const rf_option *row, const char *text, value *v, rf_error *error) {
+  rf_error inner = {0};
+  rf_status status = RAFTER_OK;
+  bool flag = false, bounded = true;
+  switch (row->type) {
+    case RF_OPTION_FLAG:
+      if (!rf_text_bool(text, &flag))
+        return RF_FAIL(error, RAFTER_INVALID, "write it without a value to turn it on", "--%s is a switch (expected true or false, got '%.60s')", row->name, text);
+      v->whole = flag;
+      break;
+    case RF_OPTION_INT:
+      if (!rf_text_int(text, &v->whole))
+        status = RF_FAIL(&inner, RAFTER_INVALID, "write digits only", "'%.60s' is not a whole number", text);
+      v->real = (double)v->whole;
+      break;
+    case RF_OPTION_SIZE: status = rf_parse_size(text, &v->whole, &inner), v->real = (double)v->whole; break;
+    case RF_OPTION_TOKENS: status = rf_parse_tokens(text, &v->whole, &inner), v->real = (double)v->whole; break;
+    case RF_OPTION_COUNT: status = rf_parse_count(text, &v->whole, &inner), v->real = (double)v->whole; break;
+    case RF_OPTION_DURATION: status = rf_parse_duration(text, &v->real, &inner); break;
+    case RF_OPTION_FLOAT:
+      if (!rf_text_float(text, &v->real)) status = RF_FAIL(&inner, RAFTER_INVALID, "write 0.1 or 3e-4", "'%.60s' is not a number", text);
+      break;
+    case RF_OPTION_CHOICE:
+      RF_TRY(parse_choice(row, text, v, error));
+      bounded = false;
+      break;
+    case RF_OPTION_LIST:
+      v->list = must(malloc(MOST_VALUES * sizeof *v->list));
+      status = rf_parse_list(text, v->list, MOST_VALUES, &v->count, &inner);
+      bounded = false;
+      break;
+    case RF_OPTION_SWEEP: return parse_sweep(command, row, text, v, error);
+    default:
+      bounded = false;
+      if (row->type == RF_OPTION_PATH && !*text) return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s needs a path (got an empty text)", row->name);
+  }
+  if (status != RAFTER_OK) return RF_FAIL(error, RAFTER_INVALID, inner.hint, "--%s: %s", row->name, inner.message);
+  if (bounded && (row->least != 0 || row->most != 0) && !(v->real >= row->least && v->real <= row->most)) return out_of_range(row, text, error);
+  push(&v->text, text);
+  return RAFTER_OK;
+}
+
+/* Sets row `i`. A repeated TEXTS of one source adds; every other option is replaced, and given twice on one command line is an error. */
+static rf_status set_row(rf_options *o, int i, const char *text, rf_option_source source, rf_error *error) {
+  const rf_option *row = &RF_OPTION_ROWS[i];
+  value fresh = {0};
+  rf_status status = text ? parse_value(o->command, row, text, &fresh, error) : RAFTER_OK;
+  if (status != RAFTER_OK) {
+    clear(&fresh);
+    return status;
+  }
+  value *v = &o->values[i];
+  fresh.source = source;
+  fresh.bare = !text;
+  if (row->type == RF_OPTION_TEXTS && v->source == source) {
+    push(&v->text, text);
+    v->count += 1;
+    clear(&fresh);
+    return RAFTER_OK;
+  }
+  if (row->type == RF_OPTION_TEXTS) fresh.count = 1;
+  clear(v);
+  *v = fresh;
+  return RAFTER_OK;
+}
+
+/* ---- making and freeing ---------------------------------------------------------------------------------------- */
+
+rf_status rf_options_new(const char *command, rf_options **result, rf_error *error) {
+  int index = 0;
+  while (index < RF_COMMAND_ROW_COUNT && strcmp(RF_COMMAND_ROWS[index].name, command) != 0) ++index;
+  if (index == RF_COMMAND_ROW_COUNT) {
+    const char *names[32];
+    char hint[512] = "commands: ";
+    for (int i = 0; i < RF_COMMAND_ROW_COUNT; ++i) {
+      names[i] = RF_COMMAND_ROWS[i].name;
+      rf_text_append(hint, sizeof hint, "%s%s", i ? ", " : "", names[i]);
+    }
+    const char *nearest = rf_nearest(command, names, RF_COMMAND_ROW_COUNT);
+    return RF_FAIL(error, RAFTER_INVALID, hint, "unknown command '%.60s'%s%s%s", command, nearest ? " (did you mean '" : "", nearest ? nearest : "",
+                   nearest ? "'?)" : "");
+  }
+  rf_options *o = must(calloc(1, sizeof *o));
+  o->command = index;
+  o->values = must(calloc((size_t)RF_OPTION_ROW_COUNT, sizeof *o->values));
+  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
+    const rf_option *row = &RF_OPTION_ROWS[i];
+    if (!(row->commands >> index & 1) || !row->fallback) continue;
+    rf_status status = set_row(o, i, row->fallback, RF_OPTION_DEFAULT, error);
+    if (status == RAFTER_OK) continue;
+    rf_options_free(o); /* a default that breaks its own row: a test looks at every one */
+    return status;
+  }
+  *result = o;
+  return RAFTER_OK;
+}
+
+void rf_options_free(rf_options *o) {
+  if (!o) return;
+  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) clear(&o->values[i]);
+  for (int i = 0; i < o->argument_count; ++i) free(o->argument[i]);
+  free(o->argument);
+  free(o->values);
+  free(o->joined);
+  free(o);
+}
+
+static void add_argument(rf_options *o, const char *text, rf_option_source source) {
+  if (o->argument_source != source) { /* a stronger source replaces what a weaker one gave */
+    for (int i = 0; i < o->argument_count; ++i) free(o->argument[i]);
+    o->argument_count = 0;
+  }
+  o->argument_source = source;
+  o->argument = must(realloc(o->argument, (size_t)(o->argument_count + 1) * sizeof *o->argument));
+  o->argument[o->argument_count++] = copy_of(text);
+}
+
+rf_options *rf_options_copy(const rf_options *o) {
+  rf_options *copy = must(calloc(1, sizeof *copy));
+  copy->command = o->command;
+  copy->values = must(calloc((size_t)RF_OPTION_ROW_COUNT, sizeof *copy->values));
+  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
+    const value *from = &o->values[i];
+    value *to = &copy->values[i];
+    *to = *from;
+    to->text = NULL;
+    to->list = NULL;
+    for (int j = 0; from->text && from->text[j]; ++j) push(&to->text, from->text[j]);
+    if (!from->list) continue;
+    to->list = must(malloc((size_t)(from->count + 1) * sizeof *to->list));
+    memcpy(to->list, from->list, (size_t)from->count * sizeof *to->list);
+  }
+  for (int i = 0; i < o->argument_count; ++i) add_argument(copy, o->argument[i], o->argument_source);
+  return copy;
+}
+
+/* ---- arguments ------------------------------------------------------------------------------------------------- */
+
+static rf_status unknown_option(const rf_options *o, const char *name, const char *where, rf_error *error) {
+  const char *names[512];
+  int n = 0;
+  for (int i = 0; i < RF_OPTION_ROW_COUNT && n < 512; ++i)
+    if (RF_OPTION_ROWS[i].commands >> o->command & 1) names[n++] = RF_OPTION_ROWS[i].name;
+  const char *nearest = rf_nearest(name, names, n), *command = RF_COMMAND_ROWS[o->command].name;
+  char hint[128];
+  snprintf(hint, sizeof hint, "rafter %s --help lists them", command);
+  return RF_FAIL(error, RAFTER_INVALID, hint, "%sunknown option --%.60s of %s%s%s%s", where, name, command, nearest ? " (did you mean --" : "",
+                 nearest ? nearest : "", nearest ? "?)" : "");
+}
+
+static bool looks_like_value(const rf_option *row, const char *text) {
+  int64_t bytes;
+  return row->type != RF_OPTION_SIZE || rf_parse_size(text, &bytes, NULL) == RAFTER_OK;
+}
+
+/* argv[*at] is an option; moves *at to the last argument it takes. With `config_only` all but --config is passed over. */
+static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at, bool config_only, bool *seen, rf_error *error) {
+  const char *argument = argv[*at] + 2, *equals = strchr(argument, '=');
+  char name[64];
+  size_t length = equals ? (size_t)(equals - argument) : strlen(argument);
+  if (length >= sizeof name) return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown option --%.60s...", argument);
+  memcpy(name, argument, length);
+  name[length] = 0;
+  int i = find_row(o->command, name);
+  if (i < 0) return unknown_option(o, name, "", error);
+  const rf_option *row = &RF_OPTION_ROWS[i];
+  const char *text = equals ? equals + 1 : NULL;
+  if (!text && row->type == RF_OPTION_FLAG) text = "true";
+  bool follows = *at + 1 < argc && strncmp(argv[*at + 1], "--", 2) != 0;
+  if (!text && follows && (!row->bare || looks_like_value(row, argv[*at + 1]))) text = argv[++*at];
+  if (!text && !row->bare)
+    return RF_FAIL(error, RAFTER_INVALID, "write --name value, or --name=value when the value begins with --", "--%s needs a value", row->name);
+  bool config = strcmp(row->name, "config") == 0;
+  if (config_only) return config ? rf_options_read_file(o, text, error) : RAFTER_OK;
+  if (seen[i] && row->type != RF_OPTION_TEXTS) return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s is given twice", row->name);
+  seen[i] = true;
+  return set_row(o, i, text, RF_OPTION_GIVEN, error);
+}
+
+rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error *error) {
+  const rf_command *command = &RF_COMMAND_ROWS[o->command];
+  bool *seen = must(calloc((size_t)RF_OPTION_ROW_COUNT, sizeof *seen));
+  rf_status status = RAFTER_OK;
+  for (int pass = 0; pass < 2 && status == RAFTER_OK; ++pass) { /* --config first: it is the weaker source wherever it stands */
+    bool options_ended = false;
+    for (int i = 0; i < argc && status == RAFTER_OK; ++i) {
+      bool dashes = strncmp(argv[i], "--", 2) == 0 && !options_ended;
+      if (dashes && !argv[i][2]) options_ended = true;
+      else if (dashes) status = take_option(o, argc, argv, &i, pass == 0, seen, error);
+      else if (argv[i][0] == '-' && isalpha((unsigned char)argv[i][1]) && !options_ended)
+        status = RF_FAIL(error, RAFTER_INVALID, "options have two dashes and whole words", "unknown option '%.60s'", argv[i]);
+      else if (pass == 1) add_argument(o, argv[i], RF_OPTION_GIVEN);
+    }
+  }
+  free(seen);
+  if (status != RAFTER_OK) return status;
+  char hint[128];
+  snprintf(hint, sizeof hint, "rafter %s %s [--option value]", command->name, command->arguments);
+  if (o->argument_count < command->least) return RF_FAIL(error, RAFTER_INVALID, hint, "%s needs %s", command->name, command->arguments);
+  if (o->argument_count > command->most)
+    return RF_FAIL(error, RAFTER_INVALID, hint, "%s does not know what to do with '%.60s'", command->name, o->argument[command->most]);
+  return RAFTER_OK;
+}
+
+rf_status rf_options_set(rf_options *o, const char *name, const char *text, rf_error *error) {
+  if (strcmp(name, "MODEL") == 0) {
+    o->argument_source = RF_OPTION_UNSET;
+    add_argument(o, text, RF_OPTION_GIVEN);
+    return RAFTER_OK;
+  }
+  int i = find_row(o->command, name);
+  if (i < 0) return unknown_option(o, name, "", error);
+  if (RF_OPTION_ROWS[i].type == RF_OPTION_FLAG && !*text) text = "true";
+  if (strcmp(RF_OPTION_ROWS[i].name, "config") == 0) RF_TRY(rf_options_read_file(o, text, error));
+  return set_row(o, i, text, RF_OPTION_GIVEN, error);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------------------------ */
+
+/* A JSON scalar as it would be typed; false for objects, lists and null. */
+static bool scalar_text(const json_t *json, char *text, size_t size) {
+  switch (json_typeof(json)) {
+    case JSON_STRING: return (size_t)snprintf(text, size, "%s", json_string_value(json)) < size;
+    case JSON_INTEGER: snprintf(text, size, "%lld", (long long)json_integer_value(json)); return true;
+    case JSON_TRUE: snprintf(text, size, "true"); return true;
+    case JSON_FALSE: snprintf(text, size, "false"); return true;
+    case JSON_REAL:
+      for (int digits = 15; digits <= 17; ++digits) {
+        snprintf(text, size, "%.*g", digits, json_real_value(json));
+        if (strtod(text, NULL) == json_real_value(json)) break;
+      }
+      return true;
+    default: return false;
+  }
+}
+
+static rf_status set_from_json(rf_options *o, int i, const json_t *json, const char *where, rf_error *error) {
+  const rf_option *row = &RF_OPTION_ROWS[i];
+  enum { TEXT_MOST = 1 << 16 };
+  char *text = must(malloc(TEXT_MOST));
+  rf_status status = RAFTER_OK;
+  if (row->bare && json_is_true(json)) {
+    status = set_row(o, i, NULL, RF_OPTION_CONFIG, error);
+  } else if (json_is_array(json) && row->type == RF_OPTION_TEXTS) {
+    for (size_t j = 0; j < json_array_size(json) && status == RAFTER_OK; ++j)
+      if (!scalar_text(json_array_get(json, j), text, TEXT_MOST)) status = RF_FAIL(error, RAFTER_INVALID, NULL, "expected texts in the list of \"%s\"", row->name);
+      else status = set_row(o, i, text, RF_OPTION_CONFIG, error);
+  } else if (json_is_array(json) && row->type == RF_OPTION_LIST) {
+    text[0] = 0;
+    for (size_t j = 0; j < json_array_size(json); ++j)
+      rf_text_append(text, TEXT_MOST, "%s%lld", j ? "," : "", (long long)json_integer_value(json_array_get(json, j)));
+    status = set_row(o, i, text, RF_OPTION_CONFIG, error);
+  } else if (!scalar_text(json, text, TEXT_MOST)) {
+    status = RF_FAIL(error, RAFTER_INVALID, NULL, "the option \"%s\" has the wrong type or is too long", row->name);
+  } else {
+    status = set_row(o, i, text, RF_OPTION_CONFIG, error);
+  }
+  free(text);
+  if (status == RAFTER_OK || !error) return status;
+  rf_error inner = *error;
+  return RF_FAIL(error, RAFTER_INVALID, inner.hint, "%s: %s", where, inner.message);
+}
+
+rf_status rf_options_read_json(rf_options *o, const json_t *json, const char *where, rf_error *error) {
+  if (!json_is_object(json)) return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: expected a JSON object of options", where);
+  if (json_is_object(json_object_get(json, "options"))) json = json_object_get(json, "options");
+  const char *key;
+  json_t *item;
+  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) /* lists of this file replace those of an earlier one */
+    if (RF_OPTION_ROWS[i].type == RF_OPTION_TEXTS && o->values[i].source == RF_OPTION_CONFIG && json_object_get(json, RF_OPTION_ROWS[i].name))
+      clear(&o->values[i]);
+  json_object_foreach((json_t *)json, key, item) {
+    if (json_is_null(item) || same_name(key, "config") || same_name(key, "command")) continue;
+    if (same_name(key, "model") || same_name(key, "arguments")) {
+      size_t count = json_is_array(item) ? json_array_size(item) : 1;
+      if (o->argument_source == RF_OPTION_GIVEN) continue;
+      o->argument_source = RF_OPTION_UNSET;
+      for (size_t j = 0; j < count; ++j) {
+        const json_t *argument = json_is_array(item) ? json_array_get(item, j) : item;
+        if (!json_is_string(argument)) return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: \"%s\" must be a text", where, key);
+        add_argument(o, json_string_value(argument), RF_OPTION_CONFIG);
+      }
+      continue;
+    }
+    int i = find_row(o->command, key);
+    if (i >= 0 && o->values[i].source == RF_OPTION_GIVEN) continue;
+    if (i >= 0) RF_TRY(set_from_json(o, i, item, where, error));
+    else if (!any_command_has(key)) {
+      char prefix[300];
+      snprintf(prefix, sizeof prefix, "%.290s: ", where);
+      return unknown_option(o, key, prefix, error);
+    }
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_options_read_file(rf_options *o, const char *path, rf_error *error) {
+  json_t *json;
+  RF_TRY(rf_json_read(path, CONFIG_MOST, &json, error));
+  rf_status status = rf_options_read_json(o, json, path, error);
+  json_decref(json);
+  return status;
+}
+
+json_t *rf_options_json(const rf_options *o) {
+  json_t *json = json_object();
+  json_object_set_new(json, "command", json_string(RF_COMMAND_ROWS[o->command].name));
+  if (o->argument_count == 1) {
+    json_object_set_new(json, "model", json_string(o->argument[0]));
+  } else if (o->argument_count > 1) {
+    json_t *arguments = json_array();
+    for (int i = 0; i < o->argument_count; ++i) json_array_append_new(arguments, json_string(o->argument[i]));
+    json_object_set_new(json, "arguments", arguments);
+  }
+  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
+    const value *v = &o->values[i];
+    json_t *item = NULL;
+    if (v->source == RF_OPTION_UNSET) continue;
+    if (v->bare) {
+      json_object_set_new(json, RF_OPTION_ROWS[i].name, json_true());
+      continue;
+    }
+    switch (RF_OPTION_ROWS[i].type) {
+      case RF_OPTION_FLAG: item = json_boolean(v->whole); break;
+      case RF_OPTION_INT:
+      case RF_OPTION_SIZE:
+      case RF_OPTION_TOKENS:
+      case RF_OPTION_COUNT: item = json_integer(v->whole); break;
+      case RF_OPTION_DURATION:
+      case RF_OPTION_FLOAT: item = json_real(v->real); break;
+      case RF_OPTION_TEXTS:
+        item = json_array();
+        for (int j = 0; j < v->count; ++j) json_array_append_new(item, json_string(v->text[j]));
+        break;
+      case RF_OPTION_LIST:
+        item = json_array();
+        for (int j = 0; j < v->count; ++j) json_array_append_new(item, json_integer(v->list[j]));
+        break;
+      default: item = json_string(v->text[0]);
+    }
+    json_object_set_new(json, RF_OPTION_ROWS[i].name, item); /* a text that is no UTF-8 gives NULL and is left out */
+  }
+  return json;
+}
+
+/* ---- asking ---------------------------------------------------------------------------------------------------- */
+
+static const value *get(const rf_options *o, const char *name) {
+  int i = find_row(o->command, name);
+  if (i >= 0) return &o->values[i];
+  fprintf(stderr, "rafter: %s asks for --%s, which it does not have\n", RF_COMMAND_ROWS[o->command].name, name);
+  abort();
+}
+
+bool rf_options_has(const rf_options *o, const char *name) { return find_row(o->command, name) >= 0; }
+rf_option_source rf_options_source(const rf_options *o, const char *name) { return get(o, name)->source; }
+bool rf_options_is_set(const rf_options *o, const char *name) { return get(o, name)->source != RF_OPTION_UNSET; }
+bool rf_options_given(const rf_options *o, const char *name) { return get(o, name)->source >= RF_OPTION_CONFIG; }
+bool rf_options_flag(const rf_options *o, const char *name) { return get(o, name)->whole != 0; }
+int64_t rf_options_int(const rf_options *o, const char *name) { return get(o, name)->whole; }
+double rf_options_float(const rf_options *o, const char *name) { return get(o, name)->real; }
+bool rf_options_bare(const rf_options *o, const char *name) { return get(o, name)->bare; }
+int rf_options_argument_count(const rf_options *o) { return o->argument_count; }
+const char *rf_options_argument(const rf_options *o, int i) { return i >= 0 && i < o->argument_count ? o->argument[i] : NULL; }
+const char *rf_options_command(const rf_options *o) { return RF_COMMAND_ROWS[o->command].name; }
+
+int rf_options_choice(const rf_options *o, const char *name) {
+  const value *v = get(o, name);
+  return v->source == RF_OPTION_UNSET ? -1 : (int)v->whole;
+}
+
+const char *rf_options_text(const rf_options *o, const char *name) {
+  const value *v = get(o, name);
+  if (!v->text) return NULL;
+  if (v->count < 2 || RF_OPTION_ROWS[v - o->values].type != RF_OPTION_TEXTS) return v->text[0];
+  size_t size = 1;
+  for (int i = 0; i < v->count; ++i) size += strlen(v->text[i]) + 1;
+  rf_options *keeper = (rf_options *)o; /* the joined text lives until the next one is asked for or the options die */
+  keeper->joined = must(realloc(keeper->joined, size));
+  keeper->joined[0] = 0;
+  for (int i = 0; i < v->count; ++i) rf_text_append(keeper->joined, size, "%s%s", i ? "," : "", v->text[i]);
+  return keeper->joined;
+}
+
+const char *const *rf_options_texts(const rf_options *o, const char *name, int *count) {
+  const value *v = get(o, name);
+  *count = v->count;
+  return (const char *const *)v->text;
+}
+
+const int64_t *rf_options_list(const rf_options *o, const char *name, int *count) {
+  const value *v = get(o, name);
+  *count = v->list ? v->count : 0;
+  return v->list;
+}
+
+int rf_options_sweep(const rf_options *o, const char *name, const char **option, const char *const **values) {
+  const value *v = get(o, name);
+  *option = v->count ? v->text[1] : NULL;
+  *values = v->count ? (const char *const *)v->text + 2 : NULL;
+  return v->count;
+}

@@ -1,0 +1,108 @@
+/* units.c - numbers with units, as people type them. */
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/options.h"
+#include "base/text.h"
+
+typedef struct unit { const char *name; double scale; } unit;
+
+/* number + unit, the unit compared by `compare`; no unit: the first row. */
+static bool with_unit(const char *text, const unit *units, int count, int (*compare)(const char *, const char *), double *value) {
+  char number[64];
+  size_t length = strspn(text, "0123456789.");
+  if (length == 0 || length >= sizeof number) return false;
+  memcpy(number, text, length);
+  number[length] = 0;
+  double amount;
+  if (!rf_text_float(number, &amount)) return rf_text_float(text, value); /* the rest may be an exponent */
+  for (int i = 0; i < count; ++i)
+    if (compare(text + length, units[i].name) == 0) {
+      *value = amount * units[i].scale;
+      return true;
+    }
+  return rf_text_float(text, value);
+}
+
+static bool whole(double value, int64_t *result) {
+  if (!(value >= 0 && value < 0x1p63 && value == floor(value))) return false;
+  *result = (int64_t)value;
+  return true;
+}
+
+rf_status rf_parse_size(const char *text, int64_t *bytes, rf_error *error) {
+  static const unit units[] = {{"", 1},        {"B", 1},        {"kB", 1e3},      {"MB", 1e6},      {"GB", 1e9},    {"TB", 1e12},
+                               {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+  double value;
+  if (rf_text_int(text, bytes) && *bytes >= 0) return RAFTER_OK;
+  if (with_unit(text, units, 10, strcasecmp, &value) && value >= 0 && value < 0x1p62) {
+    *bytes = (int64_t)value;
+    return RAFTER_OK;
+  }
+  return RF_FAIL(error, RAFTER_INVALID, "write 16GiB (2^30), 16GB (10^9) or a number of bytes", "'%.60s' is not a size", text);
+}
+
+rf_status rf_parse_duration(const char *text, double *seconds, rf_error *error) {
+  static const unit units[] = {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"m", 60}, {"min", 60}, {"h", 3600}};
+  double value;
+  if (with_unit(text, units, 7, strcmp, &value) && value >= 0) {
+    *seconds = value;
+    return RAFTER_OK;
+  }
+  return RF_FAIL(error, RAFTER_INVALID, "write 1.5s, 20ms, 2m or 1h", "'%.60s' is not a duration", text);
+}
+
+rf_status rf_parse_tokens(const char *text, int64_t *tokens, rf_error *error) {
+  static const unit units[] = {{"", 1}, {"k", 1024}, {"M", 1048576}};
+  double value;
+  if (rf_text_int(text, tokens) && *tokens >= 0) return RAFTER_OK;
+  if (with_unit(text, units, 3, strcasecmp, &value) && whole(value, tokens)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "write 4096 or 4k", "'%.60s' is not a number of tokens", text);
+}
+
+rf_status rf_parse_count(const char *text, int64_t *count, rf_error *error) {
+  static const unit units[] = {{"", 1}, {"k", 1e3}, {"M", 1e6}, {"B", 1e9}, {"G", 1e9}, {"T", 1e12}};
+  double value;
+  if (rf_text_int(text, count) && *count >= 0) return RAFTER_OK;
+  if (with_unit(text, units, 6, strcasecmp, &value) && whole(round(value * 1e3) / 1e3, count)) return RAFTER_OK; /* 0.3M is 300000 */
+  return RF_FAIL(error, RAFTER_INVALID, "write 1000, 2M (2e6) or 15T", "'%.60s' is not a count", text);
+}
+
+static rf_status not_a_list(const char *text, rf_error *error) {
+  return RF_FAIL(error, RAFTER_INVALID, "write 1,2,4 or 1..256 (doubling) or 64..132:4 (in steps of 4)", "'%.60s' is not a list of numbers", text);
+}
+
+rf_status rf_parse_list(const char *text, int64_t *values, int capacity, int *count, rf_error *error) {
+  int n = 0;
+  for (const char *at = text;; ++at) {
+    char item[64];
+    size_t length = strcspn(at, ",");
+    if (length == 0 || length >= sizeof item) return not_a_list(text, error);
+    memcpy(item, at, length);
+    item[length] = 0;
+    at += length;
+    char *dots = strstr(item, ".."), *colon = dots ? strchr(dots, ':') : NULL;
+    int64_t first, last, step = 0;
+    if (dots) *dots = 0;
+    if (colon) *colon = 0;
+    if (rf_parse_tokens(item, &first, NULL) != RAFTER_OK) return not_a_list(text, error);
+    last = first;
+    if (dots && (rf_parse_tokens(dots + 2, &last, NULL) != RAFTER_OK || last < first)) return not_a_list(text, error);
+    if (colon && (rf_parse_tokens(colon + 1, &step, NULL) != RAFTER_OK || step < 1)) return not_a_list(text, error);
+    if (dots && !colon && first < 1) return not_a_list(text, error); /* zero never doubles */
+    for (int64_t value = first;;) {
+      if (n == capacity) return RF_FAIL(error, RAFTER_INVALID, NULL, "'%.60s' has too many values (expected at most %d)", text, capacity);
+      values[n++] = value;
+      int64_t more = colon ? step : value; /* compared before it is added: neither may overflow */
+      if (!dots || more > last - value) break;
+      value += more;
+    }
+    if (!*at) break;
+  }
+  *count = n;
+  return RAFTER_OK;
+}

@@ -1,0 +1,283 @@
+/* The options table: every row holds together, every kind of value is read, every mistake is named. */
+#include "base/options.h"
+#include "base/text.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static rf_status parse(const char *command, const char *line, rf_options **options, rf_error *error) {
+  char text[1024], *argv[64];
+  int argc = 0;
+  snprintf(text, sizeof text, "%s", line);
+  for (char *rest = text, *word; (word = strsep(&rest, " "));)
+    if (*word) argv[argc++] = word;
+  *options = NULL;
+  if (rf_options_new(command, options, error) != RAFTER_OK) return RAFTER_INVALID;
+  rf_status status = rf_options_parse(*options, argc, argv, error);
+  if (status == RAFTER_OK) return status;
+  rf_options_free(*options);
+  *options = NULL;
+  return status;
+}
+
+static rf_options *good(const char *command, const char *line) {
+  rf_options *options;
+  rf_error error = {0};
+  if (parse(command, line, &options, &error) != RAFTER_OK) fail_msg("%s %s: %s", command, line, error.message);
+  return options;
+}
+
+static void the_table_holds_together(void **state) {
+  (void)state;
+  assert_true(RF_COMMAND_ROW_COUNT > 0 && RF_COMMAND_ROW_COUNT <= 32);
+  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
+    const rf_option *row = &RF_OPTION_ROWS[i];
+    assert_true(row->commands != 0 && row->commands >> RF_COMMAND_ROW_COUNT == 0);
+    assert_true(strlen(row->name) < 60 && strspn(row->name, "abcdefghijklmnopqrstuvwxyz0123456789-") == strlen(row->name));
+    assert_true(row->help && strlen(row->help) > 5);
+    assert_true((row->type == RF_OPTION_CHOICE) == (row->choices != NULL));
+    assert_true(row->least <= row->most);
+    for (int j = 0; j < i; ++j) /* a command has a name once */
+      assert_true(strcmp(row->name, RF_OPTION_ROWS[j].name) != 0 || !(row->commands & RF_OPTION_ROWS[j].commands));
+  }
+  for (int c = 0; c < RF_COMMAND_ROW_COUNT; ++c) { /* every default passes its own row */
+    rf_options *options = NULL;
+    rf_error error = {0};
+    if (rf_options_new(RF_COMMAND_ROWS[c].name, &options, &error) != RAFTER_OK) fail_msg("%s: %s", RF_COMMAND_ROWS[c].name, error.message);
+    for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
+      const rf_option *row = &RF_OPTION_ROWS[i];
+      if (!(row->commands >> c & 1)) continue;
+      assert_int_equal(rf_options_source(options, row->name), row->fallback ? RF_OPTION_DEFAULT : RF_OPTION_UNSET);
+      assert_false(rf_options_given(options, row->name));
+    }
+    rf_options_free(options);
+  }
+}
+
+static void values_are_read(void **state) {
+  (void)state;
+  rf_options *o = good("train", "uva --batch 64 --seq=4k --lr 3e-5 --max-seconds 2m --data a.txt --json --data b.txt:0.5 --remat mlp+attn --weight_decay 0");
+  assert_string_equal(rf_options_argument(o, 0), "uva");
+  assert_null(rf_options_argument(o, 1));
+  assert_int_equal(rf_options_int(o, "batch"), 64);
+  assert_int_equal(rf_options_int(o, "seq"), 4096);
+  assert_true(rf_options_float(o, "lr") == 3e-5 && rf_options_float(o, "max-seconds") == 120 && rf_options_float(o, "weight-decay") == 0);
+  assert_true(rf_options_flag(o, "json") && !rf_options_flag(o, "quiet"));
+  assert_int_equal(rf_options_choice(o, "remat"), 3);
+  assert_int_equal(rf_options_choice(o, "schedule"), 1);
+  assert_string_equal(rf_options_text(o, "data"), "a.txt,b.txt:0.5");
+  int count;
+  assert_string_equal(rf_options_texts(o, "data", &count)[1], "b.txt:0.5");
+  assert_int_equal(count, 2);
+  assert_true(rf_options_is_set(o, "steps") && !rf_options_given(o, "steps") && !rf_options_is_set(o, "microbatch"));
+  assert_int_equal(rf_options_int(o, "steps"), 1000);
+  char *line = rf_options_line(o);
+  assert_string_equal(line, "train uva --batch 64 --seq 4k --remat mlp+attn --data a.txt --data b.txt:0.5 --lr 3e-5 --weight-decay 0 --max-seconds 2m --json");
+  free(line);
+  rf_options_free(o);
+
+  o = good("plan", "--json=false --fit -- --odd-name");
+  assert_true(rf_options_bare(o, "fit") && rf_options_given(o, "fit") && !rf_options_flag(o, "json"));
+  assert_string_equal(rf_options_argument(o, 0), "--odd-name");
+  rf_options_free(o);
+  o = good("plan", "--fit 16GiB gpt2 --sweep batch=1..256 --tokens 15T");
+  assert_int_equal(rf_options_int(o, "fit"), 16ll << 30);
+  assert_int_equal(rf_options_int(o, "tokens"), 15000000000000ll);
+  const char *swept;
+  const char *const *values;
+  assert_int_equal(rf_options_sweep(o, "sweep", &swept, &values), 9);
+  assert_string_equal(swept, "batch");
+  assert_string_equal(values[8], "256");
+  rf_options_free(o);
+  o = good("plan", "--fit gpt2 --sweep dtype=f32,bf16"); /* a bare option does not swallow the model */
+  assert_string_equal(rf_options_argument(o, 0), "gpt2");
+  assert_int_equal(rf_options_sweep(o, "sweep", &swept, &values), 2);
+  assert_string_equal(values[1], "bf16");
+  rf_options *copy = rf_options_copy(o);
+  rf_options_free(o);
+  assert_int_equal(rf_options_set(copy, "batch", "3", NULL), RAFTER_OK);
+  assert_int_equal(rf_options_set(copy, "batch", "4", NULL), RAFTER_OK);
+  assert_int_equal(rf_options_set(copy, "MODEL", "uva", NULL), RAFTER_OK);
+  assert_int_equal(rf_options_int(copy, "batch"), 4);
+  assert_string_equal(rf_options_argument(copy, 0), "uva");
+  assert_int_equal(rf_options_sweep(copy, "sweep", &swept, &values), 2);
+  rf_options_free(copy);
+  o = good("generate", "gpt2 --tokens 5,6,10..12:1 --prompt=--x --temperature 0 --stop . --stop ,");
+  const int64_t *ids = rf_options_list(o, "tokens", &count);
+  assert_true(count == 5 && ids[0] == 5 && ids[4] == 12);
+  assert_string_equal(rf_options_text(o, "prompt"), "--x");
+  assert_string_equal(rf_options_texts(o, "stop", &count)[1], ",");
+  rf_options_free(o);
+}
+
+static void mistakes_are_named(void **state) {
+  (void)state;
+  static const struct { const char *command, *line, *message; } row[] = {
+    {"train", "uva --bacth 4", "did you mean --batch?"},     {"train", "uva --batch", "--batch needs a value"},
+    {"train", "uva --batch --json", "--batch needs a value"}, {"train", "uva --batch 0", "--batch is out of range (expected 1 to 1048576, got 0)"},
+    {"train", "uva --batch -3", "out of range"},             {"train", "uva --batch 4.5", "not a whole number"},
+    {"train", "uva --batch 4x", "not a whole number"},       {"train", "uva --batch 99999999999999999999", "not a whole number"},
+    {"train", "uva --batch 4 --batch 5", "given twice"},     {"train", "uva --lr fast", "not a number"},
+    {"train", "uva --lr nan", "not a number"},               {"train", "uva --lr -1", "out of range"},
+    {"train", "uva --lr 1e999", "not a number"},             {"train", "uva --dropout 1", "out of range"},
+    {"train", "uva --remat mpl", "did you mean 'mlp'?"},     {"train", "uva --remat mlp|attn", "does not know"},
+    {"train", "uva --json=perhaps", "switch"},               {"train", "uva --max-seconds 5x", "not a duration"},
+    {"train", "uva extra", "'extra'"},                       {"train", "", "train needs MODEL"},
+    {"train", "uva -b 4", "unknown option '-b'"},            {"train", "uva --fit 3GiB", "unknown option --fit"},
+    {"train", "uva --config /no/such/file", "/no/such/file"}, {"plan", "uva --fit 3XiB", "'3XiB'"},
+    {"plan", "uva --fit=16G", "not a size"},                 {"plan", "uva --seq 4q", "not a number of tokens"},
+    {"plan", "uva --tokens 0.5", "not a count"},             {"plan", "uva --sweep batch", "OPTION=LIST"},
+    {"plan", "uva --sweep bathc=1,2", "cannot vary 'bathc'"}, {"plan", "uva --sweep json=1,2", "cannot vary"},
+    {"plan", "uva --sweep batch=0,2", "out of range"},       {"plan", "uva --sweep dtype=f32,f33", "does not know 'f33'"},
+    {"plan", "uva --sweep batch=1,,2", "empty"},             {"generate", "gpt2 --tokens 1,x", "not a list"},
+    {"generate", "gpt2 --tokens 5..1", "not a list"},        {"generate", "gpt2 --tokens 1..10000:1", "too many"},
+    {"trian", "uva", "did you mean 'train'?"},               {"xyzzy", "", "unknown command"},
+  };
+  for (size_t i = 0; i < sizeof row / sizeof row[0]; ++i) {
+    rf_options *o;
+    rf_error error = {0};
+    rf_status status = parse(row[i].command, row[i].line, &o, &error);
+    if (status == RAFTER_OK || !strstr(error.message, row[i].message)) fail_msg("%s %s: status %d, '%s'", row[i].command, row[i].line, status, error.message);
+    if (!strstr(row[i].line, "--config")) assert_int_equal(status, RAFTER_INVALID);
+    rf_options_free(o);
+  }
+}
+
+static void units_are_read(void **state) {
+  (void)state;
+  int64_t n;
+  double s;
+  static const struct { const char *text; int64_t bytes; } size[] = {
+    {"0", 0}, {"1048576", 1048576}, {"16GiB", 16ll << 30}, {"16GB", 16000000000ll}, {"1.5KiB", 1536}, {"2mib", 2 << 20}, {"7B", 7}, {"1e3", 1000},
+  };
+  for (size_t i = 0; i < sizeof size / sizeof size[0]; ++i) {
+    assert_int_equal(rf_parse_size(size[i].text, &n, NULL), RAFTER_OK);
+    assert_int_equal(n, size[i].bytes);
+  }
+  const char *not_size[] = {"", "GiB", "-1", "16 GiB", "16G", "1..2", "1e30", "16GiBs", "0x10", "1e400", "inf"};
+  for (size_t i = 0; i < sizeof not_size / sizeof not_size[0]; ++i) assert_int_equal(rf_parse_size(not_size[i], &n, NULL), RAFTER_INVALID);
+  assert_true(rf_parse_duration("1.5s", &s, NULL) == RAFTER_OK && s == 1.5);
+  assert_true(rf_parse_duration("20ms", &s, NULL) == RAFTER_OK && s == 0.02);
+  assert_true(rf_parse_duration("90", &s, NULL) == RAFTER_OK && s == 90);
+  assert_true(rf_parse_duration("1h", &s, NULL) == RAFTER_OK && s == 3600);
+  assert_int_equal(rf_parse_duration("1S", &s, NULL), RAFTER_INVALID);
+  assert_int_equal(rf_parse_duration("-1s", &s, NULL), RAFTER_INVALID);
+  assert_true(rf_parse_tokens("4k", &n, NULL) == RAFTER_OK && n == 4096);
+  assert_true(rf_parse_tokens("128k", &n, NULL) == RAFTER_OK && n == 131072);
+  assert_int_equal(rf_parse_tokens("4.0001k", &n, NULL), RAFTER_INVALID);
+  assert_true(rf_parse_count("2M", &n, NULL) == RAFTER_OK && n == 2000000);
+  assert_true(rf_parse_count("0.3M", &n, NULL) == RAFTER_OK && n == 300000);
+  assert_true(rf_parse_count("1e3", &n, NULL) == RAFTER_OK && n == 1000);
+  assert_true(rf_parse_count("9223372036854775807", &n, NULL) == RAFTER_OK && n == INT64_MAX);
+  assert_int_equal(rf_parse_count("99999999T", &n, NULL), RAFTER_INVALID);
+  int64_t list[16];
+  int count;
+  assert_int_equal(rf_parse_list("1,2,4", list, 16, &count, NULL), RAFTER_OK);
+  assert_int_equal(count, 3);
+  assert_int_equal(rf_parse_list("1..256", list, 16, &count, NULL), RAFTER_OK);
+  assert_true(count == 9 && list[8] == 256);
+  assert_int_equal(rf_parse_list("3..20", list, 16, &count, NULL), RAFTER_OK);
+  assert_true(count == 3 && list[2] == 12);
+  assert_int_equal(rf_parse_list("64..132:4", list, 16, &count, NULL), RAFTER_INVALID); /* 18 values, room for 16 */
+  assert_int_equal(rf_parse_list("64..72:4,100", list, 16, &count, NULL), RAFTER_OK);
+  assert_true(count == 4 && list[0] == 64 && list[2] == 72 && list[3] == 100);
+  assert_int_equal(rf_parse_list("1..9223372036854775807", list, 16, &count, NULL), RAFTER_INVALID);
+  assert_int_equal(rf_parse_list("9223372036854775806..9223372036854775807:9223372036854775807", list, 16, &count, NULL), RAFTER_OK);
+  const char *not_list[] = {"", ",", "1,", "a", "1..", "..2", "0..8", "1..8:0", "1:2", "4..2"};
+  for (size_t i = 0; i < sizeof not_list / sizeof not_list[0]; ++i) assert_int_equal(rf_parse_list(not_list[i], list, 16, &count, NULL), RAFTER_INVALID);
+}
+
+static void a_file_is_weaker_than_what_is_typed(void **state) {
+  (void)state;
+  char path[] = "/tmp/rafter-test-XXXXXX", line[128];
+  int fd = mkstemp(path);
+  static const char text[] = "{\"model\":\"gpt2\",\"batch\":16,\"lr\":0.001,\"min_lr\":1e-5,\"json\":true,\"data\":[\"x\",\"y\"],\"seq\":\"2k\",\"top-k\":5,\"clip\":null}";
+  assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
+  close(fd);
+  snprintf(line, sizeof line, "--batch 4 --config %s --data z", path);
+  rf_options *o = good("train", line);
+  assert_string_equal(rf_options_argument(o, 0), "gpt2");
+  assert_int_equal(rf_options_int(o, "batch"), 4);
+  assert_int_equal(rf_options_int(o, "seq"), 2048);
+  assert_true(rf_options_float(o, "lr") == 0.001 && rf_options_float(o, "min-lr") == 1e-5 && rf_options_float(o, "clip") == 1);
+  assert_true(rf_options_flag(o, "json") && rf_options_source(o, "lr") == RF_OPTION_CONFIG);
+  assert_string_equal(rf_options_text(o, "data"), "z");
+  /* What a run writes down sets the same options again, also from inside a run.json. */
+  json_t *record = rf_options_json(o), *run = json_pack("{s:O,s:s}", "options", record, "digest", "0");
+  rf_options *again = NULL;
+  assert_int_equal(rf_options_new("train", &again, NULL), RAFTER_OK);
+  assert_int_equal(rf_options_read_json(again, run, "run.json", NULL), RAFTER_OK);
+  json_t *second = rf_options_json(again);
+  json_object_del(record, "config");
+  assert_true(json_equal(record, second));
+  rf_options_free(again);
+  json_decref(record);
+  json_decref(second);
+  json_decref(run);
+  rf_options_free(o);
+  unlink(path);
+  static const char *const bad[] = {"[]", "{\"bacth\":3}", "{\"batch\":\"many\"}", "{\"batch\":[1]}", "{\"batch\":0}", "{\"model\":7}", "{\"data\":[{}]}", "{\"lr\":true}"};
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
+    rf_error error = {0};
+    json_t *json = json_loads(bad[i], 0, NULL);
+    assert_int_equal(rf_options_new("train", &o, NULL), RAFTER_OK);
+    if (rf_options_read_json(o, json, "job.json", &error) != RAFTER_INVALID || !strstr(error.message, "job.json")) fail_msg("%s: '%s'", bad[i], error.message);
+    json_decref(json);
+    rf_options_free(o);
+  }
+}
+
+static void help_shows_every_row(void **state) {
+  (void)state;
+  char *list = rf_options_help(NULL), *man = rf_options_man(), *completion = rf_options_completion();
+  for (int c = 0; c < RF_COMMAND_ROW_COUNT; ++c) {
+    assert_non_null(strstr(list, RF_COMMAND_ROWS[c].name));
+    char *help = rf_options_help(RF_COMMAND_ROWS[c].name);
+    for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
+      char name[80];
+      snprintf(name, sizeof name, "  --%s", RF_OPTION_ROWS[i].name);
+      const char *at = strstr(help, name);
+      while (at && at[strlen(name)] != ' ' && at[strlen(name)] != '\n') at = strstr(at + 1, name);
+      bool has = false; /* by this row or by another of the same name */
+      for (int j = 0; j < RF_OPTION_ROW_COUNT; ++j)
+        has |= strcmp(RF_OPTION_ROWS[j].name, RF_OPTION_ROWS[i].name) == 0 && (RF_OPTION_ROWS[j].commands >> c & 1);
+      assert_int_equal(at != NULL, has);
+    }
+    size_t width = 0;
+    for (const char *at = help; *at; at += strcspn(at, "\n"), at += *at == '\n') width = strcspn(at, "\n") > width ? strcspn(at, "\n") : width;
+    assert_true(width <= 100);
+    free(help);
+  }
+  assert_non_null(strstr(man, "weight\\-decay"));
+  assert_non_null(strstr(completion, "train:--remat) words='none mlp attn mlp+attn block auto'"));
+  free(list);
+  free(man);
+  free(completion);
+}
+
+static void names_that_are_near_are_found(void **state) {
+  (void)state;
+  assert_int_equal(rf_edit_distance("batch", "bacth"), 1); /* a swap is one edit */
+  assert_int_equal(rf_edit_distance("kitten", "sitting"), 3);
+  assert_int_equal(rf_edit_distance("", "abc"), 3);
+  assert_int_equal(rf_edit_distance("Kv_Heads", "kv-heads"), 0);
+  const char *names[] = {"batch", NULL, "seq"};
+  assert_string_equal(rf_nearest("bach", names, 3), "batch");
+  assert_null(rf_nearest("completely-else", names, 3));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(the_table_holds_together), cmocka_unit_test(values_are_read),
+    cmocka_unit_test(mistakes_are_named),       cmocka_unit_test(units_are_read),
+    cmocka_unit_test(a_file_is_weaker_than_what_is_typed), cmocka_unit_test(help_shows_every_row),
+    cmocka_unit_test(names_that_are_near_are_found),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
