@@ -1,0 +1,414 @@
+/* op_cases.c - see op_cases.h. */
+#include "support/op_cases.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+/* ---- inputs ------------------------------------------------------------------------------------------------------ */
+
+static int activation(op_harness *h, const char *name, double scale, int64_t rows, int64_t columns) {
+  return op_tensor(h, name, RF_CLASS_ACTIVATION, h->dtype, (op_fill){scale, 0}, OP_SHAPE(rows, columns));
+}
+static int weight(op_harness *h, const char *name, double scale, int64_t rows, int64_t columns) {
+  return op_tensor(h, name, RF_CLASS_WEIGHT, h->dtype, (op_fill){scale, 0}, OP_SHAPE(rows, columns));
+}
+static int vector(op_harness *h, const char *name, op_fill fill, int64_t count) {
+  return op_tensor(h, name, RF_CLASS_WEIGHT, h->dtype, fill, OP_SHAPE(count));
+}
+/* A gradient that already holds something: a kernel that writes must not read it, one that adds must. */
+static int gradient(op_harness *h, const char *name, int rank, const int64_t *shape) {
+  return op_tensor(h, name, RF_CLASS_GRADIENT, h->wide, (op_fill){1, 0}, rank, shape);
+}
+/* A linear weight (K,N), or (N,K) when stored (out, in). */
+static int linear(op_harness *h, const op_case *of, double scale, int64_t inner, int64_t columns) {
+  return of->flags & OP_TRANSPOSE ? weight(h, "w", scale, columns, inner) : weight(h, "w", scale, inner, columns);
+}
+static int linear_gradient(op_harness *h, const op_case *of, int64_t inner, int64_t columns) {
+  return of->flags & OP_TRANSPOSE ? gradient(h, "dw", OP_SHAPE(columns, inner)) : gradient(h, "dw", OP_SHAPE(inner, columns));
+}
+
+static uint32_t draw(uint64_t site, int64_t i) {
+  uint32_t words[4];
+  rf_philox(rf_key(99, site, 0), (uint64_t)i, 0, words);
+  return words[0];
+}
+
+/* `count` ids below `limit` with repeats; every third is -1 when `ignored`. */
+static int some_ids(op_harness *h, const char *name, int64_t count, int64_t limit, bool ignored) {
+  int32_t *values = malloc((size_t)count * sizeof *values);
+  assert_non_null(values);
+  for (int64_t i = 0; i < count; i++) values[i] = ignored && i % 3 == 1 ? -1 : (int32_t)(draw((uint64_t)limit, i) % (uint32_t)limit);
+  int id = op_ids(h, name, count, values);
+  free(values);
+  return id;
+}
+
+/* Segment starts: all rows in one segment, or a few uneven ones (the first of a single row). Positions restart in each. */
+static int segments(op_harness *h, const op_case *of, int64_t rows, int *positions) {
+  int32_t *starts = malloc((size_t)(rows + 1) * sizeof *starts), *at = malloc((size_t)rows * sizeof *at);
+  assert_non_null(starts);
+  assert_non_null(at);
+  int64_t cut[] = {0, 1, rows / 3 > 1 ? rows / 3 : rows, rows * 2 / 3 + 1 < rows && rows / 3 > 1 ? rows * 2 / 3 + 1 : rows, rows};
+  int count = 0;
+  for (int i = 0; i < 5; i++)
+    if ((of->flags & OP_SEGMENTS || i == 0 || i == 4) && (count == 0 || cut[i] > starts[count - 1])) starts[count++] = (int32_t)cut[i];
+  for (int64_t i = count; i <= rows; i++) starts[i] = (int32_t)rows;
+  for (int64_t r = 0, s = 0; r < rows; r++) {
+    while (s + 1 < count && starts[s + 1] <= r) s++;
+    at[r] = (int32_t)(r - starts[s]);
+  }
+  int id = op_ids(h, "segments", rows + 1, starts);
+  if (positions) *positions = op_ids(h, "positions", rows, at);
+  free(starts);
+  free(at);
+  return id;
+}
+
+static rf_accumulate accumulation(op_harness *h, unsigned flags) {
+  h->run.micro = flags & OP_MICRO ? 1 : 0;
+  return flags & OP_ADD ? RF_ACCUMULATE_ADD : flags & (OP_MICRO | OP_FIRST_MICRO) ? RF_ACCUMULATE_MICRO : RF_WRITE;
+}
+
+static rf_attr attributes(op_harness *h, const op_case *of) {
+  rf_attr attr = {.eps = 1e-5f, .transpose = (of->flags & OP_TRANSPOSE) != 0, .theta = 10000.0f, .inverse = (of->flags & OP_INVERSE) != 0};
+  for (int i = 0; i < RF_MAX_OUTPUTS; i++) attr.accumulate[i] = accumulation(h, of->flags);
+  if (of->flags & OP_DROPOUT) attr.dropout = 0.3f, attr.site = rf_name_key("harness/dropout");
+  return attr;
+}
+
+static rf_attr attention_attributes(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attributes(h, of);
+  attr.heads = size->heads, attr.kv_heads = size->kv_heads, attr.head_dim = size->head_dim;
+  attr.scale = (float)(1.0 / sqrt((double)size->head_dim));
+  attr.softmax = of->flags & OP_BF16_SOFTMAX ? RF_BF16 : RF_F32;
+  attr.window = of->flags & OP_WINDOW ? (int32_t)(size->rows / 4 + 2) : 0;
+  return attr;
+}
+
+/* ---- one builder per op ------------------------------------------------------------------------------------------ */
+
+static void build_embed(op_harness *h, const op_case *of, const op_size *size) {
+  int tokens = some_ids(h, "tokens", size->rows, size->columns, false), positions = some_ids(h, "positions", size->rows, size->rows, false);
+  int wte = weight(h, "wte", 1, size->columns, size->width);
+  int wpe = of->flags & OP_POSITIONS ? weight(h, "wpe", 0.5, size->rows, size->width) : RF_NONE;
+  op_apply(h, "embed", OP_IDS(tokens, positions, wte, wpe), OP_IDS(RF_WANTED), &(rf_attr){0});
+}
+
+static void build_embed_bwd(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attributes(h, of);
+  int tokens = some_ids(h, "tokens", size->rows, size->columns, false), positions = some_ids(h, "positions", size->rows, size->rows, false);
+  int dx = activation(h, "dx", 1, size->rows, size->width), dwte = gradient(h, "dwte", OP_SHAPE(size->columns, size->width));
+  int dwpe = of->flags & OP_POSITIONS ? gradient(h, "dwpe", OP_SHAPE(size->rows, size->width)) : RF_NONE;
+  op_apply(h, "embed_bwd", OP_IDS(tokens, positions, dx), OP_IDS(dwte, dwpe), &attr);
+}
+
+/* The norm's forward: inputs x, gain(, bias), a mean far from zero so that a one-pass variance would show. */
+static int norm_forward(op_harness *h, const op_case *of, const op_size *size, bool centered, int *x, int *gain) {
+  rf_attr attr = attributes(h, of);
+  *x = op_tensor(h, "x", RF_CLASS_ACTIVATION, h->dtype, (op_fill){1.5, 0.75}, OP_SHAPE(size->rows, size->width));
+  *gain = vector(h, "gain", (op_fill){0.2, 1}, size->width);
+  int bias = centered ? vector(h, "bias", (op_fill){0.3, 0}, size->width) : RF_NONE;
+  return op_apply(h, centered ? "layernorm" : "rmsnorm", centered ? 3 : 2, (int[]){*x, *gain, bias}, OP_IDS(RF_WANTED, RF_WANTED), &attr);
+}
+
+static void build_norm(op_harness *h, const op_case *of, const op_size *size) {
+  int x, gain;
+  norm_forward(h, of, size, strcmp(of->op, "layernorm") == 0, &x, &gain);
+}
+
+static void build_norm_bwd(op_harness *h, const op_case *of, const op_size *size) {
+  bool centered = strcmp(of->op, "layernorm_bwd") == 0;
+  rf_attr attr = attributes(h, of);
+  int x, gain, forward = norm_forward(h, of, size, centered, &x, &gain);
+  int dy = activation(h, "dy", 1, size->rows, size->width);
+  int dres = of->flags & OP_RESIDUE ? activation(h, "dres", 1, size->rows, size->width) : RF_NONE;
+  int dgain = gradient(h, "dgain", OP_SHAPE(size->width)), dbias = centered ? gradient(h, "dbias", OP_SHAPE(size->width)) : RF_NONE;
+  op_apply(h, of->op, OP_IDS(x, gain, op_output(h, forward, 1), dy, dres), centered ? 3 : 2, (int[]){RF_WANTED, dgain, dbias}, &attr);
+}
+
+static void build_rope(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attention_attributes(h, of, size);
+  int positions = some_ids(h, "positions", size->rows, 2048, false);
+  int qkv = activation(h, "qkv", 1, size->rows, (int64_t)(size->heads + 2 * size->kv_heads) * size->head_dim);
+  op_apply(h, "rope", OP_IDS(qkv, positions), OP_IDS(RF_WANTED), &attr);
+}
+
+static void build_matmul(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attributes(h, of);
+  attr.epilogue = of->flags & OP_GELU ? RF_EPILOGUE_GELU : of->flags & OP_RESIDUAL ? RF_EPILOGUE_RESIDUAL : RF_EPILOGUE_NONE;
+  int x = activation(h, "x", 1, size->rows, size->width);
+  int w = linear(h, of, 1 / sqrt((double)size->width), size->width, size->columns);
+  int bias = of->flags & OP_BIAS ? vector(h, "bias", (op_fill){0.5, 0}, size->columns) : RF_NONE;
+  int residual = of->flags & OP_RESIDUAL ? activation(h, "residual", 1, size->rows, size->columns) : RF_NONE;
+  bool plain = attr.epilogue == RF_EPILOGUE_NONE;
+  int outputs[] = {plain || of->flags & OP_KEEP_U ? RF_WANTED : RF_NONE, plain ? RF_NONE : RF_WANTED};
+  op_apply(h, "matmul", OP_IDS(x, w, bias, residual), 2, outputs, &attr);
+}
+
+static void build_matmul_dx(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attributes(h, of);
+  bool gelu = of->flags & OP_GELU;
+  int dy = activation(h, "dy", 1, size->rows, size->columns);
+  int w = linear(h, of, 1 / sqrt((double)size->columns), size->width, size->columns);
+  int u = gelu ? activation(h, "u", 1, size->rows, size->width) : RF_NONE;
+  op_apply(h, "matmul_dx", OP_IDS(dy, w, u), OP_IDS(gelu ? RF_NONE : RF_WANTED, gelu ? RF_WANTED : RF_NONE), &attr);
+}
+
+static void build_matmul_dw(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attributes(h, of);
+  int x = activation(h, "x", 1, size->rows, size->width), dy = activation(h, "dy", 1, size->rows, size->columns);
+  int dw = linear_gradient(h, of, size->width, size->columns);
+  int dbias = of->flags & OP_BIAS ? gradient(h, "dbias", OP_SHAPE(size->columns)) : RF_NONE;
+  op_apply(h, "matmul_dw", OP_IDS(x, dy), OP_IDS(dw, dbias), &attr);
+}
+
+static void build_gelu(op_harness *h, const op_case *of, const op_size *size) {
+  (void)of;
+  op_apply(h, "gelu", OP_IDS(activation(h, "u", 3, size->rows, size->width)), OP_IDS(RF_WANTED), &(rf_attr){0});
+}
+
+static void build_gelu_bwd(op_harness *h, const op_case *of, const op_size *size) {
+  (void)of;
+  int u = activation(h, "u", 3, size->rows, size->width), dg = activation(h, "dg", 1, size->rows, size->width);
+  op_apply(h, "gelu_bwd", OP_IDS(u, dg), OP_IDS(RF_WANTED), &(rf_attr){0});
+}
+
+static void build_swiglu(op_harness *h, const op_case *of, const op_size *size) {
+  (void)of;
+  op_apply(h, "swiglu", OP_IDS(activation(h, "gate_up", 3, size->rows, 2 * size->width)), OP_IDS(RF_WANTED), &(rf_attr){0});
+}
+
+static void build_swiglu_bwd(op_harness *h, const op_case *of, const op_size *size) {
+  (void)of;
+  int gate_up = activation(h, "gate_up", 3, size->rows, 2 * size->width), dh = activation(h, "dh", 1, size->rows, size->width);
+  op_apply(h, "swiglu_bwd", OP_IDS(gate_up, dh), OP_IDS(RF_WANTED), &(rf_attr){0});
+}
+
+static void build_add(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attributes(h, of);
+  int a = activation(h, "a", 1, size->rows, size->width), b = activation(h, "b", 1, size->rows, size->width);
+  op_apply(h, of->op, OP_IDS(a, b), OP_IDS(RF_WANTED), &attr);
+}
+
+static void build_dropout_bwd(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attributes(h, of);
+  op_apply(h, "dropout_bwd", OP_IDS(activation(h, "dy", 1, size->rows, size->width)), OP_IDS(RF_WANTED), &attr);
+}
+
+static int attention_forward(op_harness *h, const op_case *of, const op_size *size, int *qkv, int *bounds) {
+  rf_attr attr = attention_attributes(h, of, size);
+  *bounds = segments(h, of, size->rows, NULL);
+  *qkv = activation(h, "qkv", 1.5, size->rows, (int64_t)(size->heads + 2 * size->kv_heads) * size->head_dim);
+  return op_apply(h, "attention", OP_IDS(*qkv, *bounds), OP_IDS(RF_WANTED, RF_WANTED), &attr);
+}
+
+static void build_attention(op_harness *h, const op_case *of, const op_size *size) {
+  int qkv, bounds;
+  attention_forward(h, of, size, &qkv, &bounds);
+}
+
+static void build_attention_bwd(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attention_attributes(h, of, size);
+  int qkv, bounds, forward = attention_forward(h, of, size, &qkv, &bounds);
+  int dctx = activation(h, "dctx", 1, size->rows, (int64_t)size->heads * size->head_dim);
+  op_apply(h, "attention_bwd", OP_IDS(qkv, op_output(h, forward, 0), op_output(h, forward, 1), dctx, bounds), OP_IDS(RF_WANTED), &attr);
+}
+
+static void build_attention_kv(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attention_attributes(h, of, size);
+  int64_t rows = size->rows, bound = 2 * rows + 9;
+  bool prefill = of->flags & OP_PREFILL;
+  int64_t slot_count = prefill ? 3 : rows;
+  int32_t *slots = malloc((size_t)rows * sizeof *slots), *positions = malloc((size_t)rows * sizeof *positions);
+  assert_non_null(slots);
+  assert_non_null(positions);
+  for (int64_t r = 0; r < rows; r++) {
+    slots[r] = prefill ? 1 : (int32_t)(rows - 1 - r);
+    positions[r] = prefill ? (int32_t)(r + 5) : (int32_t)(draw(5, r) % (uint32_t)bound); /* the cache holds 5 earlier positions */
+    if (!prefill && r == rows / 2) slots[r] = -1;
+  }
+  int qkv = activation(h, "qkv", 1.5, rows, (int64_t)(size->heads + 2 * size->kv_heads) * size->head_dim);
+  int64_t kv = (int64_t)size->kv_heads * size->head_dim;
+  int cache = op_tensor(h, "cache", RF_CLASS_KV, h->dtype, (op_fill){1.5, 0}, OP_SHAPE(slot_count, 2, bound, kv));
+  int slot_ids = op_ids(h, "slots", rows, slots), position_ids = op_ids(h, "positions", rows, positions);
+  free(slots);
+  free(positions);
+  op_apply(h, "attention_kv", OP_IDS(qkv, cache, slot_ids, position_ids), OP_IDS(RF_WANTED, cache), &attr);
+}
+
+typedef struct head_inputs { int x, w, bias, labels; } head_inputs;
+
+static head_inputs head_of(op_harness *h, const op_case *of, const op_size *size) {
+  head_inputs in = {.x = activation(h, "x", 1, size->rows, size->width)};
+  in.w = linear(h, of, 1.5 / sqrt((double)size->width), size->width, size->columns);
+  in.bias = of->flags & OP_BIAS ? vector(h, "bias", (op_fill){0.5, 0}, size->columns) : RF_NONE;
+  in.labels = some_ids(h, "labels", size->rows, size->columns, of->flags & OP_IGNORED);
+  return in;
+}
+
+static void build_head_loss(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attributes(h, of);
+  head_inputs in = head_of(h, of, size);
+  op_apply(h, "head_loss", OP_IDS(in.x, in.w, in.bias, in.labels), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED), &attr);
+}
+
+static void build_head_loss_bwd(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attributes(h, of);
+  head_inputs in = head_of(h, of, size);
+  int forward = op_apply(h, "head_loss", OP_IDS(in.x, in.w, in.bias, in.labels), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED), &attr);
+  int dw = linear_gradient(h, of, size->width, size->columns), dbias = of->flags & OP_BIAS ? gradient(h, "dbias", OP_SHAPE(size->columns)) : RF_NONE;
+  op_apply(h, "head_loss_bwd", OP_IDS(in.x, in.w, in.bias, in.labels, op_output(h, forward, 2)), OP_IDS(RF_WANTED, dw, dbias), &attr);
+}
+
+static void build_head_loss_grad(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attributes(h, of);
+  head_inputs in = head_of(h, of, size);
+  int dw = linear_gradient(h, of, size->width, size->columns), dbias = of->flags & OP_BIAS ? gradient(h, "dbias", OP_SHAPE(size->columns)) : RF_NONE;
+  op_apply(h, "head_loss_grad", OP_IDS(in.x, in.w, in.bias, in.labels), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED, dw, dbias), &attr);
+}
+
+static void build_loss_sum(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attributes(h, of);
+  int nll = op_tensor(h, "nll", RF_CLASS_ACTIVATION, h->wide, (op_fill){1, 4}, OP_SHAPE(size->rows));
+  int argmax = some_ids(h, "argmax", size->rows, 3, false), labels = some_ids(h, "labels", size->rows, 2, of->flags & OP_IGNORED);
+  int metrics = op_tensor(h, "metrics", RF_CLASS_IO, RF_F64, (op_fill){0, 7}, OP_SHAPE(4));
+  op_apply(h, "loss_sum", OP_IDS(nll, argmax, labels), OP_IDS(metrics), &attr);
+}
+
+static void build_head_logits(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attributes(h, of);
+  head_inputs in = head_of(h, of, size);
+  int rows = some_ids(h, "rows", size->rows / 2 + 2, size->rows, of->flags & OP_IGNORED);
+  op_apply(h, "head_logits", OP_IDS(in.x, in.w, in.bias, rows), OP_IDS(RF_WANTED), &attr);
+}
+
+static void build_norm_sq(op_harness *h, const op_case *of, const op_size *size) {
+  (void)of;
+  int sums = op_tensor(h, "sums", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 3}, OP_SHAPE(5));
+  op_apply(h, "norm_sq", OP_IDS(gradient(h, "grad", OP_SHAPE(size->rows, size->width))), OP_IDS(sums), &(rf_attr){.index = 2});
+}
+
+static void build_clip(op_harness *h, const op_case *of, const op_size *size) {
+  int sums = op_tensor(h, "sums", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 3}, OP_SHAPE(size->rows));
+  op_apply(h, "clip", OP_IDS(sums), OP_IDS(RF_WANTED), &(rf_attr){.clip = of->flags & OP_CLIP ? 1.0f : 0.0f});
+}
+
+static void build_adamw(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = {.eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = of->flags & OP_DECAY ? 0.1f : 0.0f};
+  int grad = gradient(h, "grad", OP_SHAPE(size->rows, size->width));
+  int master = op_tensor(h, "master", RF_CLASS_MASTER, h->wide, (op_fill){0.02, 0}, OP_SHAPE(size->rows, size->width));
+  int m = op_tensor(h, "m", RF_CLASS_MOMENT, h->wide, (op_fill){0.1, 0}, OP_SHAPE(size->rows, size->width));
+  int v = op_tensor(h, "v", RF_CLASS_MOMENT, h->wide, (op_fill){0.05, 0.5}, OP_SHAPE(size->rows, size->width));
+  int clip = of->flags & OP_CLIP ? op_tensor(h, "clip", RF_CLASS_IO, RF_F32, (op_fill){0, 0.37}, OP_SHAPE(2)) : RF_NONE;
+  op_apply(h, "adamw", OP_IDS(grad, master, m, v, clip), OP_IDS(master, m, v, of->flags & OP_WEIGHT ? RF_WANTED : RF_NONE), &attr);
+}
+
+op_harness *op_case_build(const op_case *of, const op_size *size, rf_dtype dtype) {
+  op_harness *h = op_harness_new(dtype, size->rows);
+  of->build(h, of, size);
+  op_fill_all(h, 42);
+  return h;
+}
+
+/* ---- sizes: small ones first, then around the widths of vectors, tiles and blocks, and past them -------------------- */
+
+/* rows, width, columns, heads, kv_heads, head_dim */
+static const op_size ROW_SIZES[] = {
+    {3, 7, 5, 0, 0, 0}, {6, 16, 9, 0, 0, 0}, {1, 1, 1, 0, 0, 0}, {37, 65, 50, 0, 0, 0}, {5, 768, 129, 0, 0, 0}, {130, 31, 300, 0, 0, 0},
+    {67, 1000, 17, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
+static const op_size MATMUL_SIZES[] = {
+    {3, 5, 4, 0, 0, 0}, {5, 3, 7, 0, 0, 0}, {1, 1, 1, 0, 0, 0}, {1, 129, 65, 0, 0, 0}, {2, 64, 32, 0, 0, 0}, {13, 33, 31, 0, 0, 0},
+    {37, 129, 100, 0, 0, 0}, {70, 600, 33, 0, 0, 0}, {30, 1100, 40, 0, 0, 0}, {200, 40, 67, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
+/* The rows of x and dy are what dW sums over. */
+static const op_size DW_SIZES[] = {
+    {3, 5, 4, 0, 0, 0}, {5, 3, 7, 0, 0, 0}, {1, 1, 1, 0, 0, 0}, {1, 65, 33, 0, 0, 0}, {33, 13, 31, 0, 0, 0}, {129, 37, 100, 0, 0, 0},
+    {600, 40, 33, 0, 0, 0}, {1100, 14, 35, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
+static const op_size ATTENTION_SIZES[] = {
+    {4, 0, 0, 2, 1, 4}, {7, 0, 0, 2, 2, 2}, {1, 0, 0, 1, 1, 2}, {37, 0, 0, 6, 2, 10}, {33, 0, 0, 3, 3, 64}, {70, 0, 0, 2, 1, 80},
+    {300, 0, 0, 2, 2, 16}, {0, 0, 0, 0, 0, 0}};
+static const op_size ATTENTION_LONG[] = {{4, 0, 0, 2, 1, 4}, {6, 0, 0, 4, 2, 6}, {530, 0, 0, 1, 1, 8}, {260, 0, 0, 4, 1, 32}, {0, 0, 0, 0, 0, 0}};
+static const op_size HEAD_SIZES[] = {
+    {3, 4, 6, 0, 0, 0}, {5, 3, 9, 0, 0, 0}, {1, 1, 2, 0, 0, 0}, {7, 33, 65, 0, 0, 0}, {20, 16, 257, 0, 0, 0}, {33, 48, 600, 0, 0, 0},
+    {70, 130, 50, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
+static const op_size FLAT_SIZES[] = {
+    {1, 1, 0, 0, 0, 0}, {3, 17, 0, 0, 0, 0}, {1, 4096, 0, 0, 0, 0}, {1, 4097, 0, 0, 0, 0}, {67, 1000, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
+
+const op_case OP_CASES[] = {
+    {"embed", "tokens", build_embed, ROW_SIZES, OP_EXACT},
+    {"embed", "tokens and positions", build_embed, ROW_SIZES, OP_POSITIONS | OP_EXACT},
+    {"embed_bwd", "write", build_embed_bwd, ROW_SIZES, OP_EXACT},
+    {"embed_bwd", "add, with positions", build_embed_bwd, ROW_SIZES, OP_POSITIONS | OP_ADD | OP_EXACT},
+    {"embed_bwd", "first microbatch", build_embed_bwd, ROW_SIZES, OP_POSITIONS | OP_FIRST_MICRO | OP_EXACT},
+    {"embed_bwd", "second microbatch", build_embed_bwd, ROW_SIZES, OP_POSITIONS | OP_MICRO | OP_EXACT},
+    {"layernorm", "plain", build_norm, ROW_SIZES, 0},
+    {"layernorm_bwd", "write", build_norm_bwd, ROW_SIZES, 0},
+    {"layernorm_bwd", "add, with dres", build_norm_bwd, ROW_SIZES, OP_RESIDUE | OP_ADD},
+    {"layernorm_bwd", "second microbatch", build_norm_bwd, ROW_SIZES, OP_RESIDUE | OP_MICRO},
+    {"rmsnorm", "plain", build_norm, ROW_SIZES, 0},
+    {"rmsnorm_bwd", "first microbatch", build_norm_bwd, ROW_SIZES, OP_FIRST_MICRO},
+    {"rmsnorm_bwd", "add, with dres", build_norm_bwd, ROW_SIZES, OP_RESIDUE | OP_ADD},
+    {"rope", "forward", build_rope, ATTENTION_SIZES, 0},
+    {"rope", "inverse", build_rope, ATTENTION_SIZES, OP_INVERSE},
+    {"matmul", "plain", build_matmul, MATMUL_SIZES, OP_EXACT},
+    {"matmul", "bias", build_matmul, MATMUL_SIZES, OP_BIAS | OP_EXACT},
+    {"matmul", "transposed, bias", build_matmul, MATMUL_SIZES, OP_TRANSPOSE | OP_BIAS | OP_EXACT},
+    {"matmul", "bias, gelu", build_matmul, MATMUL_SIZES, OP_BIAS | OP_GELU},
+    {"matmul", "gelu, u kept", build_matmul, MATMUL_SIZES, OP_BIAS | OP_GELU | OP_KEEP_U},
+    {"matmul", "residual", build_matmul, MATMUL_SIZES, OP_RESIDUAL | OP_BIAS | OP_EXACT},
+    {"matmul", "residual, dropout", build_matmul, MATMUL_SIZES, OP_RESIDUAL | OP_BIAS | OP_DROPOUT | OP_EXACT},
+    {"matmul", "transposed, residual, dropout, u kept", build_matmul, MATMUL_SIZES,
+     OP_TRANSPOSE | OP_RESIDUAL | OP_DROPOUT | OP_KEEP_U | OP_EXACT},
+    {"matmul_dx", "plain", build_matmul_dx, MATMUL_SIZES, OP_EXACT},
+    {"matmul_dx", "transposed", build_matmul_dx, MATMUL_SIZES, OP_TRANSPOSE | OP_EXACT},
+    {"matmul_dx", "gelu", build_matmul_dx, MATMUL_SIZES, OP_GELU},
+    {"matmul_dx", "transposed, gelu", build_matmul_dx, MATMUL_SIZES, OP_TRANSPOSE | OP_GELU},
+    {"matmul_dw", "write", build_matmul_dw, DW_SIZES, OP_EXACT},
+    {"matmul_dw", "add, bias", build_matmul_dw, DW_SIZES, OP_BIAS | OP_ADD | OP_EXACT},
+    {"matmul_dw", "transposed, first microbatch", build_matmul_dw, DW_SIZES, OP_TRANSPOSE | OP_BIAS | OP_FIRST_MICRO | OP_EXACT},
+    {"matmul_dw", "transposed, second microbatch", build_matmul_dw, DW_SIZES, OP_TRANSPOSE | OP_BIAS | OP_MICRO | OP_EXACT},
+    {"gelu", "plain", build_gelu, ROW_SIZES, 0},
+    {"gelu_bwd", "plain", build_gelu_bwd, ROW_SIZES, 0},
+    {"swiglu", "plain", build_swiglu, ROW_SIZES, 0},
+    {"swiglu_bwd", "plain", build_swiglu_bwd, ROW_SIZES, 0},
+    {"add", "plain", build_add, ROW_SIZES, OP_EXACT},
+    {"add_dropout", "p = 0.3", build_add, ROW_SIZES, OP_DROPOUT | OP_EXACT},
+    {"add_dropout", "p = 0", build_add, ROW_SIZES, OP_EXACT},
+    {"dropout_bwd", "p = 0.3", build_dropout_bwd, ROW_SIZES, OP_DROPOUT | OP_EXACT},
+    {"attention", "causal", build_attention, ATTENTION_SIZES, 0},
+    {"attention", "segments", build_attention, ATTENTION_SIZES, OP_SEGMENTS},
+    {"attention", "window, segments", build_attention, ATTENTION_SIZES, OP_WINDOW | OP_SEGMENTS},
+    {"attention", "window, long", build_attention, ATTENTION_LONG, OP_WINDOW},
+    {"attention", "segments, long", build_attention, ATTENTION_LONG, OP_SEGMENTS},
+    {"attention", "bf16 softmax", build_attention, ATTENTION_SIZES, OP_BF16_SOFTMAX | OP_SEGMENTS},
+    {"attention_bwd", "causal", build_attention_bwd, ATTENTION_SIZES, 0},
+    {"attention_bwd", "segments", build_attention_bwd, ATTENTION_SIZES, OP_SEGMENTS},
+    {"attention_bwd", "window, segments", build_attention_bwd, ATTENTION_SIZES, OP_WINDOW | OP_SEGMENTS},
+    {"attention_bwd", "window, long", build_attention_bwd, ATTENTION_LONG, OP_WINDOW},
+    {"attention_bwd", "bf16 softmax", build_attention_bwd, ATTENTION_SIZES, OP_BF16_SOFTMAX | OP_SEGMENTS},
+    {"attention_kv", "decode", build_attention_kv, ATTENTION_SIZES, 0},
+    {"attention_kv", "decode, window", build_attention_kv, ATTENTION_SIZES, OP_WINDOW},
+    {"attention_kv", "prefill", build_attention_kv, ATTENTION_SIZES, OP_PREFILL},
+    {"attention_kv", "prefill, bf16 softmax", build_attention_kv, ATTENTION_SIZES, OP_PREFILL | OP_BF16_SOFTMAX},
+    {"head_loss", "plain", build_head_loss, HEAD_SIZES, 0},
+    {"head_loss", "transposed, bias, ignored labels", build_head_loss, HEAD_SIZES, OP_TRANSPOSE | OP_BIAS | OP_IGNORED},
+    {"head_loss_bwd", "write", build_head_loss_bwd, HEAD_SIZES, OP_BIAS},
+    {"head_loss_bwd", "transposed, add, ignored labels", build_head_loss_bwd, HEAD_SIZES, OP_TRANSPOSE | OP_ADD | OP_IGNORED},
+    {"head_loss_grad", "first microbatch", build_head_loss_grad, HEAD_SIZES, OP_BIAS | OP_FIRST_MICRO},
+    {"head_loss_grad", "transposed, second microbatch, ignored labels", build_head_loss_grad, HEAD_SIZES,
+     OP_TRANSPOSE | OP_BIAS | OP_MICRO | OP_IGNORED},
+    {"loss_sum", "write", build_loss_sum, ROW_SIZES, OP_IGNORED},
+    {"loss_sum", "second microbatch", build_loss_sum, ROW_SIZES, OP_IGNORED | OP_MICRO},
+    {"head_logits", "plain", build_head_logits, HEAD_SIZES, OP_EXACT},
+    {"head_logits", "transposed, bias, idle rows", build_head_logits, HEAD_SIZES, OP_TRANSPOSE | OP_BIAS | OP_IGNORED | OP_EXACT},
+    {"norm_sq", "plain", build_norm_sq, FLAT_SIZES, 0},
+    {"clip", "clipped", build_clip, ROW_SIZES, OP_CLIP},
+    {"clip", "measured only", build_clip, ROW_SIZES, 0},
+    {"adamw", "plain", build_adamw, FLAT_SIZES, 0},
+    {"adamw", "decay, clip, weight copy", build_adamw, FLAT_SIZES, OP_DECAY | OP_CLIP | OP_WEIGHT},
+    {NULL, NULL, NULL, NULL, 0},
+};
