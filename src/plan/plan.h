@@ -10,7 +10,8 @@ typedef enum rf_bound { RF_BOUND_COMPUTE, RF_BOUND_MEMORY, RF_BOUND_LATENCY } rf
 typedef struct rf_plan_tensor {
   int64_t offset;        /* in the arena; RF_NONE for a tensor nobody uses */
   int64_t bytes;         /* rounded up to the alignment */
-  int first, last;       /* op ids between which its bytes hold something; persistent: -1 and op_count */
+  int first, last;       /* op ids between which its bytes hold something; persistent: -1 and op_count. What is carried round the loop of
+                          * microbatches starts at the op before the loop (or -1) and ends at the op behind it (or op_count) */
   int shares;            /* tensor whose bytes it takes over in place, or RF_NONE */
 } rf_plan_tensor;
 
@@ -32,7 +33,7 @@ typedef struct rf_plan_options {
   const rf_machine *machine;
   int64_t budget_bytes;  /* --fit / remat=auto; 0: the machine's own memory less its reserve */
   int guard_bytes;       /* debug: gap after each tensor, filled with a pattern and checked */
-  bool persistent_shared;/* unused tail kept for later: several plans over one persistent region */
+  int64_t persistent_bytes; /* the persistent region is at least so large: a plan that runs over another's region (validation beside training) */
 } rf_plan_options;
 
 typedef struct rf_plan {
@@ -53,9 +54,39 @@ typedef struct rf_plan {
 
 rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf_plan **plan, rf_error *error);
 void rf_plan_free(rf_plan *plan);
+/* Bytes a plan with these options may take: the budget, or the machine's memory less its reserve. */
+int64_t rf_plan_room(const rf_plan_options *options);
+/* RAFTER_NO_FIT when the plan is larger than its room: by how much, what is largest, and what would fit. */
+rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error);
 /* Independent proof that no two tensors live at the same time overlap, that in-place is legal, that all is inside the arena,
  * that persistent tensors come first. Own code: shares nothing with the layout. */
 rf_status rf_plan_check(const rf_plan *plan, rf_error *error);
+
+/* ---- the search for what fits ------------------------------------------------------------------------------------ */
+
+typedef struct rf_fit_vary { bool remat, microbatch, dtype; } rf_fit_vary; /* which settings the user left open */
+typedef struct rf_fit_row {
+  rf_dtype dtype;
+  rf_remat remat;        /* AUTO: single tensors, chosen for the budget */
+  int64_t microbatch;
+  int accumulate;
+  int64_t peak_bytes;
+  double seconds;        /* per step */
+  bool fits;
+} rf_fit_row;
+enum { RF_MAX_FIT_ROWS = 64 };
+/* The fastest plan that fits the room of `options`, over what may vary; microbatch x accumulate keeps the batch. `rows` (may be NULL) gets
+ * the frontier, fastest first: every tried setting that no other beats in both memory and time. RAFTER_NO_FIT when none fits. */
+rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, rf_plan **plan, rf_fit_row rows[RF_MAX_FIT_ROWS],
+                      int *row_count, rf_error *error);
+
+/* ---- cost ---------------------------------------------------------------------------------------------------------- */
+
+/* The number that the efficiency of an op depends on, in curves of a machine: for attention the sequence length times the head width, for
+ * everything else the work itself. */
+double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work);
+/* What a curve's `work` counts for this op: all its FLOPs where it has products, else its bytes. */
+double rf_cost_work(rf_work work);
 /* Predicted seconds of one op on a machine. Larger of work/ceiling terms, scaled by the machine's curves where it has them. */
 double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel, rf_work work, rf_bound *bound);
 

@@ -1,0 +1,284 @@
+/* check.c - proves a plan from the graph alone. Two independent arguments, and no code or intermediate result of the layout:
+ *   1. the declared lifetimes: wide enough for every use, and no two ranges that live together overlap;
+ *   2. the bytes themselves: a step is walked in the mind, each write takes its range away from whoever held it, and every op must find
+ *      all its inputs untouched since they were written, in the first microbatch and in later ones. */
+#include "plan/plan.h"
+
+#include <string.h>
+
+typedef struct range { int64_t start, end; int tensor; } range;
+
+typedef struct checker {
+  const rf_plan *plan;
+  const rf_graph *graph;
+  rf_error *error;
+  rf_pool *pool;
+  range *held;      /* disjoint, ascending: what lies in the arena now */
+  int held_count;
+  bool *intact;     /* by tensor: its bytes are as its last writer left them */
+  int *section_first; /* by tensor: first section that touches it, or RF_SECTIONS */
+} checker;
+
+#define RF_WRONG(c, ...) RF_FAIL((c)->error, RAFTER_FAILED, "this is a fault of the planner, please report it", __VA_ARGS__)
+
+static const char *name_of(const checker *c, int t) { return c->graph->tensor[t].name; }
+
+/* ---- each tensor by itself --------------------------------------------------------------------------------------- */
+
+static int64_t bare_bytes(const rf_tensor *t) {
+  int64_t bytes = rf_dtype_bytes(t->dtype);
+  for (int i = 0; i < t->rank; i++) bytes *= t->shape[i];
+  return bytes;
+}
+
+static bool is_laid_out(const checker *c, int t) { return c->plan->tensor[t].offset >= 0; }
+
+static rf_status check_tensor(checker *c, int t) {
+  const rf_plan_tensor *p = &c->plan->tensor[t];
+  const rf_tensor *tensor = &c->graph->tensor[t];
+  bool used = tensor->persistent || c->section_first[t] != RF_SECTIONS;
+  if (!is_laid_out(c, t)) return used ? RF_WRONG(c, "%s is used but has no place in the arena", name_of(c, t)) : RAFTER_OK;
+  if (p->offset % 64 != 0) return RF_WRONG(c, "%s is misaligned (offset: expected a multiple of 64, got %lld)", name_of(c, t), (long long)p->offset);
+  if (p->bytes < bare_bytes(tensor))
+    return RF_WRONG(c, "%s has too few bytes (expected at least %lld, got %lld)", name_of(c, t), (long long)bare_bytes(tensor), (long long)p->bytes);
+  if (p->offset + p->bytes > c->plan->arena_bytes || p->bytes > c->plan->arena_bytes)
+    return RF_WRONG(c, "%s lies outside the arena (end: expected at most %lld, got %lld)", name_of(c, t), (long long)c->plan->arena_bytes,
+                    (long long)(p->offset + p->bytes));
+  bool front = p->offset + p->bytes <= c->plan->persistent_bytes, behind = p->offset >= c->plan->persistent_bytes;
+  if (tensor->persistent ? !front : !behind)
+    return RF_WRONG(c, "%s lies on the wrong side of the persistent region (%s: region ends at %lld, offset %lld)", name_of(c, t),
+                    tensor->persistent ? "persistent" : "not persistent", (long long)c->plan->persistent_bytes, (long long)p->offset);
+  return RAFTER_OK;
+}
+
+/* ---- declared lifetimes ------------------------------------------------------------------------------------------ */
+
+static rf_status covers(checker *c, int t, int op) {
+  const rf_plan_tensor *p = &c->plan->tensor[t];
+  if (p->first <= op && op <= p->last) return RAFTER_OK;
+  return RF_WRONG(c, "%s is used outside its lifetime (%s: lives from op %d to %d, used at %d)", name_of(c, t), c->graph->op[op].name, p->first, p->last, op);
+}
+
+static bool inplace_allowed(const rf_op *op, int output, int input) {
+  for (int k = 0; k < op->def->inplace_count; k++)
+    if (op->output[op->def->inplace[k].output] == output && op->input[op->def->inplace[k].input] == input) return true;
+  return false;
+}
+
+/* A tensor may stand in another's place only where the op allows it, at the op that reads the other for the last time. */
+static rf_status check_share(checker *c, int t) {
+  const rf_plan_tensor *p = &c->plan->tensor[t];
+  int from = p->shares;
+  if (from == RF_NONE) return RAFTER_OK;
+  if (from < 0 || from >= c->graph->tensor_count || p->first < 0 || p->first >= c->graph->op_count) return RF_WRONG(c, "%s shares with nothing", name_of(c, t));
+  const rf_op *op = &c->graph->op[p->first];
+  const rf_plan_tensor *q = &c->plan->tensor[from];
+  int reads = 0, heirs = 0;
+  for (int i = 0; i < op->input_count; i++) reads += op->input[i] == from;
+  for (int i = 0; i < op->output_count; i++) heirs += op->output[i] >= 0 && c->plan->tensor[op->output[i]].shares == from;
+  if (!inplace_allowed(op, t, from) || reads != 1 || heirs != 1 || q->last != p->first || q->offset != p->offset || p->bytes > q->bytes ||
+      c->graph->tensor[from].persistent || c->graph->tensor[from].output || c->graph->tensor[t].persistent)
+    return RF_WRONG(c, "%s may not take the place of %s (%s)", name_of(c, t), name_of(c, from), op->name);
+  return RAFTER_OK;
+}
+
+/* Position of the first held range that ends behind `start`. */
+static int seek(const checker *c, int64_t start) {
+  int low = 0, high = c->held_count;
+  while (low < high) {
+    int middle = (low + high) / 2;
+    if (c->held[middle].end <= start) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+static void drop_at(checker *c, int at, int count) {
+  memmove(c->held + at, c->held + at + count, (size_t)(c->held_count - at - count) * sizeof *c->held);
+  c->held_count -= count;
+}
+
+static void insert_at(checker *c, int at, range r) {
+  memmove(c->held + at + 1, c->held + at, (size_t)(c->held_count - at) * sizeof *c->held);
+  c->held[at] = r;
+  c->held_count++;
+}
+
+static range range_of(const checker *c, int t, bool with_guard) {
+  const rf_plan_tensor *p = &c->plan->tensor[t];
+  int64_t guard = with_guard && !c->graph->tensor[t].persistent ? c->plan->options.guard_bytes : 0;
+  return (range){p->offset, p->offset + p->bytes + guard, t};
+}
+
+static void release(checker *c, int t) {
+  int at = seek(c, c->plan->tensor[t].offset);
+  if (at < c->held_count && c->held[at].tensor == t) drop_at(c, at, 1);
+}
+
+static rf_status begin_life(checker *c, int t) {
+  if (c->plan->tensor[t].shares != RF_NONE) release(c, c->plan->tensor[t].shares);
+  range r = range_of(c, t, true);
+  if (r.end == r.start) return RAFTER_OK;
+  int at = seek(c, r.start);
+  if (at < c->held_count && c->held[at].start < r.end)
+    return RF_WRONG(c, "%s overlaps %s (offsets %lld and %lld, both live at op %d)", name_of(c, t), name_of(c, c->held[at].tensor), (long long)r.start,
+                    (long long)c->held[at].start, c->plan->tensor[t].first);
+  insert_at(c, at, r);
+  return RAFTER_OK;
+}
+
+/* Lists of tensors by the op where they begin (or behind which they end): head by op + 1, linked by next. */
+static void by_op(const checker *c, bool begin, int *head, int *next) {
+  for (int i = 0; i < c->graph->op_count + 2; i++) head[i] = RF_NONE;
+  for (int t = c->graph->tensor_count - 1; t >= 0; t--) {
+    if (!is_laid_out(c, t)) continue;
+    int at = (begin ? c->plan->tensor[t].first : c->plan->tensor[t].last) + 1;
+    next[t] = head[at], head[at] = t;
+  }
+}
+
+static rf_status check_lifetimes(checker *c) {
+  const rf_graph *graph = c->graph;
+  size_t ops = (size_t)graph->op_count + 2, tensors = (size_t)graph->tensor_count + 1;
+  for (int t = 0; t < graph->tensor_count; t++) {
+    const rf_plan_tensor *p = &c->plan->tensor[t];
+    if (is_laid_out(c, t) && (p->first < -1 || p->last > graph->op_count || p->first > p->last))
+      return RF_WRONG(c, "%s has a bad lifetime (from op %d to %d of %d)", name_of(c, t), p->first, p->last, graph->op_count);
+  }
+  for (int i = 0; i < graph->op_count; i++) {
+    const rf_op *op = &graph->op[i];
+    for (int k = 0; k < op->input_count; k++)
+      if (op->input[k] >= 0) RF_TRY(covers(c, op->input[k], i));
+    for (int k = 0; k < op->output_count; k++)
+      if (op->output[k] >= 0) RF_TRY(covers(c, op->output[k], i));
+    if (c->plan->op[i].workspace >= 0) RF_TRY(covers(c, c->plan->op[i].workspace, i));
+  }
+  for (int t = 0; t < graph->tensor_count; t++)
+    if (is_laid_out(c, t)) RF_TRY(check_share(c, t));
+  int *begin = rf_pool_alloc(c->pool, ops * sizeof(int)), *begin_next = rf_pool_alloc(c->pool, tensors * sizeof(int));
+  int *end = rf_pool_alloc(c->pool, ops * sizeof(int)), *end_next = rf_pool_alloc(c->pool, tensors * sizeof(int));
+  by_op(c, true, begin, begin_next);
+  by_op(c, false, end, end_next);
+  c->held_count = 0;
+  for (int i = 0; i < graph->op_count + 2; i++) {
+    for (int pass = 0; pass < 2; pass++) /* heirs first: they free the place they take */
+      for (int t = begin[i]; t != RF_NONE; t = begin_next[t])
+        if ((c->plan->tensor[t].shares != RF_NONE) == (pass == 0)) RF_TRY(begin_life(c, t));
+    for (int t = end[i]; t != RF_NONE; t = end_next[t]) release(c, t);
+  }
+  return RAFTER_OK;
+}
+
+/* ---- the bytes --------------------------------------------------------------------------------------------------- */
+
+/* t's bytes are written: whoever held any of them has lost its own. */
+static void claim(checker *c, int t) {
+  if (c->graph->tensor[t].persistent || (c->intact[t])) {
+    c->intact[t] = true;
+    return;
+  }
+  range r = range_of(c, t, false);
+  int at = seek(c, r.start), gone = 0;
+  while (at + gone < c->held_count && c->held[at + gone].start < r.end) c->intact[c->held[at + gone++].tensor] = false;
+  drop_at(c, at, gone);
+  if (r.end > r.start) insert_at(c, at, r);
+  c->intact[t] = true;
+}
+
+/* A fresh start of t: its old bytes count no more, but its range may have been taken by now. */
+static void renew(checker *c, int t) {
+  if (c->intact[t] && !c->graph->tensor[t].persistent) release(c, t);
+  c->intact[t] = c->graph->tensor[t].persistent;
+  claim(c, t);
+}
+
+static rf_status must_hold(checker *c, const rf_op *op, int t) {
+  if (c->intact[t]) return RAFTER_OK;
+  int at = seek(c, c->plan->tensor[t].offset);
+  const char *taker = at < c->held_count && c->held[at].start < c->plan->tensor[t].offset + c->plan->tensor[t].bytes ? name_of(c, c->held[at].tensor) : NULL;
+  return RF_WRONG(c, "%s reads %s, whose bytes %s%s", op->name, name_of(c, t), taker ? "were overwritten by " : "nobody has written", taker ? taker : "");
+}
+
+static rf_status walk_op(checker *c, int i, int round) {
+  const rf_op *op = &c->graph->op[i];
+  int workspace = c->plan->op[i].workspace;
+  for (int k = 0; k < op->input_count; k++)
+    if (op->input[k] >= 0) RF_TRY(must_hold(c, op, op->input[k]));
+  for (int k = 0; k < op->output_count; k++) {
+    rf_accumulate how = op->attr.accumulate[k];
+    if (op->output[k] >= 0 && (how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && round > 0))) RF_TRY(must_hold(c, op, op->output[k]));
+  }
+  for (int k = 0; k < op->output_count; k++)
+    if (op->output[k] >= 0) claim(c, op->output[k]);
+  if (workspace >= 0) renew(c, workspace);
+  /* While the op runs, all it touches must be there at once, but for an input whose place an output legally took. */
+  for (int k = 0; k < op->input_count; k++) {
+    int t = op->input[k];
+    bool given = false;
+    for (int o = 0; t >= 0 && o < op->output_count; o++)
+      given |= op->output[o] >= 0 && c->plan->tensor[op->output[o]].shares == t && c->plan->tensor[op->output[o]].first == i;
+    if (t >= 0 && !c->intact[t] && !given) return RF_WRONG(c, "%s writes over its own input %s", op->name, name_of(c, t));
+  }
+  for (int k = 0; k < op->output_count; k++)
+    if (op->output[k] >= 0 && !c->intact[op->output[k]]) return RF_WRONG(c, "%s writes over its own output %s", op->name, name_of(c, op->output[k]));
+  return RAFTER_OK;
+}
+
+/* One walk of a section. What the caller writes before it is fresh; so is what an op of it makes anew (its first, plain write). */
+static rf_status walk_section(checker *c, rf_section section, int round) {
+  const rf_graph *graph = c->graph;
+  for (int t = 0; t < graph->tensor_count; t++)
+    if (graph->tensor[t].input && c->section_first[t] == (int)section && is_laid_out(c, t)) renew(c, t);
+  for (int i = 0; i < graph->op_count; i++)
+    if (graph->op[i].section == section) RF_TRY(walk_op(c, i, round));
+  return RAFTER_OK;
+}
+
+static rf_status check_bytes(checker *c) {
+  const rf_graph *graph = c->graph;
+  c->held_count = 0;
+  for (int t = 0; t < graph->tensor_count; t++) c->intact[t] = graph->tensor[t].persistent;
+  RF_TRY(walk_section(c, RF_SECTION_BEGIN, 0));
+  for (int round = 0; round < (graph->accumulate < 3 ? graph->accumulate : 3); round++) RF_TRY(walk_section(c, RF_SECTION_MICRO, round));
+  RF_TRY(walk_section(c, RF_SECTION_END, 0));
+  for (int t = 0; t < graph->tensor_count; t++)
+    if (graph->tensor[t].output && is_laid_out(c, t) && !c->intact[t]) return RF_WRONG(c, "%s does not survive to the end of the step", name_of(c, t));
+  return RAFTER_OK;
+}
+
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
+
+static void find_sections(checker *c) {
+  const rf_graph *graph = c->graph;
+  for (int t = 0; t < graph->tensor_count; t++) c->section_first[t] = RF_SECTIONS;
+  for (int i = graph->op_count - 1; i >= 0; i--) {
+    const rf_op *op = &graph->op[i];
+    for (int k = 0; k < op->input_count; k++)
+      if (op->input[k] >= 0) c->section_first[op->input[k]] = op->section;
+    for (int k = 0; k < op->output_count; k++)
+      if (op->output[k] >= 0) c->section_first[op->output[k]] = op->section;
+    if (c->plan->op[i].workspace >= 0) c->section_first[c->plan->op[i].workspace] = op->section;
+  }
+}
+
+rf_status rf_plan_check(const rf_plan *plan, rf_error *error) {
+  rf_pool *pool = rf_pool_new();
+  size_t tensors = (size_t)plan->graph->tensor_count + 1;
+  checker c = {.plan = plan, .graph = plan->graph, .error = error, .pool = pool};
+  c.held = rf_pool_alloc(pool, tensors * sizeof *c.held);
+  c.intact = rf_pool_alloc(pool, tensors * sizeof *c.intact);
+  c.section_first = rf_pool_alloc(pool, tensors * sizeof *c.section_first);
+  find_sections(&c);
+  rf_status status = RAFTER_OK;
+  int64_t sum = 0;
+  for (int t = 0; t < plan->graph->tensor_count; t++) RF_GO(check_tensor(&c, t));
+  RF_GO(check_lifetimes(&c));
+  RF_GO(check_bytes(&c));
+  for (int k = 0; k < RF_CLASSES; k++) sum += plan->by_class[k];
+  if (sum != plan->arena_bytes || plan->live_bytes > plan->arena_bytes)
+    status = RF_WRONG(&c, "the classes do not add up to the arena (expected %lld, got %lld; live %lld)", (long long)plan->arena_bytes, (long long)sum,
+                      (long long)plan->live_bytes);
+done:
+  rf_pool_free(pool);
+  return status;
+}

@@ -1,0 +1,144 @@
+/* cost.c - predicted seconds of an op: the larger of its work over each ceiling. Measured curves give the rate where the machine has them,
+ * its data sheet and default efficiencies elsewhere. */
+#include "plan/parts.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- what an op is timed by ------------------------------------------------------------------------------------- */
+
+double rf_cost_work(rf_work work) {
+  double flops = work.flops + work.flops_again;
+  return flops > 0 ? flops : work.bytes_read + work.bytes_written;
+}
+
+double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
+  /* Short segments of narrow heads spend their time at the edges of tiles and in the softmax, however many of them there are. */
+  if (!strncmp(op->def->name, "attention", 9) && graph->seq > 0) return (double)graph->seq * op->attr.head_dim;
+  return rf_cost_work(work);
+}
+
+/* The dtype its products are made in, or its data moved in: the first floating operand. */
+static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
+  for (int i = 0; i < op->input_count + op->output_count; i++) {
+    int t = i < op->input_count ? op->input[i] : op->output[i - op->input_count];
+    if (t < 0) continue;
+    rf_dtype dtype = graph->tensor[t].dtype;
+    if (dtype != RF_I32 && dtype != RF_I64 && dtype != RF_U8) return dtype;
+  }
+  return RF_F32;
+}
+
+/* ---- curves ------------------------------------------------------------------------------------------------------ */
+
+/* An op that was not measured is timed like the one it resembles most: nearest first. */
+static const struct { const char *op, *like[4]; } NEAREST[] = {
+    {"matmul_dx", {"matmul"}},
+    {"matmul_dw", {"matmul_dx", "matmul"}},
+    {"head_loss", {"head_logits", "matmul"}},
+    {"head_loss_bwd", {"head_loss_grad", "head_loss", "matmul"}},
+    {"head_loss_grad", {"head_loss_bwd", "head_loss", "matmul"}},
+    {"head_logits", {"head_loss", "matmul"}},
+    {"attention_bwd", {"attention"}},
+    {"attention_kv", {"attention"}},
+    {"layernorm", {"rmsnorm", "add"}},
+    {"layernorm_bwd", {"rmsnorm_bwd", "layernorm", "add"}},
+    {"rmsnorm", {"layernorm", "add"}},
+    {"rmsnorm_bwd", {"layernorm_bwd", "rmsnorm", "add"}},
+    {"rope", {"add"}},
+    {"gelu", {"swiglu", "add"}},
+    {"gelu_bwd", {"swiglu_bwd", "gelu", "add"}},
+    {"swiglu", {"gelu", "add"}},
+    {"swiglu_bwd", {"gelu_bwd", "swiglu", "add"}},
+    {"add_dropout", {"add"}},
+    {"dropout_bwd", {"add_dropout", "add"}},
+    {"embed", {"add"}},
+    {"embed_bwd", {"embed", "add"}},
+    {"norm_sq", {"adamw", "add"}},
+};
+
+/* The curve of this op that matches best: same kernel and dtype, then same dtype, then any. */
+static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dtype dtype, const char *kernel) {
+  const rf_curve *best = NULL;
+  int best_score = -1;
+  for (int i = 0; i < machine->curve_count; i++) {
+    const rf_curve *c = &machine->curve[i];
+    if (c->count < 1 || strcmp(c->op, op)) continue;
+    int score = 2 * (c->dtype == dtype) + (kernel && !strcmp(c->kernel, kernel));
+    if (score > best_score) best = c, best_score = score;
+  }
+  return best;
+}
+
+static const rf_curve *find_curve(const rf_machine *machine, const rf_op *op, rf_dtype dtype, const rf_kernel *kernel) {
+  const rf_curve *curve = curve_of(machine, op->def->name, dtype, kernel ? kernel->name : NULL);
+  for (size_t i = 0; !curve && i < sizeof NEAREST / sizeof *NEAREST; i++) {
+    if (strcmp(NEAREST[i].op, op->def->name)) continue;
+    for (int k = 0; k < 4 && NEAREST[i].like[k] && !curve; k++) curve = curve_of(machine, NEAREST[i].like[k], dtype, NULL);
+  }
+  return curve;
+}
+
+/* Work per second at `size`: between points linear over log(size), beyond them as at the last one. */
+static double curve_rate(const rf_curve *c, double size) {
+  int last = c->count - 1;
+#define AT(i) (c->size[i] > 0 ? c->size[i] : c->work[i])
+#define RATE(i) (c->work[i] / c->seconds[i])
+  if (size <= AT(0)) return RATE(0);
+  if (size >= AT(last)) return RATE(last);
+  int i = 0;
+  while (size > AT(i + 1)) i++;
+  double part = log(size / AT(i)) / log(AT(i + 1) / AT(i));
+  return RATE(i) + part * (RATE(i + 1) - RATE(i));
+#undef AT
+#undef RATE
+}
+
+/* ---- one op ------------------------------------------------------------------------------------------------------ */
+
+static double peak_flops(const rf_machine *machine, rf_dtype dtype) {
+  if (machine->flops[dtype] > 0) return machine->flops[dtype];
+  if (machine->flops[RF_F32] > 0) return machine->flops[RF_F32]; /* narrow operands are widened */
+  for (int d = 0; d < RF_DTYPES; d++)
+    if (machine->flops[d] > 0) return machine->flops[d];
+  return 1e12;
+}
+
+double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel, rf_work work, rf_bound *bound) {
+  rf_dtype dtype = dtype_of(graph, op);
+  double flops = work.flops + work.flops_again, bytes = work.bytes_read + work.bytes_written;
+  double bandwidth = (work.bytes_written > 0.25 * bytes ? machine->copy_bps : machine->read_bps);
+  double efficiency_memory = machine->efficiency_memory > 0 ? machine->efficiency_memory : 1;
+  double efficiency_compute = machine->efficiency_compute > 0 ? machine->efficiency_compute : 1;
+  double compute = 0, memory = bandwidth > 0 ? bytes / bandwidth : 0, launch = machine->launch_seconds;
+  const rf_curve *curve = find_curve(machine, op, dtype, kernel);
+  if (curve) {
+    double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
+    /* A product of few rows streams its weights: then the ceiling is memory, whatever its FLOPs. */
+    if (flops > 0) compute = seconds;
+    else memory = seconds;
+  } else {
+    compute = flops / (peak_flops(machine, dtype) * efficiency_compute);
+    memory /= efficiency_memory;
+  }
+  double most = compute > memory ? compute : memory;
+  if (bound) *bound = launch > most ? RF_BOUND_LATENCY : compute >= memory ? RF_BOUND_COMPUTE : RF_BOUND_MEMORY;
+  return most + launch;
+}
+
+/* ---- the step ----------------------------------------------------------------------------------------------------- */
+
+void rf_plan_cost(rf_plan *plan) {
+  const rf_graph *graph = plan->graph;
+  plan->step_seconds = plan->model_flops = plan->hardware_flops = plan->flops_full_square = plan->bytes = 0;
+  for (int i = 0; i < graph->op_count; i++) {
+    rf_plan_op *p = &plan->op[i];
+    p->seconds = rf_cost_op(&plan->machine, graph, &graph->op[i], p->kernel, p->work, &p->bound);
+    plan->step_seconds += p->seconds * p->calls;
+    plan->hardware_flops += (p->work.flops + p->work.flops_again) * p->calls;
+    plan->bytes += (p->work.bytes_read + p->work.bytes_written) * p->calls;
+    if (graph->op[i].recompute_of != RF_NONE) continue;
+    plan->model_flops += p->work.flops * p->calls;
+    plan->flops_full_square += p->work.flops_full * p->calls;
+  }
+}

@@ -1,0 +1,174 @@
+/* fit.c - the search behind --fit, and the message when nothing fits. */
+#include "plan/parts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the search --------------------------------------------------------------------------------------------------- */
+
+typedef struct fitter {
+  const rf_model *model;
+  const rf_plan_options *from;
+  int64_t room;
+  rf_plan *best, *least;   /* the fastest that fits; the smallest that does not */
+  rf_fit_row row[RF_MAX_FIT_ROWS * 2];
+  int rows;
+} fitter;
+
+static rf_fit_row row_of(const rf_plan *plan, int64_t room) {
+  const rf_build_options *b = &plan->options.build;
+  return (rf_fit_row){.dtype = b->dtype, .remat = plan->options.remat, .microbatch = b->microbatch, .accumulate = b->accumulate,
+                      .peak_bytes = plan->arena_bytes, .seconds = plan->step_seconds, .fits = plan->arena_bytes <= room};
+}
+
+/* Takes the plan over. */
+static bool consider(fitter *f, rf_plan *plan) {
+  rf_fit_row row = row_of(plan, f->room);
+  if (f->rows < RF_MAX_FIT_ROWS * 2) f->row[f->rows++] = row;
+  rf_plan **slot = row.fits ? &f->best : &f->least;
+  bool better = !*slot || (row.fits ? plan->step_seconds < (*slot)->step_seconds : plan->arena_bytes < (*slot)->arena_bytes);
+  if (better) {
+    rf_plan_free(*slot);
+    *slot = plan;
+  } else rf_plan_free(plan);
+  return row.fits;
+}
+
+/* One setting of dtype and microbatch: no recomputation if that fits, else the policies when the user left them open. */
+static rf_status try_setting(fitter *f, rf_dtype dtype, int64_t microbatch, int64_t batch, bool vary_remat, rf_error *error) {
+  rf_plan_options options = *f->from;
+  rf_plan *plan = NULL;
+  options.budget_bytes = f->room;
+  options.build.dtype = dtype, options.build.microbatch = microbatch, options.build.accumulate = (int)(batch / microbatch);
+  if (vary_remat) options.remat = RF_REMAT_NONE;
+  RF_TRY(rf_plan_make(f->model, &options, &plan, error));
+  /* What persists, and the gradients beside it, no recomputation makes smaller. */
+  int64_t floor = plan->persistent_bytes;
+  if (consider(f, plan) || !vary_remat || floor > f->room) return RAFTER_OK;
+  options.remat = RF_REMAT_AUTO;
+  RF_TRY(rf_plan_make(f->model, &options, &plan, error));
+  consider(f, plan);
+  return RAFTER_OK;
+}
+
+static int compare_rows(const void *a, const void *b) {
+  const rf_fit_row *x = a, *y = b;
+  if (x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
+  return x->peak_bytes < y->peak_bytes ? -1 : x->peak_bytes > y->peak_bytes;
+}
+
+/* Fastest first; a row stays when it takes less memory than every faster one. */
+static int frontier(fitter *f, rf_fit_row *out) {
+  qsort(f->row, (size_t)f->rows, sizeof *f->row, compare_rows);
+  int count = 0;
+  int64_t least = INT64_MAX;
+  for (int i = 0; i < f->rows && count < RF_MAX_FIT_ROWS; i++)
+    if (f->row[i].peak_bytes < least) least = f->row[i].peak_bytes, out[count++] = f->row[i];
+  return count;
+}
+
+rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, rf_plan **out, rf_fit_row rows[RF_MAX_FIT_ROWS],
+                      int *row_count, rf_error *error) {
+  fitter *f = calloc(1, sizeof *f);
+  if (!f) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
+  f->model = model, f->from = options, f->room = rf_plan_room(options);
+  bool train = options->build.job == RF_JOB_TRAIN;
+  int64_t batch = options->build.microbatch * (options->build.accumulate > 0 ? options->build.accumulate : 1);
+  static const rf_dtype dtypes[] = {RF_F32, RF_BF16};
+  rf_status status = RAFTER_OK;
+  for (int d = 0; d < 2; d++) {
+    rf_dtype dtype = vary.dtype ? dtypes[d] : options->build.dtype;
+    if (d == 1 && !vary.dtype) break;
+    if (!train || !vary.microbatch) {
+      RF_GO(try_setting(f, dtype, options->build.microbatch, batch, train && vary.remat, error));
+      continue;
+    }
+    /* From the whole batch in one down by divisors; eight of them are far below any useful size. */
+    int tried = 0;
+    for (int64_t micro = batch; micro >= 1 && tried < 8; micro--) {
+      if (batch % micro != 0) continue;
+      RF_GO(try_setting(f, dtype, micro, batch, vary.remat, error));
+      tried++;
+    }
+  }
+  if (!f->best) status = rf_plan_require_fit(f->least, error);
+  else *out = f->best, f->best = NULL;
+  if (rows && row_count) *row_count = frontier(f, rows);
+done:
+  rf_plan_free(f->best), rf_plan_free(f->least);
+  free(f);
+  return status;
+}
+
+/* ---- what does not fit ------------------------------------------------------------------------------------------- */
+
+static void append(char *text, size_t capacity, size_t *at, const char *more) {
+  if (*at + 1 < capacity) *at += (size_t)snprintf(text + *at, capacity - *at, "%s", more);
+  if (*at >= capacity) *at = capacity - 1;
+}
+
+static int find_largest(const rf_plan *plan, int largest[5]) {
+  int count = 0;
+  for (int t = 0; t < plan->graph->tensor_count; t++) {
+    const rf_plan_tensor *p = &plan->tensor[t];
+    if (p->offset < 0 || p->first + (p->shares != RF_NONE) > plan->peak_op || p->last < plan->peak_op) continue;
+    int at = count < 5 ? count++ : 5;
+    while (at > 0 && plan->tensor[largest[at - 1]].bytes < p->bytes) {
+      if (at < 5) largest[at] = largest[at - 1];
+      at--;
+    }
+    if (at < 5) largest[at] = t;
+  }
+  return count;
+}
+
+static const char *remat_name(rf_remat remat) {
+  static const char *const names[] = {"none", "mlp", "attn", "mlp+attn", "block", "auto"};
+  return names[remat];
+}
+
+/* One setting that fits, tried for real: the cheapest change first. */
+static bool find_remedy(const rf_plan *plan, int64_t room, char *text, size_t capacity) {
+  if (plan->options.build.job != RF_JOB_TRAIN) return false;
+  for (int halvings = 0; halvings < 8; halvings++) {
+    rf_plan_options options = plan->options;
+    int64_t micro = options.build.microbatch >> halvings;
+    if (micro < 1 || options.build.microbatch % ((int64_t)1 << halvings)) break;
+    options.build.microbatch = micro, options.build.accumulate <<= halvings;
+    for (int r = 0; r < 2; r++) {
+      rf_plan *other = NULL;
+      options.remat = r ? RF_REMAT_BLOCK : plan->options.remat;
+      if ((halvings == 0 && !r) || (r && plan->options.remat == RF_REMAT_BLOCK)) continue;
+      if (rf_plan_make(&plan->graph->model, &options, &other, NULL) != RAFTER_OK) continue;
+      bool fits = other->arena_bytes <= room, hopeless = other->persistent_bytes > room;
+      if (fits)
+        snprintf(text, capacity, "this fits in %.2f GiB: --remat %s --microbatch %lld --accumulate %d", (double)other->arena_bytes / 0x1p30,
+                 remat_name(options.remat), (long long)micro, options.build.accumulate);
+      rf_plan_free(other);
+      if (fits) return true;
+      if (hopeless) return false;
+    }
+  }
+  return false;
+}
+
+rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error) {
+  int64_t room = rf_plan_room(&plan->options);
+  if (plan->arena_bytes <= room) return RAFTER_OK;
+  char list[400] = "", hint[400];
+  size_t at = 0;
+  int largest[5], count = find_largest(plan, largest);
+  for (int i = 0; i < count; i++) {
+    char one[120];
+    const rf_tensor *tensor = &plan->graph->tensor[largest[i]];
+    snprintf(one, sizeof one, "%s%.60s %.2f GiB", i ? ", " : "", tensor->name, (double)plan->tensor[largest[i]].bytes / 0x1p30);
+    append(list, sizeof list, &at, one);
+  }
+  if (!find_remedy(plan, room, hint, sizeof hint))
+    snprintf(hint, sizeof hint, "%.2f GiB must stay from step to step (weights and what the optimizer keeps): take a smaller model or a machine with more memory",
+             (double)plan->persistent_bytes / 0x1p30);
+  return RF_FAIL(error, RAFTER_NO_FIT, hint, "%s does not fit %s (memory: expected at most %.2f GiB, got %.2f GiB, %.2f GiB too much; largest: %s)",
+                 plan->graph->model.name, plan->machine.name, (double)room / 0x1p30, (double)plan->arena_bytes / 0x1p30,
+                 (double)(plan->arena_bytes - room) / 0x1p30, list);
+}

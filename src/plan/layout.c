@@ -1,0 +1,243 @@
+/* layout.c - one offset per tensor in one arena: what persists in front, in an order that depends only on the parameter table, and behind it
+ * everything that comes and goes, packed by lifetimes. Finding the least height is NP-hard; several greedy orders are tried and the best kept. */
+#include "plan/parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
+
+typedef enum rank_by { BY_LIFETIME, BY_AREA, BY_BYTES, BY_RANKS } rank_by;
+typedef struct ranked { double major; int64_t minor; int index; } ranked;
+
+static int compare_ranked(const void *a, const void *b) {
+  const ranked *x = a, *y = b;
+  if (x->major != y->major) return x->major > y->major ? -1 : 1;
+  if (x->minor != y->minor) return x->minor > y->minor ? -1 : 1;
+  return x->index - y->index;
+}
+
+/* Orders the blocks by falling lifetime, bytes x lifetime, or bytes. */
+static void rank(const rf_block *block, int count, rank_by by, ranked *scratch, int *order) {
+  for (int i = 0; i < count; i++) {
+    double life = (double)block[i].last - block[i].first + 1, bytes = (double)block[i].bytes;
+    scratch[i].major = by == BY_LIFETIME ? life : by == BY_AREA ? life * bytes : bytes;
+    scratch[i].minor = by == BY_LIFETIME ? block[i].bytes : (int64_t)life;
+    scratch[i].index = i;
+  }
+  qsort(scratch, (size_t)count, sizeof *scratch, compare_ranked);
+  for (int i = 0; i < count; i++) order[i] = scratch[i].index;
+}
+
+/* Placed blocks in ascending offset; the arrays stand apart so that the scan below touches little memory. */
+typedef struct shelf { int count; int *first, *last; int64_t *start, *end; } shelf;
+
+/* Best fit: the smallest gap that holds the block between placed blocks of its lifetime, else on top of them. */
+static int64_t best_gap(const shelf *s, const rf_block *b) {
+  int64_t top = 0, best = -1, best_size = INT64_MAX;
+  const int64_t bytes = b->bytes;
+  const int from = b->first, to = b->last;
+  for (int j = 0; j < s->count; j++) {
+    if (s->first[j] > to || s->last[j] < from) continue;
+    int64_t gap = s->start[j] - top;
+    if (gap >= bytes && gap < best_size) {
+      best = top, best_size = gap;
+      if (gap == bytes) break;
+    }
+    if (s->end[j] > top) top = s->end[j];
+  }
+  return best >= 0 ? best : top;
+}
+
+static void put(shelf *s, const rf_block *b) {
+  int low = 0, high = s->count;
+  while (low < high) {
+    int middle = (low + high) / 2;
+    if (s->start[middle] < b->offset) low = middle + 1;
+    else high = middle;
+  }
+  size_t tail = (size_t)(s->count - low);
+  memmove(s->first + low + 1, s->first + low, tail * sizeof *s->first);
+  memmove(s->last + low + 1, s->last + low, tail * sizeof *s->last);
+  memmove(s->start + low + 1, s->start + low, tail * sizeof *s->start);
+  memmove(s->end + low + 1, s->end + low, tail * sizeof *s->end);
+  s->first[low] = b->first, s->last[low] = b->last, s->start[low] = b->offset, s->end[low] = b->offset + b->bytes;
+  s->count++;
+}
+
+/* Places the blocks one by one in the given order. Looking at every placed block makes that quadratic, but most of a deep model's blocks are
+ * short: those that live at most SHORT ops are kept in lists by the op they start at, so that only their neighbours meet them. */
+enum { SHORT = 8 };
+
+typedef struct packer {
+  rf_pool *pool;
+  const rf_block *shape;      /* the blocks as given */
+  int count, ops, base;       /* ops: how many instants; base: the earliest */
+  shelf longs;
+  shelf around;               /* scratch: everything that meets the block being placed */
+  int *next, *head;           /* placed short blocks by the op they start at */
+  int64_t *offset;
+} packer;
+
+static shelf shelf_new(rf_pool *pool, int count) {
+  size_t n = (size_t)count + 1;
+  return (shelf){0, rf_pool_alloc(pool, n * sizeof(int)), rf_pool_alloc(pool, n * sizeof(int)), rf_pool_alloc(pool, n * sizeof(int64_t)),
+                 rf_pool_alloc(pool, n * sizeof(int64_t))};
+}
+
+/* The placed short blocks that meet b, added to the long ones that do, in ascending offset. */
+static void gather(packer *p, const rf_block *b) {
+  shelf *a = &p->around;
+  a->count = 0;
+  for (int j = 0; j < p->longs.count; j++) {
+    if (p->longs.first[j] > b->last || p->longs.last[j] < b->first) continue;
+    a->first[a->count] = p->longs.first[j], a->last[a->count] = p->longs.last[j];
+    a->start[a->count] = p->longs.start[j], a->end[a->count++] = p->longs.end[j];
+  }
+  int from = b->first - SHORT + 1 < p->base ? p->base : b->first - SHORT + 1;
+  for (int t = from; t <= b->last; t++)
+    for (int i = p->head[t - p->base]; i != RF_NONE; i = p->next[i]) {
+      rf_block placed = p->shape[i];
+      placed.offset = p->offset[i];
+      if (placed.last >= b->first) put(a, &placed);
+    }
+}
+
+static bool is_short(const rf_block *b) { return b->last - b->first < SHORT; }
+
+static int64_t place(packer *p, const int *order) {
+  int64_t height = 0;
+  p->longs.count = 0;
+  for (int t = 0; t < p->ops; t++) p->head[t] = RF_NONE;
+  for (int k = 0; k < p->count; k++) {
+    int i = order[k];
+    rf_block b = p->shape[i];
+    gather(p, &b);
+    b.offset = best_gap(&p->around, &b);
+    if (is_short(&b)) p->next[i] = p->head[b.first - p->base], p->head[b.first - p->base] = i;
+    else put(&p->longs, &b);
+    p->offset[i] = b.offset;
+    if (b.offset + b.bytes > height) height = b.offset + b.bytes;
+  }
+  return height;
+}
+
+/* The largest sum of blocks that live together: no layout is lower. */
+static int64_t lower_bound(packer *p) {
+  int64_t *change = rf_pool_alloc(p->pool, ((size_t)p->ops + 2) * sizeof *change), most = 0, sum = 0;
+  for (int i = 0; i < p->count; i++) {
+    change[p->shape[i].first - p->base] += p->shape[i].bytes;
+    change[p->shape[i].last - p->base + 1] -= p->shape[i].bytes;
+  }
+  for (int t = 0; t < p->ops; t++) {
+    sum += change[t];
+    if (sum > most) most = sum;
+  }
+  return most;
+}
+
+/* Moves the blocks that stick out above `limit` to the front of the order, larger gaps being free there. Returns how many. */
+static int promote(const packer *p, int *order, int *scratch, int64_t limit) {
+  int moved = 0, rest = 0;
+  for (int k = 0; k < p->count; k++) {
+    int i = order[k];
+    if (p->offset[i] + p->shape[i].bytes > limit) order[moved++] = i;
+    else scratch[rest++] = i;
+  }
+  memcpy(order + moved, scratch, (size_t)rest * sizeof *order);
+  return moved;
+}
+
+int64_t rf_layout_blocks(rf_block *block, int count) {
+  if (count < 1) return 0;
+  rf_pool *pool = rf_pool_new();
+  packer p = {.pool = pool, .shape = block, .count = count};
+  int end = INT32_MIN;
+  p.base = INT32_MAX;
+  for (int i = 0; i < count; i++) {
+    if (block[i].first < p.base) p.base = block[i].first;
+    if (block[i].last > end) end = block[i].last;
+  }
+  p.ops = end - p.base + 1;
+  size_t n = (size_t)count;
+  p.longs = shelf_new(pool, count), p.around = shelf_new(pool, count);
+  p.next = rf_pool_alloc(pool, n * sizeof(int)), p.head = rf_pool_alloc(pool, (size_t)p.ops * sizeof(int));
+  p.offset = rf_pool_alloc(pool, n * sizeof(int64_t));
+  int *order = rf_pool_alloc(pool, n * sizeof(int)), *scratch = rf_pool_alloc(pool, n * sizeof(int));
+  ranked *keys = rf_pool_alloc(pool, n * sizeof *keys);
+  int64_t least = lower_bound(&p), best = INT64_MAX, *kept = rf_pool_alloc(pool, n * sizeof(int64_t));
+  const int64_t enough = least + least / 2000;
+  const int rounds = count < 1000 ? 12 : count < 3000 ? 4 : 1; /* milliseconds, whatever the model */
+  for (int by = 0; by < BY_RANKS && best > enough; by++) {
+    rank(block, count, (rank_by)by, keys, order);
+    for (int round = 0; round < rounds && best > enough; round++) {
+      int64_t height = place(&p, order);
+      if (height < best) best = height, memcpy(kept, p.offset, n * sizeof *kept);
+      if (round + 1 < rounds && promote(&p, order, scratch, least) == 0) break;
+    }
+  }
+  for (int i = 0; i < count; i++) block[i].offset = kept[i];
+  rf_pool_free(pool);
+  return best;
+}
+
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
+
+typedef struct resident { int class, param, tensor; } resident;
+
+static int compare_resident(const void *a, const void *b) {
+  const resident *x = a, *y = b;
+  if (x->class != y->class) return x->class - y->class;
+  if (x->param != y->param) return x->param - y->param;
+  return x->tensor - y->tensor;
+}
+
+/* Weights first, so that a plan without optimizer finds them where one with it put them; then masters, moments, KV. */
+static int64_t place_persistent(rf_plan *plan, rf_pool *scratch) {
+  static const int place_of[RF_CLASSES] = {[RF_CLASS_WEIGHT] = 0, [RF_CLASS_ADAPTER] = 1, [RF_CLASS_MASTER] = 2, [RF_CLASS_MOMENT] = 3, [RF_CLASS_KV] = 4};
+  const rf_graph *graph = plan->graph;
+  resident *list = rf_pool_alloc(scratch, ((size_t)graph->tensor_count + 1) * sizeof *list);
+  int count = 0;
+  for (int t = 0; t < graph->tensor_count; t++) {
+    const rf_tensor *tensor = &graph->tensor[t];
+    if (!tensor->persistent) continue;
+    int place = tensor->class == RF_CLASS_WEIGHT ? 0 : place_of[tensor->class] ? place_of[tensor->class] : RF_CLASSES;
+    list[count++] = (resident){place, tensor->param, t};
+  }
+  qsort(list, (size_t)count, sizeof *list, compare_resident);
+  int64_t at = 0;
+  for (int i = 0; i < count; i++) {
+    plan->tensor[list[i].tensor].offset = at;
+    at += plan->tensor[list[i].tensor].bytes;
+  }
+  int64_t asked = rf_align(plan->options.persistent_bytes);
+  return at > asked ? at : asked;
+}
+
+void rf_plan_layout(rf_plan *plan) {
+  const rf_graph *graph = plan->graph;
+  rf_pool *scratch = rf_pool_new();
+  size_t tensors = (size_t)graph->tensor_count + 1;
+  plan->persistent_bytes = place_persistent(plan, scratch);
+  /* A chain of tensors that take over each other's bytes is one block. */
+  int *block_of = rf_pool_alloc(scratch, tensors * sizeof *block_of), count = 0;
+  rf_block *block = rf_pool_alloc(scratch, tensors * sizeof *block);
+  for (int t = 0; t < graph->tensor_count; t++) {
+    const rf_plan_tensor *p = &plan->tensor[t];
+    block_of[t] = RF_NONE;
+    if (graph->tensor[t].persistent || p->last == RF_NONE || p->shares != RF_NONE) continue;
+    block_of[t] = count;
+    block[count++] = (rf_block){.bytes = rf_align(p->bytes + plan->options.guard_bytes), .first = p->first, .last = p->last};
+  }
+  for (int t = 0; t < graph->tensor_count; t++) {
+    if (plan->tensor[t].shares == RF_NONE) continue;
+    int root = t;
+    while (plan->tensor[root].shares != RF_NONE) root = plan->tensor[root].shares;
+    block_of[t] = block_of[root];
+    if (plan->tensor[t].last > block[block_of[t]].last) block[block_of[t]].last = plan->tensor[t].last;
+  }
+  plan->arena_bytes = plan->persistent_bytes + rf_layout_blocks(block, count);
+  for (int t = 0; t < graph->tensor_count; t++)
+    if (block_of[t] != RF_NONE) plan->tensor[t].offset = plan->persistent_bytes + block[block_of[t]].offset;
+  rf_pool_free(scratch);
+}

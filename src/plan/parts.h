@@ -1,0 +1,34 @@
+/* parts.h - what the files of this room share. */
+#ifndef RF_PLAN_PARTS_H
+#define RF_PLAN_PARTS_H
+
+#include "plan/plan.h"
+
+enum { RF_ALIGNMENT = 64 };
+static inline int64_t rf_align(int64_t bytes) { return (bytes + RF_ALIGNMENT - 1) / RF_ALIGNMENT * RF_ALIGNMENT; }
+
+/* choose.c: one kernel per op, its work, and a tensor for its workspace (appended to the graph). Allocates plan->op and plan->tensor. */
+void rf_plan_choose(rf_plan *plan);
+/* lifetime.c: first, last, bytes and shares of every tensor. */
+void rf_plan_lifetimes(rf_plan *plan);
+/* The largest sum of live tensors (bare bytes), the op where it stands, and what is live there by class; by_class may be NULL. */
+int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[RF_CLASSES]);
+
+/* layout.c: offsets of every tensor, persistent_bytes and arena_bytes. */
+void rf_plan_layout(rf_plan *plan);
+/* A range of bytes that is needed from op `first` to op `last`. */
+typedef struct rf_block { int64_t bytes, offset; int first, last; } rf_block;
+/* Chooses offsets (multiples of the alignment, from 0) so that blocks which live together do not overlap; returns the height. */
+int64_t rf_layout_blocks(rf_block *block, int count);
+
+/* cost.c: seconds of every op and the sums of the step. */
+void rf_plan_cost(rf_plan *plan);
+
+/* remat.c: the tensors of `base` (before kernels are chosen) that auto recomputes so that the plan fits `room` bytes; `drop` has one entry per
+ * tensor. When nothing fits: the set with the smallest peak. */
+rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop, rf_error *error);
+
+/* plan.c: a plan of a graph as it is (taken over), with kernels, lifetimes and, unless `quick`, offsets, costs and digest. */
+rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, bool quick);
+
+#endif

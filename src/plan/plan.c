@@ -1,0 +1,141 @@
+/* plan.c - the passes in their order, from a model and options to a plan; its digest; what does not fit. */
+#include "plan/parts.h"
+
+#include "plan/advice.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* ---- digest ------------------------------------------------------------------------------------------------------ */
+
+static void hash_bytes(XXH3_state_t *state, const void *data, size_t bytes) { XXH3_64bits_update(state, data, bytes); }
+static void hash_int(XXH3_state_t *state, int64_t value) { hash_bytes(state, &value, sizeof value); }
+static void hash_float(XXH3_state_t *state, double value) { hash_bytes(state, &value, sizeof value); }
+static void hash_text(XXH3_state_t *state, const char *text) { hash_bytes(state, text ? text : "", text ? strlen(text) + 1 : 1); }
+
+static void hash_attr(XXH3_state_t *state, const rf_attr *a) {
+  const float floats[] = {a->eps, a->scale, a->theta, a->dropout, a->beta1, a->beta2, a->weight_decay, a->clip};
+  const int32_t ints[] = {a->heads, a->kv_heads, a->head_dim, a->window, (int32_t)a->softmax, a->inverse, (int32_t)a->epilogue, a->transpose, a->index};
+  hash_bytes(state, floats, sizeof floats);
+  hash_bytes(state, ints, sizeof ints);
+  hash_int(state, (int64_t)a->site);
+  for (int i = 0; i < RF_MAX_OUTPUTS; i++) hash_int(state, a->accumulate[i]);
+}
+
+/* Everything a run depends on: what is computed, by which kernels, on how many threads, at which offsets. Not the machine's speed. */
+static void make_digest(rf_plan *plan) {
+  const rf_graph *graph = plan->graph;
+  XXH3_state_t *state = XXH3_createState();
+  if (!state) return;
+  XXH3_64bits_reset(state);
+  hash_text(state, plan->options.backend->name);
+  hash_text(state, graph->model.init);
+  const int64_t whole[] = {graph->accumulate, graph->rows, graph->seq, plan->options.threads, plan->options.isa, plan->options.build.optimizer,
+                           plan->persistent_bytes, plan->arena_bytes, graph->tensor_count, graph->op_count};
+  hash_bytes(state, whole, sizeof whole);
+  hash_float(state, (double)graph->model.dropout);
+  for (int t = 0; t < graph->tensor_count; t++) {
+    const rf_tensor *tensor = &graph->tensor[t];
+    hash_text(state, tensor->name);
+    hash_int(state, (int64_t)tensor->dtype << 8 | (int64_t)tensor->class << 4 | tensor->persistent << 2 | tensor->input << 1 | tensor->output);
+    hash_bytes(state, tensor->shape, (size_t)tensor->rank * sizeof *tensor->shape);
+    hash_int(state, plan->tensor[t].offset);
+  }
+  for (int i = 0; i < graph->op_count; i++) {
+    const rf_op *op = &graph->op[i];
+    hash_text(state, op->def->name);
+    hash_text(state, op->name);
+    hash_text(state, plan->op[i].kernel->name);
+    hash_int(state, op->section);
+    hash_attr(state, &op->attr);
+    hash_bytes(state, op->input, (size_t)op->input_count * sizeof *op->input);
+    hash_bytes(state, op->output, (size_t)op->output_count * sizeof *op->output);
+  }
+  snprintf(plan->digest, sizeof plan->digest, "%016llx", (unsigned long long)XXH3_64bits_digest(state));
+  XXH3_freeState(state);
+}
+
+/* ---- making ------------------------------------------------------------------------------------------------------ */
+
+int64_t rf_plan_room(const rf_plan_options *options) {
+  if (options->budget_bytes > 0) return options->budget_bytes;
+  double room = options->machine->memory_bytes - options->machine->reserve_bytes;
+  return room > 0 ? (int64_t)room : 0;
+}
+
+/* A plan for fewer threads than the machine was described with computes at their share; memory is reached with few. */
+static void scale_threads(rf_machine *machine, int threads) {
+  if (strcmp(machine->kind, "cpu") || machine->threads < 1 || threads >= machine->threads) return;
+  double share = (double)threads / machine->threads;
+  for (int d = 0; d < RF_DTYPES; d++) machine->flops[d] *= share;
+  for (int i = 0; i < machine->curve_count; i++)
+    for (int k = 0; k < machine->curve[i].count; k++) machine->curve[i].seconds[k] /= share;
+  machine->threads = threads;
+}
+
+rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, bool quick) {
+  rf_plan *plan = calloc(1, sizeof *plan);
+  if (!plan) return NULL;
+  plan->graph = graph;
+  plan->options = *options;
+  rf_plan_choose(plan);
+  rf_plan_lifetimes(plan);
+  if (quick) {
+    plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, NULL);
+    return plan;
+  }
+  plan->machine = *options->machine;
+  plan->options.machine = &plan->machine; /* the caller's may go */
+  scale_threads(&plan->machine, options->threads);
+  rf_plan_layout(plan);
+  plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, plan->by_class);
+  plan->by_class[RF_CLASS_PADDING] += plan->arena_bytes - plan->live_bytes;
+  rf_plan_cost(plan);
+  make_digest(plan);
+  return plan;
+}
+
+static rf_status check_options(const rf_plan_options *o, rf_error *error) {
+  if (!o->backend || !o->machine) return RF_FAIL(error, RAFTER_INVALID, NULL, "a plan needs a backend and a machine");
+  if (o->threads < 1 || o->threads > 4096)
+    return RF_FAIL(error, RAFTER_INVALID, "set --threads to the number of cores", "bad number of threads (expected 1 to 4096, got %d)", o->threads);
+  if (o->budget_bytes < 0 || o->guard_bytes < 0 || o->guard_bytes > 1 << 20 || o->persistent_bytes < 0)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "bad sizes (budget %lld, guard %d, persistent %lld: expected none below 0)", (long long)o->budget_bytes,
+                   o->guard_bytes, (long long)o->persistent_bytes);
+  if ((unsigned)o->remat > RF_REMAT_AUTO) return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown remat policy %d", (int)o->remat);
+  return RAFTER_OK;
+}
+
+static rf_status apply_remat(rf_graph *graph, const rf_plan_options *options, rf_error *error) {
+  if (options->build.job != RF_JOB_TRAIN || options->build.loss_only || options->remat == RF_REMAT_NONE) return RAFTER_OK;
+  bool *drop = rf_pool_alloc(graph->pool, (size_t)graph->tensor_count + 1);
+  if (options->remat == RF_REMAT_AUTO) RF_TRY(rf_plan_auto_remat(graph, options, rf_plan_room(options), drop, error));
+  else rf_remat_policy(graph, options->remat, drop);
+  for (int t = 0; t < graph->tensor_count; t++)
+    if (drop[t]) return rf_pass_remat(graph, drop, error);
+  return RAFTER_OK;
+}
+
+rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf_plan **out, rf_error *error) {
+  double start = rf_now_seconds();
+  RF_TRY(check_options(options, error));
+  rf_graph *graph = NULL;
+  RF_TRY(rf_graph_build(model, &options->build, NULL, &graph, error));
+  rf_status status = apply_remat(graph, options, error);
+  rf_plan *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, options, false) : NULL;
+  if (!plan) {
+    rf_graph_free(graph);
+    return status == RAFTER_OK ? RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning") : status;
+  }
+  plan->build_seconds = rf_now_seconds() - start;
+  *out = plan;
+  return RAFTER_OK;
+}
+
+void rf_plan_free(rf_plan *plan) {
+  if (!plan) return;
+  rf_graph_free(plan->graph);
+  free(plan);
+}

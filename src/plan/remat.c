@@ -1,0 +1,225 @@
+/* remat.c - which activations auto recomputes: the least seconds of recomputation whose plan fits, found by trying.
+ * Layers repeat, so the tensors that backward reads fall into a few kinds ("mlp/up/u" of every block). First whole kinds are dropped, each time
+ * the one that frees most bytes per second of recomputing it, given those already dropped (so chains count: a tensor made from a dropped one
+ * costs both). Then, dearest first, each kind is dropped in as few blocks as still fit. Every trial is the real rewrite of the real graph. */
+#include "plan/parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_KINDS = 64 };
+
+typedef struct kind { int count, capacity, *tensor; } kind; /* tensors in graph order: block 0 first */
+
+typedef struct search {
+  const rf_graph *base;
+  const rf_plan_options *options;
+  rf_pool *pool;
+  rf_error *error;
+  kind kind[MAX_KINDS];
+  int kinds;
+  int dropped[MAX_KINDS];  /* how many tensors of each kind are dropped, from block 0 on */
+  bool *drop;              /* scratch, by tensor of the base graph */
+} search;
+
+typedef struct trial { int64_t bytes; double seconds; } trial; /* peak of live bytes (or arena); seconds of recomputation per step */
+
+/* ---- candidates -------------------------------------------------------------------------------------------------- */
+
+/* "block.12/mlp/up/u" -> "mlp/up/u": the same in every block. */
+static const char *kind_name(const char *name) {
+  if (strncmp(name, "block.", 6)) return name;
+  const char *slash = strchr(name, '/');
+  return slash ? slash + 1 : name;
+}
+
+static void add_candidate(search *s, int t) {
+  const char *name = kind_name(s->base->tensor[t].name);
+  int k = 0;
+  while (k < s->kinds && strcmp(kind_name(s->base->tensor[s->kind[k].tensor[0]].name), name)) k++;
+  if (k == MAX_KINDS) return;
+  kind *to = &s->kind[k];
+  if (k == s->kinds) s->kinds++, *to = (kind){0};
+  if (to->count == to->capacity) {
+    to->capacity = to->capacity ? to->capacity * 2 : 16;
+    int *fresh = rf_pool_alloc(s->pool, (size_t)to->capacity * sizeof *fresh);
+    if (to->count) memcpy(fresh, to->tensor, (size_t)to->count * sizeof *fresh);
+    to->tensor = fresh;
+  }
+  to->tensor[to->count++] = t;
+}
+
+/* Forward activations that backward reads. */
+static void find_candidates(search *s) {
+  const rf_graph *graph = s->base;
+  bool *read = rf_pool_alloc(s->pool, (size_t)graph->tensor_count + 1);
+  for (int i = 0; i < graph->op_count; i++)
+    for (int k = 0; graph->op[i].backward && k < graph->op[i].input_count; k++)
+      if (graph->op[i].input[k] >= 0) read[graph->op[i].input[k]] = true;
+  for (int i = 0; i < graph->op_count; i++) {
+    const rf_op *op = &graph->op[i];
+    if (op->backward || op->section != RF_SECTION_MICRO) continue;
+    for (int k = 0; k < op->output_count; k++) {
+      int t = op->output[k];
+      if (t < 0 || !read[t]) continue;
+      const rf_tensor *tensor = &graph->tensor[t];
+      if (!tensor->persistent && !tensor->input && !tensor->output && tensor->class == RF_CLASS_ACTIVATION) add_candidate(s, t);
+    }
+  }
+}
+
+static void drop_set(search *s) {
+  memset(s->drop, 0, (size_t)s->base->tensor_count + 1);
+  for (int k = 0; k < s->kinds; k++)
+    for (int i = 0; i < s->dropped[k]; i++) s->drop[s->kind[k].tensor[i]] = true;
+}
+
+/* ---- trials ------------------------------------------------------------------------------------------------------ */
+
+static rf_status try_drop(search *s, const bool *drop, bool lay_out, trial *result) {
+  rf_graph *graph = rf_graph_copy(s->base);
+  rf_status status = rf_pass_remat(graph, drop, s->error);
+  rf_plan *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, s->options, true) : NULL;
+  if (!plan) {
+    rf_graph_free(graph);
+    return status == RAFTER_OK ? RF_FAIL(s->error, RAFTER_FAILED, NULL, "out of memory while planning") : status;
+  }
+  if (lay_out) rf_plan_layout(plan);
+  *result = (trial){.bytes = lay_out ? plan->arena_bytes : plan->live_bytes};
+  for (int i = 0; i < graph->op_count; i++)
+    if (graph->op[i].recompute_of != RF_NONE)
+      result->seconds += plan->op[i].calls * rf_cost_op(s->options->machine, graph, &graph->op[i], plan->op[i].kernel, plan->op[i].work, NULL);
+  rf_plan_free(plan);
+  return RAFTER_OK;
+}
+
+static rf_status try_now(search *s, bool lay_out, trial *result) {
+  drop_set(s);
+  return try_drop(s, s->drop, lay_out, result);
+}
+
+/* ---- the search -------------------------------------------------------------------------------------------------- */
+
+/* Drops whole kinds until the live bytes are at most `room`; *now is the state reached, fitting or not. */
+static rf_status drop_kinds(search *s, int64_t room, trial *now) {
+  RF_TRY(try_now(s, false, now));
+  while (now->bytes > room) {
+    int best = RF_NONE;
+    double best_rate = 0;
+    trial best_trial = *now;
+    for (int k = 0; k < s->kinds; k++) {
+      if (s->dropped[k]) continue;
+      trial t;
+      s->dropped[k] = s->kind[k].count;
+      rf_status status = try_now(s, false, &t);
+      s->dropped[k] = 0;
+      RF_TRY(status);
+      double freed = (double)(now->bytes - t.bytes), seconds = t.seconds - now->seconds;
+      if (freed <= 0) continue;
+      double enough = (double)(now->bytes - room);
+      double rate = (freed < enough ? freed : enough) / (seconds > 1e-12 ? seconds : 1e-12); /* more than is needed is worth nothing */
+      if (rate > best_rate) best = k, best_rate = rate, best_trial = t;
+    }
+    if (best == RF_NONE) return RAFTER_OK;
+    s->dropped[best] = s->kind[best].count;
+    *now = best_trial;
+  }
+  return RAFTER_OK;
+}
+
+/* With all else as it is: the fewest tensors of kind k whose dropping still fits. */
+static rf_status shrink_kind(search *s, int k, int64_t room, trial *now) {
+  int low = 0, high = s->dropped[k]; /* high fits */
+  while (low < high) {
+    int middle = (low + high) / 2;
+    trial t;
+    s->dropped[k] = middle;
+    rf_status status = try_now(s, false, &t);
+    s->dropped[k] = high;
+    RF_TRY(status);
+    if (t.bytes <= room) high = middle, *now = t;
+    else low = middle + 1;
+    s->dropped[k] = high;
+  }
+  return RAFTER_OK;
+}
+
+static rf_status shrink_all(search *s, int64_t room, trial *now) {
+  double price[MAX_KINDS];
+  for (int k = 0; k < s->kinds; k++) {
+    price[k] = -1;
+    if (!s->dropped[k]) continue;
+    trial without;
+    int was = s->dropped[k];
+    s->dropped[k] = 0;
+    rf_status status = try_now(s, false, &without);
+    s->dropped[k] = was;
+    RF_TRY(status);
+    price[k] = now->seconds - without.seconds;
+  }
+  for (;;) {
+    int dearest = RF_NONE;
+    for (int k = 0; k < s->kinds; k++)
+      if (price[k] >= 0 && (dearest == RF_NONE || price[k] > price[dearest])) dearest = k;
+    if (dearest == RF_NONE) return RAFTER_OK;
+    price[dearest] = -1;
+    RF_TRY(shrink_kind(s, dearest, room, now));
+  }
+}
+
+/* The named policies are sets too: one of them may reach what single steps, each of which must gain, do not. */
+static rf_status try_policies(search *s, int64_t room, bool fits, trial *best, bool *best_drop, bool *found) {
+  static const rf_remat policies[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
+  bool *drop = rf_pool_alloc(s->pool, (size_t)s->base->tensor_count + 1);
+  for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+    trial t;
+    rf_remat_policy(s->base, policies[i], drop);
+    RF_TRY(try_drop(s, drop, true, &t));
+    bool this_fits = t.bytes <= room;
+    bool better = fits ? this_fits && t.seconds < best->seconds : this_fits || t.bytes < best->bytes;
+    if (!better) continue;
+    fits = this_fits, *best = t, *found = true;
+    memcpy(best_drop, drop, (size_t)s->base->tensor_count);
+  }
+  return RAFTER_OK;
+}
+
+static rf_status run_search(search *s, int64_t room, bool *drop) {
+  size_t tensors = (size_t)s->base->tensor_count;
+  trial laid;
+  memset(s->dropped, 0, sizeof s->dropped);
+  RF_TRY(try_now(s, true, &laid));
+  memset(drop, 0, tensors);
+  if (laid.bytes <= room) return RAFTER_OK;
+  /* The search counts live bytes; the layout may need a little more, and then the search is asked for that much less. */
+  int64_t target = room;
+  for (int round = 0; round < 4; round++) {
+    trial now;
+    memset(s->dropped, 0, sizeof s->dropped);
+    RF_TRY(drop_kinds(s, target, &now));
+    bool reached = now.bytes <= target;
+    if (reached) RF_TRY(shrink_all(s, target, &now));
+    RF_TRY(try_now(s, true, &laid));
+    if (laid.bytes <= room || !reached) break;
+    target -= laid.bytes - room;
+  }
+  drop_set(s);
+  memcpy(drop, s->drop, tensors);
+  bool found = false;
+  bool *other = rf_pool_alloc(s->pool, tensors + 1);
+  RF_TRY(try_policies(s, room, laid.bytes <= room, &laid, other, &found));
+  if (found) memcpy(drop, other, tensors);
+  return RAFTER_OK;
+}
+
+rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop, rf_error *error) {
+  search *s = calloc(1, sizeof *s);
+  if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
+  s->base = base, s->options = options, s->error = error, s->pool = rf_pool_new();
+  s->drop = rf_pool_alloc(s->pool, (size_t)base->tensor_count + 1);
+  find_candidates(s);
+  rf_status status = run_search(s, room, drop);
+  rf_pool_free(s->pool);
+  free(s);
+  return status;
+}
