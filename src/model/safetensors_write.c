@@ -1,0 +1,155 @@
+/* safetensors_write.c - streaming writer: the header first, then values in its order; the file appears when it is complete. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "model/safetensors.h"
+#include "model/stored_types.h"
+
+enum { BLOCK = 16384 }; /* values that are rounded at a time */
+
+struct rf_tensor_writer {
+  rf_out *out;
+  char *path;
+  int count, current;
+  int64_t done;         /* bytes of the current tensor */
+  struct { rf_dtype dtype; int64_t bytes; } *tensor;
+};
+
+static const rf_stored_type *type_of(rf_dtype dtype) {
+  for (int i = 0; i < RF_STORED_TYPE_COUNT; ++i)
+    if (RF_STORED_TYPES[i].dtype == dtype && dtype != RF_DTYPES) return &RF_STORED_TYPES[i];
+  return NULL;
+}
+
+static json_t *describe(const rf_stored *tensor, const rf_stored_type *type, int64_t offset, int64_t *bytes) {
+  json_t *shape = json_array();
+  int64_t count = 1;
+  for (int i = 0; i < tensor->rank; ++i) {
+    json_array_append_new(shape, json_integer(tensor->shape[i]));
+    count *= tensor->shape[i];
+  }
+  *bytes = count * type->bytes;
+  return json_pack("{s:s,s:o,s:[I,I]}", "dtype", type->name, "shape", shape, "data_offsets", (json_int_t)offset, (json_int_t)(offset + *bytes));
+}
+
+static void skip_full(rf_tensor_writer *writer) {
+  while (writer->current < writer->count && writer->done == writer->tensor[writer->current].bytes) {
+    writer->current += 1;
+    writer->done = 0;
+  }
+}
+
+rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int count, const char *const *metadata, rf_tensor_writer **result, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  json_t *header = json_object(), *notes = json_object();
+  char *text = NULL;
+  int64_t offset = 0;
+  rf_tensor_writer *writer = calloc(1, sizeof *writer);
+  if (writer) {
+    writer->path = strdup(path);
+    writer->tensor = calloc((size_t)count + 1, sizeof *writer->tensor);
+    writer->count = count;
+  }
+  if (!writer || !writer->path || !writer->tensor) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
+    goto done;
+  }
+  json_object_set_new(notes, "format", json_string("pt")); /* without it other loaders refuse the file */
+  for (int i = 0; metadata && metadata[i]; i += 2) json_object_set_new(notes, metadata[i], json_string(metadata[i + 1]));
+  json_object_set(header, "__metadata__", notes);
+  for (int i = 0; i < count; ++i) {
+    const rf_stored_type *type = type_of(tensors[i].dtype);
+    if (!type || json_object_get(header, tensors[i].name)) {
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" %s)", path, tensors[i].name, type ? "is there twice" : "has a type the format has not");
+      goto done;
+    }
+    writer->tensor[i].dtype = tensors[i].dtype;
+    json_object_set_new(header, tensors[i].name, describe(&tensors[i], type, offset, &writer->tensor[i].bytes));
+    offset += writer->tensor[i].bytes;
+  }
+  text = rf_json_text(header, 0);
+  if (!text) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
+    goto done;
+  }
+  size_t length = strlen(text), padded = (length + 8 + 63) / 64 * 64 - 8; /* the data begins aligned for whoever maps the file */
+  unsigned char size[8];
+  for (int i = 0; i < 8; ++i) size[i] = (unsigned char)(padded >> 8 * i);
+  RF_GO(rf_out_open(path, (int64_t)padded + 8 + offset, &writer->out, error));
+  RF_GO(rf_out_write(writer->out, size, 8, error));
+  RF_GO(rf_out_write(writer->out, text, length, error));
+  for (size_t i = length; i < padded; ++i) RF_GO(rf_out_write(writer->out, " ", 1, error));
+  skip_full(writer);
+  *result = writer;
+  writer = NULL;
+done:
+  free(text);
+  json_decref(header);
+  json_decref(notes);
+  rf_tensor_writer_discard(writer);
+  return status;
+}
+
+rf_status rf_tensor_writer_put_bytes(rf_tensor_writer *writer, const void *data, int64_t bytes, rf_error *error) {
+  const char *at = data;
+  while (bytes > 0) {
+    if (writer->current == writer->count) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s gets more values than it has tensors", writer->path);
+    int64_t left = writer->tensor[writer->current].bytes - writer->done, part = bytes < left ? bytes : left;
+    RF_TRY(rf_out_write(writer->out, at, (size_t)part, error));
+    writer->done += part;
+    at += part;
+    bytes -= part;
+    skip_full(writer);
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_tensor_writer_put(rf_tensor_writer *writer, const float *values, int64_t count, rf_error *error) {
+  while (count > 0) {
+    if (writer->current == writer->count) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s gets more values than it has tensors", writer->path);
+    rf_dtype dtype = writer->tensor[writer->current].dtype;
+    int64_t size = rf_dtype_bytes(dtype), left = (writer->tensor[writer->current].bytes - writer->done) / size, part = count < left ? count : left;
+    if (dtype == RF_F32) {
+      RF_TRY(rf_tensor_writer_put_bytes(writer, values, part * 4, error));
+    } else if (dtype == RF_BF16 || dtype == RF_F16) {
+      uint16_t half[BLOCK];
+      if (part > BLOCK) part = BLOCK;
+      for (int64_t i = 0; i < part; ++i) half[i] = dtype == RF_BF16 ? rf_f32_to_bf16(values[i]) : rf_f32_to_f16(values[i]);
+      RF_TRY(rf_tensor_writer_put_bytes(writer, half, part * 2, error));
+    } else if (dtype == RF_F64) {
+      double wide[BLOCK];
+      if (part > BLOCK) part = BLOCK;
+      for (int64_t i = 0; i < part; ++i) wide[i] = values[i];
+      RF_TRY(rf_tensor_writer_put_bytes(writer, wide, part * 8, error));
+    } else {
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write floats as %s into %s", rf_dtype_name(dtype), writer->path);
+    }
+    values += part;
+    count -= part;
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_tensor_writer_commit(rf_tensor_writer *writer, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  if (writer->current < writer->count) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s lacks values (tensor %d of %d has %lld of %lld bytes)", writer->path, writer->current + 1, writer->count,
+                     (long long)writer->done, (long long)writer->tensor[writer->current].bytes);
+  } else {
+    status = rf_out_commit(writer->out, error);
+    writer->out = NULL;
+  }
+  rf_tensor_writer_discard(writer);
+  return status;
+}
+
+void rf_tensor_writer_discard(rf_tensor_writer *writer) {
+  if (!writer) return;
+  rf_out_discard(writer->out);
+  free(writer->path);
+  free(writer->tensor);
+  free(writer);
+}
