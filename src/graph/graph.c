@@ -41,7 +41,8 @@ static const char *output_name(rf_graph *graph, const rf_op *op, int slot) {
   size_t prefix = strlen(sections[op->section]), stem;
   if (strncmp(name, sections[op->section], prefix) == 0) name += prefix;
   stem = length_without(name, "/fwd");
-  if (name[stem] == '\0') stem = length_without(name, "/bwd");
+  /* a gradient's slot says so ("dx"); a forward op that runs backwards (rope) must not take the forward output's name */
+  if (name[stem] == '\0' && label[0] == 'd') stem = length_without(name, "/bwd");
   size_t tail = strcspn(label, " ");
   char *text = rf_pool_alloc(graph->pool, stem + 1 + tail + 1);
   memcpy(text, name, stem);
