@@ -1,7 +1,9 @@
 /* gemm_bench.c - times the matrix product beside what the machine can do at that moment.
  *
- *   gemm_bench [threads] [repeats] [filter]
+ *   gemm_bench [threads] [repeats] [filter] [cpu]
  *
+ * With `cpu`, time is the processor time of the process, over the threads: on a machine that others use too, one thread then still tells
+ * how good a kernel is. (Two threads wait for each other, and waiting counts.)
  * Every timed call stands between two bursts of register-only fused multiply-adds (or of plain reads, for the few-row product), each on
  * threads pinned like the ones that work; the fraction is its rate over the mean of the two. Printed: median [min..max]. */
 #define _GNU_SOURCE
@@ -13,34 +15,43 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static int threads = 2, repeats = 11;
+static bool cpu_time;
+static double now(void) {
+  struct timespec t;
+  clock_gettime(cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  return ((double)t.tv_sec + 1e-9 * (double)t.tv_nsec) / (cpu_time ? threads : 1);
+}
 
-/* Twelve chains of 512 bits or twenty-four of 256 hide the latency of two ports; asm, so that nothing is folded away. */
+/* Twenty-four chains of 512 bits, or twelve of 256, hide the latency of two ports; asm and named variables, so that nothing is folded
+ * away or kept in memory. EACH(X) is X(0) X(1) ... X(11). */
+#define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 static double fma_burst(double seconds) {
-  double flops = 0.0, start = rf_now_seconds();
+  double flops = 0.0, start = now();
 #pragma omp parallel num_threads(threads) reduction(+ : flops)
   {
     long rounds = 0;
     do {
 #if defined(__AVX512F__)
-      __m512 r[24], x = _mm512_setzero_ps();
-      for (int i = 0; i < 24; i++) r[i] = _mm512_setzero_ps();
-      for (int n = 0; n < 4000; n++) {
-        for (int i = 0; i < 24; i++) __asm__ volatile("vfmadd231ps %1, %1, %0" : "+v"(r[i]) : "v"(x));
-      }
+#define DECLARE(i) __m512 r##i = _mm512_setzero_ps(), s##i = r##i;
+#define STEP(i) __asm__ volatile("vfmadd231ps %2, %2, %0\n\tvfmadd231ps %2, %2, %1" : "+v"(r##i), "+v"(s##i) : "v"(x));
+      __m512 x = _mm512_setzero_ps();
+      enum { STEPS = 4000 };
 #else
-      __m256 r[12], x = _mm256_setzero_ps();
-      for (int i = 0; i < 12; i++) r[i] = _mm256_setzero_ps();
-      for (int n = 0; n < 16000; n++) {
-        for (int i = 0; i < 12; i++) __asm__ volatile("vfmadd231ps %1, %1, %0" : "+v"(r[i]) : "v"(x));
-      }
+#define DECLARE(i) __m256 r##i = _mm256_setzero_ps();
+#define STEP(i) __asm__ volatile("vfmadd231ps %1, %1, %0" : "+v"(r##i) : "v"(x));
+      __m256 x = _mm256_setzero_ps();
+      enum { STEPS = 16000 };
 #endif
+      EACH(DECLARE)
+      for (int n = 0; n < STEPS; n++) { EACH(STEP) }
       rounds++;
-    } while (rf_now_seconds() - start < seconds);
+    } while (now() - start < seconds);
     flops += (double)rounds * 4000.0 * 24.0 * 32.0;
   }
-  return flops / (rf_now_seconds() - start);
+  return flops / (now() - start);
 }
 
 static float *read_buffer;
@@ -50,7 +61,7 @@ static double read_burst(void) { /* a quarter of the buffer, another one each ti
   const float *from = read_buffer + (size_t)(part++ % 4) * (READ_BYTES / 16);
   int64_t count = READ_BYTES / 16;
   float total = 0.0f;
-  double start = rf_now_seconds();
+  double start = now();
 #pragma omp parallel num_threads(threads) reduction(+ : total)
   {
     int64_t begin = count / threads * omp_get_thread_num(), end = begin + count / threads;
@@ -65,7 +76,7 @@ static double read_burst(void) { /* a quarter of the buffer, another one each ti
     for (int64_t at = begin; at < end; at++) total += from[at];
 #endif
   }
-  double seconds = rf_now_seconds() - start;
+  double seconds = now() - start;
   return total == 12345.0f ? 0.0 : (double)count * 4.0 / seconds;
 }
 
@@ -140,18 +151,18 @@ static void bench_products(const rf_gemm_isa *isa, const char *filter) {
     rf_gemm g = {.m = w->m, .n = w->n, .k = w->k, .a = a, .a_row = w->a_transposed ? 1 : w->k, .a_step = w->a_transposed ? w->m : 1, .a_dtype = w->a, .b = b,
                  .b_step = w->b_transposed ? 1 : w->n, .b_col = w->b_transposed ? w->k : 1, .b_dtype = w->b, .epilogue = w->epilogue,
                  .u = w->epilogue == RF_GEMM_PLAIN ? u : NULL, .out = out, .side = side, .dtype = dtype, .ld = w->n, .accumulate = w->accumulate,
-                 .drop = {.key = 5, .threshold = 1u << 28, .scale = 1.1f, .active = true}};
+                 .drop = rf_dropout_of(&(rf_call){.op = &(rf_op){.attr = {.dropout = 0.1f}}, .run = &(rf_run_inputs){.seed = 1}})};
     size_t work_bytes = rf_gemm_workspace(isa, &g, threads);
     void *work = pages(work_bytes + 64);
     double flops = 2.0 * (double)w->m * (double)w->n * (double)w->k, before = 0.0;
     for (int r = -2; r < repeats; r++) {
-      double start = rf_now_seconds();
+      double start = now();
       int calls = 0;
       do {
         rf_gemm_run(isa, &g, threads, work);
         calls++;
-      } while (r >= 0 && rf_now_seconds() - start < 0.01);
-      double seconds = (rf_now_seconds() - start) / calls, after = fma_burst(0.02);
+      } while (r >= 0 && now() - start < 0.01);
+      double seconds = (now() - start) / calls, after = fma_burst(0.02);
       if (r >= 0) {
         rate[r] = flops / seconds;
         fraction[r] = rate[r] / (0.5 * (before + after));
@@ -197,13 +208,13 @@ static void bench_streams(const rf_gemm_isa *isa, const char *filter) {
       void *work = pages(work_bytes + 64);
       double before = 0.0;
       for (int r = -1; r < repeats; r++) {
-        double start = rf_now_seconds();
+        double start = now();
         size_t done = 0;
         for (; done + one <= set_bytes; done += one) {
           g.b = set + done;
           rf_gemm_run(isa, &g, threads, work);
         }
-        double seconds = rf_now_seconds() - start, after = read_burst();
+        double seconds = now() - start, after = read_burst();
         if (r >= 0) {
           rate[r] = (double)done / seconds;
           fraction[r] = rate[r] / (0.5 * (before + after));
@@ -224,6 +235,7 @@ int main(int argc, char **argv) {
   if (argc > 1) threads = atoi(argv[1]);
   if (argc > 2) repeats = atoi(argv[2]);
   const char *filter = argc > 3 ? argv[3] : NULL;
+  cpu_time = argc > 4;
   if (threads < 1 || repeats < 1) return 2;
 #pragma omp parallel num_threads(threads)
   {

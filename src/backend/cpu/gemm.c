@@ -13,7 +13,7 @@
 #include <stdatomic.h>
 
 /* Sized for 32 KiB of L1d and 1 MiB of L2 a core; a larger L2 loses nothing. */
-enum { KC = 512, MC_BYTES = 720 * 1024, NC = 2048, STREAM_COLS = 1024 };
+enum { KC = 384, MC_BYTES = 1024 * 1024, NC = 2048, STREAM_COLS = 1024 };
 
 typedef struct layout {
   int64_t strips, panels;                  /* of the whole product */
@@ -116,23 +116,46 @@ static float *packed_b(const job *j, const block *b, int64_t panel) {
   return j->b + (int64_t)j->l.b_floats * b->b_buffer + (panel - b->p0) * j->isa->nr * (b->k1 - b->k0);
 }
 
-static void pack(job *j, int64_t i) {
-  block b = block_at(j, i);
-  int64_t a_units = b.pack_a ? b.s1 - b.s0 : 0, units = a_units + (b.pack_b ? b.p1 - b.p0 : 0);
-  for (int64_t t; (t = atomic_fetch_add_explicit(&j->pack[i % 3].next, 1, memory_order_relaxed)) < units;) {
-    if (t < a_units) {
-      int64_t s = b.s0 + t, row = row_of(j, s);
-      j->isa->pack_a(j->g, row, (int)(row_of(j, s + 1) - row), b.k0, b.k1 - b.k0, packed_a(j, &b, s));
-    } else {
-      int64_t p = b.p0 + t - a_units, col = p * j->isa->nr, cols = j->g->n - col < j->isa->nr ? j->g->n - col : j->isa->nr;
-      float *sum = j->g->column_sum && b.first_rows ? j->g->column_sum + col : NULL;
-      j->isa->pack_b(j->g, col, (int)cols, b.k0, b.k1 - b.k0, packed_b(j, &b, p), sum);
-    }
+/* ---- packing: units of one panel of B or one strip of A, taken by ticket --------------------------------------------- */
+
+static int64_t b_units(const block *b) { return b->pack_b ? b->p1 - b->p0 : 0; }
+static int64_t a_units(const block *b) { return b->pack_a ? b->s1 - b->s0 : 0; }
+static int64_t ticket(atomic_long *next) { return atomic_fetch_add_explicit(next, 1, memory_order_relaxed); }
+
+static void pack_unit(const job *j, const block *b, int64_t t) {
+  int64_t kc = b->k1 - b->k0, panels = b_units(b);
+  if (t < panels) {
+    int64_t p = b->p0 + t, col = p * j->isa->nr, cols = j->g->n - col < j->isa->nr ? j->g->n - col : j->isa->nr;
+    float *sum = j->g->column_sum && b->first_rows ? j->g->column_sum + col : NULL;
+    j->isa->pack_b(j->g, col, (int)cols, b->k0, kc, packed_b(j, b, p), sum);
+  } else {
+    int64_t s = b->s0 + t - panels, row = row_of(j, s);
+    j->isa->pack_a(j->g, row, (int)(row_of(j, s + 1) - row), b->k0, kc, packed_a(j, b, s));
   }
 }
+/* Where a unit reads, as pieces a stride apart, when hardware would not foresee it: steps of k that lie in rows of their own. */
+static rf_gemm_ahead unit_source(const job *j, const block *b, int64_t t) {
+  const rf_gemm *g = j->g;
+  bool is_b = t < b_units(b);
+  int64_t item = (is_b ? g->b_dtype : g->a_dtype) == RF_BF16 ? 2 : 4;
+  if (is_b && g->b_col == 1) {
+    return (rf_gemm_ahead){(const char *)g->b + (b->k0 * g->b_step + (b->p0 + t) * j->isa->nr) * item, g->b_step * item, b->k1 - b->k0};
+  }
+  if (!is_b && g->a_row == 1) {
+    return (rf_gemm_ahead){(const char *)g->a + (b->k0 * g->a_step + row_of(j, b->s0 + t - b_units(b))) * item, g->a_step * item, b->k1 - b->k0};
+  }
+  return (rf_gemm_ahead){NULL, 0, 0};
+}
+static void pack_rest(job *j, int64_t i) {
+  block b = block_at(j, i);
+  int64_t units = a_units(&b) + b_units(&b);
+  for (int64_t t; (t = ticket(&j->pack[i % 3].next)) < units;) pack_unit(j, &b, t);
+}
+
+/* ---- multiplying ----------------------------------------------------------------------------------------------------- */
 
 /* One panel times the strips of one group. */
-static void multiply(const job *j, const block *b, int group, int64_t panel, int64_t next_panel) {
+static void multiply(const job *j, const block *b, int group, int64_t panel, int64_t next_panel, rf_gemm_ahead source) {
   const rf_gemm_isa *isa = j->isa;
   const rf_gemm *g = j->g;
   int64_t s0 = b->s0 + cut(b->s1 - b->s0, j->l.groups, group), s1 = b->s0 + cut(b->s1 - b->s0, j->l.groups, group + 1);
@@ -140,35 +163,44 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
   int cols = (int)(g->n - col < isa->nr ? g->n - col : isa->nr);
   bool first = b->k0 == 0, last = b->k1 == g->k;
   const float *panel_at = packed_b(j, b, panel);
-  const char *ahead = (const char *)(next_panel < b->p1 ? packed_b(j, b, next_panel) : panel_at);
-  int64_t share = s1 > s0 ? ceil_div(kc * isa->nr * 4, (s1 - s0) * 64) * 64 : 0; /* of the next panel, fetched during each strip */
+  /* Each strip fetches its share of the next panel and of what is packed after this call. */
+  rf_gemm_ahead next = {NULL, 128, 0};
+  if (next_panel < b->p1) next = (rf_gemm_ahead){(const char *)packed_b(j, b, next_panel), 128, ceil_div(kc * isa->nr * 4, 128)};
+  int64_t strips = at_least_1(s1 - s0);
   _Alignas(64) float local[16 * 32];
   for (int64_t s = s0; s < s1; s++) {
-    int64_t row = row_of(j, s);
+    int64_t row = row_of(j, s), n0 = cut(next.lines, strips, s - s0), n1 = cut(next.lines, strips, s - s0 + 1);
+    int64_t f0 = cut(source.lines, strips, s - s0), f1 = cut(source.lines, strips, s - s0 + 1);
     int rows = (int)(row_of(j, s + 1) - row);
     float *tile = j->l.tile_floats ? j->tiles + ((panel - b->p0) * (b->s1 - b->s0) + s - b->s0) * tile_floats : local;
     if (!first) { /* the next tile */
       for (int64_t f = 0; f < tile_floats; f += 16) __builtin_prefetch(tile + tile_floats + f);
     }
     if (first && g->accumulate) isa->begin(g, tile, isa->nr, row, rows, col, cols);
-    isa->micro[rows](kc, packed_a(j, b, s), panel_at, tile, !first || g->accumulate, ahead + (s - s0) * share);
+    isa->micro[rows](kc, packed_a(j, b, s), panel_at, tile, !first || g->accumulate, (rf_gemm_ahead){next.at + n0 * 128, 128, n1 - n0},
+                     (rf_gemm_ahead){source.at + f0 * source.stride, source.stride, f1 - f0});
     if (last) isa->finish(g, tile, isa->nr, row, rows, col, cols);
   }
 }
 
+/* Tiles of block i, and after each a unit of block i+1 is packed: its source was fetched during the tile. */
 static void compute(job *j, int64_t i, int thread, int threads) {
-  block b = block_at(j, i);
+  block b = block_at(j, i), after = {0};
+  if (i + 1 < j->blocks) after = block_at(j, i + 1);
   int groups = j->l.groups, homes = threads / groups;
-  int64_t panels = b.p1 - b.p0;
+  int64_t panels = b.p1 - b.p0, units = a_units(&after) + b_units(&after);
   for (int turn = 0; turn < groups; turn++) {
     int group = (thread + turn) % groups;
     atomic_long *next = &j->work[i % 3][group].next;
-    for (;;) { /* helping others stops one tile before the end: their owner would only wait for it */
+    for (;;) { /* helping others stops before the end: their owner would only wait for it */
       bool help = turn > 0 && group < threads;
       if (help && panels - atomic_load_explicit(next, memory_order_relaxed) < 3) break;
-      int64_t t = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
+      int64_t t = ticket(next);
       if (t >= panels) break;
-      multiply(j, &b, group, b.p0 + t, b.p0 + t + (homes > 0 ? homes : 1));
+      int64_t unit = units > 0 ? ticket(&j->pack[(i + 1) % 3].next) : 0;
+      rf_gemm_ahead source = unit < units ? unit_source(j, &after, unit) : (rf_gemm_ahead){NULL, 0, 0};
+      multiply(j, &b, group, b.p0 + t, b.p0 + t + (homes > 0 ? homes : 1), source);
+      if (unit < units) pack_unit(j, &after, unit);
     }
   }
 }
@@ -186,7 +218,7 @@ void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *wo
 #pragma omp parallel num_threads(threads)
   {
     int thread = omp_get_thread_num(), team = omp_get_num_threads();
-    pack(&j, 0);
+    pack_rest(&j, 0);
 #pragma omp barrier
     for (int64_t i = 0; i < j.blocks; i++) {
       if (thread == 0) { /* block i+2's slot: last used by block i-1 */
@@ -194,7 +226,7 @@ void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *wo
         for (int gr = 0; gr < j.l.groups; gr++) atomic_store(&j.work[(i + 2) % 3][gr].next, 0);
       }
       compute(&j, i, thread, team);
-      if (i + 1 < j.blocks) pack(&j, i + 1);
+      if (i + 1 < j.blocks) pack_rest(&j, i + 1);
 #pragma omp barrier
     }
   }

@@ -42,6 +42,9 @@ typedef struct rf_gemm {
   int64_t first_token;             /* token of row 0 */
 } rf_gemm;
 
+/* Memory that later calls will read, fetched while this one computes: `lines` pieces of 128 bytes, `stride` bytes apart. */
+typedef struct rf_gemm_ahead { const char *at; int64_t stride, lines; } rf_gemm_ahead;
+
 /* What differs between ISAs. Packed A: strips of rows, [k][rows of the strip]; packed B: panels of nr columns, [k][nr], zero filled;
  * a tile is [rows][nr] f32, contiguous. */
 typedef struct rf_gemm_isa {
@@ -49,8 +52,9 @@ typedef struct rf_gemm_isa {
   int mr, nr;
   void (*pack_a)(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to);
   void (*pack_b)(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum);
-  /* tile (+)= a b over kc steps; [rows]. `resume`: continue from the tile. `ahead`: memory the next calls will read, fetched meanwhile. */
-  void (*const *micro)(int64_t kc, const float *a, const float *b, float *tile, bool resume, const char *ahead);
+  /* tile (+)= a b over kc steps; [rows]. `resume`: continue from the tile. `near` goes to L2: the next packed panel; `far`: what is
+   * packed next. */
+  void (*const *micro)(int64_t kc, const float *a, const float *b, float *tile, bool resume, rf_gemm_ahead near, rf_gemm_ahead far);
   void (*begin)(const rf_gemm *g, float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols); /* tile = u */
   void (*finish)(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols);
   /* Columns [j0, j0+cols) of the few-row product, whole K; `scratch` holds m * cols floats. */

@@ -24,18 +24,30 @@ enum { MR = 6, NR = 16 };
     ROWS(ROW) \
   } while (0)
 
-RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float *tile, bool resume, const char *ahead) {
+RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float *tile, bool resume, rf_gemm_ahead near, rf_gemm_ahead far) {
   ROWS(LOAD)
   int64_t k = 0;
-  for (; k + 4 <= kc; k += 4) {
-    _mm_prefetch(ahead, _MM_HINT_T1);
-    ahead += 64;
+  for (; k + 8 <= kc; k += 8) {
+    if (near.lines-- > 0) {
+      _mm_prefetch(near.at, _MM_HINT_T1);
+      _mm_prefetch(near.at + 64, _MM_HINT_T1);
+      near.at += near.stride;
+    }
     STEP(0);
     STEP(1);
     STEP(2);
     STEP(3);
-    a += 4 * rows;
-    b += 4 * NR;
+    if (far.lines-- > 0) {
+      _mm_prefetch(far.at, _MM_HINT_T1);
+      _mm_prefetch(far.at + 64, _MM_HINT_T1);
+      far.at += far.stride;
+    }
+    STEP(4);
+    STEP(5);
+    STEP(6);
+    STEP(7);
+    a += 8 * rows;
+    b += 8 * NR;
   }
   for (; k < kc; k++) {
     STEP(0);
@@ -47,11 +59,11 @@ RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float
 
 /* MICRO(3): static void micro_3(...) { micro(3, ...); } */
 #define MICRO(rows) \
-  static void micro_##rows(int64_t kc, const float *a, const float *b, float *tile, bool resume, const char *ahead) { \
-    micro(rows, kc, a, b, tile, resume, ahead); \
+  static void micro_##rows(int64_t kc, const float *a, const float *b, float *tile, bool resume, rf_gemm_ahead near, rf_gemm_ahead far) { \
+    micro(rows, kc, a, b, tile, resume, near, far); \
   }
 MICRO(1) MICRO(2) MICRO(3) MICRO(4) MICRO(5) MICRO(6)
-static void (*const micros[])(int64_t, const float *, const float *, float *, bool, const char *) = {NULL,    micro_1, micro_2, micro_3,
+static void (*const micros[])(int64_t, const float *, const float *, float *, bool, rf_gemm_ahead, rf_gemm_ahead) = {NULL,    micro_1, micro_2, micro_3,
                                                                                                    micro_4, micro_5, micro_6};
 
 const rf_gemm_isa RF_GEMM_AVX2 = {"gemm_avx2_6x16", MR, NR, pack_a, pack_b, micros, begin_tile, finish_tile, stream};

@@ -159,7 +159,9 @@ static void test_epilogues(void **state) {
     rf_gemm_epilogue epilogue = (rf_gemm_epilogue)(c / 6);
     size_t bytes = (size_t)(s.m * s.n) * (dtype == RF_BF16 ? 2 : 4);
     void *a = matrix(s.m * s.k, dtype), *b = matrix(s.k * s.n, dtype), *bias = matrix(s.n, dtype), *side = matrix(s.m * s.n, dtype);
-    rf_dropout drop = {.key = rf_key(7, 3, 11), .threshold = (uint32_t)ceilf(0.25f * 0x1p24f) << 8, .scale = 1.0f / 0.75f, .active = true};
+    rf_op op = {.attr = {.dropout = 0.25f, .site = 11}};
+    rf_run_inputs run = {.seed = 7, .step = 3};
+    rf_dropout drop = rf_dropout_of(&(rf_call){.op = &op, .run = &run});
     rf_gemm g = {.m = s.m, .n = s.n, .k = s.k, .a = a, .a_row = s.k, .a_step = 1, .a_dtype = dtype, .b = b, .b_step = s.n, .b_col = 1, .b_dtype = dtype,
                  .bias = epilogue == RF_GEMM_GELU_BWD ? NULL : bias, .bias_dtype = dtype, .epilogue = epilogue, .side = side, .dtype = dtype, .ld = s.n,
                  .drop = drop, .first_token = 1000};
@@ -186,11 +188,14 @@ static void test_epilogues(void **state) {
           y = x * wide[0];
         } else {
           uint32_t word[4];
-          rf_philox(drop.key, (uint64_t)(1000 + i), (uint64_t)j / 4, word);
+          rf_philox(rf_key(7, 3, 11), (uint64_t)(1000 + i), (uint64_t)j / 4, word);
           y = w + (rf_uniform(word[j % 4]) >= 0.25f ? x * (1.0f / 0.75f) : 0.0f);
         }
         if (dtype == RF_BF16) y = rf_bf16_to_f32(rf_f32_to_bf16(y));
-        assert_true(at(out, dtype, e) == y);
+        if (at(out, dtype, e) != y) {
+          fail_msg("%s epilogue %d dtype %d: element %d is %.9g, expected %.9g", list[isa]->name, (int)epilogue, (int)dtype, (int)e,
+                   (double)at(out, dtype, e), (double)y);
+        }
       }
       if (isa == 0) {
         first_u = u;
