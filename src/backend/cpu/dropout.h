@@ -10,6 +10,7 @@
  * multiples of 2^-24, so the comparison can be made on the words. */
 typedef struct rf_dropout {
   uint64_t key;
+  uint32_t round_key[10][2]; /* the key's two words in each round of Philox */
   uint32_t threshold;
   float scale; /* 1 / (1 - p) */
   bool active; /* p > 0 */
@@ -18,27 +19,36 @@ typedef struct rf_dropout {
 RF_INLINE rf_dropout rf_dropout_of(const rf_call *call) {
   float p = call->op->attr.dropout;
   if (!(p > 0.0f)) return (rf_dropout){.scale = 1.0f};
-  uint64_t key = rf_key(call->run->seed, (uint64_t)call->run->step, call->op->attr.site);
-  return (rf_dropout){.key = key, .threshold = (uint32_t)ceilf(p * 0x1p24f) << 8, .scale = 1.0f / (1.0f - p), .active = true};
+  rf_dropout drop = {.threshold = (uint32_t)ceilf(p * 0x1p24f) << 8, .scale = 1.0f / (1.0f - p), .active = true};
+  drop.key = rf_key(call->run->seed, (uint64_t)call->run->step, call->op->attr.site);
+  for (uint32_t round = 0; round < 10; round++) {
+    drop.round_key[round][0] = (uint32_t)drop.key + round * 0x9E3779B9u;
+    drop.round_key[round][1] = (uint32_t)(drop.key >> 32) + round * 0xBB67AE85u;
+  }
+  return drop;
 }
 
 #if defined(__AVX2__) && defined(__FMA__)
+RF_INLINE __m256i rf_xor3(__m256i a, __m256i b, __m256i c) {
+#if defined(__AVX512VL__)
+  return _mm256_ternarylogic_epi32(a, b, c, 0x96);
+#else
+  return _mm256_xor_si256(_mm256_xor_si256(a, b), c);
+#endif
+}
 /* Four counters, one per 64-bit lane; only the low dword of a lane counts, so products need no masking. */
-RF_INLINE void rf_philox_x4(uint64_t key, uint64_t counter_low, uint64_t counter_high, __m256i *first, __m256i *second) {
+RF_INLINE void rf_philox_x4(const uint32_t round_key[10][2], uint64_t counter_low, uint64_t counter_high, __m256i *first, __m256i *second) {
   const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
-  uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
   __m256i c0 = _mm256_set1_epi64x((int64_t)counter_low), c2 = _mm256_set1_epi64x((int64_t)counter_high);
   c2 = _mm256_add_epi64(c2, _mm256_setr_epi64x(0, 1, 2, 3));
   __m256i c1 = _mm256_srli_epi64(c0, 32), c3 = _mm256_srli_epi64(c2, 32);
   for (int round = 0; round < 10; round++) {
     __m256i p = _mm256_mul_epu32(c0, m0), q = _mm256_mul_epu32(c2, m1);
-    __m256i a = _mm256_set1_epi64x((int64_t)(uint64_t)k0), b = _mm256_set1_epi64x((int64_t)(uint64_t)k1);
-    c0 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(q, 32), c1), a);
-    c2 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p, 32), c3), b);
+    __m256i a = _mm256_set1_epi32((int32_t)round_key[round][0]), b = _mm256_set1_epi32((int32_t)round_key[round][1]);
+    c0 = rf_xor3(_mm256_srli_epi64(q, 32), c1, a);
+    c2 = rf_xor3(_mm256_srli_epi64(p, 32), c3, b);
     c1 = q;
     c3 = p;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
   }
   __m256i low = _mm256_blend_epi32(c0, _mm256_slli_epi64(c1, 32), 0xaa), high = _mm256_blend_epi32(c2, _mm256_slli_epi64(c3, 32), 0xaa);
   __m256i even = _mm256_unpacklo_epi64(low, high), odd = _mm256_unpackhi_epi64(low, high); /* words of counters 0,2 and 1,3 */
@@ -51,7 +61,7 @@ RF_INLINE void rf_philox_x4(uint64_t key, uint64_t counter_low, uint64_t counter
 RF_INLINE rf_m16 rf_dropout_keep(const rf_dropout *drop, int64_t token, int64_t channel) {
 #if defined(__AVX2__) && defined(__FMA__)
   __m256i first, second, least = _mm256_set1_epi32((int32_t)drop->threshold);
-  rf_philox_x4(drop->key, (uint64_t)token, (uint64_t)(channel / 4), &first, &second);
+  rf_philox_x4(drop->round_key, (uint64_t)token, (uint64_t)(channel / 4), &first, &second);
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
   return (rf_m16)((unsigned)_mm256_cmpge_epu32_mask(first, least) | (unsigned)_mm256_cmpge_epu32_mask(second, least) << 8);
 #else

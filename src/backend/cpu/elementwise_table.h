@@ -6,6 +6,7 @@ static rf_dtype dtype_in(const rf_graph *graph, const rf_op *op, int slot) { ret
 
 static bool accepts_activations(const rf_graph *graph, const rf_op *op) { return is_activation(dtype_in(graph, op, 0)); }
 static bool accepts_f32(const rf_graph *graph, const rf_op *op) { return dtype_in(graph, op, 0) == RF_F32; }
+static bool accepts_f32_prefetch(const rf_graph *graph, const rf_op *op) { return accepts_f32(graph, op) && wants_prefetch(); }
 /* f32 beside f32, bf16 beside bf16, or bf16 activations beside f32 parameters. */
 static bool accepts_pair(rf_dtype activation, rf_dtype parameter) {
   return is_activation(activation) && is_activation(parameter) && !(activation == RF_F32 && parameter == RF_BF16);
@@ -42,6 +43,7 @@ const rf_kernel RF_TABLE[] = {
     RF_ROW(loss_sum, accepts_f32, NULL),
     RF_ROW(norm_sq, accepts_f32, norm_sq_workspace),
     RF_ROW(clip, NULL, NULL),
+    {"adamw", "adamw_prefetch_" RF_TABLE_SUFFIX, RF_TABLE_ISA, accepts_f32_prefetch, NULL, adamw_prefetch_run},
     RF_ROW(adamw, accepts_f32, NULL),
     {NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
 };

@@ -90,6 +90,12 @@ RF_INLINE rf_v16 rf_v16_load_bf16(const rf_bf16 *p) { return rf_v16_widen(_mm256
 RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) { _mm256_storeu_si256((__m256i *)p, rf_v16_narrow(x)); }
 RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) { return rf_v16_widen(_mm256_maskz_loadu_epi16(rf_m16_first(n), p)); }
 RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) { _mm256_mask_storeu_epi16(p, rf_m16_first(n), rf_v16_narrow(x)); }
+/* Thirty-two bf16 to a 64-byte aligned place that nobody reads soon: past the caches where the ISA can, else as two ordinary stores.
+ * rf_stream_fence makes them visible before a thread passes a barrier. */
+RF_INLINE void rf_v16_stream_bf16_pair(rf_bf16 *p, rf_v16 a, rf_v16 b) {
+  _mm512_stream_si512((__m512i *)(void *)p, _mm512_inserti64x4(_mm512_castsi256_si512(rf_v16_narrow(a)), rf_v16_narrow(b), 1));
+}
+RF_INLINE void rf_stream_fence(void) { _mm_sfence(); }
 
 #elif defined(__AVX2__) && defined(__FMA__)
 
@@ -201,10 +207,16 @@ RF_INLINE rf_v16 rf_v16_load_bf16(const rf_bf16 *p) {
   __m256i lo = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), hi = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p + 8)));
   return RF_V16_PAIR(_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16)));
 }
-RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) {
+RF_INLINE __m256i rf_v16_narrow(rf_v16 x) {
   __m256i both = _mm256_packus_epi32(rf_v8_round_bf16(x.lo), rf_v8_round_bf16(x.hi)); /* packs within 128-bit halves: put them in order */
-  _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(both, 0xd8));
+  return _mm256_permute4x64_epi64(both, 0xd8);
 }
+RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) { _mm256_storeu_si256((__m256i *)p, rf_v16_narrow(x)); }
+RF_INLINE void rf_v16_stream_bf16_pair(rf_bf16 *p, rf_v16 a, rf_v16 b) {
+  _mm256_stream_si256((__m256i *)(void *)p, rf_v16_narrow(a));
+  _mm256_stream_si256((__m256i *)(void *)p + 1, rf_v16_narrow(b));
+}
+RF_INLINE void rf_stream_fence(void) { _mm_sfence(); }
 RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) {
   rf_bf16 part[RF_LANES] = {0};
   memcpy(part, p, (size_t)n * sizeof *p);
@@ -283,6 +295,11 @@ RF_CALLED void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
 RF_INLINE rf_v16 rf_v16_fnma(rf_v16 a, rf_v16 b, rf_v16 c) { return rf_v16_fma(rf_v16_neg(a), b, c); }
 RF_INLINE rf_v16 rf_v16_load_bf16(const rf_bf16 *p) { return rf_v16_load_bf16_n(p, RF_LANES); }
 RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) { rf_v16_store_bf16_n(p, x, RF_LANES); }
+RF_INLINE void rf_v16_stream_bf16_pair(rf_bf16 *p, rf_v16 a, rf_v16 b) {
+  rf_v16_store_bf16(p, a);
+  rf_v16_store_bf16(p + RF_LANES, b);
+}
+RF_INLINE void rf_stream_fence(void) {}
 /* x = m 2^k with m in [sqrt(1/2), sqrt(2)), for normal positive x; returns k. */
 RF_INLINE rf_v16 rf_v16_split(rf_v16 x, rf_v16 *m) {
   rf_v16 k;
