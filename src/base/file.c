@@ -62,7 +62,7 @@ done:
 
 enum { OUT_BUFFER = 1 << 16 };
 
-struct rf_out {
+struct rf_out_file {
   int fd;
   size_t used; /* of buffer */
   int64_t bytes;
@@ -70,8 +70,8 @@ struct rf_out {
   unsigned char buffer[OUT_BUFFER];
 };
 
-rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out **result, rf_error *error) {
-  rf_out *out = calloc(1, sizeof *out);
+rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out_file **result, rf_error *error) {
+  rf_out_file *out = calloc(1, sizeof *out);
   size_t size = strlen(path) + 32;
   if (out) {
     out->fd = -1;
@@ -95,7 +95,7 @@ rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out **result,
   return status;
 }
 
-static rf_status write_all(rf_out *out, const unsigned char *data, size_t bytes, rf_error *error) {
+static rf_status write_all(rf_out_file *out, const unsigned char *data, size_t bytes, rf_error *error) {
   while (bytes > 0) {
     ssize_t put = write(out->fd, data, bytes < (size_t)1 << 30 ? bytes : (size_t)1 << 30);
     if (put < 0 && errno == EINTR) continue;
@@ -109,7 +109,7 @@ static rf_status write_all(rf_out *out, const unsigned char *data, size_t bytes,
   return RAFTER_OK;
 }
 
-rf_status rf_out_write(rf_out *out, const void *data, size_t bytes, rf_error *error) {
+rf_status rf_out_write(rf_out_file *out, const void *data, size_t bytes, rf_error *error) {
   if (bytes < OUT_BUFFER - out->used) {
     if (bytes) memcpy(out->buffer + out->used, data, bytes);
     out->used += bytes;
@@ -123,7 +123,7 @@ rf_status rf_out_write(rf_out *out, const void *data, size_t bytes, rf_error *er
   return RAFTER_OK;
 }
 
-int64_t rf_out_bytes(const rf_out *out) { return out->bytes + (int64_t)out->used; }
+int64_t rf_out_bytes(const rf_out_file *out) { return out->bytes + (int64_t)out->used; }
 
 /* A rename lasts only once its folder is on the disk too; where that cannot be asked for, the rename itself still stands. */
 static void sync_folder(const char *path) {
@@ -136,7 +136,7 @@ static void sync_folder(const char *path) {
   free(copy);
 }
 
-rf_status rf_out_commit(rf_out *out, rf_error *error) {
+rf_status rf_out_commit(rf_out_file *out, rf_error *error) {
   rf_status status = write_all(out, out->buffer, out->used, error);
   if (status == RAFTER_OK && fsync(out->fd) != 0 && errno != EINVAL)
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", out->path, strerror(errno));
@@ -154,7 +154,7 @@ rf_status rf_out_commit(rf_out *out, rf_error *error) {
   return status;
 }
 
-void rf_out_discard(rf_out *out) {
+void rf_out_discard(rf_out_file *out) {
   if (!out) return;
   bool made = out->fd >= 0;
   if (made) close(out->fd);
@@ -165,7 +165,7 @@ void rf_out_discard(rf_out *out) {
 }
 
 rf_status rf_file_write(const char *path, const void *data, size_t bytes, rf_error *error) {
-  rf_out *out;
+  rf_out_file *out;
   RF_TRY(rf_out_open(path, (int64_t)bytes, &out, error));
   rf_status status = rf_out_write(out, data, bytes, error);
   if (status == RAFTER_OK) return rf_out_commit(out, error);

@@ -9,15 +9,15 @@
 rf_status rf_file_read(const char *path, size_t most, char **text, size_t *bytes, rf_error *error);
 
 /* A file that is written beside its place and gets its name when it is complete and on the disk. */
-typedef struct rf_out rf_out;
+typedef struct rf_out_file rf_out_file;
 /* `expected_bytes` (0: unknown) is taken from the disk at once where the file system can, so that a full disk is noticed before the work. */
-rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out **out, rf_error *error);
-rf_status rf_out_write(rf_out *out, const void *data, size_t bytes, rf_error *error);
-int64_t rf_out_bytes(const rf_out *out);
+rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out_file **out, rf_error *error);
+rf_status rf_out_write(rf_out_file *out, const void *data, size_t bytes, rf_error *error);
+int64_t rf_out_bytes(const rf_out_file *out);
 /* fsync, rename, close and free; on failure nothing is left at either name. */
-rf_status rf_out_commit(rf_out *out, rf_error *error);
+rf_status rf_out_commit(rf_out_file *out, rf_error *error);
 /* Removes what was written and frees. NULL is allowed. */
-void rf_out_discard(rf_out *out);
+void rf_out_discard(rf_out_file *out);
 
 /* The three above for data at hand. */
 rf_status rf_file_write(const char *path, const void *data, size_t bytes, rf_error *error);

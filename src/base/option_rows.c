@@ -91,6 +91,8 @@ const rf_option RF_OPTION_ROWS[] = {
   WORDS("test", TEXT, "TESTS", "pp512,tg128,train", BENCH, "pp512: prefill; tg128, tg128@d4096: decode, at a depth; train; separated by commas"),
   NUMBER("reps", INT, NULL, 1, 10000, "3", BENCH, "repetitions of each test"),
 
+  FLAG("quick", CALIBRATE, "a few seconds instead of most of a minute: coarser curves"),
+
   /* roofline */
   NUMBER("m", COUNT, NULL, 1, 1e12, "1024", ROOFLINE, "matmul (m,k) x (k,n): rows"),
   NUMBER("k", COUNT, NULL, 1, 1e12, "1024", ROOFLINE, "matmul: the axis that is summed"),

@@ -10,6 +10,7 @@ typedef struct rf_generate_settings {
   rf_plan_options plan;      /* build.seq: context bound in tokens; build.microbatch: 1 */
   const char *weights_folder;
   uint64_t seed;             /* of the initialiser, when there are no weights */
+  rf_run_debug debug;
 } rf_generate_settings;
 
 typedef struct rf_generator {

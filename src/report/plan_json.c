@@ -130,6 +130,17 @@ static json_t *serving_json(const rf_report_plan *report) {
                    plan->step_seconds, "tokens_per_second", rate, "tokens_per_second_per_chip", rate / plan->machine.chips);
 }
 
+static json_t *frontier_json(const rf_report_plan *report) {
+  json_t *list = json_array();
+  for (int i = 0; i < report->frontier_count; i++) {
+    const rf_fit_row *r = &report->frontier[i];
+    json_array_append_new(list, json_pack("{ss ss sI si sI sf sb}", "dtype", rf_dtype_name(r->dtype), "remat", REMAT[r->remat], "microbatch",
+                                          (json_int_t)r->microbatch, "accumulate", r->accumulate, "peak_bytes", (json_int_t)r->peak_bytes, "seconds", r->seconds,
+                                          "fits", r->fits));
+  }
+  return list;
+}
+
 json_t *rf_report_plan_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan, *largest = plan;
   if (report->prefill && report->prefill->arena_bytes > plan->arena_bytes) largest = report->prefill;
@@ -148,6 +159,7 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
                 "flops_convention", "causal"),
       "time", time_json(plan), "rate", rate_json(plan), "cost", cost_json(report), "advice", advice, "assumptions", assumptions_json(plan), "digest",
       plan->digest, "plan_seconds", plan->build_seconds);
+  if (json && report->frontier_count) json_object_set_new(json, "frontier", frontier_json(report));
   if (json && report->prefill) json_object_set_new(json, "serving", serving_json(report));
   if (json && report->tensors) json_object_set_new(json, "tensors", tensors_json(plan));
   if (json && report->ops) json_object_set_new(json, "ops", ops_json(plan));

@@ -13,6 +13,8 @@ typedef struct rf_report_plan {
   const char *job;              /* "train", "generate" */
   const rf_advice *advice;
   int advice_count;
+  const rf_fit_row *frontier;   /* of --fit; fastest first */
+  int frontier_count;
   double tokens;                /* price this many tokens; 0: none */
   bool tensors, ops;            /* add tensors[], ops[] */
 } rf_report_plan;

@@ -13,8 +13,6 @@
 rf_status rf_checkpoint_save(rf_trainer *trainer, const char *folder, rf_error *error);
 /* Loads weights, moments, step and loader position. RAFTER_FAILED: incomplete, truncated, another model, or the data changed. */
 rf_status rf_checkpoint_load(rf_trainer *trainer, const char *folder, rf_error *error);
-/* Loads weights only, of any model folder. */
-rf_status rf_checkpoint_load_weights(rf_trainer *trainer, const char *folder, rf_error *error);
 /* The newest complete checkpoint of a run folder (or the folder itself when it is one). RAFTER_FAILED: there is none. */
 rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_error *error);
 /* Removes all but the newest `keep` complete checkpoints of a run folder, and what an interrupted save left. keep 0: keeps all. */

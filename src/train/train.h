@@ -42,7 +42,5 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *step, rf_error *erro
 rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, rf_error *error);
 /* The f32 values of parameter p's weights (masters), in the arena. */
 float *rf_trainer_master(rf_trainer *trainer, int param);
-/* Copies masters to bf16 weights where there are such. */
-void rf_trainer_narrow(rf_trainer *trainer);
 
 #endif

@@ -1,6 +1,7 @@
 /* trainer.c - opening a training run and taking one step. */
 #define _GNU_SOURCE
 #include "train/train.h"
+#include "run/load.h"
 #include "train/checkpoint.h"
 
 #include <stdlib.h>
@@ -25,30 +26,6 @@ static rf_status find_state(rf_trainer *trainer, rf_error *error) {
 }
 
 float *rf_trainer_master(rf_trainer *trainer, int param) { return rf_run_tensor(trainer->run, 0, trainer->state[param].master); }
-
-void rf_trainer_narrow(rf_trainer *trainer) {
-  const rf_params *params = &trainer->plan->graph->params;
-  for (int p = 0; p < params->count; p++) {
-    if (trainer->state[p].weight == trainer->state[p].master) continue;
-    const float *from = rf_trainer_master(trainer, p);
-    rf_bf16 *to = rf_run_tensor(trainer->run, 0, trainer->state[p].weight);
-#pragma omp parallel for num_threads(trainer->plan->options.threads)
-    for (int64_t i = 0; i < params->at[p].count; i++) to[i] = rf_f32_to_bf16(from[i]);
-  }
-}
-
-static void initialise(rf_trainer *trainer) {
-  const rf_params *params = &trainer->plan->graph->params;
-  const int64_t chunk = 1 << 16;
-  for (int p = 0; p < params->count; p++) {
-    float *to = rf_trainer_master(trainer, p);
-#pragma omp parallel for num_threads(trainer->plan->options.threads)
-    for (int64_t at = 0; at < params->at[p].count; at += chunk) {
-      int64_t left = params->at[p].count - at;
-      rf_param_init(&params->at[p], trainer->settings.seed, at, left < chunk ? left : chunk, to + at);
-    }
-  }
-}
 
 static rf_batch batch_of(rf_run *run, int plan) {
   return (rf_batch){rf_run_named(run, plan, "tokens", NULL), rf_run_named(run, plan, "labels", NULL), rf_run_named(run, plan, "positions", NULL),
@@ -80,9 +57,8 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   if (trainer->val_plan) trainer->val_batch = batch_of(trainer->run, 1), trainer->val_metrics = rf_run_named(trainer->run, 1, "metrics", NULL);
   if (trainer->batch.tokens) { /* not on the null backend */
     if (settings->resume_folder) RF_GO(rf_checkpoint_load(trainer, settings->resume_folder, error));
-    else if (settings->weights_folder && *settings->weights_folder) RF_GO(rf_checkpoint_load_weights(trainer, settings->weights_folder, error));
-    else initialise(trainer);
-    rf_trainer_narrow(trainer);
+    else if (settings->weights_folder && *settings->weights_folder) RF_GO(rf_load_weights(trainer->run, 0, trainer->plan, settings->weights_folder, error));
+    else rf_initialise_weights(trainer->run, 0, trainer->plan, settings->seed);
   }
 done:
   if (status == RAFTER_OK) *out = trainer;

@@ -1,0 +1,112 @@
+/* api.c - jobs, help, and the table of commands. */
+#define _GNU_SOURCE
+#include "api/api.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct { const char *name; rf_command_function run; } COMMANDS[] = {
+    {"plan", rf_command_plan},         {"train", rf_command_train},     {"generate", rf_command_generate},
+    {"calibrate", rf_command_calibrate}, {"bench", rf_command_bench},   {"roofline", rf_command_roofline},
+    {"inspect", rf_command_inspect},   {"tokenize", rf_command_tokenize}, {"doctor", rf_command_doctor},
+};
+
+const char *rafter_version(void) { return "rafter " RF_VERSION " (commit " RF_COMMIT ")"; }
+void rafter_text_free(char *text) { free(text); }
+
+rafter_status rafter_job_new(const char *command, rafter_job **job, rafter_error *error) {
+  rf_options *options = NULL;
+  RF_TRY(rf_options_new(command, &options, error));
+  *job = calloc(1, sizeof **job);
+  if (!*job) {
+    rf_options_free(options);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while making a job");
+  }
+  (*job)->options = options;
+  return RAFTER_OK;
+}
+
+void rafter_job_free(rafter_job *job) {
+  if (job) rf_options_free(job->options);
+  free(job);
+}
+
+static const char *option_name(const char *name) { return !strcmp(name, "model") ? "MODEL" : name; }
+
+rafter_status rafter_job_set(rafter_job *job, const char *name, const char *value, rafter_error *error) {
+  return rf_options_set(job->options, option_name(name), value, error);
+}
+
+rafter_status rafter_job_parse(rafter_job *job, int argc, char **argv, rafter_error *error) { return rf_options_parse(job->options, argc, argv, error); }
+
+rafter_status rafter_job_get(const rafter_job *job, const char *name, char **value, rafter_error *error) {
+  const char *text = NULL;
+  if (!strcmp(name, "model")) text = rf_options_argument(job->options, 0);
+  else if (!rf_options_has(job->options, name)) return RF_FAIL(error, RAFTER_INVALID, NULL, "%s has no option --%s", rf_options_command(job->options), name);
+  else if (rf_options_is_set(job->options, name)) text = rf_options_text(job->options, name);
+  *value = strdup(text ? text : "");
+  return *value ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+}
+
+rafter_status rafter_job_json(const rafter_job *job, char **json, rafter_error *error) {
+  json_t *object = rf_options_json(job->options);
+  *json = rf_json_text(object, 0);
+  json_decref(object);
+  return *json ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+}
+
+rafter_status rafter_help(const char *command, const char *form, char **text, rafter_error *error) {
+  rf_options *known = NULL;
+  if (command) RF_TRY(rf_options_new(command, &known, error));
+  rf_options_free(known);
+  if (!strcmp(form, "text")) *text = rf_options_help(command);
+  else if (!strcmp(form, "man")) *text = rf_options_man();
+  else if (!strcmp(form, "completion")) *text = rf_options_completion();
+  else return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown form of help (expected text, man or completion, got %s)", form);
+  return *text ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+}
+
+rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_error *error) {
+  const char *command = rf_options_command(job->options);
+  for (size_t i = 0; i < sizeof COMMANDS / sizeof *COMMANDS; i++)
+    if (!strcmp(COMMANDS[i].name, command)) return COMMANDS[i].run(job, sink, error);
+  return RF_FAIL(error, RAFTER_INVALID, "see `rafter --help`", "%s is not a command", command);
+}
+
+/* ---- output ------------------------------------------------------------------------------------------------------- */
+
+void rf_say(const rafter_sink *sink, const char *format, ...) {
+  char line[4096];
+  va_list values;
+  if (!sink->text) return;
+  va_start(values, format);
+  vsnprintf(line, sizeof line, format, values);
+  va_end(values);
+  sink->text(sink->self, line);
+}
+
+void rf_say_text(const rafter_sink *sink, char *text) {
+  if (sink->text && text) sink->text(sink->self, text);
+  free(text);
+}
+
+void rf_put_bar(const rafter_sink *sink, const char *format, ...) {
+  char line[512];
+  va_list values;
+  if (!sink->bar) return;
+  va_start(values, format);
+  vsnprintf(line, sizeof line, format, values);
+  va_end(values);
+  sink->bar(sink->self, line);
+}
+
+void rf_put_json(const rafter_sink *sink, json_t *json) {
+  char *line = sink->json ? rf_json_text(json, 0) : NULL;
+  if (line) sink->json(sink->self, line);
+  free(line);
+  json_decref(json);
+}
+
+bool rf_asked_to_stop(const rafter_sink *sink) { return sink->stop && *sink->stop; }

@@ -1,0 +1,49 @@
+/* api.h - what the files of this room share. */
+#ifndef RF_API_H
+#define RF_API_H
+
+#include <jansson.h>
+
+#include "base/json.h"
+#include "base/options.h"
+#include "plan/job.h"
+#include "report/report.h"
+
+struct rafter_job { rf_options *options; };
+
+struct rafter_plan {
+  rf_settings settings;
+  rf_plan *plan, *prefill;   /* prefill: generate jobs only */
+  rf_advice advice[RF_MAX_ADVICE];
+  int advice_count;
+  rf_fit_row frontier[RF_MAX_FIT_ROWS];
+  int frontier_count;
+  double tokens;
+  bool tensors, ops;
+};
+
+/* One row per command; api.c dispatches over it. */
+typedef rf_status (*rf_command_function)(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+rf_status rf_command_train(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+rf_status rf_command_generate(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+rf_status rf_command_roofline(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+rf_status rf_command_tokenize(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+rf_status rf_command_doctor(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+
+/* For people, formatted. Safe with a sink that has no text function. */
+void rf_say(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void rf_say_text(const rafter_sink *sink, char *text); /* frees it */
+void rf_put_bar(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* One JSON object to the sink; takes the reference. */
+void rf_put_json(const rafter_sink *sink, json_t *json);
+bool rf_asked_to_stop(const rafter_sink *sink);
+
+/* What --remat and --schedule's choices are called is the options table's; these are the trainer's settings from a job. */
+struct rf_train_settings;
+rf_status rf_train_settings_of(const rafter_job *job, rf_settings *resolved, struct rf_train_settings *settings, rf_error *error);
+
+#endif

@@ -1,0 +1,62 @@
+/* calibrate.c - `rafter calibrate`: measures this machine and writes its file. */
+#define _GNU_SOURCE
+#include "api/api.h"
+#include "base/file.h"
+#include "run/calibrate.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void say_progress(void *self, const char *what, double part) {
+  rf_put_bar(self, "calibrating %3.0f %%  %s", 100 * part, what);
+}
+
+static json_t *summary(const rf_machine *m, const char *path, double seconds) {
+  json_t *scaling = json_array(), *flops = json_object();
+  for (int i = 0; i < m->scaling_count; i++)
+    json_array_append_new(scaling, json_pack("{si sf sf}", "threads", m->scaling[i].threads, "flops", m->scaling[i].flops, "read_bps", m->scaling[i].read_bps));
+  for (int d = 0; d < RF_DTYPES; d++)
+    if (m->flops[d] > 0) json_object_set_new(flops, rf_dtype_name((rf_dtype)d), json_real(m->flops[d]));
+  return json_pack("{ss ss ss si so sf sf sf so si sf}", "command", "calibrate", "file", path, "isa", m->isa, "threads", m->threads, "flops", flops, "read_bps", m->read_bps,
+                   "copy_bps", m->copy_bps, "launch_seconds", m->launch_seconds, "scaling", scaling, "curves", m->curve_count, "seconds", seconds);
+}
+
+rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+  static const rf_isa by_choice[] = {RF_ISAS, RF_ISA_BASE, RF_ISA_AVX2, RF_ISA_AVX512, RF_ISA_AVX512BF16};
+  const rf_options *o = job->options;
+  double start = rf_now_seconds();
+  rf_calibrate_options options = {.isa = rf_isa_detect(), .threads = rf_options_is_set(o, "threads") ? (int)rf_options_int(o, "threads") : omp_get_num_procs(),
+                                  .quick = rf_options_flag(o, "quick"), .say = say_progress, .self = (void *)sink};
+  rf_isa asked = by_choice[rf_options_choice(o, "cpu")];
+  if (asked < options.isa) options.isa = asked;
+  char path[4096], folder[4096];
+  if (rf_options_is_set(o, "out")) snprintf(path, sizeof path, "%s", rf_options_text(o, "out"));
+  else rf_machine_local_path(path);
+  snprintf(folder, sizeof folder, "%s", path);
+  char *slash = strrchr(folder, '/');
+  if (slash) *slash = 0;
+  if (slash && *folder) RF_TRY(rf_make_folders(folder, error)); /* before a minute of measuring */
+  rf_machine *m = calloc(1, sizeof *m);
+  if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while calibrating");
+  rf_status status = rf_calibrate(&options, m, error);
+  rf_put_bar(sink, "%s", "");
+  if (status == RAFTER_OK) status = rf_machine_write(m, path, error);
+  if (status == RAFTER_OK) {
+    double seconds = rf_now_seconds() - start;
+    rf_say(sink, "%s, %s, %d threads\n", m->name, m->isa, m->threads);
+    rf_say(sink, "  arithmetic     f32 %.0f GFLOP/s", m->flops[RF_F32] * 1e-9);
+    if (m->flops[RF_BF16] > 0) rf_say(sink, ", bf16 dot %.0f GFLOP/s", m->flops[RF_BF16] * 1e-9);
+    if (m->flops[RF_I8] > 0) rf_say(sink, ", int8 dot %.0f GOP/s", m->flops[RF_I8] * 1e-9);
+    rf_say(sink, "\n  memory         read %.1f GB/s, copy %.1f GB/s (read + written)\n", m->read_bps * 1e-9, m->copy_bps * 1e-9);
+    for (int i = 0; i < m->scaling_count; i++)
+      rf_say(sink, "  %2d thread%s     %.0f GFLOP/s, %.1f GB/s\n", m->scaling[i].threads, m->scaling[i].threads > 1 ? "s" : " ", m->scaling[i].flops * 1e-9,
+             m->scaling[i].read_bps * 1e-9);
+    rf_say(sink, "  kernels        %d curves, %.2f us to start an op\n", m->curve_count, m->launch_seconds * 1e6);
+    rf_say(sink, "written to %s in %.0f s; `--on local` now plans with these figures\n", path, seconds);
+    rf_put_json(sink, summary(m, path, seconds));
+  }
+  free(m);
+  return status;
+}

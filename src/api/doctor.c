@@ -1,0 +1,44 @@
+/* doctor.c - `rafter doctor`: what this machine has, and how to get what it has not. */
+#define _GNU_SOURCE
+#include "api/api.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+static void first_line(const char *path, char *line, int size) {
+  FILE *file = fopen(path, "re");
+  *line = 0;
+  if (file && fgets(line, size, file)) line[strcspn(line, "\n")] = 0;
+  if (file) fclose(file);
+}
+
+rf_status rf_command_doctor(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+  (void)job;
+  char huge[128], path[4096], a[32], b[32];
+  struct statvfs disk = {0};
+  rf_machine *m = calloc(1, sizeof *m);
+  if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  rf_status status = RAFTER_OK;
+  RF_GO(rf_machine_detect(m, error));
+  first_line("/sys/kernel/mm/transparent_hugepage/enabled", huge, sizeof huge);
+  rf_machine_local_path(path);
+  bool calibrated = access(path, R_OK) == 0, pages = *huge && !strstr(huge, "[never]");
+  int threads = omp_get_num_procs();
+  double free_bytes = statvfs(".", &disk) ? 0 : (double)disk.f_bavail * (double)disk.f_frsize;
+  rf_isa isa = rf_isa_detect();
+  rf_say(sink, "%s  %s\n", "✓", rafter_version());
+  rf_say(sink, "✓  %d cores, %s of memory (%s here)\n", threads, rf_text_bytes(m->memory_bytes, a), m->name);
+  rf_say(sink, "%s  kernels for %s%s\n", isa > RF_ISA_BASE ? "✓" : "✗", rf_isa_name(isa), isa > RF_ISA_BASE ? "" : ": plain C only, this CPU has no AVX2");
+  rf_say(sink, "%s  huge pages%s\n", pages ? "✓" : "✗", pages ? "" : ": as root, echo madvise > /sys/kernel/mm/transparent_hugepage/enabled");
+  rf_say(sink, "✓  %s free on this disk\n", rf_text_bytes(free_bytes, b));
+  rf_say(sink, "%s  calibration %s\n", calibrated ? "✓" : "✗", calibrated ? path : "missing: run `rafter calibrate`");
+  rf_put_json(sink, json_pack("{ss ss si sf ss sb sf sb ss}", "command", "doctor", "version", rafter_version(), "threads", threads, "memory_bytes", m->memory_bytes, "isa",
+                              rf_isa_name(isa), "huge_pages", pages, "disk_free_bytes", free_bytes, "calibrated", calibrated, "calibration", path));
+done:
+  free(m);
+  return status;
+}

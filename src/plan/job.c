@@ -1,0 +1,85 @@
+#include "plan/job.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <string.h>
+
+static int64_t int_or(const rf_options *options, const char *name, int64_t otherwise) {
+  return rf_options_has(options, name) && rf_options_is_set(options, name) ? rf_options_int(options, name) : otherwise;
+}
+static double float_or(const rf_options *options, const char *name, double otherwise) {
+  return rf_options_has(options, name) && rf_options_is_set(options, name) ? rf_options_float(options, name) : otherwise;
+}
+static const char *text_or(const rf_options *options, const char *name, const char *otherwise) {
+  return rf_options_has(options, name) && rf_options_is_set(options, name) ? rf_options_text(options, name) : otherwise;
+}
+static bool given(const rf_options *options, const char *name) { return rf_options_has(options, name) && rf_options_given(options, name); }
+
+/* batch = microbatch x accumulate; any two give the third. */
+static rf_status resolve_batch(const rf_options *options, rf_build_options *build, rf_error *error) {
+  bool batch_given = given(options, "batch"), micro_given = given(options, "microbatch"), accumulate_given = given(options, "accumulate");
+  int64_t batch = int_or(options, "batch", 1), micro = int_or(options, "microbatch", 0), accumulate = int_or(options, "accumulate", 0);
+  if (!batch_given && micro_given) batch = micro * (accumulate_given ? accumulate : 1);
+  else if (!batch_given && accumulate_given && batch % accumulate) batch = accumulate;
+  if (!micro && !accumulate) accumulate = 1;
+  if (!micro) micro = batch / accumulate;
+  if (!accumulate) accumulate = batch / micro;
+  if (micro < 1 || accumulate < 1 || micro * accumulate != batch)
+    return RF_FAIL(error, RAFTER_INVALID, "choose a microbatch that divides the batch", "batch, microbatch and accumulate do not go together (expected %lld = microbatch x accumulate, got %lld x %lld)",
+                   (long long)batch, (long long)micro, (long long)accumulate);
+  build->microbatch = micro, build->accumulate = (int)accumulate;
+  return RAFTER_OK;
+}
+
+static rf_status resolve_cpu(const rf_options *options, rf_plan_options *plan, rf_error *error) {
+  static const rf_isa by_choice[] = {RF_ISA_BASE, RF_ISA_BASE, RF_ISA_AVX2, RF_ISA_AVX512, RF_ISA_AVX512BF16};
+  int choice = rf_options_has(options, "cpu") ? rf_options_choice(options, "cpu") : 0;
+  plan->isa = rf_isa_detect();
+  if (choice > 0) {
+    if (by_choice[choice] > plan->isa)
+      return RF_FAIL(error, RAFTER_INVALID, "leave --cpu out", "this CPU has no such instructions (--cpu: expected at most %s, got %s)", rf_isa_name(plan->isa),
+                     rf_isa_name(by_choice[choice]));
+    plan->isa = by_choice[choice];
+  }
+  plan->threads = (int)int_or(options, "threads", omp_get_num_procs());
+  plan->backend = rf_backend_find(text_or(options, "backend", "auto"));
+  return plan->backend ? RAFTER_OK : RF_FAIL(error, RAFTER_INVALID, "one of auto, reference, cpu, null", "unknown backend %s", text_or(options, "backend", ""));
+}
+
+static rf_status resolve_seq(const rf_options *options, const rf_model *model, rf_build_options *build, rf_error *error) {
+  build->seq = int_or(options, "seq", model->max_seq);
+  if (model->position == RF_POSITION_LEARNED && build->seq > model->max_seq)
+    return RF_FAIL(error, RAFTER_INVALID, "lower --seq", "%s has positions for fewer tokens (--seq: expected at most %lld, got %lld)", model->name,
+                   (long long)model->max_seq, (long long)build->seq);
+  if (build->microbatch * build->seq > INT32_MAX / 2)
+    return RF_FAIL(error, RAFTER_INVALID, "lower --microbatch or --seq", "a microbatch has too many tokens (expected at most %d, got %lld)", INT32_MAX / 2,
+                   (long long)(build->microbatch * build->seq));
+  return RAFTER_OK;
+}
+
+rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *s, rf_error *error) {
+  memset(s, 0, sizeof *s);
+  rf_plan_options *plan = &s->plan;
+  rf_build_options *build = &plan->build;
+  bool train = !strcmp(job, "train");
+  const char *spec = rf_options_argument(options, 0);
+  if (!spec) return RF_FAIL(error, RAFTER_INVALID, "for example `rafter plan gpt2`; `rafter plan --help` lists the forms", "which model? (MODEL is missing)");
+  RF_TRY(rf_model_resolve(spec, &s->model, s->weights_folder, error));
+  RF_TRY(rf_machine_find(text_or(options, "on", "local"), &s->machine, error));
+  RF_TRY(resolve_cpu(options, plan, error));
+  plan->machine = &s->machine;
+  *build = (rf_build_options){.job = train ? RF_JOB_TRAIN : RF_JOB_GENERATE, .accumulate = 1, .microbatch = int_or(options, "batch", 1)};
+  if (train) RF_TRY(resolve_batch(options, build, error));
+  RF_TRY(resolve_seq(options, &s->model, build, error));
+  build->dtype = !strcmp(text_or(options, "dtype", "f32"), "bf16") ? RF_BF16 : RF_F32;
+  build->softmax = !strcmp(text_or(options, "softmax", "f32"), "bf16") ? RF_BF16 : RF_F32;
+  build->dropout = (float)float_or(options, "dropout", -1);
+  build->optimizer = !strcmp(text_or(options, "optimizer", "adamw"), "adam") ? RF_ADAM : RF_ADAMW;
+  build->beta1 = (float)float_or(options, "beta1", 0.9), build->beta2 = (float)float_or(options, "beta2", 0.95);
+  build->eps = (float)float_or(options, "eps", 1e-8), build->weight_decay = (float)float_or(options, "weight-decay", 0);
+  build->clip = (float)float_or(options, "clip", 0);
+  plan->remat = rf_options_has(options, "remat") ? (rf_remat)rf_options_choice(options, "remat") : RF_REMAT_NONE;
+  if (rf_options_has(options, "fit") && given(options, "fit")) s->fit = true, plan->budget_bytes = rf_options_bare(options, "fit") ? 0 : rf_options_int(options, "fit");
+  s->vary = (rf_fit_vary){.remat = !given(options, "remat"), .microbatch = !given(options, "microbatch") && !given(options, "accumulate"), .dtype = !given(options, "dtype")};
+  return RAFTER_OK;
+}

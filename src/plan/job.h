@@ -1,0 +1,20 @@
+/* job.h - from the options of a command to the settings of a plan: the one place where options become a model, a machine and a step. */
+#ifndef RF_JOB_H
+#define RF_JOB_H
+
+#include "base/options.h"
+#include "plan/plan.h"
+
+typedef struct rf_settings {
+  rf_model model;
+  char weights_folder[4096];  /* "" when the model is a preset or an inline shape */
+  rf_machine machine;
+  rf_plan_options plan;       /* plan.machine points to `machine` above: do not move the struct */
+  rf_fit_vary vary;           /* what --fit may change: all that the user did not set */
+  bool fit;
+} rf_settings;
+
+/* Checks everything that can be checked without the device. RAFTER_INVALID names the option. `job` is "train" or "generate". */
+rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *settings, rf_error *error);
+
+#endif

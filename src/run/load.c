@@ -1,0 +1,47 @@
+#include "run/load.h"
+
+#include "model/weights.h"
+
+#include <string.h>
+
+typedef struct target { rf_run *run; int plan; const rf_plan *of; } target;
+
+/* Writes values into every persistent tensor that holds this parameter: weight (in its dtype) and master. */
+static void put_values(const target *t, int param, int64_t first, int64_t count, const float *values) {
+  const rf_graph *graph = t->of->graph;
+  for (int id = 0; id < graph->tensor_count; id++) {
+    const rf_tensor *tensor = &graph->tensor[id];
+    if (tensor->param != param || !tensor->persistent || (tensor->class != RF_CLASS_WEIGHT && tensor->class != RF_CLASS_MASTER)) continue;
+    void *at = rf_run_tensor(t->run, t->plan, id);
+    if (!at) continue;
+    if (tensor->dtype == RF_F32) memcpy((float *)at + first, values, (size_t)count * sizeof *values);
+    else
+      for (int64_t i = 0; i < count; i++) ((rf_bf16 *)at)[first + i] = rf_f32_to_bf16(values[i]);
+  }
+}
+
+static rf_status visit(void *context, int param, int64_t first, int64_t count, const float *values, rf_error *error) {
+  (void)error;
+  put_values(context, param, first, count, values);
+  return RAFTER_OK;
+}
+
+rf_status rf_load_weights(rf_run *run, int plan, const rf_plan *of, const char *path, rf_error *error) {
+  target t = {run, plan, of};
+  return rf_weights_read(path, &of->graph->model, &of->graph->params, visit, &t, error);
+}
+
+void rf_initialise_weights(rf_run *run, int plan, const rf_plan *of, uint64_t seed) {
+  enum { CHUNK = 1 << 13 };
+  const rf_params *params = &of->graph->params;
+  target t = {run, plan, of};
+  for (int p = 0; p < params->count; p++) {
+#pragma omp parallel for num_threads(of->options.threads)
+    for (int64_t at = 0; at < params->at[p].count; at += CHUNK) {
+      float values[CHUNK];
+      int64_t left = params->at[p].count - at, count = left < CHUNK ? left : CHUNK;
+      rf_param_init(&params->at[p], seed, at, count, values);
+      put_values(&t, p, at, count, values);
+    }
+  }
+}

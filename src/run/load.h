@@ -1,0 +1,13 @@
+/* load.h - parameters between files and a bound plan's arena. */
+#ifndef RF_LOAD_H
+#define RF_LOAD_H
+
+#include "run/run.h"
+
+/* Fills the parameters of plan `plan`: f32 masters where it has them, weights rounded to their dtype otherwise. Masters' bf16 copies are
+ * written too. `path` as in rf_weights_read. */
+rf_status rf_load_weights(rf_run *run, int plan, const rf_plan *of, const char *path, rf_error *error);
+/* The same from the initialiser of each parameter. */
+void rf_initialise_weights(rf_run *run, int plan, const rf_plan *of, uint64_t seed);
+
+#endif

@@ -1,0 +1,234 @@
+/* checkpoint.c - saving, finding, loading and pruning checkpoints. */
+#define _GNU_SOURCE
+#include "train/checkpoint.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "model/safetensors.h"
+#include "model/weights.h"
+#include "run/load.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 4300 };
+
+static void remove_folder(const char *folder) {
+  char path[PATH_BYTES + 300];
+  DIR *open_folder = opendir(folder);
+  if (!open_folder) return;
+  for (struct dirent *entry; (entry = readdir(open_folder)) != NULL;)
+    if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) snprintf(path, sizeof path, "%s/%s", folder, entry->d_name), unlink(path);
+  closedir(open_folder);
+  rmdir(folder);
+}
+
+static void sync_folder(const char *folder) {
+  int file = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file >= 0) fsync(file), close(file);
+}
+
+/* ---- saving ------------------------------------------------------------------------------------------------------ */
+
+static rf_status master_values(void *context, int param, int64_t first, int64_t count, float *values, rf_error *error) {
+  (void)error;
+  memcpy(values, rf_trainer_master(context, param) + first, (size_t)count * sizeof *values);
+  return RAFTER_OK;
+}
+
+static rf_status save_moments(rf_trainer *t, const char *folder, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  const rf_params *params = &t->plan->graph->params;
+  char path[PATH_BYTES + 32];
+  rf_tensor_writer *writer = NULL;
+  rf_pool *pool = rf_pool_new();
+  rf_stored *list = rf_pool_alloc(pool, 2 * (size_t)params->count * sizeof *list);
+  for (int i = 0; i < 2 * params->count; i++) {
+    const rf_param *p = &params->at[i / 2];
+    list[i] = (rf_stored){.name = rf_pool_format(pool, "%s/%s", i % 2 ? "v" : "m", p->name), .dtype = RF_F32, .rank = p->rank, .shape = {p->shape[0], p->shape[1]},
+                          .count = p->count, .bytes = p->count * 4};
+  }
+  snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);
+  RF_GO(rf_tensor_writer_open(path, list, 2 * params->count, NULL, &writer, error));
+  for (int i = 0; i < 2 * params->count; i++) {
+    const rf_state_tensors *s = &t->state[i / 2];
+    RF_GO(rf_tensor_writer_put(writer, rf_run_tensor(t->run, 0, i % 2 ? s->v : s->m), params->at[i / 2].count, error));
+  }
+  status = rf_tensor_writer_commit(writer, error), writer = NULL;
+done:
+  rf_tensor_writer_discard(writer);
+  rf_pool_free(pool);
+  return status;
+}
+
+static json_t *sources_json(const rf_loader *loader) {
+  json_t *list = json_array();
+  for (int i = 0; i < loader->count; i++) {
+    const rf_source *s = &loader->source[i];
+    json_array_append_new(list, json_pack("{ss sI sI sI}", "source", s->spec, "tokens", (json_int_t)s->tokens, "rows", (json_int_t)s->train.count, "drawn",
+                                          (json_int_t)loader->state.drawn[i]));
+  }
+  return list;
+}
+
+static rf_status save_state(const rf_trainer *t, const char *folder, rf_error *error) {
+  char path[PATH_BYTES + 32];
+  const rf_build_options *b = &t->settings.plan.build;
+  snprintf(path, sizeof path, "%s/state.json", folder);
+  json_t *json = json_pack("{ss ss sI sI sI sI sI ss so}", "rafter", "state", "model", t->settings.model.name, "step", (json_int_t)t->step, "tokens", (json_int_t)t->tokens, "seed",
+                           (json_int_t)t->settings.seed, "rows", (json_int_t)t->loader.state.rows, "seq", (json_int_t)b->seq, "dtype", rf_dtype_name(b->dtype), "data",
+                           sources_json(&t->loader));
+  rf_status status = rf_json_write(path, json, 1, error);
+  json_decref(json);
+  return status;
+}
+
+rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  char part[PATH_BYTES], path[PATH_BYTES + 32];
+  if (snprintf(part, sizeof part, "%s.part", folder) >= PATH_BYTES - 32) return RF_FAIL(error, RAFTER_INVALID, NULL, "the checkpoint's path is too long");
+  remove_folder(part);
+  RF_GO(rf_make_folders(part, error));
+  RF_GO(rf_weights_write(part, &t->settings.model, &t->plan->graph->params, RF_F32, master_values, t, error));
+  RF_GO(save_moments(t, part, error));
+  RF_GO(save_state(t, part, error));
+  snprintf(path, sizeof path, "%s/DONE", part);
+  RF_GO(rf_file_write(path, "", 0, error)); /* last: its presence says that all else is on the disk */
+  sync_folder(part);
+  remove_folder(folder);
+  if (rename(part, folder)) status = RF_FAIL(error, RAFTER_FAILED, "choose another --out", "cannot name the checkpoint %s (%s)", folder, strerror(errno));
+done:
+  if (status != RAFTER_OK) remove_folder(part);
+  return status;
+}
+
+/* ---- finding ----------------------------------------------------------------------------------------------------- */
+
+static bool is_complete(const char *folder) {
+  char path[PATH_BYTES + 400];
+  snprintf(path, sizeof path, "%s/DONE", folder);
+  return access(path, F_OK) == 0;
+}
+
+/* Step number of a name checkpoint-00000100, or -1. */
+static long long step_of(const char *name) {
+  char *end = NULL;
+  if (strncmp(name, "checkpoint-", 11)) return -1;
+  long long step = strtoll(name + 11, &end, 10);
+  return *end || end == name + 11 ? -1 : step;
+}
+
+rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_error *error) {
+  long long newest = -1;
+  char path[PATH_BYTES + 300];
+  if (is_complete(run_folder)) return snprintf(folder, 4096, "%s", run_folder), RAFTER_OK;
+  DIR *open_folder = opendir(run_folder);
+  if (!open_folder) return RF_FAIL(error, RAFTER_FAILED, "give the folder of a run, for example runs/ID", "cannot open the run %s (%s)", run_folder, strerror(errno));
+  for (struct dirent *entry; (entry = readdir(open_folder)) != NULL;) {
+    long long step = step_of(entry->d_name);
+    snprintf(path, sizeof path, "%s/%s", run_folder, entry->d_name);
+    if (step > newest && strlen(path) < 4096 && is_complete(path)) newest = step, memcpy(folder, path, strlen(path) + 1);
+  }
+  closedir(open_folder);
+  if (newest < 0) return RF_FAIL(error, RAFTER_FAILED, "start it again without --resume", "%s holds no complete checkpoint", run_folder);
+  return RAFTER_OK;
+}
+
+rf_status rf_checkpoint_prune(const char *run_folder, int keep, rf_error *error) {
+  char path[PATH_BYTES + 300];
+  for (;;) { /* removes the oldest until no more than `keep` stand */
+    long long oldest = -1;
+    int complete = 0;
+    char oldest_path[PATH_BYTES + 300] = "";
+    DIR *open_folder = opendir(run_folder);
+    if (!open_folder) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot open the run %s (%s)", run_folder, strerror(errno));
+    for (struct dirent *entry; (entry = readdir(open_folder)) != NULL;) {
+      long long step = step_of(entry->d_name);
+      snprintf(path, sizeof path, "%s/%s", run_folder, entry->d_name);
+      size_t n = strlen(entry->d_name);
+      if (!strncmp(entry->d_name, "checkpoint-", 11) && n > 5 && !strcmp(entry->d_name + n - 5, ".part")) remove_folder(path);
+      if (step < 0 || !is_complete(path)) continue;
+      complete++;
+      if (oldest < 0 || step < oldest) oldest = step, memcpy(oldest_path, path, sizeof path);
+    }
+    closedir(open_folder);
+    if (keep <= 0 || complete <= keep) return RAFTER_OK;
+    char done[PATH_BYTES + 400];
+    snprintf(done, sizeof done, "%s/DONE", oldest_path);
+    unlink(done); /* first, so that a half-removed one is no checkpoint */
+    remove_folder(oldest_path);
+  }
+}
+
+/* ---- loading ----------------------------------------------------------------------------------------------------- */
+
+static rf_status load_moments(rf_trainer *t, const char *folder, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  const rf_params *params = &t->plan->graph->params;
+  char path[PATH_BYTES + 32], name[300];
+  rf_tensor_file *file = NULL;
+  snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);
+  RF_TRY(rf_tensor_file_open(path, &file, error));
+  for (int i = 0; i < 2 * params->count; i++) {
+    const rf_param *p = &params->at[i / 2];
+    snprintf(name, sizeof name, "%s/%s", i % 2 ? "v" : "m", p->name);
+    const rf_stored *stored = rf_tensor_file_find(file, name);
+    if (!stored || stored->count != p->count || stored->dtype != RF_F32) {
+      status = RF_FAIL(error, RAFTER_FAILED, "the checkpoint is of another model", "%s does not hold %s (expected %lld values, got %lld)", path, name, (long long)p->count,
+                       stored ? (long long)stored->count : 0);
+      goto done;
+    }
+    const rf_state_tensors *s = &t->state[i / 2];
+    RF_GO(rf_stored_read(stored, 0, p->count, rf_run_tensor(t->run, 0, i % 2 ? s->v : s->m), error));
+  }
+done:
+  rf_tensor_file_close(file);
+  return status;
+}
+
+static rf_status load_state(rf_trainer *t, const char *folder, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  char path[PATH_BYTES + 32];
+  json_t *json = NULL;
+  int64_t seed, seq;
+  rf_loader_state state = {0};
+  snprintf(path, sizeof path, "%s/state.json", folder);
+  RF_TRY(rf_json_read(path, 1 << 20, &json, error));
+  RF_GO(rf_json_int(json, "step", path, 0, INT64_MAX / 2, &t->step, error));
+  RF_GO(rf_json_int(json, "tokens", path, 0, INT64_MAX / 2, &t->tokens, error));
+  RF_GO(rf_json_int(json, "rows", path, 0, INT64_MAX / 2, &state.rows, error));
+  RF_GO(rf_json_int(json, "seed", path, INT64_MIN, INT64_MAX, &seed, error));
+  RF_GO(rf_json_int(json, "seq", path, 1, INT64_MAX / 2, &seq, error));
+  const json_t *data = json_object_get(json, "data");
+  bool same = json_array_size(data) == (size_t)t->loader.count && (uint64_t)seed == t->settings.seed && seq == t->settings.plan.build.seq;
+  for (int i = 0; same && i < t->loader.count; i++) {
+    const json_t *row = json_array_get(data, (size_t)i);
+    int64_t tokens, rows;
+    RF_GO(rf_json_int(row, "tokens", path, 0, INT64_MAX / 2, &tokens, error));
+    RF_GO(rf_json_int(row, "rows", path, 0, INT64_MAX / 2, &rows, error));
+    RF_GO(rf_json_int(row, "drawn", path, 0, INT64_MAX / 2, &state.drawn[i], error));
+    same = tokens == t->loader.source[i].tokens && rows == t->loader.source[i].train.count;
+  }
+  if (!same) {
+    status = RF_FAIL(error, RAFTER_FAILED, "resume with the data, seed and sequence length of the run, or start a new run from its weights",
+                     "the data is not what the run was trained on (%s: expected %zu sources, seed %lld, seq %lld)", path, json_array_size(data), (long long)seed, (long long)seq);
+    goto done;
+  }
+  t->loader.state = state;
+done:
+  json_decref(json);
+  return status;
+}
+
+rf_status rf_checkpoint_load(rf_trainer *t, const char *folder, rf_error *error) {
+  if (!is_complete(folder))
+    return RF_FAIL(error, RAFTER_FAILED, "resume from another checkpoint of the run", "%s is not a complete checkpoint (DONE is missing)", folder);
+  RF_TRY(load_state(t, folder, error));
+  RF_TRY(rf_load_weights(t->run, 0, t->plan, folder, error));
+  return load_moments(t, folder, error);
+}
