@@ -327,10 +327,13 @@ const char *rf_tensor_file_metadata(const rf_tensor_file *file, const char *key)
 
 rf_status rf_stored_read(const rf_stored *tensor, int64_t first, int64_t count, float *out, rf_error *error) {
   if (first < 0 || count < 0 || first > tensor->count || count > tensor->count - first)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "tensor \"%.100s\" has no elements %lld to %lld", tensor->name, (long long)first, (long long)(first + count));
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "tensor \"%.100s\" has %lld elements (wanted %lld from %lld on)", tensor->name, (long long)tensor->count,
+                   (long long)count, (long long)first);
   const unsigned char *from = tensor->data;
   switch (tensor->dtype) {
-    case RF_F32: memcpy(out, from + first * 4, (size_t)count * 4); return RAFTER_OK;
+    case RF_F32:
+      if (count) memcpy(out, from + first * 4, (size_t)count * 4);
+      return RAFTER_OK;
     case RF_BF16:
     case RF_F16:
       from += first * 2;

@@ -1,0 +1,217 @@
+/* weights.c - reads and writes a model's parameters, part by part, in blocks that keep memory small. */
+#include "model/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/names.h"
+#include "model/safetensors.h"
+
+enum { BLOCK_VALUES = 1 << 20, TURN_ROWS = 16 }; /* values of a chunk; rows that are turned together: one cache line of f32 */
+
+/* A parameter as a matrix: vectors are one row. */
+static int64_t rows_of(const rf_param *param) { return param->rank == 2 ? param->shape[0] : 1; }
+static int64_t columns_of(const rf_param *param) { return param->shape[param->rank - 1]; }
+
+/* ---- reading --------------------------------------------------------------------------------------------------- */
+
+static void shape_text(const int64_t *shape, int rank, char text[128]) {
+  int used = snprintf(text, 128, "(");
+  for (int i = 0; i < rank && used < 100; ++i) used += snprintf(text + used, 128 - (size_t)used, "%s%lld", i ? ", " : "", (long long)shape[i]);
+  snprintf(text + used, 128 - (size_t)used, ")");
+}
+
+/* The stored tensors of one parameter, of the right shape. */
+static rf_status find_parts(const rf_tensor_file *file, const rf_model *model, const rf_param *param, bool prefixed, rf_name *name,
+                            const rf_stored *part[RF_NAME_PARTS], rf_error *error) {
+  *name = rf_param_name(model, param, prefixed);
+  for (int i = 0; i < name->count; ++i) {
+    part[i] = rf_tensor_file_find(file, name->part[i]);
+    if (!part[i])
+      return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models", "%s has no tensor \"%s\" (it has %d tensors)",
+                     rf_tensor_file_path(file), name->part[i], rf_tensor_file_count(file));
+    int64_t shape[2] = {rows_of(param), name->columns[i]};
+    if (name->turned) shape[0] = name->columns[i], shape[1] = rows_of(param);
+    const int64_t *expected = param->rank == 2 ? shape : &name->columns[i];
+    if (part[i]->rank != param->rank || memcmp(part[i]->shape, expected, (size_t)param->rank * sizeof *expected) != 0) {
+      char want[128], got[128];
+      shape_text(expected, param->rank, want);
+      shape_text(part[i]->shape, part[i]->rank, got);
+      return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models", "%s: tensor \"%s\" has the wrong shape (expected %s, got %s)",
+                     rf_tensor_file_path(file), name->part[i], want, got);
+    }
+    RF_TRY(rf_stored_read(part[i], 0, 0, NULL, error)); /* a type that can be read */
+  }
+  return RAFTER_OK;
+}
+
+/* Nothing in the file that would be passed over silently: a model with more layers, another kind of head, ... */
+static rf_status check_rest(const rf_tensor_file *file, const rf_model *model, int used, bool *seen, rf_error *error) {
+  if (used == rf_tensor_file_count(file)) return RAFTER_OK;
+  for (int i = 0; i < rf_tensor_file_count(file); ++i) {
+    const rf_stored *tensor = rf_tensor_file_at(file, i);
+    if (!seen[i] && !rf_name_is_extra(model, tensor->name))
+      return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models", "%s: tensor \"%.100s\" has no place in the model",
+                     rf_tensor_file_path(file), tensor->name);
+  }
+  return RAFTER_OK;
+}
+
+/* Rows [first, first + rows) of the parameter from its parts. `strip` holds one turned run. */
+static rf_status gather(const rf_name *name, const rf_stored *const *part, const rf_param *param, int64_t first, int64_t rows, float *out, rf_error *error) {
+  int64_t columns = columns_of(param), height = rows_of(param), column = 0;
+  for (int i = 0; i < name->count; column += name->columns[i++]) {
+    if (!name->turned) {
+      for (int64_t r = 0; r < rows; ++r)
+        RF_TRY(rf_stored_read(part[i], (first + r) * name->columns[i], name->columns[i], out + r * columns + column, error));
+      continue;
+    }
+    for (int64_t c = 0; c < name->columns[i]; ++c) {
+      float strip[TURN_ROWS];
+      RF_TRY(rf_stored_read(part[i], c * height + first, rows, strip, error));
+      for (int64_t r = 0; r < rows; ++r) out[r * columns + column + c] = strip[r];
+    }
+  }
+  return RAFTER_OK;
+}
+
+static rf_status read_param(const rf_name *name, const rf_stored *const *part, int index, const rf_param *param, rf_weights_visit visit, void *context,
+                            float *block, rf_error *error) {
+  if (name->count == 1 && !name->turned) {
+    for (int64_t first = 0, count; first < param->count; first += count) {
+      count = param->count - first < BLOCK_VALUES ? param->count - first : BLOCK_VALUES;
+      RF_TRY(rf_stored_read(part[0], first, count, block, error));
+      RF_TRY(visit(context, index, first, count, block, error));
+    }
+    return RAFTER_OK;
+  }
+  int64_t columns = columns_of(param), height = rows_of(param);
+  for (int64_t first = 0, rows; first < height; first += rows) {
+    rows = height - first < TURN_ROWS ? height - first : TURN_ROWS;
+    RF_TRY(gather(name, part, param, first, rows, block, error));
+    RF_TRY(visit(context, index, first * columns, rows * columns, block, error));
+  }
+  return RAFTER_OK;
+}
+
+static int64_t block_values(const rf_params *params, int64_t per_column) {
+  int64_t most = BLOCK_VALUES;
+  for (int i = 0; i < params->count; ++i) {
+    int64_t widest = columns_of(&params->at[i]) > rows_of(&params->at[i]) ? columns_of(&params->at[i]) : rows_of(&params->at[i]);
+    if (widest * per_column > most) most = widest * per_column;
+  }
+  return most;
+}
+
+rf_status rf_weights_read(const char *path, const rf_model *model, const rf_params *params, rf_weights_visit visit, void *context, rf_error *error) {
+  rf_tensor_file *file = NULL;
+  rf_status status = RAFTER_OK;
+  float *block = NULL;
+  bool *seen = NULL;
+  RF_TRY(rf_tensor_file_open(path, &file, error));
+  block = malloc((size_t)block_values(params, TURN_ROWS) * sizeof *block);
+  seen = calloc((size_t)rf_tensor_file_count(file) + 1, sizeof *seen);
+  if (!block || !seen) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to read %s", path);
+    goto done;
+  }
+  rf_name name = rf_param_name(model, &params->at[0], true);
+  const rf_stored *part[RF_NAME_PARTS];
+  bool prefixed = rf_tensor_file_find(file, name.part[0]) != NULL;
+  int used = 0;
+  for (int i = 0; i < params->count; ++i) { /* all is checked before anybody sees a value */
+    RF_GO(find_parts(file, model, &params->at[i], prefixed, &name, part, error));
+    for (int j = 0; j < name.count; ++j, ++used) seen[part[j] - rf_tensor_file_at(file, 0)] = true;
+  }
+  RF_GO(check_rest(file, model, used, seen, error));
+  for (int i = 0; i < params->count; ++i) {
+    RF_GO(find_parts(file, model, &params->at[i], prefixed, &name, part, error));
+    RF_GO(read_param(&name, part, i, &params->at[i], visit, context, block, error));
+  }
+done:
+  free(seen);
+  free(block);
+  rf_tensor_file_close(file);
+  return status;
+}
+
+/* ---- writing --------------------------------------------------------------------------------------------------- */
+
+/* Columns [column, column + columns) of a parameter, as they are or turned, `source` being asked for runs of a row. */
+static rf_status write_part(rf_tensor_writer *writer, int index, const rf_param *param, int64_t column, int64_t columns, bool turned, rf_weights_source source,
+                            void *context, float *block, rf_error *error) {
+  int64_t all = columns_of(param), height = rows_of(param);
+  if (!turned && columns == all) {
+    for (int64_t first = 0, count; first < param->count; first += count) {
+      count = param->count - first < BLOCK_VALUES ? param->count - first : BLOCK_VALUES;
+      RF_TRY(source(context, index, first, count, block, error));
+      RF_TRY(rf_tensor_writer_put(writer, block, count, error));
+    }
+    return RAFTER_OK;
+  }
+  if (!turned) {
+    for (int64_t r = 0; r < height; ++r) {
+      RF_TRY(source(context, index, r * all + column, columns, block, error));
+      RF_TRY(rf_tensor_writer_put(writer, block, columns, error));
+    }
+    return RAFTER_OK;
+  }
+  for (int64_t c = 0, width; c < columns; c += width) {
+    width = columns - c < TURN_ROWS ? columns - c : TURN_ROWS;
+    for (int64_t r = 0; r < height; ++r) {
+      float strip[TURN_ROWS];
+      RF_TRY(source(context, index, r * all + column + c, width, strip, error));
+      for (int64_t i = 0; i < width; ++i) block[i * height + r] = strip[i];
+    }
+    RF_TRY(rf_tensor_writer_put(writer, block, width * height, error));
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype, rf_weights_source source, void *context,
+                           rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rf_tensor_writer *writer = NULL;
+  size_t path_bytes = strlen(folder) + 32;
+  char *path = malloc(path_bytes);
+  rf_stored *stored = calloc((size_t)params->count * RF_NAME_PARTS + 1, sizeof *stored);
+  rf_name *names = calloc((size_t)params->count + 1, sizeof *names);
+  float *block = malloc((size_t)block_values(params, TURN_ROWS) * sizeof *block);
+  if (!path || !stored || !names || !block) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write the weights into %s", folder);
+    goto done;
+  }
+  int count = 0;
+  for (int i = 0; i < params->count; ++i) {
+    const rf_param *param = &params->at[i];
+    names[i] = rf_param_name(model, param, true);
+    for (int j = 0; j < names[i].count; ++j) {
+      rf_stored *tensor = &stored[count++];
+      tensor->name = names[i].part[j];
+      tensor->dtype = dtype;
+      tensor->rank = param->rank;
+      if (param->rank == 2) tensor->shape[names[i].turned] = rows_of(param);
+      tensor->shape[param->rank == 2 ? !names[i].turned : 0] = names[i].columns[j];
+    }
+  }
+  snprintf(path, path_bytes, "%s/model.safetensors", folder);
+  RF_GO(rf_tensor_writer_open(path, stored, count, NULL, &writer, error));
+  for (int i = 0; i < params->count; ++i) {
+    int64_t column = 0;
+    for (int j = 0; j < names[i].count; column += names[i].columns[j++])
+      RF_GO(write_part(writer, i, &params->at[i], column, names[i].columns[j], names[i].turned, source, context, block, error));
+  }
+  status = rf_tensor_writer_commit(writer, error);
+  writer = NULL;
+  if (status != RAFTER_OK) goto done;
+  snprintf(path, path_bytes, "%s/config.json", folder);
+  status = rf_model_config_write(model, dtype, path, error);
+done:
+  rf_tensor_writer_discard(writer);
+  free(path);
+  free(stored);
+  free(names);
+  free(block);
+  return status;
+}

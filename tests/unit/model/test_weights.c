@@ -1,0 +1,274 @@
+/* Weights of other programs: read by name, turned and fused; written so that they read the same. */
+#include "base/file.h"
+#include "base/json.h"
+#include "model/safetensors.h"
+#include "model/weights.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char folder[64];
+
+static int make_folder(void **state) {
+  (void)state;
+  strcpy(folder, "/tmp/rafter-test-XXXXXX");
+  return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+  (void)state;
+  char command[128];
+  snprintf(command, sizeof command, "rm -rf '%s'", folder);
+  return system(command);
+}
+
+/* All parameters of a model in memory. */
+typedef struct store {
+  rf_model model;
+  rf_pool *pool;
+  rf_params params;
+  float **value;
+  int64_t *next; /* how far each parameter has come: chunks must follow each other */
+  int last;
+} store;
+
+static store *store_new(const rf_model *model) {
+  store *s = calloc(1, sizeof *s);
+  s->model = *model;
+  s->pool = rf_pool_new();
+  s->params = rf_model_params(model, s->pool);
+  s->value = calloc((size_t)s->params.count, sizeof *s->value);
+  s->next = calloc((size_t)s->params.count, sizeof *s->next);
+  for (int i = 0; i < s->params.count; ++i) s->value[i] = calloc((size_t)s->params.at[i].count, sizeof(float));
+  return s;
+}
+
+static void store_free(store *s) {
+  for (int i = 0; i < s->params.count; ++i) free(s->value[i]);
+  rf_pool_free(s->pool);
+  free(s->value);
+  free(s->next);
+  free(s);
+}
+
+static rf_status take(void *context, int param, int64_t first, int64_t count, const float *values, rf_error *error) {
+  (void)error;
+  store *s = context;
+  assert_true(param >= s->last && first == s->next[param] && first + count <= s->params.at[param].count);
+  s->last = param;
+  s->next[param] += count;
+  memcpy(s->value[param] + first, values, (size_t)count * sizeof *values);
+  return RAFTER_OK;
+}
+
+static rf_status give(void *context, int param, int64_t first, int64_t count, float *values, rf_error *error) {
+  (void)error;
+  const store *s = context;
+  assert_true(first >= 0 && first + count <= s->params.at[param].count);
+  memcpy(values, s->value[param] + first, (size_t)count * sizeof *values);
+  return RAFTER_OK;
+}
+
+static store *read_folder(const char *path, rf_error *error) {
+  rf_model model;
+  if (rf_model_resolve(path, &model, NULL, error) != RAFTER_OK) return NULL;
+  store *s = store_new(&model);
+  if (rf_weights_read(path, &s->model, &s->params, take, s, error) != RAFTER_OK) {
+    store_free(s);
+    return NULL;
+  }
+  for (int i = 0; i < s->params.count; ++i) assert_int_equal(s->next[i], s->params.at[i].count);
+  return s;
+}
+
+/* Our values against the file's own, cut and turned by index arithmetic that shares nothing with the reader. */
+static void compare_with_file(const store *s, const char *path) {
+  rf_tensor_file *file;
+  assert_int_equal(rf_tensor_file_open(path, &file, NULL), RAFTER_OK);
+  const rf_model *m = &s->model;
+  int64_t q = m->heads * m->head_dim, k = m->kv_heads * m->head_dim, compared = 0;
+  for (int i = 0; i < rf_tensor_file_count(file); ++i) {
+    const rf_stored *t = rf_tensor_file_at(file, i);
+    char ours[128] = "";
+    int64_t column = 0, layer = 0;
+    bool turned = false;
+    if (m->family == RF_FAMILY_GPT) {
+      static const char *const map[][2] = {{"ln_1.weight", "attn/norm/gain"}, {"ln_1.bias", "attn/norm/bias"}, {"ln_2.weight", "mlp/norm/gain"},
+                                           {"ln_2.bias", "mlp/norm/bias"}, {"attn.c_attn.weight", "attn/qkv/weight"}, {"attn.c_attn.bias", "attn/qkv/bias"},
+                                           {"attn.c_proj.weight", "attn/out/weight"}, {"attn.c_proj.bias", "attn/out/bias"}, {"mlp.c_fc.weight", "mlp/up/weight"},
+                                           {"mlp.c_fc.bias", "mlp/up/bias"}, {"mlp.c_proj.weight", "mlp/down/weight"}, {"mlp.c_proj.bias", "mlp/down/bias"}};
+      char rest[100];
+      if (sscanf(t->name, "transformer.h.%ld.%99s", &layer, rest) == 2)
+        for (size_t j = 0; j < sizeof map / sizeof map[0]; ++j)
+          if (strcmp(rest, map[j][0]) == 0) snprintf(ours, sizeof ours, "block.%d/%s", (int)layer, map[j][1]);
+      if (strcmp(t->name, "transformer.wte.weight") == 0) strcpy(ours, "embed/token/weight");
+      if (strcmp(t->name, "transformer.wpe.weight") == 0) strcpy(ours, "embed/position/weight");
+      if (strcmp(t->name, "transformer.ln_f.weight") == 0) strcpy(ours, "final/norm/gain");
+      if (strcmp(t->name, "transformer.ln_f.bias") == 0) strcpy(ours, "final/norm/bias");
+    } else {
+      const struct { const char *theirs, *mine; int64_t column; } map[] = {
+        {"input_layernorm.weight", "attn/norm/gain", 0}, {"post_attention_layernorm.weight", "mlp/norm/gain", 0},
+        {"self_attn.q_proj.weight", "attn/qkv/weight", 0}, {"self_attn.k_proj.weight", "attn/qkv/weight", q}, {"self_attn.v_proj.weight", "attn/qkv/weight", q + k},
+        {"self_attn.o_proj.weight", "attn/out/weight", 0}, {"mlp.gate_proj.weight", "mlp/gate_up/weight", 0}, {"mlp.up_proj.weight", "mlp/gate_up/weight", m->ff},
+        {"mlp.down_proj.weight", "mlp/down/weight", 0}};
+      char rest[100];
+      turned = strstr(t->name, "_proj") || strcmp(t->name, "lm_head.weight") == 0;
+      if (sscanf(t->name, "model.layers.%ld.%99s", &layer, rest) == 2)
+        for (size_t j = 0; j < sizeof map / sizeof map[0]; ++j)
+          if (strcmp(rest, map[j].theirs) == 0) snprintf(ours, sizeof ours, "block.%d/%s", (int)layer, map[j].mine), column = map[j].column;
+      if (strcmp(t->name, "model.embed_tokens.weight") == 0) strcpy(ours, "embed/token/weight");
+      if (strcmp(t->name, "model.norm.weight") == 0) strcpy(ours, "final/norm/gain");
+      if (strcmp(t->name, "lm_head.weight") == 0) strcpy(ours, "head/weight");
+    }
+    int index = rf_params_find(&s->params, ours);
+    if (index < 0) fail_msg("%s has no place", t->name);
+    const rf_param *p = &s->params.at[index];
+    int64_t width = p->shape[p->rank - 1];
+    float *theirs = malloc((size_t)t->count * sizeof *theirs);
+    assert_int_equal(rf_stored_read(t, 0, t->count, theirs, NULL), RAFTER_OK);
+    for (int64_t e = 0; e < t->count; ++e) {
+      int64_t r = t->rank == 2 ? e / t->shape[1] : 0, c = t->rank == 2 ? e % t->shape[1] : e;
+      float mine = turned ? s->value[index][c * width + column + r] : s->value[index][r * width + column + c];
+      assert_true(mine == theirs[e]);
+    }
+    compared += t->count;
+    free(theirs);
+  }
+  assert_int_equal(compared, s->params.total);
+  rf_tensor_file_close(file);
+}
+
+static void same_values(const store *a, const store *b) {
+  assert_int_equal(a->params.count, b->params.count);
+  for (int i = 0; i < a->params.count; ++i) assert_memory_equal(a->value[i], b->value[i], (size_t)a->params.at[i].count * sizeof(float));
+}
+
+static void published_weights_are_read_and_written_back(void **state) {
+  (void)state;
+  static const char *const names[] = {"gpt2", "llama"};
+  for (int n = 0; n < 2; ++n) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/goldens/%s", RF_TEST_DATA, names[n]);
+    rf_error error = {0};
+    store *s = read_folder(path, &error);
+    if (!s) fail_msg("%s", error.message);
+    assert_true((s->model.plan_only != NULL) == (n == 1)); /* the llama golden scales its rotary positions */
+    compare_with_file(s, path);
+    snprintf(path, sizeof path, "%s/goldens/%s/config-v4.json", RF_TEST_DATA, names[n]);
+    rf_model old;
+    assert_int_equal(rf_model_config_read(path, &old, NULL), RAFTER_OK); /* the older spelling says the same */
+    assert_true(old.layers == s->model.layers && old.width == s->model.width && old.heads == s->model.heads && old.kv_heads == s->model.kv_heads);
+    assert_true(old.ff == s->model.ff && old.tied == s->model.tied && old.max_seq == s->model.max_seq && old.rope_theta == s->model.rope_theta);
+    assert_true(old.norm_eps == s->model.norm_eps && (old.plan_only != NULL) == (s->model.plan_only != NULL) && old.eos_id == s->model.eos_id);
+    s->model.plan_only = NULL; /* writing forgets the scaling; the values do not depend on it */
+    assert_int_equal(rf_weights_write(folder, &s->model, &s->params, RF_F32, give, s, NULL), RAFTER_OK);
+    store *back = read_folder(folder, &error);
+    if (!back) fail_msg("%s", error.message);
+    same_values(s, back);
+    compare_with_file(back, folder);
+    assert_int_equal(back->model.max_seq, s->model.max_seq);
+    store_free(back);
+    store_free(s);
+  }
+}
+
+static store *random_store(const char *spec) {
+  rf_model model;
+  assert_int_equal(rf_model_resolve(spec, &model, NULL, NULL), RAFTER_OK);
+  store *s = store_new(&model);
+  for (int i = 0; i < s->params.count; ++i) rf_param_init(&s->params.at[i], 3, 0, s->params.at[i].count, s->value[i]);
+  return s;
+}
+
+static void every_kind_of_model_comes_back(void **state) {
+  (void)state;
+  static const char *const specs[] = {"gpt:layers=2,width=32,heads=2,vocab=70,seq=9",         "gpt:layers=2,width=32,heads=2,vocab=70,seq=9,tied=0",
+                                      "uva:layers=2,width=32,heads=2,vocab=70,seq=9",         "llama:layers=2,width=32,heads=4,kv_heads=2,ff=37,vocab=53",
+                                      "llama:layers=1,width=32,heads=2,tied=1,vocab=33,ff=8", "gpt:layers=1,width=512,vocab=9000,tied=0,seq=8"};
+  static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16};
+  for (int i = 0; i < 6; ++i)
+    for (int d = 0; d < 3; ++d) {
+      store *s = random_store(specs[i]);
+      for (int p = 0; p < s->params.count; ++p) /* values that the type holds exactly */
+        for (int64_t e = 0; e < s->params.at[p].count; ++e)
+          s->value[p][e] = dtypes[d] == RF_F32 ? s->value[p][e] : rf_bf16_to_f32(rf_f32_to_bf16((float)((e * 37 + p) % 251 - 125) / 64));
+      rf_error error = {0};
+      if (rf_weights_write(folder, &s->model, &s->params, dtypes[d], give, s, &error) != RAFTER_OK) fail_msg("%s: %s", specs[i], error.message);
+      store *back = read_folder(folder, &error);
+      if (!back) fail_msg("%s: %s", specs[i], error.message);
+      same_values(s, back);
+      store_free(back);
+      store_free(s);
+    }
+}
+
+/* Rewrites the folder's model with one change to its tensors. */
+enum { CUT_PREFIX, ADD_BUFFERS, DROP_ONE, RENAME_ONE, ADD_LAYER, TURN_ONE, INTEGERS };
+static void change_file(int change) {
+  char path[128];
+  snprintf(path, sizeof path, "%s/model.safetensors", folder);
+  rf_tensor_file *file;
+  assert_int_equal(rf_tensor_file_open(path, &file, NULL), RAFTER_OK);
+  int count = 0, all = rf_tensor_file_count(file);
+  rf_stored *list = calloc((size_t)all + 3, sizeof *list);
+  for (int i = 0; i < all; ++i) {
+    rf_stored t = *rf_tensor_file_at(file, i);
+    bool chosen = strstr(t.name, "h.0.mlp.c_fc.weight") != NULL;
+    if (change == CUT_PREFIX && strncmp(t.name, "transformer.", 12) == 0) t.name += 12;
+    if (change == DROP_ONE && chosen) continue;
+    if (change == RENAME_ONE && chosen) t.name = "transformer.h.0.mlp.c_fb.weight";
+    if (change == TURN_ONE && chosen) t.shape[0] = rf_tensor_file_at(file, i)->shape[1], t.shape[1] = rf_tensor_file_at(file, i)->shape[0];
+    if (change == INTEGERS && chosen) t.dtype = RF_I32;
+    list[count++] = t;
+  }
+  static const float zeros[64];
+  if (change == ADD_BUFFERS) {
+    list[count++] = (rf_stored){.name = "transformer.h.0.attn.bias", .dtype = RF_U8, .rank = 4, .shape = {1, 1, 4, 4}, .bytes = 16, .data = zeros};
+    list[count++] = (rf_stored){.name = "lm_head.weight", .dtype = RF_F32, .rank = 1, .shape = {2}, .bytes = 8, .data = zeros};
+  }
+  if (change == ADD_LAYER) list[count++] = (rf_stored){.name = "transformer.h.2.ln_1.bias", .dtype = RF_F32, .rank = 1, .shape = {2}, .bytes = 8, .data = zeros};
+  rf_tensor_writer *writer;
+  assert_int_equal(rf_tensor_writer_open(path, list, count, NULL, &writer, NULL), RAFTER_OK);
+  for (int i = 0; i < count; ++i) assert_int_equal(rf_tensor_writer_put_bytes(writer, list[i].data, list[i].bytes, NULL), RAFTER_OK);
+  assert_int_equal(rf_tensor_writer_commit(writer, NULL), RAFTER_OK);
+  rf_tensor_file_close(file);
+  free(list);
+}
+
+static void files_that_do_not_fit_are_refused(void **state) {
+  (void)state;
+  static const struct { int change; const char *message; } row[] = {
+    {CUT_PREFIX, NULL}, {ADD_BUFFERS, NULL}, {DROP_ONE, "h.0.mlp.c_fc.weight"}, {RENAME_ONE, "h.0.mlp.c_fc.weight"}, {ADD_LAYER, "h.2.ln_1.bias"},
+    {TURN_ONE, "expected (32, 128), got (128, 32)"}, {INTEGERS, "no plain numbers"},
+  };
+  for (size_t i = 0; i < sizeof row / sizeof row[0]; ++i) {
+    store *s = random_store("gpt:layers=2,width=32,heads=2,vocab=70,seq=9");
+    assert_int_equal(rf_weights_write(folder, &s->model, &s->params, RF_F32, give, s, NULL), RAFTER_OK);
+    change_file(row[i].change);
+    rf_error error = {0};
+    store *back = read_folder(folder, &error);
+    if (row[i].message && (back || !strstr(error.message, row[i].message))) fail_msg("change %d: '%s'", row[i].change, error.message);
+    if (!row[i].message) {
+      if (!back) fail_msg("change %d: %s", row[i].change, error.message);
+      same_values(s, back);
+      store_free(back);
+    }
+    store_free(s);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(published_weights_are_read_and_written_back),
+    cmocka_unit_test(every_kind_of_model_comes_back),
+    cmocka_unit_test(files_that_do_not_fit_are_refused),
+  };
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
