@@ -29,7 +29,11 @@ static int64_t at_least_1(int64_t x) { return x < 1 ? 1 : x; }
 static int64_t cut(int64_t total, int64_t parts, int64_t i) { return total * i / parts; } /* start of part i of equal parts */
 static size_t round_16(int64_t floats) { return (size_t)((floats + 15) & ~(int64_t)15); }
 
-static layout layout_of(const rf_gemm_isa *isa, int64_t m, int64_t n, int64_t k, int threads) {
+static int64_t bound(int64_t most, int64_t now) { return most > now ? most : now; }
+
+/* Cut for the bounds, so that smaller calls find their place in the same workspace. */
+static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
+  int64_t m = bound(g->m_bound, g->m), n = g->n, k = bound(g->k_bound, g->k);
   layout l = {.strips = ceil_div(m, isa->mr), .panels = ceil_div(n, isa->nr), .k_blocks = at_least_1(ceil_div(k, KC))};
   l.kc = ceil_div(k, l.k_blocks);
   int64_t group_strips = at_least_1(MC_BYTES / (4 * isa->mr * at_least_1(l.kc))); /* strips whose packed rows fill MC_BYTES */
@@ -46,6 +50,7 @@ static layout layout_of(const rf_gemm_isa *isa, int64_t m, int64_t n, int64_t k,
   l.a_floats = round_16(l.block_strips * isa->mr * l.kc + 16); /* packing stores whole vectors: the last one may pass the end */
   l.b_floats = round_16(l.block_panels * isa->nr * l.kc);
   l.tile_floats = l.k_blocks > 1 ? round_16(l.block_strips * l.block_panels * isa->mr * isa->nr) : 0;
+  l.strips = ceil_div(g->m, isa->mr);
   return l;
 }
 
@@ -57,9 +62,12 @@ static int64_t stream_cols(int64_t n, int threads) {
 }
 
 size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
-  if (streams(g)) return (size_t)g->m * (size_t)stream_cols(g->n, threads) * (size_t)threads * sizeof(float);
-  layout l = layout_of(isa, g->m, g->n, g->k, threads);
-  return ((size_t)l.a_buffers * l.a_floats + (size_t)l.b_buffers * l.b_floats + l.tile_floats) * sizeof(float);
+  int64_t m = bound(g->m_bound, g->m), few = m < RF_GEMM_STREAM_ROWS ? m : RF_GEMM_STREAM_ROWS;
+  size_t stream_floats = (size_t)(few * stream_cols(g->n, threads)) * (size_t)threads;
+  if (m == few && !g->column_sum) return stream_floats * sizeof(float);
+  layout l = layout_of(isa, g, threads);
+  size_t floats = (size_t)l.a_buffers * l.a_floats + (size_t)l.b_buffers * l.b_floats + l.tile_floats;
+  return (floats > stream_floats ? floats : stream_floats) * sizeof(float);
 }
 
 static void run_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace) {
@@ -211,7 +219,7 @@ void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *wo
     run_stream(isa, g, threads, workspace);
     return;
   }
-  job j = {.isa = isa, .g = g, .l = layout_of(isa, g->m, g->n, g->k, threads), .a = workspace};
+  job j = {.isa = isa, .g = g, .l = layout_of(isa, g, threads), .a = workspace};
   j.b = j.a + (size_t)j.l.a_buffers * j.l.a_floats;
   j.tiles = j.b + (size_t)j.l.b_buffers * j.l.b_floats;
   j.blocks = j.l.row_blocks * j.l.col_blocks * j.l.k_blocks;

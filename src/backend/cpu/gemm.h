@@ -22,6 +22,7 @@ enum { RF_GEMM_STREAM_ROWS = 16, RF_GEMM_MAX_GROUPS = 16 };
 
 typedef struct rf_gemm {
   int64_t m, n, k;
+  int64_t m_bound, k_bound;        /* the most that m and k may be in calls that share a workspace; 0: as they are */
   const void *a;                   /* (M,K): element (i,p) at a[i a_row + p a_step] */
   int64_t a_row, a_step;
   rf_dtype a_dtype;                /* RF_F32 or RF_BF16, also below */
@@ -64,7 +65,7 @@ typedef struct rf_gemm_isa {
 extern const rf_gemm_isa RF_GEMM_BASE, RF_GEMM_AVX2, RF_GEMM_AVX512;
 const rf_gemm_isa *rf_gemm_for(rf_isa isa);
 
-/* Bytes of workspace of a product on `threads` (reads m, n, k and whether there is a column_sum); rf_gemm_run takes exactly that,
+/* Bytes of workspace of a product on `threads` (reads the sizes, and whether there is a column_sum); rf_gemm_run takes exactly that,
  * 64-byte aligned, and allocates nothing. */
 size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads);
 void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace);

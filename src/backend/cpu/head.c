@@ -1,0 +1,205 @@
+/* head.c - the output head: logits = x w + bias in f32, cross-entropy and its gradients, over chunks of rows.
+ *
+ * The logits of a chunk stand in workspace and become their own gradient in place, so no (n,V) array exists. A chunk is cut by shape
+ * alone; it changes no bits, because a logit is one chain over D, dx one chain over V, and dw continues its chain over the rows. */
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/head.h"
+
+#include <string.h>
+
+enum { CHUNK_BYTES = 64 << 20, CHUNK_LEAST_ROWS = 64 };
+
+typedef struct dims { int64_t rows, width, vocab, chunk, chunks; } dims;
+
+static dims dims_of(const rf_graph *graph, const rf_op *op) {
+  const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
+  dims d = {.rows = x->shape[0], .width = x->shape[1], .vocab = w->shape[op->attr.transpose ? 0 : 1]};
+  int64_t most = CHUNK_BYTES / (4 * d.vocab);
+  if (most < CHUNK_LEAST_ROWS) most = CHUNK_LEAST_ROWS;
+  d.chunks = (d.rows + most - 1) / most;
+  d.chunk = d.chunks ? (d.rows + d.chunks - 1) / d.chunks : 0;
+  return d;
+}
+static bool is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
+static bool accepts(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
+  int bias = op->input[2];
+  return is_activation(graph->tensor[op->input[0]].dtype) && is_activation(graph->tensor[op->input[1]].dtype) &&
+         (bias == RF_NONE || is_activation(graph->tensor[bias].dtype));
+}
+
+/* ---- the three products, for `rows` rows of at most `most` ---------------------------------------------------------- */
+
+static rf_gemm logits_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows, int64_t most) {
+  const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
+  bool transpose = op->attr.transpose;
+  return (rf_gemm){.m = rows, .n = d->vocab, .k = d->width, .m_bound = most, .a_row = d->width, .a_step = 1, .a_dtype = x->dtype,
+                   .b_step = transpose ? 1 : d->vocab, .b_col = transpose ? d->width : 1, .b_dtype = w->dtype,
+                   .bias_dtype = op->input[2] == RF_NONE ? RF_F32 : graph->tensor[op->input[2]].dtype, .dtype = RF_F32, .ld = d->vocab};
+}
+static rf_gemm dx_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows, int64_t most) {
+  const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
+  bool transpose = op->attr.transpose;
+  return (rf_gemm){.m = rows, .n = d->width, .k = d->vocab, .m_bound = most, .a_row = d->vocab, .a_step = 1, .a_dtype = RF_F32,
+                   .b_step = transpose ? d->width : 1, .b_col = transpose ? 1 : d->vocab, .b_dtype = w->dtype, .dtype = x->dtype, .ld = d->width};
+}
+static rf_gemm dw_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows, int64_t most, int dbias_slot) {
+  static float present;
+  rf_dtype x_dtype = graph->tensor[op->input[0]].dtype;
+  if (op->attr.transpose) {
+    return (rf_gemm){.m = d->vocab, .n = d->width, .k = rows, .k_bound = most, .a_row = 1, .a_step = d->vocab, .a_dtype = RF_F32,
+                     .b_step = d->width, .b_col = 1, .b_dtype = x_dtype, .dtype = RF_F32, .ld = d->width};
+  }
+  return (rf_gemm){.m = d->width, .n = d->vocab, .k = rows, .k_bound = most, .a_row = 1, .a_step = d->width, .a_dtype = x_dtype, .b_step = d->vocab,
+                   .b_col = 1, .b_dtype = RF_F32, .dtype = RF_F32, .ld = d->vocab, .column_sum = op->output[dbias_slot] == RF_NONE ? NULL : &present};
+}
+
+/* ---- workspace: the chunk's logits, its lse, and what the largest product needs --------------------------------------- */
+
+static size_t whole_lines(int64_t floats) { return (size_t)((floats + 15) & ~(int64_t)15) * sizeof(float); }
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+static size_t workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads, int gradient_slot) {
+  dims d = dims_of(graph, op);
+  rf_gemm g = logits_product(graph, op, &d, d.chunk, d.chunk);
+  size_t product = rf_gemm_workspace(isa->gemm, &g, threads);
+  if (gradient_slot >= 0) {
+    g = dx_product(graph, op, &d, d.chunk, d.chunk);
+    product = larger(product, rf_gemm_workspace(isa->gemm, &g, threads));
+    g = dw_product(graph, op, &d, d.chunk, d.chunk, gradient_slot + 2);
+    product = larger(product, rf_gemm_workspace(isa->gemm, &g, threads));
+  }
+  return whole_lines(d.chunk * d.vocab) + whole_lines(d.chunk) + product;
+}
+
+/* ---- the walk ---------------------------------------------------------------------------------------------------------- */
+
+static const void *row_at(const void *p, rf_dtype dtype, int64_t element) { return (const char *)p + element * rf_dtype_bytes(dtype); }
+
+/* dbias += column sums of dz where dz is not packed as B. */
+static void column_sums(const float *dz, int64_t rows, int64_t vocab, float *sum, bool resume, int threads) {
+  enum { WIDTH = 64 };
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t v0 = 0; v0 < vocab; v0 += WIDTH) {
+    int64_t v1 = v0 + WIDTH < vocab ? v0 + WIDTH : vocab;
+    for (int64_t v = v0; v < v1 && !resume; v++) sum[v] = 0.0f;
+    for (int64_t r = 0; r < rows; r++) {
+      for (int64_t v = v0; v < v1; v++) sum[v] += dz[r * vocab + v];
+    }
+  }
+}
+
+/* One walk for head_loss (gradient_slot < 0), head_loss_bwd (saved lse given) and head_loss_grad. */
+static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_t *argmax, float *lse, const float *saved_lse, int gradient_slot) {
+  const rf_graph *graph = call->graph;
+  const rf_op *op = call->op;
+  dims d = dims_of(graph, op);
+  const int32_t *labels = call->in[3];
+  rf_dtype x_dtype = rf_in(call, 0)->dtype;
+  float *z = call->workspace, *chunk_lse = (float *)((char *)z + whole_lines(d.chunk * d.vocab));
+  void *product = (char *)chunk_lse + whole_lines(d.chunk);
+  float *dw = gradient_slot < 0 ? NULL : call->out[gradient_slot + 1], *dbias = gradient_slot < 0 ? NULL : call->out[gradient_slot + 2];
+  int64_t rows = rf_rows_used(call, 0);
+  for (int64_t r0 = 0; r0 < rows; r0 += d.chunk) {
+    int64_t count = rows - r0 < d.chunk ? rows - r0 : d.chunk;
+    rf_gemm g = logits_product(graph, op, &d, count, d.chunk);
+    const void *x = row_at(call->in[0], x_dtype, r0 * d.width);
+    g.a = x;
+    g.b = call->in[1];
+    g.bias = call->in[2];
+    g.u = z;
+    rf_gemm_run(isa->gemm, &g, call->threads, product);
+#pragma omp parallel for num_threads(call->threads) schedule(dynamic, 1)
+    for (int64_t i = 0; i < count; i++) {
+      float *row = z + i * d.vocab;
+      int32_t label = labels[r0 + i], best = 0;
+      if (saved_lse) chunk_lse[i] = saved_lse[r0 + i];
+      else chunk_lse[i] = isa->lse(row, d.vocab, &best);
+      if (nll) nll[r0 + i] = label < 0 ? 0.0f : chunk_lse[i] - row[label];
+      if (argmax) argmax[r0 + i] = best;
+      if (lse) lse[r0 + i] = chunk_lse[i];
+      if (gradient_slot >= 0) isa->gradient(row, d.vocab, label, chunk_lse[i], call->run->loss_scale);
+    }
+    if (gradient_slot < 0) continue;
+    if (call->out[gradient_slot]) {
+      g = dx_product(graph, op, &d, count, d.chunk);
+      g.a = z;
+      g.b = call->in[1];
+      g.u = (char *)call->out[gradient_slot] + r0 * d.width * rf_dtype_bytes(x_dtype);
+      rf_gemm_run(isa->gemm, &g, call->threads, product);
+    }
+    bool resume_bias = r0 > 0 || rf_accumulates(call, gradient_slot + 2);
+    if (dbias && (op->attr.transpose || !dw)) column_sums(z, count, d.vocab, dbias, resume_bias, call->threads);
+    if (!dw) continue;
+    g = dw_product(graph, op, &d, count, d.chunk, gradient_slot + 2);
+    g.a = op->attr.transpose ? z : x;
+    g.b = op->attr.transpose ? x : z;
+    g.u = dw;
+    g.accumulate = r0 > 0 || rf_accumulates(call, gradient_slot + 1);
+    if (g.column_sum) {
+      g.column_sum = dbias;
+      g.column_sum_accumulate = resume_bias;
+    }
+    rf_gemm_run(isa->gemm, &g, call->threads, product);
+  }
+}
+
+static size_t head_loss_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads) { return workspace(isa, graph, op, threads, -1); }
+static void head_loss_run(const rf_head_isa *isa, const rf_call *call) { walk(isa, call, call->out[0], call->out[1], call->out[2], NULL, -1); }
+
+static size_t head_loss_bwd_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads) { return workspace(isa, graph, op, threads, 0); }
+static void head_loss_bwd_run(const rf_head_isa *isa, const rf_call *call) { walk(isa, call, NULL, NULL, NULL, call->in[4], 0); }
+
+static size_t head_loss_grad_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads) { return workspace(isa, graph, op, threads, 2); }
+static void head_loss_grad_run(const rf_head_isa *isa, const rf_call *call) { walk(isa, call, call->out[0], call->out[1], NULL, NULL, 2); }
+
+/* The chosen rows of x are gathered, then it is one product; a row index of -1 gives zeros. */
+static size_t head_logits_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+  dims d = dims_of(graph, op);
+  int64_t picked = graph->tensor[op->input[3]].shape[0];
+  rf_gemm g = logits_product(graph, op, &d, picked, picked);
+  return whole_lines(picked * d.width) + rf_gemm_workspace(isa->gemm, &g, threads);
+}
+static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
+  dims d = dims_of(call->graph, call->op);
+  int64_t picked = rf_in(call, 3)->shape[0];
+  rf_dtype x_dtype = rf_in(call, 0)->dtype;
+  const int32_t *rows = call->in[3];
+  size_t row_bytes = (size_t)(d.width * rf_dtype_bytes(x_dtype));
+  char *x = call->workspace;
+  for (int64_t i = 0; i < picked; i++) {
+    if (rows[i] < 0) memset(x + (size_t)i * row_bytes, 0, row_bytes);
+    else memcpy(x + (size_t)i * row_bytes, row_at(call->in[0], x_dtype, rows[i] * d.width), row_bytes);
+  }
+  rf_gemm g = logits_product(call->graph, call->op, &d, picked, picked);
+  g.a = x;
+  g.b = call->in[1];
+  g.bias = call->in[2];
+  g.u = call->out[0];
+  rf_gemm_run(isa->gemm, &g, call->threads, (char *)call->workspace + whole_lines(picked * d.width));
+  for (int64_t i = 0; i < picked; i++) {
+    if (rows[i] < 0) memset((float *)call->out[0] + i * d.vocab, 0, (size_t)d.vocab * sizeof(float));
+  }
+}
+
+/* BIND(head_loss, avx2, RF_HEAD_AVX2) gives head_loss_run and head_loss_workspace their ISA: head_loss_avx2_run(call), ... */
+#define BIND(op, isa, head) \
+  static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { return op##_workspace(&head, graph, node, threads); } \
+  static void op##_##isa##_run(const rf_call *call) { op##_run(&head, call); }
+#define BIND_ALL(isa, head) BIND(head_loss, isa, head) BIND(head_loss_bwd, isa, head) BIND(head_loss_grad, isa, head) BIND(head_logits, isa, head)
+#define ROW(op, isa, level) {#op, "head_rows_" #isa, level, accepts, op##_##isa##_workspace, op##_##isa##_run},
+#define ROWS(isa, level) ROW(head_loss, isa, level) ROW(head_loss_bwd, isa, level) ROW(head_loss_grad, isa, level) ROW(head_logits, isa, level)
+
+#if defined(__x86_64__)
+BIND_ALL(avx512, RF_HEAD_AVX512)
+BIND_ALL(avx2, RF_HEAD_AVX2)
+#endif
+BIND_ALL(base, RF_HEAD_BASE)
+
+const rf_kernel RF_CPU_HEAD[] = {
+#if defined(__x86_64__)
+    ROWS(avx512, RF_ISA_AVX512)
+    ROWS(avx2, RF_ISA_AVX2)
+#endif
+    ROWS(base, RF_ISA_BASE)
+    {NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
+};

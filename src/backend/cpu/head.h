@@ -1,0 +1,17 @@
+/* head.h - what the head does to a row of f32 logits between its products; compiled for each ISA from head_rows.h. */
+#ifndef RF_HEAD_H
+#define RF_HEAD_H
+
+#include "backend/cpu/gemm.h"
+
+typedef struct rf_head_isa {
+  const rf_gemm_isa *gemm;
+  /* log(sum exp z): 16 lane sums of exp(z - max), lane = index mod 16, folded by halves. *best: the smallest index of the largest. */
+  float (*lse)(const float *z, int64_t vocab, int32_t *best);
+  /* z becomes (exp(z - lse) - [v == label]) scale; all zeros when label < 0. */
+  void (*gradient)(float *z, int64_t vocab, int32_t label, float lse, float scale);
+} rf_head_isa;
+
+extern const rf_head_isa RF_HEAD_BASE, RF_HEAD_AVX2, RF_HEAD_AVX512;
+
+#endif

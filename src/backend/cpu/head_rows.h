@@ -1,0 +1,56 @@
+/* head_rows.h - one row of logits: its log-sum-exp, its largest entry, its gradient. Written over simd.h, included by head_*.c. */
+#include "backend/cpu/head.h"
+#include "backend/cpu/simd.h"
+
+static float row_max(const float *z, int64_t vocab) {
+  rf_v16 m = rf_v16_set1(-INFINITY);
+  int64_t v = 0;
+  for (; v + RF_LANES <= vocab; v += RF_LANES) m = rf_v16_max(rf_v16_load(z + v), m);
+  if (v < vocab) {
+    int left = (int)(vocab - v);
+    m = rf_v16_max(rf_v16_select(rf_m16_first(left), rf_v16_load_n(z + v, left), m), m);
+  }
+  return rf_v16_fold_max(m);
+}
+static int32_t first_equal(const float *z, int64_t vocab, float x) {
+  int64_t v = 0;
+  for (rf_v16 all = rf_v16_set1(x); v + RF_LANES <= vocab; v += RF_LANES) {
+    uint32_t bits = rf_m16_bits(rf_v16_eq(rf_v16_load(z + v), all));
+    if (bits) return (int32_t)v + __builtin_ctz(bits);
+  }
+  for (; v < vocab; v++) {
+    if (z[v] == x) return (int32_t)v;
+  }
+  return 0; /* all NaN */
+}
+static float row_lse(const float *z, int64_t vocab, int32_t *best) {
+  float m = row_max(z, vocab);
+  rf_v16 s = rf_v16_zero(), all = rf_v16_set1(m);
+  *best = first_equal(z, vocab, m);
+  int64_t v = 0;
+  for (; v + RF_LANES <= vocab; v += RF_LANES) s = rf_v16_add(s, rf_v16_exp(rf_v16_sub(rf_v16_load(z + v), all)));
+  if (v < vocab) {
+    int left = (int)(vocab - v);
+    rf_v16 e = rf_v16_exp(rf_v16_sub(rf_v16_load_n(z + v, left), all));
+    s = rf_v16_add(s, rf_v16_select(rf_m16_first(left), e, rf_v16_zero()));
+  }
+  float lane[RF_LANES];
+  rf_v16_store(lane, rf_v16_log(rf_v16_set1(rf_v16_fold_sum(s))));
+  return m + lane[0];
+}
+static void row_gradient(float *z, int64_t vocab, int32_t label, float lse, float scale) {
+  if (label < 0) {
+    memset(z, 0, (size_t)vocab * sizeof *z);
+    return;
+  }
+  rf_v16 all = rf_v16_set1(lse), by = rf_v16_set1(scale);
+  float x[RF_LANES] = {0}, at_label = z[label];
+  int64_t v = 0;
+  for (; v + RF_LANES <= vocab; v += RF_LANES) rf_v16_store(z + v, rf_v16_mul(rf_v16_exp(rf_v16_sub(rf_v16_load(z + v), all)), by));
+  if (v < vocab) {
+    int left = (int)(vocab - v);
+    rf_v16_store_n(z + v, rf_v16_mul(rf_v16_exp(rf_v16_sub(rf_v16_load_n(z + v, left), all)), by), left);
+  }
+  rf_v16_store(x, rf_v16_mul(rf_v16_sub(rf_v16_exp(rf_v16_sub(rf_v16_set1(at_label), all)), rf_v16_set1(1.0f)), by));
+  z[label] = x[0];
+}
