@@ -415,7 +415,7 @@ RF_INLINE rf_v16 rf_v16_tanh(rf_v16 x) {
   p = rf_v16_fma(rf_v16_mul(p, x2), x, x);
   rf_v16 e = rf_v16_exp(rf_v16_mul(a, RF_C(-2.0f)));
   rf_v16 q = rf_v16_div(rf_v16_sub(RF_C(1.0f), e), rf_v16_add(RF_C(1.0f), e));
-  return rf_v16_select(rf_v16_lt(a, RF_C(0.55f)), p, rf_v16_copysign(q, x));
+  return rf_v16_copysign(rf_v16_select(rf_v16_lt(a, RF_C(0.55f)), p, q), x); /* also of p: tanh -0 is -0 */
 }
 
 /* s = 1 / (1 + e^-x) and its mirror 1 - s, both without cancellation: the exponential is taken of -|x|. */
