@@ -155,11 +155,22 @@ static rf_status parse_sweep(int command, const rf_option *row, const char *text
   return RAFTER_OK;
 }
 
+/* What is not UTF-8 could not stand in run.json, and the run could not be repeated. */
+static rf_status check_utf8(const char *what, const char *text, rf_error *error) {
+  json_t *json = json_string(text);
+  if (!json) return RF_FAIL(error, RAFTER_INVALID, "rename the file, or give the text as UTF-8", "%s is not UTF-8 text", what);
+  json_decref(json);
+  return RAFTER_OK;
+}
+
 /* Fills `v`, which is empty. The error of a piece gets the option's name. */
 static rf_status parse_value(int command, const rf_option *row, const char *text, value *v, rf_error *error) {
   rf_error inner = {0};
   rf_status status = RAFTER_OK;
   bool flag = false, bounded = true;
+  char what[80];
+  snprintf(what, sizeof what, "--%s", row->name);
+  RF_TRY(check_utf8(what, text, error));
   switch (row->type) {
     case RF_OPTION_FLAG:
       if (!rf_text_bool(text, &flag))
@@ -347,7 +358,7 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
       else if (dashes) status = take_option(o, argc, argv, &i, pass == 0, seen, error);
       else if (argv[i][0] == '-' && isalpha((unsigned char)argv[i][1]) && !options_ended)
         status = RF_FAIL(error, RAFTER_INVALID, "options have two dashes and whole words", "unknown option '%.60s'", argv[i]);
-      else if (pass == 1) add_argument(o, argv[i], RF_OPTION_GIVEN);
+      else if (pass == 1 && (status = check_utf8("an argument", argv[i], error)) == RAFTER_OK) add_argument(o, argv[i], RF_OPTION_GIVEN);
     }
   }
   free(seen);
@@ -362,6 +373,7 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
 
 rf_status rf_options_set(rf_options *o, const char *name, const char *text, rf_error *error) {
   if (strcmp(name, "MODEL") == 0) {
+    RF_TRY(check_utf8("the model", text, error));
     o->argument_source = RF_OPTION_UNSET;
     add_argument(o, text, RF_OPTION_GIVEN);
     return RAFTER_OK;
@@ -496,7 +508,7 @@ json_t *rf_options_json(const rf_options *o) {
         break;
       default: item = json_string(v->text[0]);
     }
-    json_object_set_new(json, RF_OPTION_ROWS[i].name, item); /* a text that is no UTF-8 gives NULL and is left out */
+    json_object_set_new(json, RF_OPTION_ROWS[i].name, item);
   }
   return json;
 }

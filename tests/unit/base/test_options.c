@@ -138,6 +138,7 @@ static void mistakes_are_named(void **state) {
     {"plan", "uva --sweep batch=1,,2", "empty"},             {"generate", "gpt2 --tokens 1,x", "not a list"},
     {"generate", "gpt2 --tokens 5..1", "not a list"},        {"generate", "gpt2 --tokens 1..10000:1", "too many"},
     {"trian", "uva", "did you mean 'train'?"},               {"xyzzy", "", "unknown command"},
+    {"train", "uv\xff", "not UTF-8"},                        {"train", "uva --out d\xe9p\xf4t", "--out is not UTF-8"},
   };
   for (size_t i = 0; i < sizeof row / sizeof row[0]; ++i) {
     rf_options *o;
