@@ -1,6 +1,8 @@
 /* attention.c - the attention rows of the CPU kernel table, their shapes and their memory. */
 #include "backend/cpu/attention.h"
 
+#include <math.h>
+
 /* Input 0 is qkv in all three ops. A segment is at most a row of the batch (graph->seq tokens), a context at most the cache's rows. */
 rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
@@ -32,23 +34,34 @@ double rf_attention_total(const rf_attention *a, const int32_t *segment, int64_t
   return total;
 }
 
-/* A unit of more than a quarter of a thread's share would leave the others waiting at the end. */
+/* `units` of this size would fill the threads in whole rounds; where the last round leaves more than a fifth of all time unused, threads share
+ * the unit instead. A little more than whole rounds is taken for small units that fill gaps. */
 bool rf_attention_split(const rf_attention *a, int64_t length, double total, int threads) {
-  return threads > 1 && length > RF_ATTENTION_TILE && unit_work(a, length) * 4 * threads > total;
+  if (threads < 2 || length <= RF_ATTENTION_TILE) return false;
+  double units = total / unit_work(a, length), rounds = units / threads, whole = ceil(rounds - 0.15);
+  return rounds < 0.8 * (whole < 1 ? 1 : whole);
 }
 
 static size_t walk_floats(const rf_attention *a, int64_t keys) {
   size_t query = (size_t)(RF_ATTENTION_STRIP_ROWS * (int64_t)(a->dim + a->width)), values = (size_t)rf_round_up(a->dim, RF_ATTENTION_PANEL);
-  return RF_ATTENTION_STRIPS * sizeof(rf_attention_strip) / sizeof(float) + RF_ATTENTION_MAX_HEIGHT * (RF_ATTENTION_BLOCK + 16) + (size_t)rf_round_up((int64_t)query, 16) +
-         (size_t)keys * ((size_t)a->dim + values);
+  size_t strips = RF_ATTENTION_STRIPS * sizeof(rf_attention_strip) / sizeof(float), scores = RF_ATTENTION_MAX_HEIGHT * (RF_ATTENTION_BLOCK + 16);
+  return strips + scores + (size_t)rf_round_up((int64_t)query, 16) + (size_t)keys * ((size_t)a->dim + values);
 }
 size_t rf_attention_forward_floats(const rf_attention *a) {
   return (size_t)rf_round_up((int64_t)walk_floats(a, rf_round_up(a->longest, RF_ATTENTION_PANEL)), 16);
 }
 size_t rf_attention_cached_floats(const rf_attention *a) { return (size_t)rf_round_up((int64_t)walk_floats(a, RF_ATTENTION_BLOCK), 16); }
+static size_t query_floats(const rf_attention *a) {
+  return (size_t)(RF_ATTENTION_TILE * (2 * a->dim + 2 * rf_round_up(a->dim, RF_ATTENTION_PANEL) + a->width + 2));
+}
 size_t rf_attention_backward_floats(const rf_attention *a) {
-  int64_t keys = rf_round_up(a->longest, RF_ATTENTION_TILE), tile = RF_ATTENTION_TILE, wide = rf_round_up(a->dim, RF_ATTENTION_PANEL);
-  return (size_t)rf_round_up(keys * (2 * a->dim + wide + 2 * a->width) + tile * (2 * a->dim + 2 * wide + a->width + 2) + 2 * tile * (tile + 16), 16);
+  int64_t keys = rf_round_up(a->longest, RF_ATTENTION_TILE), wide = rf_round_up(a->dim, RF_ATTENTION_PANEL);
+  int64_t tiles = 2 * RF_ATTENTION_TILE * (RF_ATTENTION_TILE + 16);
+  return (size_t)rf_round_up(keys * (2 * a->dim + wide + 2 * a->width) + (int64_t)query_floats(a) + tiles, 16);
+}
+size_t rf_attention_team_floats(const rf_attention *a) {
+  int64_t row = rf_round_up(a->longest, RF_ATTENTION_TILE) * (RF_ATTENTION_TILE + 16); /* a block of queries by all keys */
+  return RF_ATTENTION_TEAM * (query_floats(a) + (size_t)row);
 }
 
 static bool accepts(const rf_graph *graph, const rf_op *op) {
@@ -72,8 +85,7 @@ static size_t cached_bytes(const rf_graph *graph, const rf_op *op, int threads) 
 }
 static size_t backward_bytes(const rf_graph *graph, const rf_op *op, int threads) {
   rf_attention a = rf_attention_of(graph, op);
-  size_t together = threads > 1 ? (size_t)(rf_round_up(a.longest, RF_ATTENTION_TILE) * (RF_ATTENTION_TILE + 16)) : 0; /* one block of queries by all keys */
-  return sizeof(float) * ((size_t)threads * rf_attention_backward_floats(&a) + together);
+  return sizeof(float) * ((size_t)threads * rf_attention_backward_floats(&a) + (threads > 1 ? rf_attention_team_floats(&a) : 0));
 }
 
 const rf_kernel RF_CPU_ATTENTION[] = {

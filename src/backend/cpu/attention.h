@@ -30,6 +30,7 @@ enum {
   RF_ATTENTION_PANEL = 32,  /* keys or columns of a packed panel */
   RF_ATTENTION_QUERIES = 192, /* query rows that share one walk over the keys, so that a block of keys is read from L2 */
   RF_ATTENTION_TILE = 96,   /* backward: queries and keys of a block of probabilities; a multiple of every tile height and of the panel */
+  RF_ATTENTION_TEAM = 4,    /* backward: such blocks of queries between two barriers where threads share a unit */
   RF_ATTENTION_MAX_HEIGHT = 12, /* tallest strip of any ISA */
   RF_ATTENTION_STRIPS = 97, /* most strips of one walk: every head may leave one strip unfilled (2 x 192 / 4, 4 the lowest strip) */
   RF_ATTENTION_STRIP_ROWS = 400 /* rows in that many strips, on any ISA: 33 strips of 12, 65 of 6, 97 of 4 */
@@ -67,6 +68,7 @@ bool rf_attention_split(const rf_attention *a, int64_t length, double total, int
 size_t rf_attention_forward_floats(const rf_attention *a);
 size_t rf_attention_cached_floats(const rf_attention *a);
 size_t rf_attention_backward_floats(const rf_attention *a);
+size_t rf_attention_team_floats(const rf_attention *a); /* and of the memory all share, after the threads' own */
 
 void rf_attention_avx512(const rf_call *call);
 void rf_attention_avx2(const rf_call *call);

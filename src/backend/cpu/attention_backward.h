@@ -183,7 +183,8 @@ static void write_queries(const rf_attention *a, const query_side *q, int64_t st
 }
 
 /* One unit on one thread. */
-static void unit_alone(const rf_attention *a, const rf_call *call, int64_t origin, int64_t length, int kv_head, key_side *k, query_side *q, tiles *tile) {
+static void unit_alone(const rf_attention *a, const rf_call *call, int64_t origin, int64_t length, int kv_head, key_side *k, query_side *q,
+                       tiles *tile) {
   k->padded = rf_round_up(length, TILE);
   pack_keys(a, k, call->in[0], origin, 0, length, kv_head);
   for (int head = kv_head * a->group; head < (kv_head + 1) * a->group; head++) {
@@ -203,31 +204,45 @@ static void unit_alone(const rf_attention *a, const rf_call *call, int64_t origi
   write_keys(a, k, call->out[0], origin, 0, length, kv_head);
 }
 
-/* One unit on all threads of the team: each block of queries in three steps, the blocks of keys shared out in the first two, the strips of
- * queries in the last. The barriers between them keep every chain in its order. `shared_t`: (blocks of keys, TILE, LDT). */
-static void unit_together(const rf_attention *a, const rf_call *call, int64_t origin, int64_t length, int kv_head, key_side *k, query_side *q,
-                          float *p, float *shared_t) {
+/* One unit on all threads: RF_ATTENTION_TEAM blocks of queries at a time (of one head or of several), in three steps that share out strips of
+ * queries, blocks of keys, and strips of queries again. A block of keys takes its blocks of queries in order, and the barriers between the
+ * steps keep the rest of every chain in its order. `shared_t`: (team, blocks of keys, TILE, LDT). */
+static void unit_together(const rf_attention *a, const rf_call *call, int64_t origin, int64_t length, int kv_head, key_side *k,
+                          query_side q[RF_ATTENTION_TEAM], float *p, float *shared_t) {
   k->padded = rf_round_up(length, TILE);
-  int64_t blocks = k->padded / TILE;
+  int64_t blocks = k->padded / TILE, all = blocks * a->group, step = k->padded * LDT;
+  enum { STRIPS = TILE / MR };
 #pragma omp for schedule(static)
   for (int64_t i = 0; i < blocks; i++) pack_keys(a, k, call->in[0], origin, i * TILE, rf_min64(length, (i + 1) * TILE), kv_head);
-  for (int head = kv_head * a->group; head < (kv_head + 1) * a->group; head++) {
-    for (q->first = 0; q->first < length; q->first += TILE) {
-      q->count = rf_min64(TILE, length - q->first);
-      int64_t strips = (q->count + MR - 1) / MR, low = strip_first_key(a, q, 0) / TILE, high = q->first / TILE + 1;
+  for (int64_t begin = 0; begin < all; begin += RF_ATTENTION_TEAM) {
+    int64_t taken = rf_min64(RF_ATTENTION_TEAM, all - begin);
+    int head[RF_ATTENTION_TEAM];
+    for (int64_t i = 0; i < taken; i++) { /* every thread keeps these for itself */
+      head[i] = kv_head * a->group + (int)((begin + i) / blocks);
+      q[i].first = (begin + i) % blocks * TILE;
+      q[i].count = rf_min64(TILE, length - q[i].first);
+    }
 #pragma omp for schedule(static)
-      for (int64_t i = 0; i < strips; i++) pack_query_strip(a, q, call, origin, head, (int)i);
+    for (int64_t i = 0; i < taken * STRIPS; i++) {
+      query_side *block = &q[i / STRIPS];
+      if (i % STRIPS * MR < block->count) pack_query_strip(a, block, call, origin, head[i / STRIPS], (int)(i % STRIPS));
+    }
 #pragma omp for schedule(dynamic)
-      for (int64_t b = low; b < high; b++) {
-        tiles tile = {.p = p, .t = shared_t + b * TILE * LDT};
-        for (int64_t i = 0; i < strips; i++) (void)strip_probabilities(a, q, k, i, b * TILE, &tile);
-        block_dkdv(a, q, k, b * TILE, &tile);
+    for (int64_t b = 0; b < blocks; b++) {
+      for (int64_t i = 0; i < taken; i++) {
+        tiles tile = {.p = p, .t = shared_t + i * step + b * TILE * LDT};
+        bool any = false;
+        for (int64_t r = 0; r * MR < q[i].count; r++) any |= strip_probabilities(a, &q[i], k, r, b * TILE, &tile);
+        if (any) block_dkdv(a, &q[i], k, b * TILE, &tile);
       }
+    }
 #pragma omp for schedule(dynamic)
-      for (int64_t i = 0; i < strips; i++) {
-        for (int64_t b = low; b < high; b++) strip_dq(a, q, k, i, b * TILE, shared_t + b * TILE * LDT);
-        write_queries(a, q, i, call->out[0], origin, head);
-      }
+    for (int64_t i = 0; i < taken * STRIPS; i++) {
+      const query_side *block = &q[i / STRIPS];
+      int64_t strip = i % STRIPS;
+      if (strip * MR >= block->count) continue;
+      for (int64_t b = 0; b < blocks; b++) strip_dq(a, block, k, strip, b * TILE, shared_t + i / STRIPS * step + b * TILE * LDT);
+      write_queries(a, block, strip, call->out[0], origin, head[i / STRIPS]);
     }
   }
 #pragma omp for schedule(static)
@@ -239,19 +254,21 @@ static void attention_bwd_run(const rf_call *call) {
   const int32_t *segment = call->in[4];
   int64_t segments = rf_attention_segments(segment, a.rows), floats = (int64_t)rf_attention_backward_floats(&a);
   double total = rf_attention_total(&a, segment, segments);
-  float *memory = call->workspace, *shared_t = memory + floats * call->threads;
+  float *memory = call->workspace;
 #pragma omp parallel num_threads(call->threads)
   {
     key_side own_keys, team_keys;
-    query_side own_queries, team_queries;
+    query_side own_queries, team_queries[RF_ATTENTION_TEAM];
     tiles own;
     own.p = query_side_at(&a, key_side_at(&a, memory + floats * omp_get_thread_num(), &own_keys), &own_queries);
     own.t = own.p + TILE * LDT;
-    query_side_at(&a, key_side_at(&a, memory, &team_keys), &team_queries);
+    key_side_at(&a, memory, &team_keys);
+    float *shared = memory + floats * call->threads;
+    for (int i = 0; i < RF_ATTENTION_TEAM; i++) shared = query_side_at(&a, shared, &team_queries[i]);
     for (int64_t unit = 0; unit < segments * a.kv_heads; unit++) {
       int64_t origin = segment[unit / a.kv_heads], length = segment[unit / a.kv_heads + 1] - origin;
       if (!rf_attention_split(&a, length, total, omp_get_num_threads())) continue;
-      unit_together(&a, call, origin, length, (int)(unit % a.kv_heads), &team_keys, &team_queries, own.p, shared_t);
+      unit_together(&a, call, origin, length, (int)(unit % a.kv_heads), &team_keys, team_queries, own.p, shared);
     }
 #pragma omp for schedule(dynamic)
     for (int64_t unit = 0; unit < segments * a.kv_heads; unit++) {

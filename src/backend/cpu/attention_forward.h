@@ -83,8 +83,8 @@ static void walk_pack_queries(walk *w, const rf_attention *a, const void *qkv) {
 }
 
 /* One strip against keys [first, last) of the block at `block`: products, softmax, context. */
-static void strip_block(const rf_attention *a, strip *t, float *s, int64_t block, int64_t first, int64_t last, const float *columns, const void *values,
-                        rf_dtype dtype, int64_t ldv, int64_t value_step) {
+static void strip_block(const rf_attention *a, strip *t, float *s, int64_t block, int64_t first, int64_t last, const float *columns,
+                        const void *values, rf_dtype dtype, int64_t ldv, int64_t value_step) {
   int64_t v0 = (first - block) / RF_LANES, v1 = (last - block + RF_LANES - 1) / RF_LANES;
   products(t->height, t->q, columns, a->dim, v0 * RF_LANES, v1 * RF_LANES, s, LDS);
   float c = a->round ? LOG2_E : a->scale * LOG2_E, maximum[RF_LANES], less[RF_LANES], sum[RF_LANES] = {0}, factor[RF_LANES];
@@ -172,7 +172,8 @@ static void walk_write(walk *w, const rf_attention *a, void *ctx, float *lse) {
 }
 
 /* Queries [first, last) of one segment (rows of the batch) and one head, its keys packed in w. */
-static void attend_queries(walk *w, const rf_attention *a, const rf_call *call, int64_t origin, int64_t first, int64_t last, int head, int64_t value_step) {
+static void attend_queries(walk *w, const rf_attention *a, const rf_call *call, int64_t origin, int64_t first, int64_t last, int head,
+                           int64_t value_step) {
   w->strips = 0;
   walk_add(w, a, first, last - first, origin, head);
   walk_pack_queries(w, a, call->in[0]);
@@ -181,7 +182,8 @@ static void attend_queries(walk *w, const rf_attention *a, const rf_call *call, 
 }
 
 /* Packs keys [first, last) of a segment that starts at row `origin`, both multiples of 32 except the end. */
-static void pack_segment(walk *w, const rf_attention *a, const void *qkv, int64_t origin, int64_t first, int64_t last, int kv_head, int64_t value_step) {
+static void pack_segment(walk *w, const rf_attention *a, const void *qkv, int64_t origin, int64_t first, int64_t last, int kv_head,
+                         int64_t value_step) {
   int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim;
   pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, last - first, a->dim, w->columns + first * a->dim);
   at += (int64_t)a->kv_heads * a->dim;
@@ -298,8 +300,9 @@ static void attention_kv_run(const rf_call *call) {
       w.strips = 0;
       for (int g = g0; g < g1; g++) walk_add(&w, &a, first, last - first, first - positions[first], kv_head * a.group + g);
       walk_pack_queries(&w, &a, call->in[0]);
-      keys from = {.k = rf_at(cache, cache_dtype, cache_at(&a, slot, 0, 0, kv_head)), .v = rf_at(cache, cache_dtype, cache_at(&a, slot, 1, 0, kv_head)),
-                   .dtype = cache_dtype, .ld = width};
+      keys from = {.dtype = cache_dtype, .ld = width};
+      from.k = rf_at(cache, cache_dtype, cache_at(&a, slot, 0, 0, kv_head));
+      from.v = rf_at(cache, cache_dtype, cache_at(&a, slot, 1, 0, kv_head));
       walk_keys(&w, &a, &from);
       walk_write(&w, &a, call->out[0], NULL);
     }

@@ -262,12 +262,13 @@ static void test_values(void **state) {
     for (rf_isa isa = RF_ISA_BASE; isa <= strongest(); isa++) {
       const problem *p = &s.p;
       compare_bound bound = bound_of(p, p->dtype, longest_of(p));
-      forward(&s, isa, 2);
+      forward(&s, isa, 1);
       expect_close("ctx", p, isa, s.ctx, p->dtype, want.ctx, s.n * p->heads * p->dim, bound);
       expect_close("lse", p, isa, s.lse, RF_F32, want.lse, s.n * p->heads, bound_of(p, RF_F32, longest_of(p)));
-      backward(&s, isa, 2);
+      backward(&s, isa, 1);
       for (int part = 0; part < 3; part++) { /* q, k and v apart: their scales differ */
-        int64_t first = part == 0 ? 0 : (int64_t)(p->heads + (part - 1) * p->kv_heads) * p->dim, width = (int64_t)(part == 0 ? p->heads : p->kv_heads) * p->dim;
+        int64_t first = part == 0 ? 0 : (int64_t)(p->heads + (part - 1) * p->kv_heads) * p->dim;
+        int64_t width = (int64_t)(part == 0 ? p->heads : p->kv_heads) * p->dim;
         double *some = malloc(sizeof(double) * (size_t)(s.n * width));
         void *got = fresh(s.n * width, p->dtype);
         for (int64_t r = 0; r < s.n; r++) {
@@ -279,7 +280,8 @@ static void test_values(void **state) {
         compare_bound loose = bound;
         loose.norm *= 4; /* D is taken from the rounded ctx, and p (e - D) cancels */
         loose.max *= 4;
-        if (longest_of(p) > 1 && p->window != 1) expect_close(part == 0 ? "dq" : part == 1 ? "dk" : "dv", p, isa, got, p->dtype, some, s.n * width, loose);
+        bool zero = p->window == 1 && part < 2; /* a softmax over one key is constant: q and k get nothing but rounding */
+        if (!zero) expect_close(part == 0 ? "dq" : part == 1 ? "dk" : "dv", p, isa, got, p->dtype, some, s.n * width, loose);
         free(some);
         free(got);
       }
@@ -321,16 +323,16 @@ static void test_bits_do_not_depend_on_isa_or_threads(void **state) {
     set_up(&b, PROBLEMS[i]);
     forward(&a, RF_ISA_BASE, 1);
     backward(&a, RF_ISA_BASE, 1);
-    for (rf_isa isa = RF_ISA_BASE; isa <= strongest(); isa++) {
-      for (int threads = isa == RF_ISA_BASE ? 3 : 1; threads <= (isa == RF_ISA_BASE ? 3 : 5); threads++) {
-        memset(b.ctx, 0xff, (size_t)(b.n * b.p.heads * b.p.dim) * size_of(b.p.dtype));
-        memset(b.dqkv, 0xff, (size_t)(b.n * b.ld) * size_of(b.p.dtype));
-        forward(&b, isa, threads);
-        backward(&b, isa, threads);
-        expect_same("ctx", a.ctx, b.ctx, (size_t)(a.n * a.p.heads * a.p.dim) * size_of(a.p.dtype));
-        expect_same("lse", a.lse, b.lse, (size_t)(a.n * a.p.heads) * 4);
-        expect_same("dqkv", a.dqkv, b.dqkv, (size_t)(a.n * a.ld) * size_of(a.p.dtype));
-      }
+    static const struct { rf_isa isa; int threads; } ways[] = {
+        {RF_ISA_BASE, 3}, {RF_ISA_AVX2, 1}, {RF_ISA_AVX2, 2}, {RF_ISA_AVX512, 1}, {RF_ISA_AVX512, 5}};
+    for (int way = 0; way < 5 && ways[way].isa <= strongest(); way++) {
+      memset(b.ctx, 0xff, (size_t)(b.n * b.p.heads * b.p.dim) * size_of(b.p.dtype));
+      memset(b.dqkv, 0xff, (size_t)(b.n * b.ld) * size_of(b.p.dtype));
+      forward(&b, ways[way].isa, ways[way].threads);
+      backward(&b, ways[way].isa, ways[way].threads);
+      expect_same("ctx", a.ctx, b.ctx, (size_t)(a.n * a.p.heads * a.p.dim) * size_of(a.p.dtype));
+      expect_same("lse", a.lse, b.lse, (size_t)(a.n * a.p.heads) * 4);
+      expect_same("dqkv", a.dqkv, b.dqkv, (size_t)(a.n * a.ld) * size_of(a.p.dtype));
     }
     tear_down(&a);
     tear_down(&b);
@@ -425,7 +427,7 @@ static void test_cache_gives_the_bits_of_the_batch(void **state) {
         int64_t follow = at == 0 ? 0 : at - 1; /* slot 0 goes one row behind, alone: the same tokens again */
         token[rows] = 0, slot[rows++] = -1;
         if (turn > 0 && chunk[(turn - 1) % 15] == 1) token[rows] = (int32_t)follow, slot[rows++] = 0;
-        walk_cache(&s, &c, rows, token, slot, isa, (int)(1 + turn % 4), ctx);
+        walk_cache(&s, &c, rows, token, slot, isa, turn % 4 == 3 ? 4 : 1, ctx);
         for (int64_t r = 0; r < rows; r++) {
           char zeros[8192] = {0};
           if (slot[r] < 0) expect_same("skipped row", (char *)ctx + (size_t)r * out, zeros, out);
@@ -443,7 +445,8 @@ static void test_cache_gives_the_bits_of_the_batch(void **state) {
 /* One row at a time from the first to the last: decode, the 1-row tile, at every position of two blocks. */
 static void test_decode_gives_the_bits_of_the_batch(void **state) {
   (void)state;
-  static const problem problems[] = {{RF_F32, RF_F32, 2, 2, 64, 0, {270}}, {RF_BF16, RF_F32, 8, 1, 32, 0, {270}}, {RF_BF16, RF_BF16, 4, 2, 24, 50, {270}}};
+  static const problem problems[] = {
+      {RF_F32, RF_F32, 2, 2, 64, 0, {270}}, {RF_BF16, RF_F32, 8, 1, 32, 0, {270}}, {RF_BF16, RF_BF16, 4, 2, 24, 50, {270}}};
   for (int i = 0; i < 3; i++) {
     setup s;
     set_up(&s, problems[i]);
@@ -453,7 +456,7 @@ static void test_decode_gives_the_bits_of_the_batch(void **state) {
     size_t out = (size_t)(s.p.heads * s.p.dim) * size_of(s.p.dtype);
     void *ctx = fresh(64 * s.p.heads * s.p.dim, s.p.dtype);
     for (int32_t t = 0; t < s.n; t++) {
-      walk_cache(&s, &c, 2, (int32_t[]){t, t}, (int32_t[]){1, 0}, strongest(), 1 + t % 3, ctx);
+      walk_cache(&s, &c, 2, (int32_t[]){t, t}, (int32_t[]){1, 0}, strongest(), t % 8 == 7 ? 3 : 1, ctx);
       expect_same("slot 1", ctx, (char *)s.ctx + (size_t)t * out, out);
       expect_same("slot 0", (char *)ctx + out, (char *)s.ctx + (size_t)t * out, out);
     }
