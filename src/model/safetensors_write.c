@@ -11,7 +11,7 @@
 enum { BLOCK = 16384 }; /* values that are rounded at a time */
 
 struct rf_tensor_writer {
-  rf_out *out;
+  rf_out_file *out;
   char *path;
   int count, current;
   int64_t done;         /* bytes of the current tensor */

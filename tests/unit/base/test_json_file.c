@@ -50,7 +50,7 @@ static void what_is_written_is_read(void **state) {
   char *data = malloc(N), *back;
   size_t bytes;
   for (int i = 0; i < N; ++i) data[i] = (char)(i * 7 + i / 256);
-  rf_out *out;
+  rf_out_file *out;
   assert_int_equal(rf_out_open(at("parts"), N, &out, NULL), RAFTER_OK);
   for (size_t done = 0, part = 0; done < N; done += part) { /* parts below, at and above the buffer's size */
     part = done % 3 == 0 ? 1 : done % 3 == 1 ? 65536 : 70001;
@@ -88,7 +88,7 @@ static void a_disk_that_is_full_leaves_no_file(void **state) {
   signal(SIGXFSZ, SIG_IGN);
   int before = files_in_folder();
   rf_error error = {0};
-  rf_out *out = NULL;
+  rf_out_file *out = NULL;
   char block[10000] = {0};
   rf_status status[2] = {RAFTER_OK, RAFTER_OK};
   setrlimit(RLIMIT_FSIZE, &small);
