@@ -124,7 +124,7 @@ static void build_cache(op_harness *h, const op_fusion *of, const op_size *size,
 static const op_size PRODUCTS[] = {{1, 3, 5, 0, 0, 0}, {13, 70, 33, 0, 0, 0}, {40, 530, 65, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
 static const op_size NORMS[] = {{1, 1, 0, 0, 0, 0}, {9, 67, 0, 0, 0, 0}, {33, 768, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
 static const op_size HEADS[] = {{1, 2, 3, 0, 0, 0}, {9, 20, 65, 0, 0, 0}, {50, 33, 300, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
-static const op_size CACHES[] = {{1, 0, 0, 1, 1, 2}, {21, 0, 0, 4, 2, 10}, {300, 0, 0, 2, 1, 16}, {0, 0, 0, 0, 0, 0}};
+static const op_size CACHES[] = {{1, 0, 0, 1, 1, 2}, {21, 0, 0, 4, 2, 10}, {270, 0, 0, 2, 1, 8}, {0, 0, 0, 0, 0, 0}};
 
 const op_fusion OP_FUSIONS[] = {
     {"matmul + gelu", build_epilogue, PRODUCTS, OP_GELU},

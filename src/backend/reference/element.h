@@ -85,14 +85,14 @@ RF_UNUSED static double gelu_slope(double u) {
   return 0.5 * (1.0 + t) + 0.5 * u * (1.0 - t * t) * 0.79788456080286535588 * (1.0 + 3.0 * 0.044715 * u * u);
 }
 
-/* What dropout multiplies element (row, channel) by: 0, or 1/(1-p) in f32. Drawn anew wherever it is needed, never stored. */
-RF_UNUSED static double drop_factor(const rf_call *call, int64_t row, int64_t channel) {
+/* drop(x) at (row, channel): 0, or x times 1/(1-p) in the kernel's own precision. Drawn anew wherever it is needed, never stored. */
+RF_UNUSED static double drop(const rf_call *call, bool wide, int64_t row, int64_t channel, double x) {
   const rf_attr *attr = &call->op->attr;
   const rf_run_inputs *run = call->run;
-  if (!(attr->dropout > 0)) return 1.0;
+  if (!(attr->dropout > 0)) return x;
   uint32_t words[4];
   rf_philox(rf_key(run->seed, (uint64_t)run->step, attr->site), (uint64_t)(run->first_token + row), (uint64_t)(channel / 4), words);
-  return rf_uniform(words[channel % 4]) >= attr->dropout ? (double)(1.0f / (1.0f - attr->dropout)) : 0.0;
+  return rf_uniform(words[channel % 4]) >= attr->dropout ? exact_mul(wide, x, (double)(1.0f / (1.0f - attr->dropout))) : 0.0;
 }
 
 #endif

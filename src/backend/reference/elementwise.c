@@ -60,7 +60,7 @@ void rf_reference_add_dropout(const rf_call *call) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t c = 0; c < width; c++) {
       int64_t at = r * width + c;
-      store(y, at, exact_add(wide, load(x, at), exact_mul(wide, load(h, at), drop_factor(call, r, c))));
+      store(y, at, exact_add(wide, load(x, at), drop(call, wide, r, c, load(h, at))));
     }
 }
 
@@ -68,6 +68,7 @@ void rf_reference_add_dropout(const rf_call *call) {
 void rf_reference_dropout_bwd(const rf_call *call) {
   rf_view dy = in_view(call, 0), dh = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];
+  bool wide = dh.dtype == RF_F64;
   for (int64_t r = 0; r < rows; r++)
-    for (int64_t c = 0; c < width; c++) store(dh, r * width + c, load(dy, r * width + c) * drop_factor(call, r, c));
+    for (int64_t c = 0; c < width; c++) store(dh, r * width + c, drop(call, wide, r, c, load(dy, r * width + c)));
 }

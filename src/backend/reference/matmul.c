@@ -24,7 +24,7 @@ void rf_reference_matmul(const rf_call *call) {
       if (u.data) store(u, at, value);
       if (attr->epilogue == RF_EPILOGUE_GELU && out.data) store(out, at, gelu(value));
       if (attr->epilogue == RF_EPILOGUE_RESIDUAL && out.data)
-        store(out, at, exact_add(wide, load(residual, at), exact_mul(wide, value, drop_factor(call, m, n))));
+        store(out, at, exact_add(wide, load(residual, at), drop(call, wide, m, n, value)));
     }
 }
 

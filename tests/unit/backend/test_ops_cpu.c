@@ -1,0 +1,277 @@
+/* Every CPU kernel against the reference: every op, dtype, instruction set of this machine and thread count. The instruction sets and
+ * thread counts must agree with each other to the bit; matrix products, sums and dropout also with the reference. */
+#include "backend/reference/reference.h"
+#include "support/compare.h"
+#include "support/op_cases.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { THREADS = 3 };
+static const rf_dtype DTYPES[] = {RF_F32, RF_BF16};
+
+/* Failures are counted and printed one per case, so that one run shows all of them. */
+static int failures;
+static char where[256];
+
+static void say(const char *what, const char *text) {
+  failures++;
+  fprintf(stderr, "  %s: %s: %s\n", where, what, text);
+}
+
+static void locate(const char *op, const char *name, const op_size *size, rf_dtype dtype, rf_isa isa, const char *kernel, int threads) {
+  snprintf(where, sizeof where, "%s [%s] %s (rows %lld, width %lld, columns %lld, heads %d/%d x %d) %s %s threads %d", op, name,
+           rf_dtype_name(dtype), (long long)size->rows, (long long)size->width, (long long)size->columns, size->heads, size->kv_heads,
+           size->head_dim, rf_isa_name(isa), kernel, threads);
+}
+
+static compare_bound tolerance_of(const rf_op *op, rf_dtype dtype) {
+  double norm = (double)(dtype == RF_BF16 ? op->def->tolerance.bf16 : op->def->tolerance.f32);
+  return (compare_bound){norm, 4 * norm};
+}
+
+/* The op's outputs as they stand; freed by drop. */
+typedef struct outputs { void *data[RF_MAX_OUTPUTS]; } outputs;
+
+static outputs take(const op_harness *h, const rf_op *op) {
+  outputs taken = {{0}};
+  for (int i = 0; i < op->output_count; i++)
+    if (op->output[i] >= 0) taken.data[i] = op_copy(h, op->output[i]);
+  return taken;
+}
+static void drop(outputs *taken) {
+  for (int i = 0; i < RF_MAX_OUTPUTS; i++) free(taken->data[i]);
+}
+
+/* Whether the outputs in the harness are `want`: to the bit, or within the op's tolerance. */
+static bool same(const op_harness *h, const rf_op *op, const outputs *want, bool exact, const char *what) {
+  for (int i = 0; i < op->output_count; i++) {
+    if (op->output[i] < 0) continue;
+    const rf_tensor *tensor = &h->graph->tensor[op->output[i]];
+    compare_report report;
+    int64_t count = op_count(h, op->output[i]);
+    bool ok = exact ? compare_equal(tensor->dtype, op_data(h, op->output[i]), want->data[i], count, &report)
+                    : compare_close(tensor->dtype, op_data(h, op->output[i]), want->data[i], count, tolerance_of(op, tensor->dtype), &report);
+    if (ok) continue;
+    char text[400];
+    snprintf(text, sizeof text, "%s: %s", op->def->outputs[i], report.text);
+    say(what, text);
+    return false;
+  }
+  return true;
+}
+
+/* One walk of the subject; false when a guard was touched. */
+static bool walk(op_harness *h, const rf_kernel *kernel, int threads, const rf_inplace *inplace) {
+  char text[256];
+  op_reset(h, h->subject);
+  if (op_try(h, h->subject, kernel, threads, inplace, text)) return true;
+  say("memory", text);
+  return false;
+}
+
+/* In the place of an input, where the op's row allows it, the bits are the same. */
+static bool inplace_is_same(op_harness *h, const rf_op *op, const rf_kernel *kernel, const outputs *want) {
+  for (int i = 0; i < op->def->inplace_count; i++) {
+    const rf_inplace *rule = &op->def->inplace[i];
+    if (op->input[rule->input] < 0 || op->output[rule->output] < 0 || op->input[rule->input] == op->output[rule->output]) continue;
+    if (!walk(h, kernel, 2, rule) || !same(h, op, want, true, "in place")) return false;
+  }
+  return true;
+}
+
+static void try_kernels(const op_case *of, const op_size *size, rf_dtype dtype) {
+  op_harness *h = op_case_build(of, size, dtype);
+  const rf_op *op = &h->graph->op[h->subject];
+  op_run_range(h, 0, h->subject + 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
+  outputs want = take(h, op), first = {{0}};
+  const rf_kernel *last = NULL, *reference = rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_BASE, h->graph, op);
+  bool ok = true, known = false;
+  for (rf_isa isa = RF_ISA_BASE; ok && isa <= rf_isa_detect(); isa++) {
+    const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_CPU, isa, h->graph, op);
+    if (kernel == last || kernel == reference) continue;
+    last = kernel;
+    for (int threads = 1; ok && threads <= THREADS; threads++) {
+      locate(of->op, of->name, size, dtype, isa, kernel->name, threads);
+      ok = walk(h, kernel, threads, NULL) && same(h, op, &want, of->flags & OP_EXACT, of->flags & OP_EXACT ? "bits of the reference" : "reference");
+      if (!ok) break;
+      if (!known) first = take(h, op), known = true;
+      else ok = same(h, op, &first, true, "bits of the first kernel and thread count");
+    }
+    ok = ok && inplace_is_same(h, op, kernel, &first);
+  }
+  drop(&want);
+  drop(&first);
+  op_harness_free(h);
+}
+
+static void test_kernels_agree_with_the_reference(void **state) {
+  (void)state;
+  failures = 0;
+  for (const op_case *of = OP_CASES; of->op; of++)
+    for (const op_size *size = of->sizes; size->rows; size++)
+      for (int d = 0; d < 2; d++) try_kernels(of, size, DTYPES[d]);
+  if (failures) fail_msg("%d cases differ", failures);
+}
+
+/* A walk that uses fewer rows than the graph's bound gives those rows the same bits: so prefill chunks and batches of any size agree. */
+static void test_fewer_rows_give_the_same_rows(void **state) {
+  (void)state;
+  static const char *const ops[] = {"embed", "layernorm", "rmsnorm", "rope", "matmul", "gelu", "swiglu", "add", "add_dropout", "attention_kv"};
+  failures = 0;
+  for (const op_case *of = OP_CASES; of->op; of++) {
+    bool by_rows = false;
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) by_rows |= strcmp(of->op, ops[i]) == 0;
+    for (const op_size *size = of->sizes; by_rows && size->rows; size++)
+      for (int d = 0; d < 2 && size->rows > 2; d++) {
+        op_harness *h = op_case_build(of, size, DTYPES[d]);
+        const rf_op *op = &h->graph->op[h->subject];
+        for (rf_isa isa = RF_ISA_BASE; isa <= rf_isa_detect(); isa++) {
+          const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_CPU, isa, h->graph, op);
+          locate(of->op, of->name, size, DTYPES[d], isa, kernel->name, 2);
+          h->run.rows = size->rows;
+          if (!walk(h, kernel, 2, NULL)) break;
+          outputs want = take(h, op);
+          h->run.rows = size->rows / 2;
+          bool ok = walk(h, kernel, 2, NULL);
+          for (int i = 0; ok && i < op->output_count; i++) {
+            if (op->output[i] < 0 || h->graph->tensor[op->output[i]].shape[0] != size->rows || op->output[i] == op->input[1]) continue;
+            const rf_tensor *tensor = &h->graph->tensor[op->output[i]];
+            compare_report report;
+            int64_t count = rf_tensor_count(tensor) / size->rows * h->run.rows;
+            ok = compare_equal(tensor->dtype, op_data(h, op->output[i]), want.data[i], count, &report);
+            if (!ok) say("first rows", report.text);
+          }
+          drop(&want);
+        }
+        op_harness_free(h);
+      }
+  }
+  if (failures) fail_msg("%d cases differ", failures);
+}
+
+static void test_fused_kernels_give_the_bits_of_their_parts(void **state) {
+  (void)state;
+  failures = 0;
+  for (const op_fusion *of = OP_FUSIONS; of->name; of++)
+    for (const op_size *size = of->sizes; size->rows; size++)
+      for (int d = 0; d < 2; d++)
+        for (rf_isa isa = RF_ISA_BASE; isa <= rf_isa_detect(); isa++) {
+          op_harness *h = op_harness_new(DTYPES[d], size->rows);
+          int equal[OP_MAX_EQUALS][2], equals = 0;
+          of->build(h, of, size, equal, &equals);
+          op_fill_all(h, 6);
+          op_run_range(h, 0, h->graph->op_count, &RF_BACKEND_CPU, isa, 2);
+          locate("fusion", of->name, size, DTYPES[d], isa, "", 2);
+          for (int i = 0; i < equals; i++) {
+            const rf_tensor *a = &h->graph->tensor[equal[i][0]], *b = &h->graph->tensor[equal[i][1]];
+            compare_report report;
+            if (compare_equal(a->dtype, op_data(h, equal[i][0]), op_data(h, equal[i][1]), rf_tensor_count(a), &report)) continue;
+            char text[400];
+            snprintf(text, sizeof text, "%s and %s: %s", a->name, b->name, report.text);
+            say("fused and unfused", text);
+            break;
+          }
+          op_harness_free(h);
+        }
+  if (failures) fail_msg("%d cases differ", failures);
+}
+
+/* ---- the harness itself: kernels that misbehave must be caught ----------------------------------------------------- */
+
+static size_t small_workspace(const rf_graph *graph, const rf_op *op, int threads) {
+  (void)graph, (void)op, (void)threads;
+  return 100;
+}
+static void good(const rf_call *call) { memset(call->workspace, 1, 100); }
+static void past_workspace(const rf_call *call) { ((char *)call->workspace)[100] = 1; }
+static void before_workspace(const rf_call *call) { ((char *)call->workspace)[-1] = 1; }
+static void past_output(const rf_call *call) { ((char *)call->out[0])[rf_tensor_bytes(rf_out(call, 0))] = 1; }
+static void before_output(const rf_call *call) { ((char *)call->out[0])[-3] = 1; }
+static void changes_input(const rf_call *call) { ((char *)(uintptr_t)call->in[0])[0] ^= 1; }
+static void past_input(const rf_call *call) { ((char *)(uintptr_t)call->in[1])[rf_tensor_bytes(rf_in(call, 1)) + 5] ^= 1; }
+
+static void test_writes_outside_are_caught(void **state) {
+  (void)state;
+  void (*const bad[])(const rf_call *) = {past_workspace, before_workspace, past_output, before_output, changes_input, past_input};
+  const op_case *of = OP_CASES;
+  while (strcmp(of->op, "add") != 0) of++;
+  for (size_t i = 0; i <= sizeof bad / sizeof *bad; i++) {
+    op_harness *h = op_case_build(of, &of->sizes[0], RF_BF16);
+    rf_kernel kernel = {"add", "planted", RF_ISA_BASE, NULL, small_workspace, i == 0 ? good : bad[i - 1]};
+    char text[256];
+    bool passed = op_try(h, h->subject, &kernel, 1, NULL, text);
+    if (passed != (i == 0)) fail_msg("planted kernel %zu: expected %s", i, i == 0 ? "to pass" : "to be caught");
+    op_harness_free(h);
+  }
+}
+
+/* Unwritten outputs and a kernel of another op must not pass the comparison. */
+static void test_wrong_kernels_are_caught(void **state) {
+  (void)state;
+  const op_case *of = OP_CASES;
+  while (strcmp(of->op, "add_dropout") != 0) of++;
+  op_harness *h = op_case_build(of, &of->sizes[1], RF_F32);
+  const rf_op *op = &h->graph->op[h->subject];
+  op_run_range(h, 0, h->subject + 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
+  outputs want = take(h, op);
+  int64_t count = op_count(h, op->output[0]);
+  op_reset(h, h->subject);
+  assert_false(compare_close(RF_F32, op_data(h, op->output[0]), want.data[0], count, tolerance_of(op, RF_F32), NULL));
+  h->run.step++; /* other draws */
+  op_run_range(h, 0, h->subject + 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
+  assert_false(compare_close(RF_F32, op_data(h, op->output[0]), want.data[0], count, tolerance_of(op, RF_F32), NULL));
+  drop(&want);
+  op_harness_free(h);
+}
+
+/* The null backend makes the CPU's plans: the same kernel for every op, so the same workspaces; and it is told apart by one flag. */
+static void test_null_chooses_what_cpu_chooses(void **state) {
+  (void)state;
+  assert_false(RF_BACKEND_NULL.touches_memory);
+  assert_true(RF_BACKEND_CPU.touches_memory && RF_BACKEND_REFERENCE.touches_memory);
+  assert_ptr_equal(rf_backend_find("null"), &RF_BACKEND_NULL);
+  assert_ptr_equal(rf_backend_find("auto"), &RF_BACKEND_CPU);
+  for (const op_case *of = OP_CASES; of->op; of++)
+    for (int d = 0; d < 2; d++)
+      for (rf_isa isa = RF_ISA_BASE; isa < RF_ISAS; isa++) {
+        op_harness *h = op_case_build(of, &of->sizes[1], DTYPES[d]);
+        const rf_op *op = &h->graph->op[h->subject];
+        assert_ptr_equal(rf_kernel_choose(&RF_BACKEND_NULL, isa, h->graph, op), rf_kernel_choose(&RF_BACKEND_CPU, isa, h->graph, op));
+        op_harness_free(h);
+      }
+}
+
+/* Every op of a training step has a kernel of the CPU's own: none is left to the reference's plain loops. */
+static void test_cpu_has_its_own_kernels(void **state) {
+  (void)state;
+  failures = 0;
+  for (const op_case *of = OP_CASES; of->op; of++)
+    for (int d = 0; d < 2; d++) {
+      op_harness *h = op_case_build(of, &of->sizes[1], DTYPES[d]);
+      const rf_op *op = &h->graph->op[h->subject];
+      locate(of->op, of->name, &of->sizes[1], DTYPES[d], RF_ISA_BASE, "", 1);
+      if (rf_kernel_choose(&RF_BACKEND_CPU, RF_ISA_BASE, h->graph, op) == rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_BASE, h->graph, op))
+        say("falls back", "expected a kernel of the CPU backend, got the reference's");
+      op_harness_free(h);
+    }
+  if (failures) fail_msg("%d cases fall back", failures);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_writes_outside_are_caught),
+      cmocka_unit_test(test_wrong_kernels_are_caught),
+      cmocka_unit_test(test_null_chooses_what_cpu_chooses),
+      cmocka_unit_test(test_cpu_has_its_own_kernels),
+      cmocka_unit_test(test_kernels_agree_with_the_reference),
+      cmocka_unit_test(test_fewer_rows_give_the_same_rows),
+      cmocka_unit_test(test_fused_kernels_give_the_bits_of_their_parts),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
