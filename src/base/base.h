@@ -52,6 +52,9 @@ void rf_pages_unmap(void *base, size_t bytes);
  * -1 when the system does not say. */
 int64_t rf_memory_available(void);
 
+/* The same pointer; aborts with one line when it is NULL. For small things whose absence nothing could survive. */
+void *rf_must(void *memory);
+
 /* Bump memory for things that die together (a graph, a plan): strings and arrays, freed at once. */
 typedef struct rf_pool rf_pool;
 rf_pool *rf_pool_new(void);

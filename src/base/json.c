@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/text.h"
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
@@ -130,10 +131,7 @@ rf_status rf_json_string_or(const json_t *object, const char *key, const char *w
 /* jansson writes every double with 17 digits (0.1 as 0.10000000000000001); people read these files, so the writer is our own. */
 static void put_real(FILE *out, double value) {
   char text[40];
-  for (int digits = 15; digits <= 17; ++digits) {
-    snprintf(text, sizeof text, "%.*g", digits, value);
-    if (strtod(text, NULL) == value) break;
-  }
+  rf_text_real(value, text);
   fputs(text, out);
   if (!strpbrk(text, ".e")) fputs(".0", out); /* stays a real when it is read again */
 }

@@ -134,13 +134,13 @@ typedef struct chunk {
 
 struct rf_pool { chunk *first; };
 
-static void *must(void *memory) {
+void *rf_must(void *memory) {
   if (memory) return memory;
   fputs("rafter: the machine has no memory left\n", stderr);
   abort();
 }
 
-rf_pool *rf_pool_new(void) { return must(calloc(1, sizeof(rf_pool))); }
+rf_pool *rf_pool_new(void) { return rf_must(calloc(1, sizeof(rf_pool))); }
 
 void rf_pool_free(rf_pool *pool) {
   if (!pool) return;
@@ -152,14 +152,14 @@ void rf_pool_free(rf_pool *pool) {
 }
 
 void *rf_pool_alloc(rf_pool *pool, size_t bytes) {
-  if (bytes > SIZE_MAX / 4) must(NULL);
+  if (bytes > SIZE_MAX / 4) rf_must(NULL);
   bytes = (bytes + 15) & ~(size_t)15;
   chunk *c = pool->first;
   if (!c || c->size - c->used < bytes) {
     size_t size = c ? c->size * 2 : (size_t)16 << 10; /* doubling keeps the number of chunks small; at most 1 MiB is left over */
     if (size > (size_t)1 << 20) size = (size_t)1 << 20;
     if (size < bytes) size = bytes;
-    c = must(calloc(1, sizeof(chunk) + size));
+    c = rf_must(calloc(1, sizeof(chunk) + size));
     c->size = size;
     c->next = pool->first;
     pool->first = c;

@@ -33,13 +33,7 @@ struct rf_options {
 
 /* ---- small pieces ---------------------------------------------------------------------------------------------- */
 
-static void *must(void *memory) {
-  if (memory) return memory;
-  fputs("rafter: the machine has no memory left\n", stderr);
-  abort();
-}
-
-static char *copy_of(const char *text) { return must(strdup(text)); }
+static char *copy_of(const char *text) { return rf_must(strdup(text)); }
 
 static void clear(value *v) {
   for (int i = 0; v->text && v->text[i]; ++i) free(v->text[i]);
@@ -53,7 +47,7 @@ static void clear(value *v) {
 static void push(char ***list, const char *text) {
   int n = 0;
   while (*list && (*list)[n]) ++n;
-  *list = must(realloc(*list, (size_t)(n + 2) * sizeof **list));
+  *list = rf_must(realloc(*list, (size_t)(n + 2) * sizeof **list));
   (*list)[n] = copy_of(text);
   (*list)[n + 1] = NULL;
 }
@@ -194,7 +188,7 @@ static rf_status parse_value(int command, const rf_option *row, const char *text
       bounded = false;
       break;
     case RF_OPTION_LIST:
-      v->list = must(malloc(MOST_VALUES * sizeof *v->list));
+      v->list = rf_must(malloc(MOST_VALUES * sizeof *v->list));
       status = rf_parse_list(text, v->list, MOST_VALUES, &v->count, &inner);
       bounded = false;
       break;
@@ -249,9 +243,9 @@ rf_status rf_options_new(const char *command, rf_options **result, rf_error *err
     return RF_FAIL(error, RAFTER_INVALID, hint, "unknown command '%.60s'%s%s%s", command, nearest ? " (did you mean '" : "", nearest ? nearest : "",
                    nearest ? "'?)" : "");
   }
-  rf_options *o = must(calloc(1, sizeof *o));
+  rf_options *o = rf_must(calloc(1, sizeof *o));
   o->command = index;
-  o->values = must(calloc((size_t)RF_OPTION_ROW_COUNT, sizeof *o->values));
+  o->values = rf_must(calloc((size_t)RF_OPTION_ROW_COUNT, sizeof *o->values));
   for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
     const rf_option *row = &RF_OPTION_ROWS[i];
     if (!(row->commands >> index & 1) || !row->fallback) continue;
@@ -280,14 +274,14 @@ static void add_argument(rf_options *o, const char *text, rf_option_source sourc
     o->argument_count = 0;
   }
   o->argument_source = source;
-  o->argument = must(realloc(o->argument, (size_t)(o->argument_count + 1) * sizeof *o->argument));
+  o->argument = rf_must(realloc(o->argument, (size_t)(o->argument_count + 1) * sizeof *o->argument));
   o->argument[o->argument_count++] = copy_of(text);
 }
 
 rf_options *rf_options_copy(const rf_options *o) {
-  rf_options *copy = must(calloc(1, sizeof *copy));
+  rf_options *copy = rf_must(calloc(1, sizeof *copy));
   copy->command = o->command;
-  copy->values = must(calloc((size_t)RF_OPTION_ROW_COUNT, sizeof *copy->values));
+  copy->values = rf_must(calloc((size_t)RF_OPTION_ROW_COUNT, sizeof *copy->values));
   for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
     const value *from = &o->values[i];
     value *to = &copy->values[i];
@@ -296,7 +290,7 @@ rf_options *rf_options_copy(const rf_options *o) {
     to->list = NULL;
     for (int j = 0; from->text && from->text[j]; ++j) push(&to->text, from->text[j]);
     if (!from->list) continue;
-    to->list = must(malloc((size_t)(from->count + 1) * sizeof *to->list));
+    to->list = rf_must(malloc((size_t)(from->count + 1) * sizeof *to->list));
     memcpy(to->list, from->list, (size_t)from->count * sizeof *to->list);
   }
   for (int i = 0; i < o->argument_count; ++i) add_argument(copy, o->argument[i], o->argument_source);
@@ -348,7 +342,7 @@ static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at
 
 rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error *error) {
   const rf_command *command = &RF_COMMAND_ROWS[o->command];
-  bool *seen = must(calloc((size_t)RF_OPTION_ROW_COUNT, sizeof *seen));
+  bool *seen = rf_must(calloc((size_t)RF_OPTION_ROW_COUNT, sizeof *seen));
   rf_status status = RAFTER_OK;
   for (int pass = 0; pass < 2 && status == RAFTER_OK; ++pass) { /* --config first: it is the weaker source wherever it stands */
     bool options_ended = false;
@@ -394,12 +388,7 @@ static bool scalar_text(const json_t *json, char *text, size_t size) {
     case JSON_INTEGER: snprintf(text, size, "%lld", (long long)json_integer_value(json)); return true;
     case JSON_TRUE: snprintf(text, size, "true"); return true;
     case JSON_FALSE: snprintf(text, size, "false"); return true;
-    case JSON_REAL:
-      for (int digits = 15; digits <= 17; ++digits) {
-        snprintf(text, size, "%.*g", digits, json_real_value(json));
-        if (strtod(text, NULL) == json_real_value(json)) break;
-      }
-      return true;
+    case JSON_REAL: rf_text_real(json_real_value(json), text); return true;
     default: return false;
   }
 }
@@ -407,7 +396,7 @@ static bool scalar_text(const json_t *json, char *text, size_t size) {
 static rf_status set_from_json(rf_options *o, int i, const json_t *json, const char *where, rf_error *error) {
   const rf_option *row = &RF_OPTION_ROWS[i];
   enum { TEXT_MOST = 1 << 16 };
-  char *text = must(malloc(TEXT_MOST));
+  char *text = rf_must(malloc(TEXT_MOST));
   rf_status status = RAFTER_OK;
   if (row->bare && json_is_true(json)) {
     status = set_row(o, i, NULL, RF_OPTION_CONFIG, error);
@@ -546,7 +535,7 @@ const char *rf_options_text(const rf_options *o, const char *name) {
   size_t size = 1;
   for (int i = 0; i < v->count; ++i) size += strlen(v->text[i]) + 1;
   rf_options *keeper = (rf_options *)o; /* the joined text lives until the next one is asked for or the options die */
-  keeper->joined = must(realloc(keeper->joined, size));
+  keeper->joined = rf_must(realloc(keeper->joined, size));
   keeper->joined[0] = 0;
   for (int i = 0; i < v->count; ++i) rf_text_append(keeper->joined, size, "%s%s", i ? "," : "", v->text[i]);
   return keeper->joined;

@@ -42,6 +42,18 @@ bool rf_text_bool(const char *text, bool *value) {
   return false;
 }
 
+bool rf_text_ends_with(const char *text, const char *end) {
+  size_t n = strlen(text), m = strlen(end);
+  return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+void rf_text_real(double value, char text[40]) {
+  for (int digits = 15; digits <= 17; ++digits) {
+    snprintf(text, 40, "%.*g", digits, value);
+    if (strtod(text, NULL) == value) break;
+  }
+}
+
 void rf_text_append(char *buffer, size_t size, const char *format, ...) {
   size_t used = strnlen(buffer, size);
   if (used + 1 >= size) return;

@@ -10,6 +10,10 @@ bool rf_text_float(const char *text, double *value);
 /* "1", "0", "true", "false", "yes", "no", "on", "off". */
 bool rf_text_bool(const char *text, bool *value);
 
+bool rf_text_ends_with(const char *text, const char *end);
+/* The fewest digits, from 15 on, that read back as the same double: 0.1, not 0.10000000000000001. */
+void rf_text_real(double value, char text[40]);
+
 /* Appends to the text in `buffer` of `size` bytes; what does not fit is cut. */
 void rf_text_append(char *buffer, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

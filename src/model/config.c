@@ -120,9 +120,8 @@ static rf_status read_gpt2(const json_t *json, const char *where, bool own, rf_m
     const char *init;
     RF_TRY(read_fields(json, where, RAFTER_GPT, COUNT(RAFTER_GPT), model, error));
     RF_TRY(rf_json_string(json, "init", where, &init, error));
-    static const char *const known[] = {"gpt2", "flax", "llama"};
-    for (int i = 0; i < 3; ++i)
-      if (strcmp(init, known[i]) == 0) model->init = known[i];
+    model->init = rf_model_init(init);
+    if (!model->init) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"init\" is unknown (expected gpt2, flax or llama, got \"%.40s\")", where, init);
     return RAFTER_OK;
   }
   if (model->width % model->heads != 0)

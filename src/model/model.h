@@ -42,6 +42,8 @@ bool rf_model_is_hugging_face(const rf_model *model);
 /* Writes the config.json that this program, and where rf_model_is_hugging_face other programs too, read the same model from. `dtype`: of the
  * weights beside it. */
 rf_status rf_model_config_write(const rf_model *model, rf_dtype dtype, const char *path, rf_error *error);
+/* The initialiser set of that name, as rf_model.init holds it; NULL when there is none. */
+const char *rf_model_init(const char *name);
 /* The name of a preset, NULL behind the last. */
 const char *rf_model_preset(int index);
 

@@ -109,7 +109,12 @@ static const struct shape_key { const char *name; int type, families; size_t off
 enum { KEY_COUNT = sizeof KEYS / sizeof KEYS[0] };
 enum { LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_DIM, FF }; /* the first keys, in KEYS' order: those that others are derived from */
 
-static const char *const INITS[] = {"gpt2", "flax", "llama"};
+const char *rf_model_init(const char *name) {
+  static const char *const known[] = {"gpt2", "flax", "llama"};
+  for (size_t i = 0; i < sizeof known / sizeof known[0]; ++i)
+    if (strcmp(name, known[i]) == 0) return known[i];
+  return NULL;
+}
 
 static void known_keys(int families, const char **names, char *list, size_t size) {
   list[0] = 0;
@@ -144,11 +149,8 @@ static rf_status set_key(rf_model *model, const struct shape_key *key, const cha
       memcpy(field, &flag, sizeof flag);
       return RAFTER_OK;
     default:
-      for (size_t i = 0; i < sizeof INITS / sizeof INITS[0]; ++i)
-        if (strcmp(value, INITS[i]) == 0) {
-          model->init = INITS[i];
-          return RAFTER_OK;
-        }
+      model->init = rf_model_init(value);
+      if (model->init) return RAFTER_OK;
       return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: init is unknown (expected gpt2, flax or llama, got '%s')", spec, value);
   }
 }
@@ -236,11 +238,6 @@ static rf_status unknown_model(const char *spec, rf_error *error) {
                  nearest ? "'?)" : "");
 }
 
-static bool ends_with(const char *text, const char *end) {
-  size_t n = strlen(text), m = strlen(end);
-  return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096], rf_error *error) {
   if (folder) folder[0] = 0;
   if (!spec || !*spec) return RF_FAIL(error, RAFTER_INVALID, "name a preset such as gpt2, a folder, or a shape such as gpt:layers=4,width=512", "no model is given");
@@ -255,14 +252,14 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
   bool there = stat(spec, &status) == 0;
   if (base && !there) return parse_shape(spec, base, spec[name_length] ? spec + name_length + 1 : "", model, error);
   if (!there) {
-    if (strchr(spec, '/') || ends_with(spec, ".safetensors"))
+    if (strchr(spec, '/') || rf_text_ends_with(spec, ".safetensors"))
       return RF_FAIL(error, RAFTER_INVALID, "give a folder with config.json, or a .safetensors file with its config.json beside it", "no model at '%.300s'", spec);
     return unknown_model(spec, error);
   }
   char where[4096], path[4096 + 16];
   snprintf(where, sizeof where, "%s", spec);
   if (!S_ISDIR(status.st_mode)) {
-    if (!ends_with(spec, ".safetensors"))
+    if (!rf_text_ends_with(spec, ".safetensors"))
       return RF_FAIL(error, RAFTER_INVALID, "give a folder with config.json, or a .safetensors file with its config.json beside it",
                      "'%.300s' is not a model this version reads", spec);
     char *slash = strrchr(where, '/');

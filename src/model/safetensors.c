@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "base/text.h"
 #include "model/stored_types.h"
 
 enum { HEADER_MOST = 100000000, INDEX_MOST = 100000000, SHARDS_MOST = 4096 }; /* bytes, bytes, files */
@@ -266,11 +267,6 @@ done:
 
 static int by_name(const void *a, const void *b) { return strcmp(((const rf_stored *)a)->name, ((const rf_stored *)b)->name); }
 
-static bool ends_with(const char *text, const char *end) {
-  size_t n = strlen(text), m = strlen(end);
-  return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 rf_status rf_tensor_file_open(const char *path, rf_tensor_file **result, rf_error *error) {
   rf_tensor_file *file = calloc(1, sizeof *file);
   char *real = malloc(strlen(path) + 64);
@@ -292,7 +288,7 @@ rf_status rf_tensor_file_open(const char *path, rf_tensor_file **result, rf_erro
       goto done;
     }
   }
-  status = ends_with(real, ".json") ? add_shards(file, real, error) : add_file(file, real, NULL, NULL, error);
+  status = rf_text_ends_with(real, ".json") ? add_shards(file, real, error) : add_file(file, real, NULL, NULL, error);
   if (status == RAFTER_OK && file->count) qsort(file->tensor, (size_t)file->count, sizeof *file->tensor, by_name);
 done:
   if (status == RAFTER_OK) *result = file;
