@@ -155,7 +155,7 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
       "{ss ss ss so so so so so so so so so so ss sf}", "rafter", number, "command", "plan", "job", report->job, "model", model_json(plan), "machine",
       json_pack("{ss si ss ss}", "name", plan->machine.name, "chips", plan->machine.chips, "source", plan->machine.source, "kind", plan->machine.kind), "settings",
       settings_json(plan), "memory", memory_json(plan, largest), "work",
-      json_pack("{sf sf sf sf ss}", "model_flops", plan->model_flops, "hardware_flops", plan->hardware_flops, "bytes", plan->bytes, "collective_bytes", 0.0,
+      json_pack("{sf sf sf sf sf ss}", "model_flops", plan->model_flops, "hardware_flops", plan->hardware_flops, "flops_full_square", plan->flops_full_square, "bytes", plan->bytes, "collective_bytes", 0.0,
                 "flops_convention", "causal"),
       "time", time_json(plan), "rate", rate_json(plan), "cost", cost_json(report), "advice", advice, "assumptions", assumptions_json(plan), "digest",
       plan->digest, "plan_seconds", plan->build_seconds);

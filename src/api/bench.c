@@ -1,0 +1,199 @@
+/* bench.c - `rafter bench`: prefill, decode and training beside the ceilings of the same run. */
+#define _GNU_SOURCE
+#include "api/api.h"
+
+#include "backend/cpu/peaks.h"
+#include "generate/generate.h"
+#include "run/calibrate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Ceilings are sampled between the measurements: neighbours on the machine slow both alike. */
+enum { MOST_BURSTS = 512 };
+typedef struct ceilings { double flops[MOST_BURSTS], read[MOST_BURSTS]; int flop_count, read_count, threads; void *buffer; size_t bytes; } ceilings;
+
+static void sample_flops(ceilings *c, int count) {
+  for (int i = 0; i < count && c->flop_count < MOST_BURSTS; i++) c->flops[c->flop_count++] = rf_peak_flops(RF_F32, c->threads, 0.025);
+}
+static void sample_read(ceilings *c, int count) {
+  for (int i = 0; i < count && c->read_count < MOST_BURSTS; i++) c->read[c->read_count++] = rf_peak_read_bps(c->buffer, c->bytes, c->threads, 1);
+}
+
+static json_t *spread_json(rf_ceiling s) { return json_pack("{sf sf sf}", "median", s.median, "min", s.least, "max", s.most); }
+
+typedef struct test { char name[64]; char kind; int64_t tokens, depth; } test; /* kind: p prefill, t decode, T train */
+
+static rf_status parse_tests(const char *text, test tests[32], int *count, rf_error *error) {
+  char copy[512], *rest = copy;
+  snprintf(copy, sizeof copy, "%s", text);
+  *count = 0;
+  for (char *name; (name = strsep(&rest, ",")) != NULL && *count < 32;) {
+    test t = {.kind = 0};
+    long long tokens = 0, depth = 0;
+    int used = 0;
+    snprintf(t.name, sizeof t.name, "%s", name);
+    if (!strcmp(name, "train")) t.kind = 'T';
+    else if (sscanf(name, "pp%lld%n", &tokens, &used) == 1 && !name[used]) t.kind = 'p';
+    else if (sscanf(name, "tg%lld@d%lld%n", &tokens, &depth, &used) == 2 && !name[used]) t.kind = 't';
+    else if ((used = 0, sscanf(name, "tg%lld%n", &tokens, &used) == 1) && !name[used]) t.kind = 't', depth = 0;
+    if (!t.kind || tokens < 0 || depth < 0 || (t.kind != 'T' && tokens < 1))
+      return RF_FAIL(error, RAFTER_INVALID, "for example --test pp512,tg128,tg128@d256,train", "unknown test (--test: expected ppN, tgN, tgN@dN or train, got %s)", name);
+    t.tokens = tokens, t.depth = depth, tests[(*count)++] = t;
+  }
+  return RAFTER_OK;
+}
+
+static void report_row(const rafter_sink *sink, const rf_settings *s, const test *t, double tokens, double *seconds, int n, double predicted, double limit_seconds, const char *limit) {
+  char a[32], b[32], c[32];
+  rf_ceiling spread = rf_ceiling_of(seconds, n);
+  double rate = tokens / spread.median, fraction = limit_seconds / spread.median;
+  rf_say(sink, "%-14s %12s tok/s   %10s (planned %s)   %5.1f %% of %s\n", t->name, rf_text_count(rate, a), rf_text_seconds(spread.median, b), rf_text_seconds(predicted, c), 100 * fraction,
+         limit);
+  rf_put_json(sink, json_pack("{ss ss ss si sf so sf sf ss si}", "test", t->name, "model", s->model.name, "dtype", rf_dtype_name(s->plan.build.dtype), "threads", s->plan.threads,
+                              "tokens_per_second", rate, "seconds", spread_json(spread), "predicted_seconds", predicted, "limit_fraction", fraction, "limit", limit, "n", n));
+}
+
+/* A training step; its limit: 6 x matmul weights + 12 L T D per token (the whole attention square) at the f32 peak of the same run. */
+static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c, int reps, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rafter_trainer *trainer = NULL;
+  rf_settings *s = malloc(sizeof *s);
+  double seconds[64], work = 0;
+  rafter_step step = {0};
+  if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  RF_GO(rf_settings_resolve(job->options, "train", s, error));
+  RF_GO(rafter_trainer_open(job, &trainer, error));
+  RF_GO(rafter_trainer_step(trainer, &step, error)); /* warm */
+  for (int i = 0; i < reps && i < 64; i++) {
+    sample_flops(c, 20 / reps + 1);
+    RF_GO(rafter_trainer_step(trainer, &step, error));
+    seconds[i] = step.seconds;
+  }
+  sample_flops(c, 5);
+  rafter_plan *plan = NULL;
+  double number = 0;
+  RF_GO(rafter_plan_new(job, &plan, error));
+  status = rafter_plan_number(plan, "/work/flops_full_square", &number, error);
+  work = number;
+  rafter_plan_free(plan);
+  if (status != RAFTER_OK) goto done;
+  double tokens = (double)s->plan.build.microbatch * s->plan.build.accumulate * (double)s->plan.build.seq;
+  double copy[MOST_BURSTS];
+  memcpy(copy, c->flops, sizeof copy);
+  report_row(sink, s, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds, work / rf_ceiling_of(copy, c->flop_count).median, "f32 FMA (6 P + 12 L T D)");
+  if (rf_options_flag(job->options, "verbose")) {
+    char *report = NULL;
+    RF_GO(rafter_trainer_report(trainer, &report, error));
+    rf_say(sink, "%s\n", report);
+    rafter_text_free(report);
+  }
+done:
+  rafter_trainer_close(trainer);
+  free(s);
+  return status;
+}
+
+static rf_status feed_random(rf_generator *g, int64_t count, const float **logits, rf_error *error) {
+  int32_t ids[RF_PREFILL_ROWS];
+  for (int64_t at = 0; at < count; at += RF_PREFILL_ROWS) {
+    int64_t now = count - at < RF_PREFILL_ROWS ? count - at : RF_PREFILL_ROWS;
+    for (int64_t i = 0; i < now; i++) ids[i] = (int32_t)((at + i) * 7919 % g->settings.model.vocab);
+    RF_TRY(rf_generator_feed(g, ids, now, logits, error));
+  }
+  return RAFTER_OK;
+}
+
+static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c, int reps, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rf_settings *s = malloc(sizeof *s);
+  rf_generator *g = NULL;
+  const float *logits = NULL;
+  double seconds[64];
+  if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  RF_GO(rf_settings_resolve(job->options, "generate", s, error));
+  s->plan.build.microbatch = 1, s->plan.build.seq = t->tokens + t->depth + (t->kind == 't');
+  if (s->plan.build.seq > s->model.max_seq && s->model.position == RF_POSITION_LEARNED) {
+    status = RF_FAIL(error, RAFTER_INVALID, "shorten the test", "%s has positions for fewer tokens (%s: expected at most %lld, got %lld)", s->model.name, t->name,
+                     (long long)s->model.max_seq, (long long)s->plan.build.seq);
+    goto done;
+  }
+  rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder};
+  RF_GO(rf_generator_open(&settings, &g, error));
+  for (int i = -1; i < reps && i < 64; i++) {
+    rf_generator_reset(g);
+    if (t->depth || t->kind == 't') RF_GO(feed_random(g, t->depth ? t->depth : 1, &logits, error));
+    if (t->kind == 'p') sample_flops(c, 4);
+    else sample_read(c, 2);
+    double start = rf_now_seconds();
+    if (t->kind == 'p') RF_GO(feed_random(g, t->tokens, &logits, error));
+    for (int64_t k = 0; t->kind == 't' && k < t->tokens; k++) {
+      int32_t id = (int32_t)(k * 104729 % s->model.vocab);
+      RF_GO(rf_generator_feed(g, &id, 1, &logits, error));
+    }
+    if (i >= 0) seconds[i] = rf_now_seconds() - start;
+  }
+  double copy[MOST_BURSTS];
+  const rf_plan *plan = t->kind == 'p' ? g->prefill : g->decode;
+  double walks = t->kind == 'p' ? (double)(t->tokens + plan->graph->rows - 1) / (double)plan->graph->rows : (double)t->tokens, limit;
+  if (t->kind == 'p') walks = (double)((t->tokens + plan->graph->rows - 1) / plan->graph->rows);
+  memcpy(copy, t->kind == 'p' ? c->flops : c->read, sizeof copy);
+  if (t->kind == 'p') limit = 2 * (double)plan->graph->params.matmul * (double)t->tokens / rf_ceiling_of(copy, c->flop_count).median;
+  else limit = (double)plan->graph->params.matmul * (double)rf_dtype_bytes(s->plan.build.dtype) * (double)t->tokens / rf_ceiling_of(copy, c->read_count).median;
+  report_row(sink, s, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, plan->step_seconds * walks, limit, t->kind == 'p' ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
+done:
+  rf_generator_close(g);
+  free(s);
+  return status;
+}
+
+static rf_status bench_once(const rafter_job *job, const rafter_sink *sink, ceilings *c, rf_error *error) {
+  const rf_options *o = job->options;
+  test tests[32];
+  int count = 0, reps = (int)rf_options_int(o, "reps");
+  RF_TRY(parse_tests(rf_options_text(o, "test"), tests, &count, error));
+  for (int i = 0; i < count; i++) {
+    if (rf_asked_to_stop(sink)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped before %s", tests[i].name);
+    RF_TRY(tests[i].kind == 'T' ? bench_train(job, sink, &tests[i], c, reps, error) : bench_generate(job, sink, &tests[i], c, reps, error));
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rf_settings *s = malloc(sizeof *s);
+  ceilings *c = calloc(1, sizeof *c);
+  if (!s || !c) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+    goto done;
+  }
+  RF_GO(rf_settings_resolve(job->options, "generate", s, error));
+  c->threads = s->plan.threads, c->bytes = rf_bandwidth_buffer_bytes();
+  RF_GO(rf_pages_map(c->bytes, &c->buffer, NULL, error));
+  memset(c->buffer, 1, c->bytes);
+  sample_flops(c, 21), sample_read(c, 5);
+  double flops[MOST_BURSTS], read[MOST_BURSTS];
+  memcpy(flops, c->flops, sizeof flops), memcpy(read, c->read, sizeof read);
+  rf_ceiling f = rf_ceiling_of(flops, c->flop_count), r = rf_ceiling_of(read, c->read_count);
+  f.sustained = rf_peak_flops(RF_F32, c->threads, 3.0);
+  rf_say(sink, "ceilings       f32 FMA %.0f GFLOP/s [%.0f..%.0f], sustained %.0f; read %.1f GB/s [%.1f..%.1f]; %d threads, %s\n", f.median * 1e-9, f.least * 1e-9, f.most * 1e-9,
+         f.sustained * 1e-9, r.median * 1e-9, r.least * 1e-9, r.most * 1e-9, c->threads, rf_isa_name(s->plan.isa));
+  rf_put_json(sink, json_pack("{ss ss ss si so sf so}", "test", "calibration", "model", s->model.name, "isa", rf_isa_name(s->plan.isa), "threads", c->threads, "flops", spread_json(f),
+                              "sustained_flops", f.sustained, "read_bps", spread_json(r)));
+  const char *name = NULL;
+  const char *const *values = NULL;
+  int count = rf_options_is_set(job->options, "sweep") ? rf_options_sweep(job->options, "sweep", &name, &values) : 0;
+  if (!count) status = bench_once(job, sink, c, error);
+  for (int i = 0; i < count && status == RAFTER_OK; i++) {
+    rafter_job one = {rf_options_copy(job->options)};
+    status = rf_options_set(one.options, name, values[i], error);
+    rf_say(sink, "%s %s\n", name, values[i]);
+    if (status == RAFTER_OK) status = bench_once(&one, sink, c, error);
+    rf_options_free(one.options);
+  }
+done:
+  if (c && c->buffer) rf_pages_unmap(c->buffer, c->bytes);
+  free(c), free(s);
+  return status;
+}

@@ -1,0 +1,198 @@
+/* generate.c - `rafter generate`: text, or token ids, as they come. */
+#define _GNU_SOURCE
+#include "api/api.h"
+
+#include "generate/generate.h"
+#include "model/tokenizer.h"
+#include "train/checkpoint.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct request {
+  rf_settings settings;
+  rf_tokenizer tokenizer;
+  bool text;                     /* prompt and answer are text */
+  int32_t *prompt;
+  int64_t prompt_count, max_tokens;
+  const char *const *stop;
+  int stop_count;
+  bool ignore_eos;
+} request;
+
+typedef struct answer {
+  char *text;
+  size_t text_bytes;
+  json_t *tokens, *logprobs;
+  int64_t count;
+  const char *finish_reason;
+  double first_seconds, seconds;
+} answer;
+
+static rf_status read_prompt(const rf_options *o, request *r, rf_error *error) {
+  int count = 0;
+  r->text = !rf_options_is_set(o, "tokens");
+  if (!r->text) {
+    const int64_t *ids = rf_options_list(o, "tokens", &count);
+    r->prompt = malloc(((size_t)count + 1) * sizeof *r->prompt);
+    for (int i = 0; r->prompt && i < count; i++) {
+      if (ids[i] >= r->settings.model.vocab)
+        return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer", "token out of range (--tokens, token %d: expected an id below %lld, got %lld)", i,
+                       (long long)r->settings.model.vocab, (long long)ids[i]);
+      r->prompt[i] = (int32_t)ids[i];
+    }
+  } else {
+    RF_TRY(rf_tokenizer_byte(&r->settings.model, &r->tokenizer, error));
+    const char *prompt = rf_options_is_set(o, "prompt") ? rf_options_text(o, "prompt") : "\n";
+    count = (int)strlen(prompt);
+    r->prompt = malloc(((size_t)count + 1) * sizeof *r->prompt);
+    if (r->prompt) rf_tokenizer_encode(&r->tokenizer, prompt, count, r->prompt, count);
+  }
+  if (!r->prompt) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  r->prompt_count = count;
+  if (!count) return RF_FAIL(error, RAFTER_INVALID, "give --prompt TEXT or --tokens 1,2,3", "the prompt is empty");
+  return RAFTER_OK;
+}
+
+/* The context is the prompt and what may follow, unless --seq gives one; what the model has positions for bounds it. */
+static rf_status resolve_context(const rf_options *o, request *r, rf_error *error) {
+  rf_build_options *b = &r->settings.plan.build;
+  int64_t most = r->settings.model.max_seq;
+  r->max_tokens = rf_options_int(o, "max-tokens");
+  if (!rf_options_is_set(o, "seq")) b->seq = r->prompt_count + r->max_tokens < most ? r->prompt_count + r->max_tokens : most;
+  if (r->prompt_count >= b->seq)
+    return RF_FAIL(error, RAFTER_INVALID, "shorten the prompt", "the prompt leaves no room to generate (expected fewer than %lld tokens, got %lld)", (long long)b->seq,
+                   (long long)r->prompt_count);
+  b->microbatch = 1, b->accumulate = 1;
+  return RAFTER_OK;
+}
+
+/* Index of the first stop text in `text`, or -1. */
+static long find_stop(const request *r, const char *text) {
+  long first = -1;
+  for (int i = 0; i < r->stop_count; i++) {
+    const char *at = *r->stop[i] ? strstr(text, r->stop[i]) : NULL;
+    if (at && (first < 0 || at - text < first)) first = at - text;
+  }
+  return first;
+}
+
+/* Bytes at the end of `text` that may be the beginning of a stop text: held back until it is known. */
+static size_t held_back(const request *r, const char *text, size_t bytes) {
+  size_t most = 0;
+  for (int i = 0; i < r->stop_count; i++)
+    for (size_t n = strlen(r->stop[i]); n > most; n--)
+      if (n <= bytes && !strncmp(text + bytes - n, r->stop[i], n)) most = n;
+  return most;
+}
+
+static void show(const request *r, answer *a, const rafter_sink *sink, bool last, size_t *shown) {
+  size_t upto = a->text_bytes - (last ? 0 : held_back(r, a->text, a->text_bytes));
+  if (upto <= *shown || !sink->text) return;
+  char kept = a->text[upto];
+  a->text[upto] = 0;
+  sink->text(sink->self, a->text + *shown);
+  a->text[upto] = kept, *shown = upto;
+}
+
+static rf_status sample(request *r, rf_generator *g, rf_sampler *sampler, bool streams, const rafter_sink *sink, answer *a, rf_error *error) {
+  const float *logits = NULL;
+  double start = rf_now_seconds();
+  size_t shown = 0;
+  int32_t eos = r->settings.model.eos_id >= 0 ? r->settings.model.eos_id : r->text ? r->tokenizer.eos_id : -1;
+  RF_TRY(rf_generator_feed(g, r->prompt, r->prompt_count, &logits, error));
+  a->finish_reason = "length";
+  rf_run_measured_reset(g->run);
+  while (a->count < r->max_tokens) {
+    double logprob = 0;
+    int32_t id = rf_sampler_next(sampler, logits, g->length, &logprob);
+    if (!a->count) a->first_seconds = rf_now_seconds() - start;
+    a->count++;
+    json_array_append_new(a->tokens, json_integer(id)), json_array_append_new(a->logprobs, json_real(logprob));
+    if (id == eos && !r->ignore_eos) {
+      a->finish_reason = "stop";
+      break;
+    }
+    if (r->text) {
+      a->text_bytes += (size_t)rf_tokenizer_piece(&r->tokenizer, id, a->text + a->text_bytes);
+      a->text[a->text_bytes] = 0;
+      long at = find_stop(r, a->text);
+      if (at >= 0) a->text_bytes = (size_t)at, a->text[at] = 0, a->finish_reason = "stop";
+    } else {
+      a->text_bytes += (size_t)sprintf(a->text + a->text_bytes, "%s%d", a->count > 1 ? "," : "", id);
+    }
+    if (streams) show(r, a, sink, false, &shown);
+    if (!strcmp(a->finish_reason, "stop") || a->count == r->max_tokens || g->length >= r->settings.plan.build.seq) break;
+    if (rf_asked_to_stop(sink)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %lld tokens", (long long)a->count);
+    RF_TRY(rf_generator_feed(g, &id, 1, &logits, error));
+  }
+  a->seconds = rf_now_seconds() - start;
+  if (streams) show(r, a, sink, true, &shown);
+  return RAFTER_OK;
+}
+
+/* MODEL may be a run: then its newest checkpoint is meant. */
+static rf_status resolve_model(const rafter_job *job, rafter_job *resolved, rf_error *error) {
+  char folder[4096], path[4200];
+  struct stat info;
+  const char *model = rf_options_argument(job->options, 0);
+  resolved->options = rf_options_copy(job->options);
+  if (!resolved->options) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  if (!model || stat(model, &info) || !S_ISDIR(info.st_mode)) return RAFTER_OK;
+  snprintf(path, sizeof path, "%s/config.json", model);
+  if (!stat(path, &info)) return RAFTER_OK;
+  RF_TRY(rf_checkpoint_newest(model, folder, error));
+  return rf_options_set(resolved->options, "MODEL", folder, error);
+}
+
+static rf_status generate(const rf_options *o, request *r, const rafter_sink *sink, answer *a, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rf_generator *g = NULL;
+  rf_sampler sampler = {0};
+  RF_TRY(rf_settings_resolve(o, "generate", &r->settings, error));
+  RF_TRY(read_prompt(o, r, error));
+  RF_TRY(resolve_context(o, r, error));
+  r->ignore_eos = rf_options_flag(o, "ignore-eos");
+  if (rf_options_is_set(o, "stop")) r->stop = rf_options_texts(o, "stop", &r->stop_count);
+  rf_sampler_options s = {.temperature = (float)rf_options_float(o, "temperature"), .top_k = (int32_t)rf_options_int(o, "top-k"), .top_p = (float)rf_options_float(o, "top-p"),
+                          .min_p = (float)rf_options_float(o, "min-p"), .seed = (uint64_t)rf_options_int(o, "seed")};
+  rf_generate_settings settings = {.model = r->settings.model, .plan = r->settings.plan, .weights_folder = r->settings.weights_folder, .seed = (uint64_t)rf_options_int(o, "seed"),
+                                   .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
+  a->text = calloc(1, (size_t)r->max_tokens * 16 + 16), a->tokens = json_array(), a->logprobs = json_array();
+  if (!a->text) return RF_FAIL(error, RAFTER_FAILED, "lower --max-tokens", "out of memory");
+  RF_GO(rf_generator_open(&settings, &g, error));
+  RF_GO(rf_sampler_open(&s, r->settings.model.vocab, &sampler, error));
+  if (!g->io[0].logits) {
+    status = RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to choose from");
+    goto done;
+  }
+  bool json = rf_options_flag(o, "json");
+  if (r->text && !json && rf_options_is_set(o, "prompt")) rf_say(sink, "%s", rf_options_text(o, "prompt"));
+  RF_GO(sample(r, g, &sampler, !json, sink, a, error));
+  if (!json) rf_say(sink, "\n");
+  double decode = a->seconds - a->first_seconds, steps = (double)(a->count - 1), bandwidth = r->settings.machine.read_bps;
+  json_t *text = r->text ? json_stringn(a->text, a->text_bytes) : NULL;
+  rf_put_json(sink, json_pack("{ss so sO sO ss sI sI sf sf sf sI}", "command", "generate", "text", text ? text : json_null(), "tokens", a->tokens, "logprobs", a->logprobs,
+                              "finish_reason", a->finish_reason, "prompt_tokens", (json_int_t)r->prompt_count, "completion_tokens", (json_int_t)a->count, "seconds_to_first_token",
+                              a->first_seconds, "tokens_per_second", decode > 0 ? steps / decode : 0, "bandwidth_fraction",
+                              decode > 0 && bandwidth > 0 ? g->decode->bytes * steps / decode / bandwidth : 0, "arena_bytes", (json_int_t)rf_run_arena_bytes(g->run)));
+done:
+  rf_sampler_close(&sampler);
+  rf_generator_close(g);
+  return status;
+}
+
+rf_status rf_command_generate(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+  rafter_job resolved = {0};
+  request *r = calloc(1, sizeof *r);
+  answer a = {0};
+  rf_status status = r ? resolve_model(job, &resolved, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  if (status == RAFTER_OK) status = generate(resolved.options, r, sink, &a, error);
+  if (r) free(r->prompt);
+  json_decref(a.tokens), json_decref(a.logprobs);
+  free(a.text), free(r);
+  rf_options_free(resolved.options);
+  return status;
+}

@@ -1,0 +1,123 @@
+/* inspect.c - `rafter inspect FILE`: what is in a model, plan, checkpoint, run, shard or machine file. */
+#define _GNU_SOURCE
+#include "api/api.h"
+
+#include "model/safetensors.h"
+#include "train/checkpoint.h"
+#include "train/shard.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static bool has(const char *folder, const char *name) {
+  char path[4300];
+  struct stat info;
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  return !stat(path, &info);
+}
+
+static bool ends_with(const char *text, const char *end) {
+  size_t n = strlen(text), m = strlen(end);
+  return n >= m && !strcmp(text + n - m, end);
+}
+
+static rf_status inspect_tensors(const char *path, const rafter_sink *sink, json_t *json, rf_error *error) {
+  rf_tensor_file *file = NULL;
+  char a[32], shape[128];
+  int64_t bytes = 0, elements = 0;
+  RF_TRY(rf_tensor_file_open(path, &file, error));
+  json_t *list = json_array();
+  for (int i = 0; i < rf_tensor_file_count(file); i++) {
+    const rf_stored *t = rf_tensor_file_at(file, i);
+    const char *dtype = t->dtype == RF_DTYPES ? "other" : rf_dtype_name(t->dtype);
+    json_t *dims = json_array();
+    int n = 0;
+    *shape = 0;
+    for (int d = 0; d < t->rank; d++) {
+      n += snprintf(shape + n, sizeof shape - (size_t)n, "%s%lld", d ? "," : "", (long long)t->shape[d]);
+      json_array_append_new(dims, json_integer((json_int_t)t->shape[d]));
+    }
+    rf_say(sink, "  %-48s %-6s (%s) %s\n", t->name, dtype, shape, rf_text_bytes((double)t->bytes, a));
+    json_array_append_new(list, json_pack("{ss ss so sI}", "name", t->name, "dtype", dtype, "shape", dims, "bytes", (json_int_t)t->bytes));
+    bytes += t->bytes, elements += t->count;
+  }
+  rf_say(sink, "%d tensors, %lld elements, %s\n", rf_tensor_file_count(file), (long long)elements, rf_text_bytes((double)bytes, a));
+  json_object_update_new(json, json_pack("{so sI sI}", "tensors", list, "elements", (json_int_t)elements, "bytes", (json_int_t)bytes));
+  rf_tensor_file_close(file);
+  return RAFTER_OK;
+}
+
+static rf_status inspect_model(const char *path, const rafter_sink *sink, json_t *json, rf_error *error) {
+  rf_model m;
+  RF_TRY(rf_model_resolve(path, &m, NULL, error));
+  rf_pool *pool = rf_pool_new();
+  rf_params p = rf_model_params(&m, pool);
+  rf_say(sink, "%s: %s, %lld layers, width %lld, %lld heads of %lld (%lld for keys and values), feed-forward %lld, vocabulary %lld, %lld positions\n", m.name,
+         m.family == RF_FAMILY_GPT ? "GPT-style" : "Llama-style", (long long)m.layers, (long long)m.width, (long long)m.heads, (long long)m.head_dim, (long long)m.kv_heads,
+         (long long)m.ff, (long long)m.vocab, (long long)m.max_seq);
+  rf_say(sink, "%lld parameters (%lld in matrix products, %lld in tables), %s head\n", (long long)p.total, (long long)p.matmul, (long long)p.embedding, m.tied ? "tied" : "own");
+  json_object_update_new(json, json_pack("{ss ss sI sI sI sI}", "kind", "model", "name", m.name, "layers", (json_int_t)m.layers, "width", (json_int_t)m.width, "vocab",
+                                         (json_int_t)m.vocab, "parameters", (json_int_t)p.total));
+  rf_pool_free(pool);
+  return RAFTER_OK;
+}
+
+static rf_status inspect_json(const char *path, const rafter_sink *sink, json_t *json, rf_error *error) {
+  json_t *content = NULL;
+  RF_TRY(rf_json_read(path, (size_t)256 << 20, &content, error));
+  char *text = rf_json_text(content, 1);
+  if (text && strlen(text) < 1 << 16) rf_say_text(sink, text), rf_say(sink, "\n");
+  else rf_say(sink, "%s: JSON, %zu bytes\n", path, text ? strlen(text) : 0), free(text);
+  json_object_set_new(json, "kind", json_string("json"));
+  json_object_set_new(json, "content", content);
+  return RAFTER_OK;
+}
+
+static rf_status inspect_shard(const char *path, const rafter_sink *sink, json_t *json, rf_error *error) {
+  rf_shard s;
+  RF_TRY(rf_shard_open(path, &s, error));
+  rf_say(sink, "%s: token shard, %lld tokens of %d bytes, ids below %lld, %lld documents\n", path, (long long)s.tokens, s.token_bytes, (long long)s.vocab, (long long)s.documents);
+  json_object_update_new(json, json_pack("{ss sI sI sI}", "kind", "shard", "tokens", (json_int_t)s.tokens, "vocab", (json_int_t)s.vocab, "documents", (json_int_t)s.documents));
+  rf_status status = rf_shard_scan(&s, s.vocab, error);
+  rf_shard_close(&s);
+  return status;
+}
+
+static rf_status inspect_run(const char *path, const rafter_sink *sink, json_t *json, rf_error *error) {
+  char newest[4096], file[4300];
+  json_t *run = NULL;
+  snprintf(file, sizeof file, "%s/run.json", path);
+  RF_TRY(rf_json_read(file, 1 << 20, &run, error));
+  bool resumable = rf_checkpoint_newest(path, newest, NULL) == RAFTER_OK;
+  json_t *options = json_object_get(run, "options");
+  rf_say(sink, "run of %s on %s; %s%s\n", json_string_value(json_object_get(options, "model")) ? json_string_value(json_object_get(options, "model")) : "?",
+         json_string_value(json_object_get(run, "machine")), resumable ? "newest checkpoint " : "no complete checkpoint", resumable ? newest : "");
+  json_object_update_new(json, json_pack("{ss so ss?}", "kind", "run", "run", run, "checkpoint", resumable ? newest : NULL));
+  return RAFTER_OK;
+}
+
+rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+  const char *path = rf_options_argument(job->options, 0);
+  struct stat info;
+  rf_status status;
+  if (!path) return RF_FAIL(error, RAFTER_INVALID, "for example `rafter inspect model.safetensors`", "what shall be inspected? (FILE is missing)");
+  json_t *json = json_pack("{ss ss}", "command", "inspect", "path", path);
+  bool there = !stat(path, &info), folder = there && S_ISDIR(info.st_mode);
+  if (folder && has(path, "run.json")) status = inspect_run(path, sink, json, error);
+  else if (folder) {
+    status = inspect_model(path, sink, json, error);
+    if (status == RAFTER_OK && (has(path, "model.safetensors") || has(path, "model.safetensors.index.json"))) status = inspect_tensors(path, sink, json, error);
+    if (status == RAFTER_OK && has(path, "state.json")) {
+      rf_say(sink, "checkpoint: %s\n", has(path, "DONE") ? "complete" : "INCOMPLETE, DONE is missing");
+      json_object_set_new(json, "complete", json_boolean(has(path, "DONE")));
+    }
+  } else if (ends_with(path, ".safetensors") || ends_with(path, ".index.json")) status = inspect_tensors(path, sink, json, error);
+  else if (ends_with(path, ".json")) status = inspect_json(path, sink, json, error);
+  else if (ends_with(path, ".shard")) status = inspect_shard(path, sink, json, error);
+  else status = inspect_model(path, sink, json, error); /* a preset or an inline shape; its error names what is known */
+  if (status == RAFTER_OK) rf_put_json(sink, json);
+  else json_decref(json);
+  return status;
+}

@@ -1,0 +1,332 @@
+/* train.c - trainers from jobs, and `rafter train`. */
+#define _GNU_SOURCE
+#include "api/api.h"
+
+#include "base/file.h"
+#include "train/checkpoint.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct rafter_trainer {
+  rf_settings settings;
+  char out[4096], resume[4096];
+  rf_trainer *trainer;
+};
+
+/* ---- settings ------------------------------------------------------------------------------------------------------ */
+
+static rf_status schedule_of(const rf_options *o, rf_schedule *s, rf_error *error) {
+  s->kind = (rf_schedule_kind)rf_options_choice(o, "schedule");
+  s->steps = rf_options_int(o, "steps"), s->peak = rf_options_float(o, "lr");
+  s->floor = rf_options_is_set(o, "min-lr") ? rf_options_float(o, "min-lr") : s->peak / 10;
+  s->warmup = rf_options_is_set(o, "warmup") ? rf_options_int(o, "warmup") : s->steps / 20;
+  s->decay = rf_options_is_set(o, "decay") ? rf_options_int(o, "decay") : s->steps / 5;
+  if (s->floor > s->peak)
+    return RF_FAIL(error, RAFTER_INVALID, "lower --min-lr", "the last learning rate is above the highest (--min-lr: expected at most %g, got %g)", s->peak, s->floor);
+  return RAFTER_OK;
+}
+
+static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_train_settings *s, rf_error *error) {
+  RF_TRY(rf_settings_resolve(o, "train", &t->settings, error));
+  *s = (rf_train_settings){.model = t->settings.model, .plan = t->settings.plan, .seed = (uint64_t)rf_options_int(o, "seed"), .weights_folder = t->settings.weights_folder,
+                           .work_folder = t->out};
+  if (strcmp(rf_options_command(o), "train")) { /* bench: random tokens, constant rate */
+    s->data = "random:seed=0", s->pack = true;
+    s->schedule = (rf_schedule){.kind = RF_SCHEDULE_CONSTANT, .peak = 1e-4, .floor = 1e-4, .steps = INT64_MAX / 4};
+    return RAFTER_OK;
+  }
+  s->data = rf_options_is_set(o, "data") ? rf_options_text(o, "data") : "";
+  s->pack = !strcmp(rf_options_text(o, "packing"), "fit");
+  s->val_fraction = rf_options_int(o, "val-every") > 0 ? rf_options_float(o, "val-fraction") : 0;
+  if (!strncmp(s->data, "random", 6)) s->val_fraction = 0; /* noise has nothing to validate */
+  s->debug = (rf_run_debug){.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")};
+  if (s->debug.poison) s->plan.guard_bytes = 64;
+  if (*t->resume) s->resume_folder = t->resume;
+  return schedule_of(o, &s->schedule, error);
+}
+
+/* runs/DATE-TIME-MODEL unless --out says otherwise. */
+static void name_out(const rf_options *o, char out[4096]) {
+  char stamp[32];
+  time_t now = time(NULL);
+  struct tm broken;
+  localtime_r(&now, &broken);
+  strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &broken);
+  const char *model = rf_options_argument(o, 0);
+  const char *base = model && strrchr(model, '/') ? strrchr(model, '/') + 1 : model;
+  snprintf(out, 4096, "runs/%s-%.*s", stamp, (int)strcspn(base ? base : "model", ":"), base ? base : "model");
+}
+
+static rf_status open_trainer(const rafter_job *job, rafter_trainer **out, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  const rf_options *o = job->options;
+  rafter_trainer *t = calloc(1, sizeof *t);
+  rf_train_settings *s = calloc(1, sizeof *s);
+  if (!t || !s) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a trainer");
+    goto done;
+  }
+  bool trains = !strcmp(rf_options_command(o), "train");
+  const char *resume = trains && rf_options_is_set(o, "resume") ? rf_options_text(o, "resume") : NULL;
+  if (rf_options_has(o, "out") && rf_options_is_set(o, "out")) snprintf(t->out, sizeof t->out, "%s", rf_options_text(o, "out"));
+  else if (resume) snprintf(t->out, sizeof t->out, "%s", resume);
+  else name_out(o, t->out);
+  if (resume) RF_GO(rf_checkpoint_newest(resume, t->resume, error));
+  RF_GO(trainer_settings(t, o, s, error));
+  if (trains) RF_GO(rf_make_folders(t->out, error));
+  status = rf_trainer_open(s, &t->trainer, error);
+done:
+  free(s);
+  if (status == RAFTER_OK) *out = t;
+  else rafter_trainer_close(t);
+  return status;
+}
+
+/* ---- the public trainer ---------------------------------------------------------------------------------------------- */
+
+rafter_status rafter_trainer_open(const rafter_job *job, rafter_trainer **trainer, rafter_error *error) {
+  const char *command = rf_options_command(job->options);
+  if (strcmp(command, "train") && strcmp(command, "bench"))
+    return RF_FAIL(error, RAFTER_INVALID, "make the job with rafter_job_new(\"train\", ...)", "a trainer needs a train or bench job (got %s)", command);
+  return open_trainer(job, trainer, error);
+}
+
+void rafter_trainer_progress(const rafter_trainer *t, int64_t *done, int64_t *of) { *done = t->trainer->step, *of = t->trainer->settings.schedule.steps; }
+rafter_status rafter_trainer_step(rafter_trainer *t, rafter_step *step, rafter_error *error) { return rf_trainer_step(t->trainer, step, error); }
+rafter_status rafter_trainer_validate(rafter_trainer *t, int64_t rows, double *loss, rafter_error *error) { return rf_trainer_validate(t->trainer, rows, loss, error); }
+rafter_status rafter_trainer_save(rafter_trainer *t, const char *folder, rafter_error *error) { return rf_checkpoint_save(t->trainer, folder, error); }
+
+rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_bytes, int64_t *outside_bytes, rafter_error *error) {
+  rf_outside outside;
+  RF_TRY(rf_run_outside(t->trainer->run, &outside, error));
+  *arena_bytes = rf_run_arena_bytes(t->trainer->run), *outside_bytes = outside.outside_bytes;
+  return RAFTER_OK;
+}
+
+static json_t *report_json(const rafter_trainer *t) {
+  const rf_trainer *r = t->trainer;
+  return json_pack("{ss sI sI ss so}", "rafter", RF_VERSION, "arena_bytes", (json_int_t)rf_run_arena_bytes(r->run), "peak_bytes", (json_int_t)r->plan->arena_bytes, "digest",
+                   r->plan->digest, "ops", rf_report_measured_json(r->plan, rf_run_measured(r->run, 0), false));
+}
+
+rafter_status rafter_trainer_report(const rafter_trainer *t, char **json, rafter_error *error) {
+  json_t *object = report_json(t);
+  *json = rf_json_text(object, 0);
+  json_decref(object);
+  return *json ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+}
+
+void rafter_trainer_close(rafter_trainer *t) {
+  if (!t) return;
+  rf_trainer_close(t->trainer);
+  free(t);
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------------- */
+
+typedef struct run_log {
+  const rafter_sink *sink;
+  FILE *metrics;
+  double start, seconds_limit;   /* 0: none */
+  int64_t steps, first_step, val_every, val_rows, save_every;
+  int keep;
+  bool json, quiet;
+  double step_seconds;           /* of all steps so far */
+} run_log;
+
+/* A number for JSON: what is not finite has no place there. */
+static double or_zero(double x) { return isfinite(x) ? x : 0; }
+
+static void log_step(run_log *log, const rafter_step *s, const double *val_loss) {
+  char line[640], a[32], b[32], c[32];
+  int n = snprintf(line, sizeof line,
+                   "{\"step\":%lld,\"loss\":%.9g,\"lr\":%.6g,\"grad_norm\":%.6g,\"accuracy\":%.6g,\"tokens\":%lld,\"seconds\":%.6g,\"tokens_per_second\":%.6g,\"mfu\":%.5g,"
+                   "\"predicted_seconds\":%.6g",
+                   (long long)s->step, or_zero(s->loss), s->lr, or_zero(s->grad_norm), or_zero(s->accuracy), (long long)s->tokens, s->seconds, s->tokens_per_second, s->mfu,
+                   s->predicted_seconds);
+  if (val_loss) n += snprintf(line + n, sizeof line - (size_t)n, ",\"val_loss\":%.9g", or_zero(*val_loss));
+  snprintf(line + n, sizeof line - (size_t)n, "}");
+  if (log->metrics) fprintf(log->metrics, "%s\n", line), fflush(log->metrics);
+  if (log->json && log->sink->json) log->sink->json(log->sink->self, line);
+  int64_t done = s->step - log->first_step, every = log->steps > 2000 ? 100 : log->steps > 200 ? 10 : 1;
+  if (s->step == 1 || s->step == log->steps || s->step % every == 0 || val_loss) {
+    char val[48] = "";
+    if (val_loss) snprintf(val, sizeof val, "  val %.4f", *val_loss);
+    rf_say(log->sink, "step %6lld/%lld  loss %.4f%s  lr %.2e  norm %.3f  acc %4.1f %%  %s (planned %s)  %s tok/s  MFU %.1f %%\n", (long long)s->step, (long long)log->steps, s->loss,
+           val, s->lr, s->grad_norm, 100 * s->accuracy, rf_text_seconds(s->seconds, a), rf_text_seconds(s->predicted_seconds, b), rf_text_count(s->tokens_per_second, c),
+           100 * s->mfu);
+  }
+  double spent = rf_now_seconds() - log->start, left = (double)(log->steps - s->step) * log->step_seconds / (double)(done > 0 ? done : 1);
+  double part = (double)s->step / (double)log->steps;
+  if (log->seconds_limit > 0 && log->seconds_limit - spent < left) left = log->seconds_limit - spent, part = spent / log->seconds_limit;
+  char bar[41];
+  int filled = (int)(40 * (part < 1 ? part : 1));
+  for (int i = 0; i < 40; i++) bar[i] = i < filled ? '#' : '.';
+  bar[40] = 0;
+  rf_put_bar(log->sink, "[%s] %lld/%lld  loss %.4f  %s tok/s  %s left", bar, (long long)s->step, (long long)log->steps, s->loss, rf_text_count(s->tokens_per_second, c),
+             rf_text_seconds(left > 0 ? left : 0, a));
+}
+
+static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *error) {
+  char folder[4200];
+  snprintf(folder, sizeof folder, "%s/checkpoint-%08lld", t->out, (long long)t->trainer->step);
+  RF_TRY(rf_checkpoint_save(t->trainer, folder, error));
+  RF_TRY(rf_checkpoint_prune(t->out, log->keep, error));
+  rf_say(log->sink, "saved %s\n", folder);
+  return RAFTER_OK;
+}
+
+/* run.json and plan.json stand before the first step, so that a run that dies can be understood and repeated. */
+static rf_status write_records(const rafter_trainer *t, const rafter_job *job, rf_error *error) {
+  char path[4200];
+  const rf_plan *plan = t->trainer->plan;
+  json_t *run = json_pack("{ss ss so ss ss si}", "rafter", rafter_version(), "command", "train", "options", rf_options_json(job->options), "digest", plan->digest, "machine",
+                          plan->machine.name, "threads", plan->options.threads);
+  snprintf(path, sizeof path, "%s/run.json", t->out);
+  rf_status status = rf_json_write(path, run, 1, error);
+  json_decref(run);
+  RF_TRY(status);
+  rf_report_plan report = {.plan = plan, .job = "train", .tensors = true, .ops = true};
+  json_t *json = rf_report_plan_json(&report);
+  snprintf(path, sizeof path, "%s/plan.json", t->out);
+  status = rf_json_write(path, json, 0, error);
+  json_decref(json);
+  return status;
+}
+
+static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *error) {
+  char a[32], b[32], c[32], d[32], line[512];
+  const rf_trainer *r = t->trainer;
+  rf_outside o;
+  RF_TRY(rf_run_outside(r->run, &o, error));
+  snprintf(line, sizeof line, "{\"arena_bytes\":%lld,\"peak_bytes\":%lld,\"outside_arena_bytes\":{\"total\":%lld,\"program_and_libraries\":%lld,\"heap_and_stacks\":%lld}}",
+           (long long)rf_run_arena_bytes(r->run), (long long)r->plan->arena_bytes, (long long)o.outside_bytes, (long long)o.file_bytes, (long long)o.other_bytes);
+  if (log->metrics) fprintf(log->metrics, "%s\n", line);
+  if (log->json && log->sink->json) log->sink->json(log->sink->self, line);
+  rf_say(log->sink, "%s: %s parameters; plan %s predicted and allocated: %s; outside it %s (program and libraries %s, heap and stacks %s)\n", r->settings.model.name,
+         rf_text_count((double)r->plan->graph->params.total, a), r->plan->digest, rf_text_bytes((double)r->plan->arena_bytes, b), rf_text_bytes((double)o.outside_bytes, c),
+         rf_text_bytes((double)o.file_bytes, d), rf_text_bytes((double)o.other_bytes, line));
+  for (int i = 0; i < r->loader.count; i++) {
+    const rf_source *s = &r->loader.source[i];
+    if (s->random) rf_say(log->sink, "data %s\n", s->spec);
+    else
+      rf_say(log->sink, "data %s: %s tokens, %lld rows of %lld (%.1f %% full), %lld held out for validation\n", s->spec, rf_text_count((double)s->tokens, a),
+             (long long)s->train.count, (long long)s->seq, 100 * s->train.efficiency, (long long)s->held_out.count);
+  }
+  if (r->step) rf_say(log->sink, "resumed from %s at step %lld\n", t->resume, (long long)r->step);
+  return RAFTER_OK;
+}
+
+static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_error *error) {
+  rf_trainer *r = t->trainer;
+  double longest = 0;
+  while (r->step < log->steps) {
+    rafter_step step;
+    double val_loss = 0, began = rf_now_seconds();
+    RF_TRY(rf_trainer_step(r, &step, error));
+    log->step_seconds += step.seconds;
+    bool validates = r->val_plan && log->val_every > 0 && (r->step % log->val_every == 0 || r->step == log->steps) &&
+                     rf_loader_held_out(&r->loader) >= r->settings.plan.build.microbatch;
+    if (validates) RF_TRY(rf_trainer_validate(r, log->val_rows, &val_loss, error));
+    log_step(log, &step, validates ? &val_loss : NULL);
+    if (log->save_every > 0 && r->step % log->save_every == 0 && r->step < log->steps) RF_TRY(save_checkpoint(t, log, error));
+    if (rf_asked_to_stop(log->sink)) return *stopped = true, RAFTER_OK;
+    double now = rf_now_seconds(), took = now - began;
+    if (took > longest) longest = took;
+    if (log->seconds_limit > 0 && now - log->start + longest > log->seconds_limit) break;
+  }
+  return RAFTER_OK;
+}
+
+static rf_status say_end(const rafter_trainer *t, run_log *log, rf_error *error) {
+  const rf_trainer *r = t->trainer;
+  char path[4200], a[32], b[32], c[32];
+  int64_t done = r->step - log->first_step;
+  if (done < 1) return RAFTER_OK;
+  double measured = log->step_seconds / (double)done, planned = r->plan->step_seconds, peak = rf_plan_peak_flops(r->plan);
+  rf_outside o;
+  RF_TRY(rf_run_outside(r->run, &o, error));
+  rf_say(log->sink, "\n");
+  rf_say_text(log->sink, rf_report_measured_text(r->plan, rf_run_measured(r->run, 0), done));
+  rf_say(log->sink, "\nmemory   predicted %lld bytes, allocated %lld bytes; outside the arena %s\n", (long long)r->plan->arena_bytes, (long long)rf_run_arena_bytes(r->run),
+         rf_text_bytes((double)o.outside_bytes, a));
+  rf_say(log->sink, "time     predicted %s a step, measured %s (%+.1f %%)\n", rf_text_seconds(planned, a), rf_text_seconds(measured, b), 100 * (planned / measured - 1));
+  if (peak > 0)
+    rf_say(log->sink, "limit    %s tokens/s: %.1f %% of this machine's %.0f GFLOP/s (causal FLOPs; %.1f %% counting the whole attention square)\n",
+           rf_text_count((double)r->plan->graph->rows * r->plan->options.build.accumulate / measured, c), 100 * r->plan->model_flops / (measured * peak), peak * 1e-9,
+           100 * r->plan->flops_full_square / (measured * peak));
+  snprintf(path, sizeof path, "%s/report.json", t->out);
+  json_t *json = report_json(t);
+  rf_status status = rf_json_write(path, json, 1, error);
+  json_decref(json);
+  return status;
+}
+
+/* A resumed run takes its options from run.json; what is typed now wins. */
+static rf_status with_recorded_options(const rafter_job *job, rafter_job *merged, rf_error *error) {
+  const rf_options *o = job->options;
+  char path[4200], checkpoint[4096];
+  rf_status status = RAFTER_OK;
+  RF_TRY(rf_checkpoint_newest(rf_options_text(o, "resume"), checkpoint, error));
+  snprintf(path, sizeof path, "%s/run.json", rf_options_text(o, "resume"));
+  if (access(path, R_OK)) snprintf(path, sizeof path, "%s/../run.json", rf_options_text(o, "resume"));
+  RF_TRY(rf_options_new("train", &merged->options, error));
+  RF_GO(rf_options_read_file(merged->options, path, error));
+  json_t *given = rf_options_json(o);
+  const char *name;
+  json_t *value;
+  json_object_foreach(given, name, value) {
+    bool typed = strcmp(name, "model") && rf_options_has(o, name) && rf_options_given(o, name);
+    if (typed && status == RAFTER_OK) status = rf_options_set(merged->options, name, rf_options_text(o, name), error);
+  }
+  json_decref(given);
+  if (status == RAFTER_OK && rf_options_argument(o, 0)) status = rf_options_set(merged->options, "MODEL", rf_options_argument(o, 0), error);
+done:
+  if (status != RAFTER_OK) rf_options_free(merged->options), merged->options = NULL;
+  return status;
+}
+
+static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+  const rf_options *o = job->options;
+  rf_status status = RAFTER_OK;
+  rafter_trainer *t = NULL;
+  char path[4200];
+  bool stopped = false;
+  run_log log = {.sink = sink, .start = rf_now_seconds(), .steps = rf_options_int(o, "steps"), .val_every = rf_options_int(o, "val-every"), .val_rows = 64,
+                 .save_every = rf_options_int(o, "save-every"), .keep = (int)rf_options_int(o, "keep"), .json = rf_options_flag(o, "json")};
+  if (rf_options_is_set(o, "max-seconds")) log.seconds_limit = rf_options_float(o, "max-seconds");
+  RF_TRY(open_trainer(job, &t, error));
+  log.first_step = t->trainer->step;
+  RF_GO(write_records(t, job, error));
+  snprintf(path, sizeof path, "%s/metrics.jsonl", t->out);
+  log.metrics = fopen(path, log.first_step ? "ae" : "we");
+  if (!log.metrics) {
+    status = RF_FAIL(error, RAFTER_FAILED, "choose another --out", "cannot write %s (%s)", path, strerror(errno));
+    goto done;
+  }
+  RF_GO(say_start(t, &log, error));
+  RF_GO(train_loop(t, &log, &stopped, error));
+  rf_put_bar(sink, "%s", "");
+  RF_GO(save_checkpoint(t, &log, error));
+  RF_GO(say_end(t, &log, error));
+  if (stopped) status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped at step %lld; continue with --resume %s", (long long)t->trainer->step, t->out);
+done:
+  if (log.metrics) fclose(log.metrics);
+  rafter_trainer_close(t);
+  return status;
+}
+
+rf_status rf_command_train(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+  if (!rf_options_is_set(job->options, "resume")) return train(job, sink, error);
+  rafter_job merged = {0};
+  RF_TRY(with_recorded_options(job, &merged, error));
+  rf_status status = train(&merged, sink, error);
+  rf_options_free(merged.options);
+  return status;
+}
