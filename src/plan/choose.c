@@ -3,19 +3,19 @@
 
 #include <string.h>
 
-static int workspace_tensor(rf_plan *plan, int i) {
+static int workspace_tensor(rf_plan *plan, int i, bool quick) {
   const rf_graph *graph = plan->graph;
   const rf_kernel *kernel = plan->op[i].kernel;
   size_t bytes = kernel->workspace_bytes ? kernel->workspace_bytes(graph, &graph->op[i], plan->options.threads) : 0;
   if (bytes == 0) return RF_NONE;
   int64_t shape[] = {(int64_t)bytes};
-  const char *name = rf_pool_format(graph->pool, "%s/workspace", graph->op[i].name);
+  const char *name = quick ? "workspace" : rf_pool_format(graph->pool, "%s/workspace", graph->op[i].name);
   int t = rf_graph_tensor(plan->graph, name, RF_CLASS_WORKSPACE, RF_U8, 1, shape);
   plan->graph->tensor[t].reason = "workspace of its kernel";
   return t;
 }
 
-void rf_plan_choose(rf_plan *plan) {
+void rf_plan_choose(rf_plan *plan, bool quick) {
   const rf_graph *graph = plan->graph;
   const rf_plan_options *options = &plan->options;
   plan->op = rf_pool_alloc(graph->pool, ((size_t)graph->op_count + 1) * sizeof *plan->op);
@@ -28,7 +28,7 @@ void rf_plan_choose(rf_plan *plan) {
     else p->kernel = rf_kernel_choose(options->backend, options->isa, graph, op);
     p->work = op->def->work(graph, op);
     p->calls = op->section == RF_SECTION_MICRO ? graph->accumulate : 1;
-    p->workspace = workspace_tensor(plan, i);
+    p->workspace = workspace_tensor(plan, i, quick);
   }
   plan->tensor = rf_pool_alloc(graph->pool, ((size_t)graph->tensor_count + 1) * sizeof *plan->tensor);
 }

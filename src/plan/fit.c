@@ -123,40 +123,36 @@ static int find_largest(const rf_plan *plan, int largest[5]) {
   return count;
 }
 
-static const char *remat_name(rf_remat remat) {
-  static const char *const names[] = {"none", "mlp", "attn", "mlp+attn", "block", "auto"};
-  return names[remat];
-}
-
-/* One setting that fits, tried for real: the cheapest change first. */
-static bool find_remedy(const rf_plan *plan, int64_t room, char *text, size_t capacity) {
-  if (plan->options.build.job != RF_JOB_TRAIN) return false;
-  for (int halvings = 0; halvings < 8; halvings++) {
-    rf_plan_options options = plan->options;
-    int64_t micro = options.build.microbatch >> halvings;
-    if (micro < 1 || options.build.microbatch % ((int64_t)1 << halvings)) break;
-    options.build.microbatch = micro, options.build.accumulate <<= halvings;
-    for (int r = 0; r < 2; r++) {
+/* A setting that fits, tried for real, the cheapest change first; else the smallest there is. */
+static void find_remedy(const rf_plan *plan, int64_t room, char *text, size_t capacity) {
+  const rf_plan_options *from = &plan->options;
+  int64_t least = plan->arena_bytes;
+  if (from->build.job == RF_JOB_TRAIN && plan->persistent_bytes <= room) {
+    for (int64_t halves = 1; halves <= from->build.microbatch && from->build.microbatch % halves == 0; halves *= 2) {
+      rf_plan_options options = *from;
       rf_plan *other = NULL;
-      options.remat = r ? RF_REMAT_BLOCK : plan->options.remat;
-      if ((halvings == 0 && !r) || (r && plan->options.remat == RF_REMAT_BLOCK)) continue;
-      if (rf_plan_make(&plan->graph->model, &options, &other, NULL) != RAFTER_OK) continue;
-      bool fits = other->arena_bytes <= room, hopeless = other->persistent_bytes > room;
-      if (fits)
-        snprintf(text, capacity, "this fits in %.2f GiB: --remat %s --microbatch %lld --accumulate %d", (double)other->arena_bytes / 0x1p30,
-                 remat_name(options.remat), (long long)micro, options.build.accumulate);
+      options.remat = RF_REMAT_AUTO, options.budget_bytes = room;
+      options.build.microbatch /= halves, options.build.accumulate *= (int)halves;
+      if (rf_plan_make(&plan->graph->model, &options, &other, NULL) != RAFTER_OK) break;
+      int64_t bytes = other->arena_bytes;
       rf_plan_free(other);
-      if (fits) return true;
-      if (hopeless) return false;
+      if (bytes <= room) {
+        snprintf(text, capacity, "this fits, in %.2f GiB: --remat auto --microbatch %lld --accumulate %d", (double)bytes / 0x1p30,
+                 (long long)options.build.microbatch, options.build.accumulate);
+        return;
+      }
+      if (halves > 1 && bytes >= least) break;
+      if (bytes < least) least = bytes;
     }
   }
-  return false;
+  snprintf(text, capacity, "the smallest setting tried needs %.2f GiB, %.2f GiB of it weights and what the optimizer keeps of them: take a smaller model or "
+           "a machine with more memory", (double)least / 0x1p30, (double)plan->persistent_bytes / 0x1p30);
 }
 
 rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error) {
   int64_t room = rf_plan_room(&plan->options);
   if (plan->arena_bytes <= room) return RAFTER_OK;
-  char list[400] = "", hint[400];
+  char list[400] = "", hint[300];
   size_t at = 0;
   int largest[5], count = find_largest(plan, largest);
   for (int i = 0; i < count; i++) {
@@ -165,9 +161,7 @@ rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error) {
     snprintf(one, sizeof one, "%s%.60s %.2f GiB", i ? ", " : "", tensor->name, (double)plan->tensor[largest[i]].bytes / 0x1p30);
     append(list, sizeof list, &at, one);
   }
-  if (!find_remedy(plan, room, hint, sizeof hint))
-    snprintf(hint, sizeof hint, "%.2f GiB must stay from step to step (weights and what the optimizer keeps): take a smaller model or a machine with more memory",
-             (double)plan->persistent_bytes / 0x1p30);
+  find_remedy(plan, room, hint, sizeof hint);
   return RF_FAIL(error, RAFTER_NO_FIT, hint, "%s does not fit %s (memory: expected at most %.2f GiB, got %.2f GiB, %.2f GiB too much; largest: %s)",
                  plan->graph->model.name, plan->machine.name, (double)room / 0x1p30, (double)plan->arena_bytes / 0x1p30,
                  (double)(plan->arena_bytes - room) / 0x1p30, list);

@@ -65,18 +65,22 @@ static void put(shelf *s, const rf_block *b) {
   s->count++;
 }
 
-/* Places the blocks one by one in the given order. Looking at every placed block makes that quadratic, but most of a deep model's blocks are
- * short: those that live at most SHORT ops are kept in lists by the op they start at, so that only their neighbours meet them. */
-enum { SHORT = 8 };
+/* Scanning every placed block for each new one is quadratic. In a deep model most blocks live for a few ops only, so above MANY blocks the
+ * short ones come last, op by op, among the gaps that the long ones leave there: those are few. */
+enum { MANY = 1500, SHORT = 8 };
 
 typedef struct packer {
   rf_pool *pool;
   const rf_block *shape;      /* the blocks as given */
   int count, ops, base;       /* ops: how many instants; base: the earliest */
-  shelf longs;
-  shelf around;               /* scratch: everything that meets the block being placed */
-  int *next, *head;           /* placed short blocks by the op they start at */
+  int shortest;               /* lifetimes below this wait for the second phase */
   int64_t *offset;
+  shelf longs;
+  int *begin, *begin_next, *end, *end_next; /* long blocks by their first and last instant; begin also lists the short ones */
+  int64_t *gap_start, *gap_end; /* what the long blocks leave free at the instant reached, ascending; the last gap has no end */
+  int gaps;
+  shelf around;               /* obstacles of the block being placed */
+  int *near, near_count;      /* short blocks placed and still alive */
 } packer;
 
 static shelf shelf_new(rf_pool *pool, int count) {
@@ -85,41 +89,120 @@ static shelf shelf_new(rf_pool *pool, int count) {
                  rf_pool_alloc(pool, n * sizeof(int64_t))};
 }
 
-/* The placed short blocks that meet b, added to the long ones that do, in ascending offset. */
+static int gap_at(const packer *p, int64_t at) { /* the last gap that starts at or before `at`, or -1 */
+  int low = 0, high = p->gaps;
+  while (low < high) {
+    int middle = (low + high) / 2;
+    if (p->gap_start[middle] <= at) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}
+
+static void gap_insert(packer *p, int at, int64_t start, int64_t end) {
+  memmove(p->gap_start + at + 1, p->gap_start + at, (size_t)(p->gaps - at) * sizeof *p->gap_start);
+  memmove(p->gap_end + at + 1, p->gap_end + at, (size_t)(p->gaps - at) * sizeof *p->gap_end);
+  p->gap_start[at] = start, p->gap_end[at] = end;
+  p->gaps++;
+}
+
+static void gap_remove(packer *p, int at) {
+  p->gaps--;
+  memmove(p->gap_start + at, p->gap_start + at + 1, (size_t)(p->gaps - at) * sizeof *p->gap_start);
+  memmove(p->gap_end + at, p->gap_end + at + 1, (size_t)(p->gaps - at) * sizeof *p->gap_end);
+}
+
+/* A long block begins: [start, end) lies inside one gap, because long blocks do not overlap. */
+static void occupy(packer *p, int64_t start, int64_t end) {
+  int at = gap_at(p, start);
+  int64_t gap_end = p->gap_end[at];
+  if (p->gap_start[at] == start) gap_remove(p, at);
+  else p->gap_end[at++] = start;
+  if (end < gap_end) gap_insert(p, at, end, gap_end);
+}
+
+static void vacate(packer *p, int64_t start, int64_t end) {
+  int at = gap_at(p, start);
+  bool left = at >= 0 && p->gap_end[at] == start, right = at + 1 < p->gaps && p->gap_start[at + 1] == end;
+  if (left && right) p->gap_end[at] = p->gap_end[at + 1], gap_remove(p, at + 1);
+  else if (left) p->gap_end[at] = end;
+  else if (right) p->gap_start[at + 1] = start;
+  else gap_insert(p, at + 1, start, end);
+}
+
+/* Everything that stands in a short block's way: what lies between the gaps now, long blocks that begin before it ends, other short ones. */
 static void gather(packer *p, const rf_block *b) {
   shelf *a = &p->around;
   a->count = 0;
-  for (int j = 0; j < p->longs.count; j++) {
-    if (p->longs.first[j] > b->last || p->longs.last[j] < b->first) continue;
-    a->first[a->count] = p->longs.first[j], a->last[a->count] = p->longs.last[j];
-    a->start[a->count] = p->longs.start[j], a->end[a->count++] = p->longs.end[j];
+  int64_t from = 0;
+  for (int g = 0; g < p->gaps; g++) {
+    if (p->gap_start[g] > from) a->first[a->count] = b->first, a->last[a->count] = b->last, a->start[a->count] = from, a->end[a->count++] = p->gap_start[g];
+    from = p->gap_end[g];
   }
-  int from = b->first - SHORT + 1 < p->base ? p->base : b->first - SHORT + 1;
-  for (int t = from; t <= b->last; t++)
-    for (int i = p->head[t - p->base]; i != RF_NONE; i = p->next[i]) {
-      rf_block placed = p->shape[i];
-      placed.offset = p->offset[i];
-      if (placed.last >= b->first) put(a, &placed);
+  for (int t = b->first + 1; t <= b->last; t++)
+    for (int i = p->begin[t - p->base]; i != RF_NONE; i = p->begin_next[i]) {
+      rf_block other = p->shape[i];
+      other.offset = p->offset[i];
+      if (other.last - other.first >= p->shortest) put(a, &other);
     }
+  for (int k = 0; k < p->near_count; k++) {
+    rf_block other = p->shape[p->near[k]];
+    other.offset = p->offset[p->near[k]];
+    put(a, &other);
+  }
 }
 
-static bool is_short(const rf_block *b) { return b->last - b->first < SHORT; }
+static void step_to(packer *p, int instant) {
+  int now = instant - p->base;
+  for (int i = now ? p->end[now - 1] : RF_NONE; i != RF_NONE; i = p->end_next[i]) vacate(p, p->offset[i], p->offset[i] + p->shape[i].bytes);
+  for (int i = p->begin[now]; i != RF_NONE; i = p->begin_next[i])
+    if (p->shape[i].last - p->shape[i].first >= p->shortest && p->shape[i].bytes) occupy(p, p->offset[i], p->offset[i] + p->shape[i].bytes);
+  int kept = 0;
+  for (int k = 0; k < p->near_count; k++)
+    if (p->shape[p->near[k]].last >= instant) p->near[kept++] = p->near[k];
+  p->near_count = kept;
+}
 
+static int64_t place_short(packer *p, const int *order, int64_t height) {
+  for (int t = 0; t < p->ops; t++) p->begin[t] = p->end[t] = RF_NONE;
+  for (int k = p->count - 1; k >= 0; k--) { /* so that each list is in order */
+    int i = order[k], first = p->shape[i].first - p->base, last = p->shape[i].last - p->base;
+    p->begin_next[i] = p->begin[first], p->begin[first] = i;
+    if (p->shape[i].last - p->shape[i].first >= p->shortest && p->shape[i].bytes) p->end_next[i] = p->end[last], p->end[last] = i;
+  }
+  p->gaps = 1, p->gap_start[0] = 0, p->gap_end[0] = INT64_MAX;
+  p->near_count = 0;
+  for (int t = p->base; t < p->base + p->ops; t++) {
+    step_to(p, t);
+    for (int i = p->begin[t - p->base]; i != RF_NONE; i = p->begin_next[i]) {
+      rf_block b = p->shape[i];
+      if (b.last - b.first >= p->shortest) continue;
+      gather(p, &b);
+      p->offset[i] = best_gap(&p->around, &b);
+      p->near[p->near_count++] = i;
+      if (p->offset[i] + b.bytes > height) height = p->offset[i] + b.bytes;
+    }
+  }
+  return height;
+}
+
+/* Places the blocks one by one in the given order; returns the height. */
 static int64_t place(packer *p, const int *order) {
   int64_t height = 0;
+  int waiting = 0;
   p->longs.count = 0;
-  for (int t = 0; t < p->ops; t++) p->head[t] = RF_NONE;
   for (int k = 0; k < p->count; k++) {
     int i = order[k];
     rf_block b = p->shape[i];
-    gather(p, &b);
-    b.offset = best_gap(&p->around, &b);
-    if (is_short(&b)) p->next[i] = p->head[b.first - p->base], p->head[b.first - p->base] = i;
-    else put(&p->longs, &b);
-    p->offset[i] = b.offset;
+    if (b.last - b.first < p->shortest) {
+      waiting++;
+      continue;
+    }
+    b.offset = p->offset[i] = best_gap(&p->longs, &b);
+    put(&p->longs, &b);
     if (b.offset + b.bytes > height) height = b.offset + b.bytes;
   }
-  return height;
+  return waiting ? place_short(p, order, height) : height;
 }
 
 /* The largest sum of blocks that live together: no layout is lower. */
@@ -148,7 +231,7 @@ static int promote(const packer *p, int *order, int *scratch, int64_t limit) {
   return moved;
 }
 
-int64_t rf_layout_blocks(rf_block *block, int count) {
+int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
   if (count < 1) return 0;
   rf_pool *pool = rf_pool_new();
   packer p = {.pool = pool, .shape = block, .count = count};
@@ -159,20 +242,23 @@ int64_t rf_layout_blocks(rf_block *block, int count) {
     if (block[i].last > end) end = block[i].last;
   }
   p.ops = end - p.base + 1;
-  size_t n = (size_t)count;
-  p.longs = shelf_new(pool, count), p.around = shelf_new(pool, count);
-  p.next = rf_pool_alloc(pool, n * sizeof(int)), p.head = rf_pool_alloc(pool, (size_t)p.ops * sizeof(int));
+  size_t n = (size_t)count + 1, instants = (size_t)p.ops + 1;
+  p.shortest = count > MANY ? SHORT : 0;
+  p.longs = shelf_new(pool, count), p.around = shelf_new(pool, 2 * count);
+  p.begin = rf_pool_alloc(pool, instants * sizeof(int)), p.end = rf_pool_alloc(pool, instants * sizeof(int));
+  p.begin_next = rf_pool_alloc(pool, n * sizeof(int)), p.end_next = rf_pool_alloc(pool, n * sizeof(int)), p.near = rf_pool_alloc(pool, n * sizeof(int));
+  p.gap_start = rf_pool_alloc(pool, (n + 1) * sizeof(int64_t)), p.gap_end = rf_pool_alloc(pool, (n + 1) * sizeof(int64_t));
   p.offset = rf_pool_alloc(pool, n * sizeof(int64_t));
   int *order = rf_pool_alloc(pool, n * sizeof(int)), *scratch = rf_pool_alloc(pool, n * sizeof(int));
   ranked *keys = rf_pool_alloc(pool, n * sizeof *keys);
   int64_t least = lower_bound(&p), best = INT64_MAX, *kept = rf_pool_alloc(pool, n * sizeof(int64_t));
-  const int64_t enough = least + least / 2000;
+  const int64_t enough = least + waste;
   const int rounds = count < 1000 ? 12 : count < 3000 ? 4 : 1; /* milliseconds, whatever the model */
   for (int by = 0; by < BY_RANKS && best > enough; by++) {
     rank(block, count, (rank_by)by, keys, order);
     for (int round = 0; round < rounds && best > enough; round++) {
       int64_t height = place(&p, order);
-      if (height < best) best = height, memcpy(kept, p.offset, n * sizeof *kept);
+      if (height < best) best = height, memcpy(kept, p.offset, (size_t)count * sizeof *kept);
       if (round + 1 < rounds && promote(&p, order, scratch, least) == 0) break;
     }
   }
@@ -236,7 +322,8 @@ void rf_plan_layout(rf_plan *plan) {
     block_of[t] = block_of[root];
     if (plan->tensor[t].last > block[block_of[t]].last) block[block_of[t]].last = plan->tensor[t].last;
   }
-  plan->arena_bytes = plan->persistent_bytes + rf_layout_blocks(block, count);
+  int64_t live = rf_plan_live_bytes(plan, NULL, NULL);
+  plan->arena_bytes = plan->persistent_bytes + rf_layout_blocks(block, count, live / (count > MANY ? 500 : 2000));
   for (int t = 0; t < graph->tensor_count; t++)
     if (block_of[t] != RF_NONE) plan->tensor[t].offset = plan->persistent_bytes + block[block_of[t]].offset;
   rf_pool_free(scratch);

@@ -7,8 +7,9 @@
 enum { RF_ALIGNMENT = 64 };
 static inline int64_t rf_align(int64_t bytes) { return (bytes + RF_ALIGNMENT - 1) / RF_ALIGNMENT * RF_ALIGNMENT; }
 
-/* choose.c: one kernel per op, its work, and a tensor for its workspace (appended to the graph). Allocates plan->op and plan->tensor. */
-void rf_plan_choose(rf_plan *plan);
+/* choose.c: one kernel per op, its work, and a tensor for its workspace (appended to the graph), without a name of its own in a `quick` plan.
+ * Allocates plan->op and plan->tensor. */
+void rf_plan_choose(rf_plan *plan, bool quick);
 /* lifetime.c: first, last, bytes and shares of every tensor. */
 void rf_plan_lifetimes(rf_plan *plan);
 /* The largest sum of live tensors (bare bytes), the op where it stands, and what is live there by class; by_class may be NULL. */
@@ -18,8 +19,9 @@ int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[R
 void rf_plan_layout(rf_plan *plan);
 /* A range of bytes that is needed from op `first` to op `last`. */
 typedef struct rf_block { int64_t bytes, offset; int first, last; } rf_block;
-/* Chooses offsets (multiples of the alignment, from 0) so that blocks which live together do not overlap; returns the height. */
-int64_t rf_layout_blocks(rf_block *block, int count);
+/* Chooses offsets (from 0; multiples of what all bytes are multiples of) so that blocks which live together do not overlap; returns the height.
+ * A layout within `waste` bytes of the largest sum of live blocks is good enough and ends the search. */
+int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste);
 
 /* cost.c: seconds of every op and the sums of the step. */
 void rf_plan_cost(rf_plan *plan);

@@ -80,7 +80,7 @@ rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, bool 
   if (!plan) return NULL;
   plan->graph = graph;
   plan->options = *options;
-  rf_plan_choose(plan);
+  rf_plan_choose(plan, quick);
   rf_plan_lifetimes(plan);
   if (quick) {
     plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, NULL);

@@ -76,8 +76,22 @@ static void drop_set(search *s) {
 
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
 
+/* A copy for one trial: its own arrays, the base's names. */
+static rf_graph *trial_graph(const rf_graph *base) {
+  rf_pool *pool = rf_pool_new();
+  rf_graph *graph = rf_pool_alloc(pool, sizeof *graph);
+  *graph = *base;
+  graph->pool = pool;
+  graph->tensor_capacity = 2 * base->tensor_count + 2 * base->op_count + 1, graph->op_capacity = 2 * base->op_count + 1;
+  graph->tensor = rf_pool_alloc(pool, (size_t)graph->tensor_capacity * sizeof *graph->tensor);
+  graph->op = rf_pool_alloc(pool, (size_t)graph->op_capacity * sizeof *graph->op);
+  memcpy(graph->tensor, base->tensor, (size_t)base->tensor_count * sizeof *graph->tensor);
+  memcpy(graph->op, base->op, (size_t)base->op_count * sizeof *graph->op);
+  return graph;
+}
+
 static rf_status try_drop(search *s, const bool *drop, bool lay_out, trial *result) {
-  rf_graph *graph = rf_graph_copy(s->base);
+  rf_graph *graph = trial_graph(s->base);
   rf_status status = rf_pass_remat(graph, drop, s->error);
   rf_plan *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, s->options, true) : NULL;
   if (!plan) {

@@ -1,0 +1,141 @@
+/* Predicted seconds of one op: ceilings, curves, and what stands in for a curve that is not there. */
+#include "unit/plan/plans.h"
+
+#include <math.h>
+
+static rf_graph *graph;
+
+static const rf_op *product(int64_t m, int64_t k, int64_t n, rf_dtype dtype) {
+  rf_model model = model_named("gpt:layers=1,width=16,heads=1,ff=16,vocab=30,seq=16");
+  graph = rf_graph_new(&model);
+  int64_t x[] = {m, k}, w[] = {k, n};
+  int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, dtype, 2, x), rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, dtype, 2, w)};
+  int id = rf_graph_op(graph, "matmul", "product", RF_SECTION_MICRO, inputs, 2, 1, NULL, NULL);
+  assert_true(id >= 0);
+  return &graph->op[id];
+}
+
+static double seconds(const rf_machine *machine, const rf_op *op, rf_bound *bound) {
+  return rf_cost_op(machine, graph, op, NULL, op->def->work(graph, op), bound);
+}
+
+static bool near(double a, double b) { return fabs(a - b) <= 1e-9 * fabs(b); }
+
+static void the_larger_ceiling_decides(void **state) {
+  (void)state;
+  static rf_machine machine;
+  machine = (rf_machine){.kind = "gpu", .chips = 1, .read_bps = 1e12, .copy_bps = 1e12, .efficiency_compute = 0.5, .efficiency_memory = 0.8, .launch_seconds = 1e-6};
+  machine.flops[RF_F32] = 1e13, machine.flops[RF_BF16] = 1e14;
+  rf_bound bound;
+  const rf_op *op = product(4096, 4096, 4096, RF_BF16);
+  assert_true(near(seconds(&machine, op, &bound), 2 * pow(4096, 3) / 5e13 + 1e-6));
+  assert_int_equal(bound, RF_BOUND_COMPUTE);
+  rf_graph_free(graph);
+  op = product(4096, 4096, 4096, RF_F32);
+  assert_true(near(seconds(&machine, op, &bound), 2 * pow(4096, 3) / 5e12 + 1e-6));
+  rf_graph_free(graph);
+  op = product(1, 8192, 8192, RF_BF16); /* one row streams its weights */
+  assert_true(near(seconds(&machine, op, &bound), 2.0 * (8192.0 * 8192 + 2 * 8192) / 0.8e12 + 1e-6));
+  assert_int_equal(bound, RF_BOUND_MEMORY);
+  rf_graph_free(graph);
+  op = product(1, 16, 16, RF_BF16);
+  assert_true(seconds(&machine, op, &bound) >= 1e-6);
+  assert_int_equal(bound, RF_BOUND_LATENCY);
+  machine.flops[RF_BF16] = 0; /* unknown: widened and multiplied in f32 */
+  rf_graph_free(graph);
+  op = product(4096, 4096, 4096, RF_BF16);
+  assert_true(near(seconds(&machine, op, &bound), 2 * pow(4096, 3) / 5e12 + 1e-6));
+  rf_graph_free(graph);
+}
+
+static rf_curve *add_curve(rf_machine *machine, const char *op, rf_dtype dtype, const char *kernel, double rate_small, double rate_large) {
+  rf_curve *c = &machine->curve[machine->curve_count++];
+  *c = (rf_curve){.dtype = dtype, .count = 2, .work = {1e6, 1e10}, .seconds = {1e6 / rate_small, 1e10 / rate_large}};
+  snprintf(c->op, sizeof c->op, "%s", op);
+  snprintf(c->kernel, sizeof c->kernel, "%s", kernel);
+  return c;
+}
+
+static void curves_are_read_between_their_points(void **state) {
+  (void)state;
+  static rf_machine machine;
+  machine = (rf_machine){.kind = "cpu", .chips = 1, .read_bps = 1e12, .copy_bps = 1e12, .efficiency_compute = 1, .efficiency_memory = 1};
+  machine.flops[RF_F32] = 1e12;
+  add_curve(&machine, "matmul", RF_F32, "gemm", 1e11, 3e11);
+  rf_bound bound;
+  static const struct { int64_t n; double rate; } rows[] = {{10, 1e11}, {794, 1.8747e11}, {5000, 3e11}}; /* 2000, 1.001e9 and 2.5e11 FLOPs */
+  const rf_op *op;
+  for (int i = 0; i < 3; i++) {
+    op = product(rows[i].n, rows[i].n, rows[i].n, RF_F32);
+    double work = 2.0 * (double)(rows[i].n * rows[i].n * rows[i].n), rate = rows[i].rate;
+    if (i == 1) rate = 1e11 + 2e11 * log(work / 1e6) / log(1e4);
+    double got = seconds(&machine, op, &bound);
+    if (!near(got, work / rate)) fail_msg("row %d: %g, expected %g", i, got, work / rate);
+    rf_graph_free(graph);
+  }
+  /* bf16 was not measured: the f32 curve; a curve of its own wins; that of its kernel wins over both. */
+  op = product(5000, 5000, 5000, RF_BF16);
+  double work = 2.5e11;
+  assert_true(near(seconds(&machine, op, &bound), work / 3e11));
+  add_curve(&machine, "matmul", RF_BF16, "gemm_a", 1e11, 4e11);
+  assert_true(near(seconds(&machine, op, &bound), work / 4e11));
+  add_curve(&machine, "matmul", RF_BF16, "gemm_b", 1e11, 5e11);
+  rf_kernel kernel = {.name = "gemm_b"};
+  assert_true(near(rf_cost_op(&machine, graph, op, &kernel, op->def->work(graph, op), &bound), work / 5e11));
+  rf_graph_free(graph);
+  /* A streamed product: memory, though the curve of FLOPs says less. */
+  machine.read_bps = machine.copy_bps = 1e9;
+  op = product(1, 8192, 8192, RF_F32);
+  assert_true(near(seconds(&machine, op, &bound), 4.0 * (8192.0 * 8192 + 2 * 8192) / 1e9));
+  assert_int_equal(bound, RF_BOUND_MEMORY);
+  rf_graph_free(graph);
+}
+
+static void an_unmeasured_op_is_timed_like_its_nearest(void **state) {
+  (void)state;
+  static rf_machine machine;
+  rf_machine_detect(&machine, NULL);
+  machine.launch_seconds = 0;
+  add_curve(&machine, "matmul", RF_F32, "", 2e11, 2e11);
+  add_curve(&machine, "add", RF_F32, "", 1e10, 1e10);
+  rf_model model = model_named("gpt:layers=2,width=64,heads=4,ff=256,vocab=300,seq=64");
+  rf_plan_options options = train_options(&machine, RF_F32, 4, 1, 64, RF_REMAT_NONE);
+  options.threads = machine.threads;
+  rf_plan *plan = plan_of(&model, &options);
+  for (int i = 0; i < plan->graph->op_count; i++) {
+    const char *name = plan->graph->op[i].def->name;
+    const rf_plan_op *p = &plan->op[i];
+    double bytes = p->work.bytes_read + p->work.bytes_written, flops = p->work.flops + p->work.flops_again;
+    assert_true(isfinite(p->seconds) && p->seconds > 0);
+    if (!strcmp(name, "matmul_dw") || !strcmp(name, "head_loss_grad")) assert_true(p->seconds >= flops / 2e11 * 0.999999);
+    if (!strncmp(name, "layernorm", 9)) assert_true(near(p->seconds, bytes / 1e10));
+  }
+  rf_plan_free(plan);
+}
+
+static void fewer_threads_compute_slower(void **state) {
+  (void)state;
+  static rf_machine machine;
+  rf_machine_detect(&machine, NULL);
+  machine.threads = 8;
+  rf_model model = model_named("gpt2");
+  rf_plan_options options = train_options(&machine, RF_F32, 4, 1, 256, RF_REMAT_NONE);
+  double before = 0;
+  for (int threads = 8; threads >= 1; threads /= 2) {
+    options.threads = threads;
+    rf_plan *plan = plan_of(&model, &options);
+    assert_true(plan->step_seconds > before);
+    before = plan->step_seconds;
+    rf_plan_free(plan);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_larger_ceiling_decides),
+      cmocka_unit_test(curves_are_read_between_their_points),
+      cmocka_unit_test(an_unmeasured_op_is_timed_like_its_nearest),
+      cmocka_unit_test(fewer_threads_compute_slower),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

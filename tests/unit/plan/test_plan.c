@@ -1,0 +1,290 @@
+/* Plans of known models: published figures, orderings every planner must get right, auto, the search, what does not fit, the digest. */
+#include "unit/plan/plans.h"
+
+static rf_plan *uva(rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat) {
+  rf_model model = model_named("uva");
+  rf_plan_options options = train_options(machine_named("a5000"), dtype, microbatch, accumulate, 512, remat);
+  return plan_of(&model, &options);
+}
+
+static void uva_has_the_published_size_and_work(void **state) {
+  (void)state;
+  rf_plan *plan = uva(RF_BF16, 16, 4, RF_REMAT_NONE);
+  assert_int_equal(plan->graph->params.total, 155877376);
+  assert_true(plan->flops_full_square > 3.257e13 * 0.999 && plan->flops_full_square < 3.257e13 * 1.001);
+  assert_true(plan->model_flops < plan->flops_full_square);
+  assert_true(plan->hardware_flops >= plan->model_flops);
+  assert_true(plan->build_seconds < 1);
+  rf_plan_free(plan);
+}
+
+/* Without remat: states of 16 and 18 bytes a parameter and at most 8 D + 2 F kept elements per token and layer. */
+static void uva_without_remat_keeps_little(void **state) {
+  (void)state;
+  rf_plan *f32 = uva(RF_F32, 16, 4, RF_REMAT_NONE), *bf16 = uva(RF_BF16, 16, 4, RF_REMAT_NONE);
+  assert_true((double)f32->arena_bytes <= 8.8 * GIB);
+  assert_true((double)bf16->arena_bytes <= 5.9 * GIB);
+  assert_true((double)f32->by_class[RF_CLASS_ACTIVATION] <= 12 * 8192.0 * (8 * 1024 + 2 * 4096) * 4 * 1.05);
+  rf_plan_free(f32), rf_plan_free(bf16);
+}
+
+/* "Profiling and Scaling Single-GPU Transformer Models" (UvA): profiler GB = GiB on one RTX A5000; time within 30 % where the program is
+ * comparable (a scanned loop without remat stacks and copies what ours does not). */
+static void uva_stays_below_every_published_row(void **state) {
+  (void)state;
+  static const struct { const char *id; rf_dtype dtype; int64_t microbatch; int accumulate; rf_remat remat; double gib, seconds; } rows[] = {
+      {"M5", RF_F32, 16, 4, RF_REMAT_NONE, 20.6, 2.1},       {"M6", RF_BF16, 16, 4, RF_REMAT_NONE, 14.6, 0},
+      {"M7", RF_BF16, 16, 4, RF_REMAT_NONE, 8.8, 0.73},      {"M8", RF_BF16, 16, 4, RF_REMAT_MLP_ATTN, 3.9, 0.91},
+      {"M9", RF_BF16, 16, 4, RF_REMAT_BLOCK, 3.8, 0.96},     {"M10", RF_BF16, 64, 1, RF_REMAT_MLP_ATTN, 6.2, 0.86},
+      {"M11", RF_BF16, 256, 1, RF_REMAT_MLP_ATTN, 15, 0},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    rf_plan *plan = uva(rows[i].dtype, rows[i].microbatch, rows[i].accumulate, rows[i].remat);
+    double gib = (double)plan->arena_bytes / GIB, off = rows[i].seconds > 0 ? plan->step_seconds / rows[i].seconds : 1;
+    if (gib > rows[i].gib || off < 0.7 || off > 1.3) fail_msg("%s: %.2f GiB (published %.1f), %.2f of the published time", rows[i].id, gib, rows[i].gib, off);
+    assert_int_equal(rf_plan_require_fit(plan, NULL), RAFTER_OK);
+    rf_plan_free(plan);
+  }
+}
+
+static void orderings_hold(void **state) {
+  (void)state;
+  static const rf_remat remats[] = {RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
+  for (int r = 0; r < 5; r++) {
+    rf_plan *f32 = uva(RF_F32, 16, 4, remats[r]), *bf16 = uva(RF_BF16, 16, 4, remats[r]), *whole = uva(RF_BF16, 64, 1, remats[r]);
+    assert_true(f32->arena_bytes > bf16->arena_bytes);
+    assert_true(f32->step_seconds > bf16->step_seconds);
+    if (remats[r] < RF_REMAT_MLP_ATTN) assert_true(whole->arena_bytes > bf16->arena_bytes); /* activations outweigh the gradients that wait */
+    assert_true(bf16->step_seconds > whole->step_seconds);
+    rf_plan_free(f32), rf_plan_free(bf16), rf_plan_free(whole);
+  }
+  for (int dtype = 0; dtype < 2; dtype++) {
+    rf_plan *none = uva(dtype ? RF_BF16 : RF_F32, 16, 4, RF_REMAT_NONE), *before = none;
+    for (int r = 1; r < 5; r++) {
+      rf_plan *plan = uva(dtype ? RF_BF16 : RF_F32, 16, 4, remats[r]);
+      assert_true(plan->arena_bytes < none->arena_bytes && plan->step_seconds > none->step_seconds);
+      assert_true(plan->hardware_flops > none->hardware_flops);
+      assert_true(plan->model_flops == none->model_flops);
+      if (remats[r] == RF_REMAT_BLOCK) assert_true(plan->arena_bytes <= before->arena_bytes && plan->step_seconds > before->step_seconds);
+      if (before != none) rf_plan_free(before);
+      before = plan;
+    }
+    rf_plan_free(before), rf_plan_free(none);
+  }
+}
+
+static void a_405b_model_plans_in_milliseconds(void **state) {
+  (void)state;
+  rf_model model = model_named("llama3-405b");
+  for (int accumulate = 1; accumulate <= 4; accumulate += 3)
+    for (int clip = 0; clip < 2; clip++) {
+      rf_plan_options options = train_options(machine_named("h200"), RF_BF16, 1, accumulate, 8192, RF_REMAT_BLOCK);
+      options.build.clip = (float)clip;
+      rf_plan *plan = plan_of(&model, &options);
+      assert_in_range(plan->graph->params.total, 405849000000, 405858000000);
+      assert_true((double)plan->arena_bytes <= 1.03 * (double)plan->live_bytes);
+      assert_true((double)plan->persistent_bytes >= 14.0 * (double)plan->graph->params.total);
+      assert_true(plan->build_seconds < 5); /* milliseconds; this only catches a quadratic search */
+      rf_plan_free(plan);
+    }
+}
+
+/* ---- auto and the search ------------------------------------------------------------------------------------------ */
+
+static void auto_recomputes_no_more_than_the_budget_asks(void **state) {
+  (void)state;
+  rf_model model = model_named("gpt:layers=8,width=128,heads=4,ff=512,vocab=500,seq=128");
+  rf_plan_options options = train_options(machine_named("a5000"), RF_F32, 8, 2, 128, RF_REMAT_NONE);
+  rf_plan *none = plan_of(&model, &options), *named[4];
+  static const rf_remat remats[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
+  for (int r = 0; r < 4; r++) options.remat = remats[r], named[r] = plan_of(&model, &options);
+  options.remat = RF_REMAT_AUTO;
+  double slower = none->step_seconds;
+  for (int part = 10; part >= 0; part--) {
+    options.budget_bytes = named[3]->arena_bytes + (none->arena_bytes - named[3]->arena_bytes) * part / 10;
+    rf_plan *plan = plan_of(&model, &options);
+    assert_true(plan->arena_bytes <= options.budget_bytes);
+    assert_true(plan->step_seconds >= slower * 0.9999); /* less memory never costs less time */
+    if (part == 10) assert_true(plan->step_seconds == none->step_seconds);
+    for (int r = 0; r < 4; r++) /* never worse than a named policy that fits */
+      if (named[r]->arena_bytes <= options.budget_bytes) assert_true(plan->step_seconds <= named[r]->step_seconds * 1.0001);
+    slower = plan->step_seconds;
+    rf_plan_free(plan);
+  }
+  options.budget_bytes = 1000; /* hopeless: the smallest there is */
+  rf_plan *plan = plan_of(&model, &options);
+  assert_true(plan->arena_bytes <= named[3]->arena_bytes);
+  assert_int_equal(rf_plan_require_fit(plan, NULL), RAFTER_NO_FIT);
+  rf_plan_free(plan);
+  for (int r = 0; r < 4; r++) rf_plan_free(named[r]);
+  rf_plan_free(none);
+}
+
+static void the_search_finds_the_fastest_that_fits(void **state) {
+  (void)state;
+  rf_model model = model_named("uva");
+  rf_plan_options options = train_options(machine_named("a5000"), RF_F32, 64, 1, 512, RF_REMAT_NONE);
+  static rf_fit_row rows[RF_MAX_FIT_ROWS];
+  static const double budgets[] = {0, 8, 5, 3.5};
+  rf_fit_vary vary = {.remat = true, .microbatch = true, .dtype = true};
+  double before = 0;
+  for (int i = 0; i < 4; i++) {
+    rf_plan *plan = NULL;
+    rf_error error = {0};
+    int count = 0;
+    options.budget_bytes = (int64_t)(budgets[i] * GIB);
+    if (rf_plan_fit(&model, &options, vary, &plan, rows, &count, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    assert_int_equal(rf_plan_check(plan, NULL), RAFTER_OK);
+    assert_true(plan->arena_bytes <= rf_plan_room(&options));
+    assert_int_equal(plan->options.build.microbatch * plan->options.build.accumulate, 64); /* the batch is kept */
+    assert_true(plan->step_seconds >= before * 0.9999);
+    before = plan->step_seconds;
+    assert_in_range(count, 1, RF_MAX_FIT_ROWS);
+    bool found = false;
+    for (int k = 0; k < count; k++) {
+      assert_int_equal(rows[k].fits, rows[k].peak_bytes <= rf_plan_room(&options));
+      if (rows[k].fits) assert_true(rows[k].seconds >= plan->step_seconds);
+      if (k) assert_true(rows[k].seconds >= rows[k - 1].seconds && rows[k].peak_bytes < rows[k - 1].peak_bytes);
+      found |= rows[k].fits && rows[k].seconds == plan->step_seconds;
+    }
+    assert_true(found);
+    rf_plan_free(plan);
+  }
+  /* What the user fixed stays. */
+  rf_plan *plan = NULL;
+  options.budget_bytes = (int64_t)(9 * GIB);
+  options.build.microbatch = 16, options.build.accumulate = 4;
+  assert_int_equal(rf_plan_fit(&model, &options, (rf_fit_vary){.remat = true}, &plan, NULL, NULL, NULL), RAFTER_OK);
+  assert_int_equal(plan->options.build.dtype, RF_F32);
+  assert_int_equal(plan->options.build.microbatch, 16);
+  rf_plan_free(plan);
+}
+
+static void what_does_not_fit_says_what_would(void **state) {
+  (void)state;
+  rf_model model = model_named("uva");
+  rf_plan_options options = train_options(machine_named("a5000"), RF_F32, 64, 1, 512, RF_REMAT_NONE);
+  options.budget_bytes = (int64_t)(6 * GIB);
+  rf_plan *plan = plan_of(&model, &options);
+  rf_error error = {0};
+  assert_int_equal(rf_plan_require_fit(plan, &error), RAFTER_NO_FIT);
+  assert_non_null(strstr(error.message, "uva does not fit a5000"));
+  assert_non_null(strstr(error.message, "6.00 GiB"));
+  assert_non_null(strstr(error.message, "too much; largest: block.0/mlp/"));
+  long long microbatch, accumulate;
+  double gib;
+  assert_int_equal(sscanf(error.hint, "this fits, in %lf GiB: --remat auto --microbatch %lld --accumulate %lld", &gib, &microbatch, &accumulate), 3);
+  options.build.microbatch = microbatch, options.build.accumulate = (int)accumulate, options.remat = RF_REMAT_AUTO; /* the advice is true */
+  rf_plan *advised = plan_of(&model, &options);
+  assert_int_equal(rf_plan_require_fit(advised, NULL), RAFTER_OK);
+  assert_true((double)advised->arena_bytes / GIB < gib + 0.01);
+  assert_int_equal(microbatch * accumulate, 64);
+  rf_plan_free(plan), rf_plan_free(advised);
+
+  options = train_options(machine_named("tpu-v5e"), RF_BF16, 1, 1, 1024, RF_REMAT_NONE);
+  rf_model large = model_named("gpt2-xl");
+  plan = plan_of(&large, &options);
+  assert_int_equal(rf_plan_require_fit(plan, &error), RAFTER_NO_FIT);
+  assert_non_null(strstr(error.hint, "smaller model"));
+  rf_plan *none = NULL;
+  assert_int_equal(rf_plan_fit(&large, &options, (rf_fit_vary){.remat = true, .microbatch = true, .dtype = true}, &none, NULL, NULL, &error), RAFTER_NO_FIT);
+  assert_null(none);
+  rf_plan_free(plan);
+}
+
+/* ---- the plan itself --------------------------------------------------------------------------------------------- */
+
+static void weights_stand_at_the_same_place_in_every_plan(void **state) {
+  (void)state;
+  rf_model model = model_named("gpt:layers=3,width=64,heads=4,ff=256,vocab=300,seq=64");
+  for (int dtype = 0; dtype < 2; dtype++) {
+    rf_plan_options options = train_options(machine_named("a5000"), dtype ? RF_BF16 : RF_F32, 4, 2, 64, RF_REMAT_NONE);
+    rf_plan *train = plan_of(&model, &options);
+    options.remat = RF_REMAT_BLOCK, options.build.microbatch = 1, options.build.accumulate = 1, options.build.clip = 0;
+    rf_plan *other = plan_of(&model, &options);
+    assert_int_equal(train->persistent_bytes, other->persistent_bytes);
+    options.build.loss_only = true, options.persistent_bytes = train->persistent_bytes; /* validation runs over the trainer's region */
+    rf_plan *validation = plan_of(&model, &options);
+    assert_int_equal(train->persistent_bytes, validation->persistent_bytes);
+    for (int p = 0; p < 2; p++) {
+      rf_plan *plan = p ? validation : other;
+      int seen = 0;
+      for (int t = 0; t < plan->graph->tensor_count; t++) {
+        if (!plan->graph->tensor[t].persistent) continue;
+        int twin = rf_graph_find(train->graph, plan->graph->tensor[t].name);
+        assert_true(twin >= 0);
+        assert_int_equal(plan->tensor[t].offset, train->tensor[twin].offset);
+        seen++;
+      }
+      assert_true(seen >= 30);
+    }
+    rf_plan_free(train), rf_plan_free(other), rf_plan_free(validation);
+  }
+}
+
+static void the_digest_knows_what_matters(void **state) {
+  (void)state;
+  rf_model model = model_named("gpt:layers=2,width=64,heads=4,ff=256,vocab=300,seq=64");
+  const rf_plan_options base = train_options(machine_named("a5000"), RF_F32, 4, 2, 64, RF_REMAT_NONE);
+  enum { VARIANTS = 11 };
+  char digest[VARIANTS][17];
+  for (int v = 0; v < VARIANTS; v++) {
+    rf_plan_options o = base;
+    rf_model m = model;
+    if (v == 1) o.threads = 3;
+    if (v == 2) o.build.dtype = RF_BF16;
+    if (v == 3) o.build.accumulate = 3;
+    if (v == 4) o.remat = RF_REMAT_MLP;
+    if (v == 5) o.build.beta2 = 0.99f;
+    if (v == 6) o.build.clip = 2;
+    if (v == 7) o.isa = RF_ISA_AVX2;
+    if (v == 8) m.norm_eps *= 2;
+    if (v == 9) o.build.dropout = 0.2f;
+    if (v == 10) o.guard_bytes = 64;
+    rf_plan *plan = plan_of(&m, &o);
+    memcpy(digest[v], plan->digest, sizeof plan->digest);
+    assert_int_equal(strlen(plan->digest), 16);
+    for (int k = 0; k < v; k++) assert_string_not_equal(digest[k], digest[v]);
+    rf_plan_free(plan);
+  }
+  rf_plan_options o = base; /* the machine's speed is no part of it */
+  o.machine = machine_named("h200");
+  rf_plan *plan = plan_of(&model, &o);
+  assert_string_equal(plan->digest, digest[0]);
+  rf_plan_free(plan);
+}
+
+static void bad_options_are_refused(void **state) {
+  (void)state;
+  rf_model model = model_named("gpt:layers=1,width=16,heads=1,ff=16,vocab=30,seq=16");
+  for (int v = 0; v < 5; v++) {
+    rf_plan_options o = train_options(machine_named("a5000"), RF_F32, 1, 1, 16, RF_REMAT_NONE);
+    rf_plan *plan = NULL;
+    rf_error error = {0};
+    if (v == 0) o.threads = 0;
+    if (v == 1) o.machine = NULL;
+    if (v == 2) o.guard_bytes = -1;
+    if (v == 3) o.budget_bytes = -5;
+    if (v == 4) o.remat = (rf_remat)77;
+    assert_int_equal(rf_plan_make(&model, &o, &plan, &error), RAFTER_INVALID);
+    assert_true(error.message[0]);
+    assert_null(plan);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(uva_has_the_published_size_and_work),
+      cmocka_unit_test(uva_without_remat_keeps_little),
+      cmocka_unit_test(uva_stays_below_every_published_row),
+      cmocka_unit_test(orderings_hold),
+      cmocka_unit_test(a_405b_model_plans_in_milliseconds),
+      cmocka_unit_test(auto_recomputes_no_more_than_the_budget_asks),
+      cmocka_unit_test(the_search_finds_the_fastest_that_fits),
+      cmocka_unit_test(what_does_not_fit_says_what_would),
+      cmocka_unit_test(weights_stand_at_the_same_place_in_every_plan),
+      cmocka_unit_test(the_digest_knows_what_matters),
+      cmocka_unit_test(bad_options_are_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
