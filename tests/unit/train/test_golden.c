@@ -1,0 +1,323 @@
+/* A whole model against an independent implementation: losses, gradients and AdamW of a tiny GPT-2 as transformers and torch compute them
+ * (tests/data/hf_oracle.py), on every backend and ISA of this machine; and faults planted in the model, which the same checks must see. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "model/names.h"
+#include "train/train.h"
+
+#define MODEL RF_TEST_DATA "/goldens/gpt2"
+enum { STEPS = 6 };
+
+/* Bounds, relative. Both sides compute in f32 with sums in other orders, so each may lie off the exact value by about
+ *   2^-24 * sqrt(terms of a sum: 160 at most here) * sqrt(roundings in a row: about 40 ops forward, 120 forward and backward)
+ * = 5e-6 forward, 8e-6 backward, before what the model itself amplifies: its weights are drawn large (softmaxes far from uniform, logits up to
+ * 20), so a relative error in a score counts for several in a probability. Ten times that is the gradients' bound. A loss is a mean over 27
+ * tokens whose errors partly cancel: the plain bound serves. Adam's first step is lr * sign(g) for any gradient above eps, thus exact
+ * but for elements whose gradient is itself rounding noise; each later step divides by sqrt(v), where small gradients count as much as
+ * large ones, so a later loss gets twice the bound. Measured: 1e-7, 5e-7, 2e-6 and 6e-7. */
+static const double LOSS_BOUND = 5e-6, LATER_LOSS_BOUND = 1e-5, GRADIENT_BOUND = 1e-4, AFTER_BOUND = 1e-5;
+/* The keys' bias shifts all scores of a query alike and a softmax does not see it: its gradient is zero but for rounding, and Adam makes that
+ * a step of up to lr either way. Of the 3 D elements the D of the keys may so lie 2 lr off; the probe's weights are below 1. */
+static const char *const NOISE_ROW = "attn/qkv/bias";
+static const double LR = 1e-3;
+
+static rf_machine machine;
+static char folder[] = "/tmp/rafter-test-golden-XXXXXX", data_path[64];
+static json_t *golden;
+static int64_t tokens;
+
+/* ---- what is measured ------------------------------------------------------------------------------------------- */
+
+/* The largest error of each kind in units of its bound: 1 is as bad as it may be. NaN counts as infinite. */
+typedef struct report { double loss, later_loss, grad_norm, gradient, after; char worst[160]; } report;
+
+static void note(double *slot, double got, double want, double scale, double bound, const char *what, report *r) {
+  double error = fabs(got - want) / (scale * bound);
+  if (!isfinite(error)) error = INFINITY;
+  if (error <= *slot) return;
+  *slot = error;
+  if (error > 1) snprintf(r->worst, sizeof r->worst, "%s: got %.9g, want %.9g", what, got, want);
+}
+
+static bool passes(const report *r) { return r->loss <= 1 && r->later_loss <= 1 && r->grad_norm <= 1 && r->gradient <= 1 && r->after <= 1; }
+
+/* A comparison that a fault must fail and a right program passes: the l2 norm and the probe of a tensor, in the checkpoint's order, which for
+ * GPT-2 is the table's own. */
+static void note_tensor(double *slot, const float *x, int64_t count, const json_t *want, double bound, const char *what, report *r) {
+  double square = 0, probe = 0;
+  for (int64_t i = 0; i < count; i++) square += (double)x[i] * (double)x[i], probe += (double)x[i] * cos(0.7 * (double)i + 0.3);
+  double norm = json_real_value(json_array_get(want, 0));
+  note(slot, sqrt(square), norm, norm, bound, what, r);
+  note(slot, probe, json_real_value(json_array_get(want, 1)), norm, bound, what, r);
+}
+
+static const json_t *train_of(const char *key) { return json_object_get(json_object_get(golden, "train"), key); }
+
+/* The tensor that AdamW reads as the gradient of parameter p. */
+static const float *gradient_of(rf_trainer *t, int p) {
+  const rf_graph *graph = t->plan->graph;
+  for (int i = 0; i < graph->op_count; i++) {
+    const rf_op *op = &graph->op[i];
+    if (strcmp(op->def->name, "adamw") || graph->tensor[op->input[1]].param != p) continue;
+    assert_int_equal(graph->tensor[op->input[0]].class, RF_CLASS_GRADIENT);
+    assert_int_equal(graph->tensor[op->input[0]].dtype, RF_F32);
+    return rf_run_tensor(t->run, 0, op->input[0]);
+  }
+  fail_msg("no optimizer reads a gradient of parameter %d", p);
+  return NULL;
+}
+
+/* ---- one run ---------------------------------------------------------------------------------------------------- */
+
+static rf_train_settings settings_of(const rf_backend *backend, rf_isa isa, rf_dtype dtype) {
+  rf_train_settings s = {.data = data_path, .pack = true, .work_folder = folder, .seed = 1, .weights_folder = MODEL};
+  rf_error error;
+  if (rf_model_resolve(MODEL, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  /* A clip that never clips: the norm of all gradients is measured, so all of them live until the end section. */
+  s.plan = (rf_plan_options){.build = {.job = RF_JOB_TRAIN, .dtype = dtype, .softmax = RF_F32, .microbatch = 1, .seq = tokens, .accumulate = 1,
+                                       .dropout = 0, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1e30f},
+                             .remat = RF_REMAT_NONE, .backend = backend, .isa = isa, .threads = 1, .machine = &machine};
+  s.schedule = (rf_schedule){.kind = RF_SCHEDULE_CONSTANT, .peak = LR, .steps = STEPS};
+  return s;
+}
+
+static rf_trainer *open_or_fail(const rf_train_settings *s) {
+  rf_trainer *t = NULL;
+  rf_error error = {0};
+  if (rf_trainer_open(s, &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  assert_int_equal(t->loader.source[0].train.count, 1);
+  return t;
+}
+
+/* Step 1 by hand, so that its gradients can be read between the sections; then five steps as a program takes them. */
+static report measure(rf_trainer *t) {
+  report r = {0};
+  rf_error error = {0};
+  const rf_params *params = &t->plan->graph->params;
+  int64_t valid = 0;
+  rf_loader_draw(&t->loader, &valid);
+  assert_int_equal(valid, tokens);
+  rf_run_inputs inputs = {.seed = 1, .step = 1, .loss_scale = 1 / (float)valid, .lr = (float)LR, .rows = tokens};
+  if (rf_loader_fill(&t->loader, 0, 1, t->batch, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  assert_memory_equal(t->batch.labels, t->batch.tokens + 1, (size_t)(tokens - 1) * sizeof *t->batch.labels);
+  for (int s = RF_SECTION_BEGIN; s <= RF_SECTION_MICRO; s++)
+    if (rf_run_section(t->run, 0, (rf_section)s, &inputs, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  double want = json_real_value(train_of("loss"));
+  note(&r.loss, t->metrics[0] / t->metrics[1], want, want, LOSS_BOUND, "loss of step 1", &r);
+  assert_int_equal(json_object_size(train_of("gradients")), t->settings.model.tied ? params->count : params->count - 1);
+  for (int p = 0; p < params->count; p++) {
+    rf_name name = rf_param_name(&t->settings.model, &params->at[p], true);
+    const json_t *numbers = json_object_get(train_of("gradients"), name.part[0]);
+    if (numbers) note_tensor(&r.gradient, gradient_of(t, p), params->at[p].count, numbers, GRADIENT_BOUND, params->at[p].name, &r);
+  }
+  if (rf_run_section(t->run, 0, RF_SECTION_END, &inputs, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  want = json_real_value(train_of("grad_norm"));
+  note(&r.grad_norm, (double)t->clip[0], want, want, GRADIENT_BOUND, "global gradient norm", &r);
+  assert_true(t->clip[1] == 1);
+  for (int p = 0; p < params->count; p++) {
+    rf_name name = rf_param_name(&t->settings.model, &params->at[p], true);
+    const json_t *numbers = json_object_get(train_of("after_adamw"), name.part[0]);
+    if (!numbers) continue;
+    bool noise = strcmp(rf_param_row_name(params->at[p].row), NOISE_ROW) == 0;
+    double norm = json_real_value(json_array_get(numbers, 0)), bound = noise ? 2 * LR * (double)t->settings.model.width / norm : AFTER_BOUND;
+    note_tensor(&r.after, rf_trainer_master(t, p), params->at[p].count, numbers, bound, params->at[p].name, &r);
+  }
+  t->step = 1, t->tokens = valid;
+  for (int k = 1; k < STEPS; k++) {
+    rafter_step step;
+    if (rf_trainer_step(t, &step, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    want = json_real_value(json_array_get(train_of("losses"), (size_t)k));
+    note(&r.later_loss, step.loss, want, want, LATER_LOSS_BOUND, "loss of a later step", &r);
+  }
+  return r;
+}
+
+static void print_report(const char *what, const char *isa, const report *r) {
+  print_message("%-10s%-11s errors: loss %.1e, later losses %.1e, gradient norm %.1e, gradients %.1e, weights after AdamW %.1e%s%s\n", what, isa,
+                r->loss * LOSS_BOUND, r->later_loss * LATER_LOSS_BOUND, r->grad_norm * GRADIENT_BOUND, r->gradient * GRADIENT_BOUND,
+                r->after * AFTER_BOUND, *r->worst ? "; " : "", r->worst);
+}
+
+/* ---- the tests -------------------------------------------------------------------------------------------------- */
+
+static void check_variant(const rf_backend *backend, rf_isa isa) {
+  rf_train_settings s = settings_of(backend, isa, RF_F32);
+  rf_trainer *t = open_or_fail(&s);
+  report r = measure(t);
+  print_report(backend->name, rf_isa_name(isa), &r);
+  rf_trainer_close(t);
+  if (!passes(&r)) fail_msg("%s", r.worst);
+}
+
+static void cpu_agrees_on_every_isa(void **state) {
+  (void)state;
+  for (int isa = (int)rf_isa_detect(); isa >= RF_ISA_BASE; isa--) check_variant(&RF_BACKEND_CPU, (rf_isa)isa);
+}
+
+static void reference_agrees(void **state) {
+  (void)state;
+  check_variant(&RF_BACKEND_REFERENCE, RF_ISA_BASE);
+}
+
+/* Nothing is read that was not written, and no kernel writes past its tensor: with every fresh and dead byte poisoned the numbers stand. */
+static void poisoned_memory_changes_nothing(void **state) {
+  (void)state;
+  rf_train_settings s = settings_of(&RF_BACKEND_CPU, rf_isa_detect(), RF_F32);
+  s.debug.poison = true, s.plan.guard_bytes = 256, s.plan.threads = 2;
+  rf_trainer *t = open_or_fail(&s);
+  report r = measure(t);
+  print_report("poisoned", "", &r);
+  rf_trainer_close(t);
+  if (!passes(&r)) fail_msg("%s", r.worst);
+}
+
+/* bf16 against the f32 oracle: tensors are rounded to 2^-9 once each; a row passes some 25 of them in a row (2^-9 * sqrt(25) = 1e-2), and the
+ * model turns an error of a logit (up to 20) into one of a loss near 7: three times that. Grossly wrong casts are seen. */
+static void bf16_follows(void **state) {
+  (void)state;
+  rf_train_settings s = settings_of(&RF_BACKEND_CPU, rf_isa_detect(), RF_BF16);
+  rf_trainer *t = open_or_fail(&s);
+  double worst = 0;
+  for (int k = 0; k < STEPS; k++) {
+    rafter_step step;
+    rf_error error = {0};
+    if (rf_trainer_step(t, &step, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    double want = json_real_value(json_array_get(train_of("losses"), (size_t)k)), off = fabs(step.loss - want) / want;
+    if (!(off <= worst)) worst = off;
+  }
+  print_message("bf16: losses of %d steps within %.1e of f32's\n", STEPS, worst);
+  rf_trainer_close(t);
+  assert_true(worst <= 3e-2);
+}
+
+/* ---- planted faults --------------------------------------------------------------------------------------------- */
+
+static float *master_named(rf_trainer *t, const char *name, int64_t *count) {
+  int p = rf_params_find(&t->plan->graph->params, name);
+  if (p < 0) fail_msg("no parameter %s", name);
+  if (count) *count = t->plan->graph->params.at[p].count;
+  return rf_trainer_master(t, p);
+}
+
+static report measure_faulty(void (*plant)(rf_trainer *t)) {
+  rf_train_settings s = settings_of(&RF_BACKEND_CPU, rf_isa_detect(), RF_F32);
+  rf_trainer *t = open_or_fail(&s);
+  plant(t);
+  report r = measure(t);
+  rf_trainer_close(t);
+  return r;
+}
+
+static void perturb_one_weight(rf_trainer *t) { master_named(t, "block.1/mlp/up/weight", NULL)[17] += 1e-2f; }
+static void shift_positions(rf_trainer *t) {
+  int64_t count, width = t->settings.model.width;
+  float *wpe = master_named(t, "embed/position/weight", &count);
+  memmove(wpe + width, wpe, (size_t)(count - width) * sizeof *wpe);
+}
+static void swap_two_weights(rf_trainer *t) {
+  float *w = master_named(t, "block.0/attn/out/weight", NULL), first = w[3];
+  w[3] = w[4], w[4] = first;
+}
+
+static void faults_in_weights_are_seen(void **state) {
+  (void)state;
+  static const struct { const char *name; void (*plant)(rf_trainer *t); } faults[] = {
+      {"weight+.01", perturb_one_weight}, {"wpe+1", shift_positions}, {"swap", swap_two_weights}};
+  for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+    report r = measure_faulty(faults[i].plant);
+    print_report(faults[i].name, "", &r);
+    if (r.loss <= 1 || r.gradient <= 1 || r.after <= 1 || r.later_loss <= 1) fail_msg("the fault '%s' is not seen everywhere", faults[i].name);
+  }
+}
+
+/* A head that is a copy of the token table and not the table itself: the first loss is right to the bit, everything learned is wrong. */
+static void an_untied_head_is_seen(void **state) {
+  (void)state;
+  rf_train_settings s = settings_of(&RF_BACKEND_CPU, rf_isa_detect(), RF_F32), untied = s;
+  untied.model.tied = false, untied.weights_folder = NULL;
+  rf_trainer *right = open_or_fail(&s), *t = open_or_fail(&untied);
+  const rf_params *params = &right->plan->graph->params;
+  for (int p = 0; p < params->count; p++)
+    memcpy(master_named(t, params->at[p].name, NULL), rf_trainer_master(right, p), (size_t)params->at[p].count * sizeof(float));
+  float *head = master_named(t, "head/weight", NULL), *wte = master_named(t, "embed/token/weight", NULL); /* (D,V), (V,D) */
+  for (int64_t d = 0; d < s.model.width; d++)
+    for (int64_t v = 0; v < s.model.vocab; v++) head[d * s.model.vocab + v] = wte[v * s.model.width + d];
+  rf_trainer_close(right);
+  report r = measure(t);
+  print_report("untied", "", &r);
+  rf_trainer_close(t);
+  assert_true(r.loss <= 1);
+  assert_true(r.gradient > 1 && r.grad_norm > 1 && r.after > 1 && r.later_loss > 1);
+}
+
+/* Another optimizer moves only what comes after the first gradients. */
+static void a_wrong_optimizer_is_seen(void **state) {
+  (void)state;
+  rf_train_settings s = settings_of(&RF_BACKEND_CPU, rf_isa_detect(), RF_F32);
+  for (int fault = 0; fault < 2; fault++) {
+    rf_train_settings wrong = s;
+    if (fault == 0) wrong.plan.build.weight_decay = 0;
+    else wrong.plan.build.beta2 = 0.999f;
+    rf_trainer *t = open_or_fail(&wrong);
+    report r = measure(t);
+    print_report(fault == 0 ? "decay=0" : "beta2", "", &r);
+    rf_trainer_close(t);
+    assert_true(r.loss <= 1 && r.gradient <= 1 && r.grad_norm <= 1);
+    assert_true(r.later_loss > 1);
+    if (fault == 0) assert_true(r.after > 1); /* the first step does not depend on the betas: the corrections cancel them */
+  }
+}
+
+static void not_a_number_is_seen(void **state) {
+  (void)state;
+  report r = {0};
+  note(&r.loss, NAN, 1, 1, 1, "loss", &r);
+  assert_false(passes(&r));
+}
+
+/* One row: the document's T + 1 tokens, T of them read, each with a label. */
+static void write_data(void) {
+  const json_t *ids = json_object_get(json_array_get(json_object_get(golden, "sequences"), 0), "ids");
+  tokens = (int64_t)json_array_size(ids) - 1;
+  snprintf(data_path, sizeof data_path, "%s/golden.jsonl", folder);
+  FILE *file = fopen(data_path, "w");
+  char *text = json_dumps(ids, JSON_COMPACT);
+  if (!file || !text || fprintf(file, "{\"tokens\":%s}\n", text) < 0 || fclose(file)) exit(1);
+  free(text);
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  char command[128];
+  snprintf(command, sizeof command, "rm -r '%s'", folder);
+  json_decref(golden);
+  return system(command);
+}
+
+int main(void) {
+  rf_error error = {0};
+  if (!mkdtemp(folder) || rf_machine_find("a5000", &machine, &error) != RAFTER_OK ||
+      rf_json_read(MODEL "/golden.json", 1 << 22, &golden, &error) != RAFTER_OK) {
+    fprintf(stderr, "%s\n", error.message);
+    return 1;
+  }
+  machine.memory_bytes = 8e9;
+  write_data();
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(cpu_agrees_on_every_isa),    cmocka_unit_test(reference_agrees),       cmocka_unit_test(poisoned_memory_changes_nothing),
+      cmocka_unit_test(bf16_follows),               cmocka_unit_test(faults_in_weights_are_seen), cmocka_unit_test(an_untied_head_is_seen),
+      cmocka_unit_test(a_wrong_optimizer_is_seen),  cmocka_unit_test(not_a_number_is_seen),
+  };
+  return cmocka_run_group_tests(tests, NULL, tear_down);
+}
