@@ -2,8 +2,8 @@
 #include "base/options.h"
 
 /* Bits of the commands, in the order of RF_COMMAND_ROWS. */
-enum { PLAN = 1, TRAIN = 2, GENERATE = 4, CALIBRATE = 8, BENCH = 16, ROOFLINE = 32, INSPECT = 64, TOKENIZE = 128, DOCTOR = 256, RUNS = 512 };
-enum { ALL = 1023, MODELS = PLAN | TRAIN | GENERATE | BENCH, STEPS = PLAN | TRAIN | BENCH };
+enum { PLAN = 1, TRAIN = 2, GENERATE = 4, CALIBRATE = 8, BENCH = 16, ROOFLINE = 32, INSPECT = 64, TOKENIZE = 128, DOCTOR = 256 };
+enum { ALL = 511, MODELS = PLAN | TRAIN | GENERATE | BENCH, STEPS = PLAN | TRAIN | BENCH };
 
 const rf_command RF_COMMAND_ROWS[] = {
   {"plan", "MODEL", 1, 1, "say whether a model fits, how fast it will run and what it costs, without running it"},
@@ -15,7 +15,6 @@ const rf_command RF_COMMAND_ROWS[] = {
   {"inspect", "FILE", 1, 1, "say what is in a model, plan, checkpoint or run"},
   {"tokenize", "MODEL", 1, 1, "turn text into tokens and back"},
   {"doctor", "", 0, 0, "say what this machine has"},
-  {"runs", "list|show|compare|best [RUN...]", 0, 64, "look at the runs made so far"},
 };
 const int RF_COMMAND_ROW_COUNT = sizeof RF_COMMAND_ROWS / sizeof RF_COMMAND_ROWS[0];
 
@@ -60,11 +59,11 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("warmup", INT, "STEPS", 0, 1e12, NULL, TRAIN, "steps of linear warm-up; unset: 5% of the steps"),
   NUMBER("decay", INT, "STEPS", 0, 1e12, NULL, TRAIN, "wsd: steps of the final decay; unset: 20% of the steps"),
   NUMBER("min-lr", FLOAT, "RATE", 0, 100, NULL, TRAIN, "learning rate at the end; unset: a tenth of the highest"),
-  CHOICE("optimizer", "adamw|adam", "adamw", STEPS, "adamw decays weights apart from the gradient, adam within it"),
+  CHOICE("optimizer", "adamw|adam", "adamw", STEPS, "adamw decays matrices and tables; adam decays nothing"),
   NUMBER("beta1", FLOAT, NULL, 0, 0.999999, "0.9", STEPS, "optimizer: decay of the first moment"),
   NUMBER("beta2", FLOAT, NULL, 0, 0.9999999, "0.95", STEPS, "optimizer: decay of the second moment"),
   NUMBER("eps", FLOAT, NULL, 0, 1, "1e-8", STEPS, "optimizer: added to the root of the second moment"),
-  NUMBER("weight-decay", FLOAT, NULL, 0, 10, "0.1", STEPS, "optimizer: decay of matrices and tables"),
+  NUMBER("weight-decay", FLOAT, NULL, 0, 10, "0.1", STEPS, "adamw: decay of matrices and tables"),
   NUMBER("clip", FLOAT, "NORM", 0, 1e9, "1", STEPS, "largest global gradient norm; 0: no clipping"),
   NUMBER("dropout", FLOAT, "P", 0, 0.99, NULL, STEPS, "probability of zeroing block outputs; unset: the model's own"),
   NUMBER("val-fraction", FLOAT, "PART", 0, 0.5, "0.05", TRAIN, "part of the data held out for validation"),

@@ -22,6 +22,7 @@ rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator *
   rf_generator *g = calloc(1, sizeof *g);
   if (!g) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
   g->settings = *settings;
+  RF_GO(rf_model_require_runnable(&settings->model, error));
   RF_GO(rf_generate_plans(settings, &g->prefill, &g->decode, error));
   RF_GO(rf_plan_require_fit(g->prefill, error));
   const rf_plan *plans[] = {g->prefill, g->decode};

@@ -76,7 +76,10 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   build->dropout = (float)float_or(options, "dropout", -1);
   build->optimizer = !strcmp(text_or(options, "optimizer", "adamw"), "adam") ? RF_ADAM : RF_ADAMW;
   build->beta1 = (float)float_or(options, "beta1", 0.9), build->beta2 = (float)float_or(options, "beta2", 0.95);
-  build->eps = (float)float_or(options, "eps", 1e-8), build->weight_decay = (float)float_or(options, "weight-decay", 0);
+  build->eps = (float)float_or(options, "eps", 1e-8);
+  build->weight_decay = build->optimizer == RF_ADAM ? 0 : (float)float_or(options, "weight-decay", 0);
+  if (build->optimizer == RF_ADAM && given(options, "weight-decay") && rf_options_float(options, "weight-decay") > 0)
+    return RF_FAIL(error, RAFTER_INVALID, "choose --optimizer adamw", "adam has no weight decay (--weight-decay: expected 0, got %g)", rf_options_float(options, "weight-decay"));
   build->clip = (float)float_or(options, "clip", 0);
   plan->remat = rf_options_has(options, "remat") ? (rf_remat)rf_options_choice(options, "remat") : RF_REMAT_NONE;
   if (rf_options_has(options, "fit") && given(options, "fit")) s->fit = true, plan->budget_bytes = rf_options_bare(options, "fit") ? 0 : rf_options_int(options, "fit");
