@@ -34,6 +34,8 @@ typedef struct rf_model {
 
 /* Whether the fields fit together (positive, bounded so that no product of them overflows, heads / kv_heads whole). `where` begins the message. */
 rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error);
+/* RAFTER_INVALID, with the reason, for a model that this version can only plan. */
+rf_status rf_model_require_runnable(const rf_model *model, rf_error *error);
 /* config.json of Hugging Face (model types gpt2 and llama). RAFTER_FAILED names the field that is wrong or missing. */
 rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *error);
 rf_status rf_model_config_parse(const char *text, size_t bytes, const char *where, rf_model *model, rf_error *error);

@@ -274,3 +274,8 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
   *model = read;
   return RAFTER_OK;
 }
+
+rf_status rf_model_require_runnable(const rf_model *model, rf_error *error) {
+  if (!model->plan_only) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` sizes and prices it", "this version plans %s but does not run it (%s)", model->name, model->plan_only);
+}
