@@ -82,7 +82,7 @@ static rf_graph *trial_graph(const rf_graph *base) {
   rf_graph *graph = rf_pool_alloc(pool, sizeof *graph);
   *graph = *base;
   graph->pool = pool;
-  graph->tensor_capacity = 2 * base->tensor_count + 2 * base->op_count + 1, graph->op_capacity = 2 * base->op_count + 1;
+  graph->tensor_capacity = base->tensor_count + base->op_count, graph->op_capacity = base->op_count + base->op_count / 4; /* they grow if need be */
   graph->tensor = rf_pool_alloc(pool, (size_t)graph->tensor_capacity * sizeof *graph->tensor);
   graph->op = rf_pool_alloc(pool, (size_t)graph->op_capacity * sizeof *graph->op);
   memcpy(graph->tensor, base->tensor, (size_t)base->tensor_count * sizeof *graph->tensor);
@@ -114,8 +114,9 @@ static rf_status try_now(search *s, bool lay_out, trial *result) {
 
 /* ---- the search -------------------------------------------------------------------------------------------------- */
 
-/* Drops whole kinds until the live bytes are at most `room`; *now is the state reached, fitting or not. */
-static rf_status drop_kinds(search *s, int64_t room, trial *now) {
+/* Drops whole kinds until the live bytes are at most `room`; *now is the state reached, fitting or not. `thrifty`: bytes beyond what is
+ * still needed count for nothing, so a small cheap kind may win; else the best rate does, to be dropped in fewer blocks afterwards. */
+static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
   RF_TRY(try_now(s, false, now));
   while (now->bytes > room) {
     int best = RF_NONE;
@@ -131,7 +132,7 @@ static rf_status drop_kinds(search *s, int64_t room, trial *now) {
       double freed = (double)(now->bytes - t.bytes), seconds = t.seconds - now->seconds;
       if (freed <= 0) continue;
       double enough = (double)(now->bytes - room);
-      double rate = (freed < enough ? freed : enough) / (seconds > 1e-12 ? seconds : 1e-12); /* more than is needed is worth nothing */
+      double rate = (thrifty && freed > enough ? enough : freed) / (seconds > 1e-12 ? seconds : 1e-12);
       if (rate > best_rate) best = k, best_rate = rate, best_trial = t;
     }
     if (best == RF_NONE) return RAFTER_OK;
@@ -181,52 +182,60 @@ static rf_status shrink_all(search *s, int64_t room, trial *now) {
   }
 }
 
-/* The named policies are sets too: one of them may reach what single steps, each of which must gain, do not. */
-static rf_status try_policies(search *s, int64_t room, bool fits, trial *best, bool *best_drop, bool *found) {
-  static const rf_remat policies[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
-  bool *drop = rf_pool_alloc(s->pool, (size_t)s->base->tensor_count + 1);
-  for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
-    trial t;
-    rf_remat_policy(s->base, policies[i], drop);
-    RF_TRY(try_drop(s, drop, true, &t));
-    bool this_fits = t.bytes <= room;
-    bool better = fits ? this_fits && t.seconds < best->seconds : this_fits || t.bytes < best->bytes;
-    if (!better) continue;
-    fits = this_fits, *best = t, *found = true;
-    memcpy(best_drop, drop, (size_t)s->base->tensor_count);
+/* One greedy search; leaves its set in s->dropped and what it comes to in *laid. */
+static rf_status greedy(search *s, int64_t room, bool thrifty, trial *laid) {
+  /* The search counts live bytes; the layout may need a little more, and then the search is asked for that much less. */
+  int64_t target = room;
+  for (int round = 0; round < 6; round++) {
+    trial now;
+    memset(s->dropped, 0, sizeof s->dropped);
+    RF_TRY(drop_kinds(s, target, thrifty, &now));
+    bool reached = now.bytes <= target;
+    if (reached) RF_TRY(shrink_all(s, target, &now));
+    RF_TRY(try_now(s, true, laid));
+    if (laid->bytes <= room || !reached) break;
+    target -= (laid->bytes - room) * (1 + round) + room / 4096;
   }
   return RAFTER_OK;
 }
 
+static bool beats(trial a, trial b, int64_t room) {
+  bool fits = a.bytes <= room;
+  return fits != (b.bytes <= room) ? fits : fits ? a.seconds < b.seconds : a.bytes < b.bytes;
+}
+
 static rf_status run_search(search *s, int64_t room, bool *drop) {
+  static const rf_remat policies[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
   size_t tensors = (size_t)s->base->tensor_count;
-  trial laid;
+  trial best, t;
   memset(s->dropped, 0, sizeof s->dropped);
-  RF_TRY(try_now(s, true, &laid));
+  RF_TRY(try_now(s, true, &best));
   memset(drop, 0, tensors);
-  if (laid.bytes <= room) return RAFTER_OK;
-  /* The search counts live bytes; the layout may need a little more, and then the search is asked for that much less. */
-  int64_t target = room;
-  for (int round = 0; round < 4; round++) {
-    trial now;
-    memset(s->dropped, 0, sizeof s->dropped);
-    RF_TRY(drop_kinds(s, target, &now));
-    bool reached = now.bytes <= target;
-    if (reached) RF_TRY(shrink_all(s, target, &now));
-    RF_TRY(try_now(s, true, &laid));
-    if (laid.bytes <= room || !reached) break;
-    target -= laid.bytes - room;
+  if (best.bytes <= room) return RAFTER_OK;
+  for (int thrifty = 0; thrifty < 2; thrifty++) {
+    RF_TRY(greedy(s, room, thrifty, &t));
+    if (!beats(t, best, room)) continue;
+    best = t;
+    drop_set(s);
+    memcpy(drop, s->drop, tensors);
   }
-  drop_set(s);
-  memcpy(drop, s->drop, tensors);
-  bool found = false;
-  bool *other = rf_pool_alloc(s->pool, tensors + 1);
-  RF_TRY(try_policies(s, room, laid.bytes <= room, &laid, other, &found));
-  if (found) memcpy(drop, other, tensors);
+  /* The named policies are sets too: one of them may reach what single steps, each of which must gain, do not. */
+  for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+    rf_remat_policy(s->base, policies[i], s->drop);
+    RF_TRY(try_drop(s, s->drop, true, &t));
+    if (!beats(t, best, room)) continue;
+    best = t;
+    memcpy(drop, s->drop, tensors);
+  }
   return RAFTER_OK;
 }
 
 rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop, rf_error *error) {
+  /* Hundreds of trials take and free the same few MiB. glibc gives such memory back to the kernel each time, which costs as much as the search
+   * itself, until it has seen a larger piece come and go. No page of this one is ever touched. */
+  rf_pool *piece = rf_pool_new();
+  rf_pool_alloc(piece, (size_t)16 << 20);
+  rf_pool_free(piece);
   search *s = calloc(1, sizeof *s);
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   s->base = base, s->options = options, s->error = error, s->pool = rf_pool_new();
