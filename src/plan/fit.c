@@ -23,7 +23,7 @@ static rf_fit_row row_of(const rf_plan *plan, int64_t room) {
 }
 
 /* Takes the plan over. */
-static bool consider(fitter *f, rf_plan *plan) {
+static void consider(fitter *f, rf_plan *plan) {
   rf_fit_row row = row_of(plan, f->room);
   if (f->rows < RF_MAX_FIT_ROWS * 2) f->row[f->rows++] = row;
   rf_plan **slot = row.fits ? &f->best : &f->least;
@@ -32,23 +32,51 @@ static bool consider(fitter *f, rf_plan *plan) {
     rf_plan_free(*slot);
     *slot = plan;
   } else rf_plan_free(plan);
-  return row.fits;
 }
 
-/* One setting of dtype and microbatch: no recomputation if that fits, else the policies when the user left them open. */
-static rf_status try_setting(fitter *f, rf_dtype dtype, int64_t microbatch, int64_t batch, bool vary_remat, rf_error *error) {
+typedef struct setting {
+  rf_dtype dtype;
+  int64_t microbatch;
+  double seconds;  /* without recomputation: with it no setting is faster */
+  bool worth_auto; /* it does not fit as it is, and recomputing may change that */
+} setting;
+
+enum { MAX_DIVISORS = 8 }; /* from the whole batch in one down by divisors; eight of them are far below any useful size */
+
+static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setting list[2 * MAX_DIVISORS]) {
+  static const rf_dtype dtypes[] = {RF_F32, RF_BF16};
+  bool train = options->build.job == RF_JOB_TRAIN;
+  int64_t batch = options->build.microbatch * options->build.accumulate;
+  int count = 0;
+  for (int d = 0; d < (vary.dtype ? 2 : 1); d++) {
+    rf_dtype dtype = vary.dtype ? dtypes[d] : options->build.dtype;
+    int tried = 0;
+    if (!train || !vary.microbatch) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
+    else
+      for (int64_t micro = batch; micro >= 1 && tried < MAX_DIVISORS; micro--)
+        if (batch % micro == 0) list[count++] = (setting){.dtype = dtype, .microbatch = micro}, tried++;
+  }
+  return count;
+}
+
+static rf_status try_setting(fitter *f, setting *s, rf_remat remat, rf_error *error) {
   rf_plan_options options = *f->from;
   rf_plan *plan = NULL;
-  options.budget_bytes = f->room;
-  options.build.dtype = dtype, options.build.microbatch = microbatch, options.build.accumulate = (int)(batch / microbatch);
-  if (vary_remat) options.remat = RF_REMAT_NONE;
+  int64_t batch = options.build.microbatch * options.build.accumulate;
+  options.budget_bytes = f->room, options.remat = remat;
+  options.build.dtype = s->dtype, options.build.microbatch = s->microbatch, options.build.accumulate = (int)(batch / s->microbatch);
   RF_TRY(rf_plan_make(f->model, &options, &plan, error));
-  /* What persists, and the gradients beside it, no recomputation makes smaller. */
-  int64_t floor = plan->persistent_bytes;
-  if (consider(f, plan) || !vary_remat || floor > f->room) return RAFTER_OK;
-  options.remat = RF_REMAT_AUTO;
-  RF_TRY(rf_plan_make(f->model, &options, &plan, error));
+  s->seconds = plan->step_seconds;
+  s->worth_auto = plan->arena_bytes > f->room && plan->persistent_bytes < f->room;
   consider(f, plan);
+  return RAFTER_OK;
+}
+
+static rf_status try_settings(fitter *f, setting *list, int count, bool vary_remat, rf_error *error) {
+  for (int i = 0; i < count; i++) RF_TRY(try_setting(f, &list[i], vary_remat ? RF_REMAT_NONE : f->from->remat, error));
+  if (!vary_remat) return RAFTER_OK;
+  for (int i = 0; i < count; i++)
+    if (list[i].worth_auto && (!f->best || list[i].seconds < f->best->step_seconds)) RF_TRY(try_setting(f, &list[i], RF_REMAT_AUTO, error));
   return RAFTER_OK;
 }
 
@@ -72,26 +100,16 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
                       int *row_count, rf_error *error) {
   fitter *f = calloc(1, sizeof *f);
   if (!f) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
-  f->model = model, f->from = options, f->room = rf_plan_room(options);
-  bool train = options->build.job == RF_JOB_TRAIN;
-  int64_t batch = options->build.microbatch * (options->build.accumulate > 0 ? options->build.accumulate : 1);
-  static const rf_dtype dtypes[] = {RF_F32, RF_BF16};
-  rf_status status = RAFTER_OK;
-  for (int d = 0; d < 2; d++) {
-    rf_dtype dtype = vary.dtype ? dtypes[d] : options->build.dtype;
-    if (d == 1 && !vary.dtype) break;
-    if (!train || !vary.microbatch) {
-      RF_GO(try_setting(f, dtype, options->build.microbatch, batch, train && vary.remat, error));
-      continue;
-    }
-    /* From the whole batch in one down by divisors; eight of them are far below any useful size. */
-    int tried = 0;
-    for (int64_t micro = batch; micro >= 1 && tried < 8; micro--) {
-      if (batch % micro != 0) continue;
-      RF_GO(try_setting(f, dtype, micro, batch, vary.remat, error));
-      tried++;
-    }
+  if (options->build.microbatch < 1 || options->build.accumulate < 1 || !options->machine) {
+    free(f);
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "the search needs a machine and a batch (expected at least 1 x 1, got %lld x %d)",
+                   (long long)options->build.microbatch, options->build.accumulate);
   }
+  f->model = model, f->from = options, f->room = rf_plan_room(options);
+  setting list[2 * MAX_DIVISORS];
+  int count = list_settings(options, vary, list);
+  rf_status status = RAFTER_OK;
+  RF_GO(try_settings(f, list, count, vary.remat && options->build.job == RF_JOB_TRAIN, error));
   if (!f->best) status = rf_plan_require_fit(f->least, error);
   else *out = f->best, f->best = NULL;
   if (rows && row_count) *row_count = frontier(f, rows);
