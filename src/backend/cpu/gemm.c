@@ -63,7 +63,8 @@ static int64_t stream_cols(int64_t n, int threads) {
 
 size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   int64_t m = bound(g->m_bound, g->m), few = m < RF_GEMM_STREAM_ROWS ? m : RF_GEMM_STREAM_ROWS;
-  size_t stream_floats = (size_t)(few * stream_cols(g->n, threads)) * (size_t)threads;
+  int64_t k = bound(g->k_bound, g->k);
+  size_t stream_floats = round_16(few * k + RF_GEMM_STREAM_ROWS) + (size_t)(few * stream_cols(g->n, threads)) * (size_t)threads;
   if (m == few && !g->column_sum) return stream_floats * sizeof(float);
   layout l = layout_of(isa, g, threads);
   size_t floats = (size_t)l.a_buffers * l.a_floats + (size_t)l.b_buffers * l.b_floats + l.tile_floats;
@@ -71,14 +72,18 @@ size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads) 
 }
 
 static void run_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace) {
+  enum { PACK = 256 };
   int64_t width = stream_cols(g->n, threads), chunks = ceil_div(g->n, width);
+  float *a = workspace, *sums = workspace + round_16(g->m * g->k + RF_GEMM_STREAM_ROWS); /* a few are read too many, for sums nobody stores */
   atomic_long next = 0;
 #pragma omp parallel num_threads(threads)
   {
-    float *scratch = workspace + (int64_t)omp_get_thread_num() * g->m * width;
+    float *y = sums + (int64_t)omp_get_thread_num() * g->m * width;
+#pragma omp for schedule(static)
+    for (int64_t k = 0; k < g->k; k += PACK) isa->pack_a(g, 0, (int)g->m, k, g->k - k < PACK ? g->k - k : PACK, a + k * g->m);
     for (int64_t c; (c = atomic_fetch_add(&next, 1)) < chunks;) {
       int64_t j0 = c * width, cols = g->n - j0 < width ? g->n - j0 : width;
-      isa->stream(g, j0, (int)cols, scratch);
+      isa->stream(g, a, j0, (int)cols, y);
     }
   }
 }

@@ -58,8 +58,8 @@ typedef struct rf_gemm_isa {
   void (*const *micro)(int64_t kc, const float *a, const float *b, float *tile, bool resume, rf_gemm_ahead near, rf_gemm_ahead far);
   void (*begin)(const rf_gemm *g, float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols); /* tile = u */
   void (*finish)(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols);
-  /* Columns [j0, j0+cols) of the few-row product, whole K; `scratch` holds m * cols floats. */
-  void (*stream)(const rf_gemm *g, int64_t j0, int cols, float *scratch);
+  /* Columns [j0, j0+cols) of the few-row product, whole K. `a`: A packed as one strip, [k][m]; `y`: room for m * cols sums. */
+  void (*stream)(const rf_gemm *g, const float *a, int64_t j0, int cols, float *y);
 } rf_gemm_isa;
 
 extern const rf_gemm_isa RF_GEMM_BASE, RF_GEMM_AVX2, RF_GEMM_AVX512;

@@ -6,6 +6,7 @@
 /* Eight dwords, and 8x8 transposes of them: two operations a vector on every x86 since AVX. */
 typedef uint32_t v8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef uint16_t h8 __attribute__((vector_size(16), aligned(2), may_alias));
+enum { STREAM_AHEAD = 1024 }; /* bytes of a streamed column that are fetched ahead */
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 
 RF_INLINE void transpose_8x8(v8 r[8]) {
@@ -196,153 +197,172 @@ static void finish_tile(const rf_gemm *g, const float *tile, int64_t tile_ld, in
 
 /* ---- few rows: the weights are read once, as they are stored --------------------------------------------------------- */
 
+/* `a` is A packed as one strip: [k][m]. `y` holds the sums, [m][cols]. */
+
 /* (K,N) row-major. The sums of all columns of the chunk stay in scratch (L1 or L2) and take eight steps of k at a time, so memory is
  * read as eight long rows at once. */
 enum { STREAM_STEPS = 8 };
 
-RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, int64_t j0, int cols, float *scratch) {
-  int m = (int)g->m;
-  int64_t k = 0;
-  float a[RF_GEMM_STREAM_ROWS][STREAM_STEPS];
-  for (; k < g->k; k += STREAM_STEPS) {
-    int steps = g->k - k < STREAM_STEPS ? (int)(g->k - k) : STREAM_STEPS;
-    for (int i = 0; i < m; i++) {
-      for (int s = 0; s < steps; s++) a[i][s] = element(g->a, g->a_dtype, i * g->a_row + (k + s) * g->a_step);
-    }
-    int j = 0;
+RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t j0, int cols, float *y) {
+  int m = (int)g->m, item = b_dtype == RF_BF16 ? 2 : 4;
+  for (int64_t k = 0; k < g->k; k += STREAM_STEPS, a += STREAM_STEPS * m) {
+    int steps = g->k - k < STREAM_STEPS ? (int)(g->k - k) : STREAM_STEPS, j = 0;
     if (steps == STREAM_STEPS) {
       for (; j + RF_LANES <= cols; j += RF_LANES) {
         rf_v16 w[STREAM_STEPS];
         for (int s = 0; s < STREAM_STEPS; s++) {
           int64_t at = (k + s) * g->b_step + j0 + j;
-          if ((j & (b_dtype == RF_BF16 ? 31 : 15)) == 0) { /* a line of the rows that come next */
-            int64_t next = at + STREAM_STEPS * g->b_step;
-            __builtin_prefetch(b_dtype == RF_BF16 ? (const void *)((const rf_bf16 *)g->b + next) : (const void *)((const float *)g->b + next));
-          }
+          if ((j & (64 / item - 1)) == 0) __builtin_prefetch((const char *)g->b + (at + STREAM_STEPS * g->b_step) * item); /* the rows that come next */
           w[s] = rf_v16_get(g->b, b_dtype, at);
         }
         for (int i = 0; i < m; i++) {
-          rf_v16 y = rf_v16_load(scratch + (int64_t)i * cols + j);
-          for (int s = 0; s < STREAM_STEPS; s++) y = rf_v16_fma(rf_v16_set1(a[i][s]), w[s], y);
-          rf_v16_store(scratch + (int64_t)i * cols + j, y);
+          float *sums = y + (int64_t)i * cols + j;
+          rf_v16 sum = rf_v16_load(sums);
+          for (int s = 0; s < STREAM_STEPS; s++) sum = rf_v16_fma(rf_v16_set1(a[s * m + i]), w[s], sum);
+          rf_v16_store(sums, sum);
         }
       }
     }
     for (; j < cols; j++) {
       for (int i = 0; i < m; i++) {
-        float y = scratch[(int64_t)i * cols + j];
-        for (int s = 0; s < steps; s++) y = fmaf(a[i][s], element(g->b, b_dtype, (k + s) * g->b_step + j0 + j), y);
-        scratch[(int64_t)i * cols + j] = y;
+        float sum = y[(int64_t)i * cols + j];
+        for (int s = 0; s < steps; s++) sum = fmaf(a[s * m + i], element(g->b, b_dtype, (k + s) * g->b_step + j0 + j), sum);
+        y[(int64_t)i * cols + j] = sum;
       }
     }
   }
 }
 
-/* (N,K): a lane is a column, so 16 columns are transposed in registers, 8 dwords of each at a time. `m` and `groups` are constants;
- * `groups` x 16 columns run side by side, which hides the latency of the chains when rows are few. Rows past g->m repeat the last. */
-RF_INLINE rf_v16 join(const v8 *low, const v8 *high) {
+/* (N,K): a lane is a column, so one cache line of each of 16 columns is transposed in registers. The whole line is read at once: columns at
+ * a power-of-two stride share one set of the L1, which does not hold 16 lines until a second visit. */
+RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) { /* to[d]: dword d of the 16 lines */
 #if defined(__AVX512F__)
-  return _mm512_insertf32x8(_mm512_castps256_ps512((__m256)*low), (__m256)*high, 1);
-#elif defined(__AVX2__)
-  return (rf_v16){(__m256)*low, (__m256)*high};
+  __m512 a[16], b[16];
+  for (int i = 0; i < 16; i++) b[i] = _mm512_loadu_ps((const float *)(const void *)(p + i * stride));
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_ps(b[i], b[i + 1]);
+    a[i + 1] = _mm512_unpackhi_ps(b[i], b[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    for (int h = 0; h < 2; h++) {
+      b[i + 2 * h] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
+      b[i + 2 * h + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
+    }
+  }
+  for (int i = 0; i < 4; i++) { /* b[i + 4 q]: dwords i, i+4, i+8, i+12 of lines 4 q .. 4 q + 3 */
+    __m512 even = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88), odd = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
+    __m512 even_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88), odd_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
+    to[i] = _mm512_shuffle_f32x4(even, even_high, 0x88);
+    to[i + 8] = _mm512_shuffle_f32x4(even, even_high, 0xdd);
+    to[i + 4] = _mm512_shuffle_f32x4(odd, odd_high, 0x88);
+    to[i + 12] = _mm512_shuffle_f32x4(odd, odd_high, 0xdd);
+  }
 #else
-  float x[RF_LANES];
-  memcpy(x, low, sizeof *low);
-  memcpy(x + 8, high, sizeof *high);
-  return rf_v16_load(x);
+  float dword[16][RF_LANES];
+  for (int h = 0; h < 16; h += 8) {
+    v8 left[8], right[8];
+    for (int i = 0; i < 8; i++) {
+      left[i] = *(const v8 *)(p + (h + i) * stride);
+      right[i] = *(const v8 *)(p + (h + i) * stride + 32);
+    }
+    transpose_8x8(left);
+    transpose_8x8(right);
+    for (int i = 0; i < 8; i++) {
+      *(v8 *)&dword[i][h] = left[i];
+      *(v8 *)&dword[i + 8][h] = right[i];
+    }
+  }
+  for (int d = 0; d < 16; d++) to[d] = rf_v16_load(dword[d]);
 #endif
 }
-RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int m, int groups, int64_t j0, float *scratch, int cols, int at) {
-  enum { MAX_GROUPS = 2 };
-  rf_v16 acc[RF_GEMM_STREAM_ROWS][MAX_GROUPS];
+/* The bf16 at even and at odd k of each dword. */
+RF_INLINE rf_v16 half_of(rf_v16 x, bool odd) {
+#if defined(__AVX512F__)
+  __m512i u = _mm512_castps_si512(x);
+  return _mm512_castsi512_ps(odd ? _mm512_and_si512(u, _mm512_set1_epi32((int)0xffff0000u)) : _mm512_slli_epi32(u, 16));
+#else
+  uint32_t u[RF_LANES];
+  float f[RF_LANES];
+  rf_v16_store(f, x);
+  memcpy(u, f, sizeof u);
+  for (int i = 0; i < RF_LANES; i++) u[i] = odd ? u[i] & 0xffff0000u : u[i] << 16;
+  memcpy(f, u, sizeof f);
+  return rf_v16_load(f);
+#endif
+}
+/* Sixteen columns from `column` on, for rows <= most, a constant. EACH_SUM(X) is X(0) .. X(15): sums are named variables, so that they stay in registers. */
+#define EACH_SUM(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
+#define SUM_LOAD(i) rf_v16 sum##i = (i) < rows ? rf_v16_load(y + (int64_t)(i) * cols) : rf_v16_zero();
+#define SUM_STORE(i) \
+  if ((i) < rows) rf_v16_store(y + (int64_t)(i) * cols, sum##i);
+#define SUM_STEP(i) \
+  if ((i) < most) sum##i = rf_v16_fma(rf_v16_set1(at[i]), w, sum##i);
+RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, const float *a, int64_t column, int cols, float *y) {
   int rows = (int)g->m;
-  for (int i = 0; i < m; i++) {
-    for (int q = 0; q < groups; q++) acc[i][q] = i < rows ? rf_v16_load(scratch + (int64_t)i * cols + at + q * RF_LANES) : rf_v16_zero();
-  }
-  int step = b_dtype == RF_BF16 ? 16 : 8; /* k of 8 dwords */
-  int64_t k = 0;
+  int item = b_dtype == RF_BF16 ? 2 : 4, halves = b_dtype == RF_BF16 ? 2 : 1;
+  int64_t step = 64 / item, stride = g->b_col * item, row_bytes = g->k * item, k = 0;
+  const char *b = (const char *)g->b + column * stride;
+  EACH_SUM(SUM_LOAD)
   for (; k + step <= g->k; k += step) {
-    for (int q = 0; q < groups; q++) {
-      v8 r[16];
-      for (int i = 0; i < 16; i++) {
-        int64_t w = (j0 + at + q * RF_LANES + i) * g->b_col + k;
-        const char *p = (const char *)g->b + w * (b_dtype == RF_BF16 ? 2 : 4);
-        if ((k & (2 * step - 1)) == 0) __builtin_prefetch(p + 1024);
-        r[i] = *(const v8 *)p;
-      }
-      transpose_8x8(r);
-      transpose_8x8(r + 8);
-      for (int d = 0; d < 8; d++) {
-        int halves = b_dtype == RF_BF16 ? 2 : 1;
-        for (int h = 0; h < halves; h++) {
-          v8 low = r[d], high = r[d + 8];
-          if (halves == 2 && h == 0) {
-            low <<= 16;
-            high <<= 16;
-          } else if (halves == 2) {
-            low &= 0xffff0000u;
-            high &= 0xffff0000u;
-          }
-          rf_v16 w = join(&low, &high);
-          int64_t kk = k + d * halves + h;
-          for (int i = 0; i < m; i++) {
-            float x = element(g->a, g->a_dtype, (i < rows ? i : rows - 1) * g->a_row + kk * g->a_step);
-            acc[i][q] = rf_v16_fma(rf_v16_set1(x), w, acc[i][q]);
-          }
-        }
+    int64_t ahead = (k + step) * item + STREAM_AHEAD <= row_bytes ? STREAM_AHEAD : STREAM_AHEAD - row_bytes + 16 * stride; /* then the next columns */
+    for (int i = 0; i < 16; i++) __builtin_prefetch(b + i * stride + k * item + ahead, 0, 2);
+    rf_v16 dword[16];
+    transposed_lines(b + k * item, stride, dword);
+    for (int d = 0; d < 16; d++) {
+      for (int h = 0; h < halves; h++) {
+        rf_v16 w = halves == 2 ? half_of(dword[d], h == 1) : dword[d];
+        const float *at = a + (k + d * halves + h) * rows;
+        EACH_SUM(SUM_STEP)
       }
     }
   }
-  for (int i = 0; i < rows; i++) {
-    for (int q = 0; q < groups; q++) {
-      float *y = scratch + (int64_t)i * cols + at + q * RF_LANES;
-      rf_v16_store(y, acc[i][q]);
-      for (int64_t kk = k; kk < g->k; kk++) {
-        float x = element(g->a, g->a_dtype, i * g->a_row + kk * g->a_step);
-        for (int l = 0; l < RF_LANES; l++) y[l] = fmaf(x, element(g->b, b_dtype, (j0 + at + q * RF_LANES + l) * g->b_col + kk), y[l]);
+  EACH_SUM(SUM_STORE)
+  for (; k < g->k; k++) {
+    for (int i = 0; i < rows; i++) {
+      for (int l = 0; l < RF_LANES; l++) {
+        float *sum = &y[(int64_t)i * cols + l];
+        *sum = fmaf(a[k * rows + i], element(g->b, b_dtype, (column + l) * g->b_col + k), *sum);
       }
     }
   }
 }
-RF_INLINE void stream_columns_of(const rf_gemm *g, rf_dtype b_dtype, int64_t j0, int cols, float *scratch) {
-  int at = 0;
-  while (at + RF_LANES <= cols) {
-    bool two = at + 2 * RF_LANES <= cols && g->m <= 4;
-    if (g->m == 1 && two) stream_columns(g, b_dtype, 1, 2, j0, scratch, cols, at);
-    else if (g->m <= 4 && two) stream_columns(g, b_dtype, 4, 2, j0, scratch, cols, at);
-    else if (g->m <= 8) stream_columns(g, b_dtype, 8, 1, j0, scratch, cols, at);
-    else stream_columns(g, b_dtype, 16, 1, j0, scratch, cols, at);
-    at += two ? 2 * RF_LANES : RF_LANES;
-  }
-  for (; at < cols; at++) {
-    for (int64_t i = 0; i < g->m; i++) {
-      float y = scratch[i * cols + at];
-      for (int64_t k = 0; k < g->k; k++) {
-        y = fmaf(element(g->a, g->a_dtype, i * g->a_row + k * g->a_step), element(g->b, b_dtype, (j0 + at) * g->b_col + k), y);
-      }
-      scratch[i * cols + at] = y;
-    }
-  }
+/* The number of rows is a constant of the body; a count in between takes the next larger body, whose surplus sums nobody stores. */
+RF_INLINE void stream_columns_of(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t column, int cols, float *y) {
+#if defined(__AVX2__)
+  if (g->m == 1) stream_columns(g, b_dtype, 1, a, column, cols, y);
+  else if (g->m == 2) stream_columns(g, b_dtype, 2, a, column, cols, y);
+  else if (g->m <= 4) stream_columns(g, b_dtype, 4, a, column, cols, y);
+  else if (g->m <= 6) stream_columns(g, b_dtype, 6, a, column, cols, y);
+  else if (g->m <= 8) stream_columns(g, b_dtype, 8, a, column, cols, y);
+  else if (g->m <= 12) stream_columns(g, b_dtype, 12, a, column, cols, y);
+  else
+#endif
+    stream_columns(g, b_dtype, RF_GEMM_STREAM_ROWS, a, column, cols, y);
 }
+static void stream_columns_bf16(const rf_gemm *g, const float *a, int64_t column, int cols, float *y) { stream_columns_of(g, RF_BF16, a, column, cols, y); }
+static void stream_columns_f32(const rf_gemm *g, const float *a, int64_t column, int cols, float *y) { stream_columns_of(g, RF_F32, a, column, cols, y); }
 
-static void stream(const rf_gemm *g, int64_t j0, int cols, float *scratch) {
+static void stream(const rf_gemm *g, const float *a, int64_t j0, int cols, float *y) {
   bool half = g->b_dtype == RF_BF16;
-  if (g->accumulate) begin_tile(g, scratch, cols, 0, (int)g->m, j0, cols);
-  else memset(scratch, 0, (size_t)g->m * (size_t)cols * sizeof *scratch);
-  if (g->b_col == 1 && half) stream_steps(g, RF_BF16, j0, cols, scratch);
-  else if (g->b_col == 1) stream_steps(g, RF_F32, j0, cols, scratch);
-  else if (g->b_step == 1 && half) stream_columns_of(g, RF_BF16, j0, cols, scratch);
-  else if (g->b_step == 1) stream_columns_of(g, RF_F32, j0, cols, scratch);
-  else {
-    for (int64_t i = 0; i < g->m; i++) {
-      for (int j = 0; j < cols; j++) {
-        float y = scratch[i * cols + j];
-        for (int64_t k = 0; k < g->k; k++) {
-          y = fmaf(element(g->a, g->a_dtype, i * g->a_row + k * g->a_step), element(g->b, g->b_dtype, k * g->b_step + (j0 + j) * g->b_col), y);
-        }
-        scratch[i * cols + j] = y;
-      }
+  int m = (int)g->m, done = 0;
+  if (g->accumulate) begin_tile(g, y, cols, 0, m, j0, cols);
+  else memset(y, 0, (size_t)m * (size_t)cols * sizeof *y);
+  if (g->b_col == 1) {
+    if (half) stream_steps(g, RF_BF16, a, j0, cols, y);
+    else stream_steps(g, RF_F32, a, j0, cols, y);
+    done = cols;
+  } else if (g->b_step == 1) {
+    for (; done + RF_LANES <= cols; done += RF_LANES) {
+      if (half) stream_columns_bf16(g, a, j0 + done, cols, y + done);
+      else stream_columns_f32(g, a, j0 + done, cols, y + done);
     }
   }
-  finish_tile(g, scratch, cols, 0, (int)g->m, j0, cols);
+  for (; done < cols; done++) { /* what no vector takes */
+    for (int i = 0; i < m; i++) {
+      float sum = y[(int64_t)i * cols + done];
+      for (int64_t k = 0; k < g->k; k++) sum = fmaf(a[k * m + i], element(g->b, g->b_dtype, k * g->b_step + (j0 + done) * g->b_col), sum);
+      y[(int64_t)i * cols + done] = sum;
+    }
+  }
+  finish_tile(g, y, cols, 0, m, j0, cols);
 }
