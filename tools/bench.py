@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""./dev bench [kernels|train|decode|predict ...] [--save]: what this machine reaches, each figure beside the ceiling of the same run.
+
+  kernels   matrix products, attention, AdamW and the other kernels (bench/*.c)
+  train     whole training steps: GPT-2 124M (4 x 256 tokens) and uva (1 x 512), f32 and bf16
+  decode    prefill and decode of GPT-2 124M
+  predict   planned against measured step time over 24 shapes, on a machine calibrated just before
+
+--save writes docs/proof/bench-DATE.json.
+"""
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+
+RAFTER = "build/rafter"
+
+TRAIN = [("gpt2", 4, 256), ("uva", 1, 512)]
+
+# Shapes of the prediction sweep: layers, width, heads, ff, vocab, seq, batch, accumulate, dtype, remat
+PREDICT = [
+    (2, 128, 4, 512, 256, 64, 8, 1, "f32", "none"), (4, 256, 4, 1024, 256, 128, 16, 1, "f32", "none"), (4, 256, 8, 1024, 1000, 256, 4, 1, "bf16", "none"),
+    (3, 320, 5, 1280, 4096, 128, 8, 2, "f32", "none"), (2, 384, 6, 1536, 8192, 256, 4, 1, "f32", "mlp"), (2, 384, 6, 1536, 8192, 256, 4, 1, "bf16", "none"),
+    (6, 192, 6, 768, 512, 64, 16, 1, "f32", "block"), (2, 512, 8, 2048, 8192, 256, 2, 1, "f32", "none"), (2, 512, 8, 2048, 8192, 256, 2, 2, "bf16", "attn"),
+    (2, 512, 4, 2048, 2048, 512, 2, 1, "f32", "none"), (2, 512, 8, 1024, 2048, 1024, 1, 1, "f32", "none"), (1, 768, 12, 3072, 16384, 128, 4, 1, "f32", "none"),
+    (2, 768, 12, 3072, 8192, 256, 2, 1, "bf16", "none"), (2, 640, 10, 2560, 1024, 384, 2, 1, "f32", "mlp+attn"), (1, 1024, 16, 4096, 4096, 256, 2, 1, "f32", "none"),
+    (2, 1024, 8, 4096, 2048, 512, 1, 1, "f32", "none"), (2, 1024, 8, 4096, 2048, 512, 1, 1, "bf16", "mlp+attn"), (1, 1280, 10, 5120, 2048, 256, 1, 1, "f32", "none"),
+    (8, 128, 2, 512, 256, 128, 8, 1, "f32", "none"), (3, 448, 7, 1792, 3000, 192, 3, 1, "f32", "none"), (2, 576, 9, 2304, 5000, 160, 4, 1, "bf16", "mlp"),
+    (1, 896, 14, 3584, 12000, 224, 2, 2, "f32", "none"), (12, 128, 4, 512, 512, 96, 4, 1, "bf16", "none"), (2, 256, 2, 768, 32000, 128, 4, 1, "f32", "none"),
+]
+
+
+def run(*words, env=None):
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, check=False)
+    if done.returncode:
+        sys.exit(f"bench: {' '.join(words)} failed\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def rows_of(text):
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def kernels(_):
+    out = {}
+    for name in ("gemm_bench", "attention_bench", "elementwise_bench"):
+        print(f"\n-- {name}")
+        text = run(f"build/{name}")
+        print(text)
+        out[name] = text.splitlines()
+    return out
+
+
+def steps(env):
+    out = []
+    for model, batch, seq in TRAIN:
+        for dtype in ("f32", "bf16"):
+            rows = rows_of(run(RAFTER, "bench", model, "--test", "train", "--batch", str(batch), "--seq", str(seq), "--dtype", dtype, "--clip", "0", "--reps", "7", "--json", env=env))
+            row = rows[-1]
+            row["ceiling"] = rows[0]
+            out.append(row)
+            print(f"{model} {batch} x {seq} {dtype:5} {row['tokens_per_second']:8.1f} tok/s  {100 * row['limit_fraction']:5.1f} % of f32 FMA "
+                  f"(median of {row['n']}; {rows[0]['flops']['median'] / 1e9:.0f} GFLOP/s)  planned {row['predicted_seconds']:.2f} s, measured {row['seconds']['median']:.2f} s "
+                  f"[{row['seconds']['min']:.2f}..{row['seconds']['max']:.2f}]", flush=True)
+    return out
+
+
+def decode(env):
+    out = []
+    for dtype in ("f32", "bf16"):
+        rows = rows_of(run(RAFTER, "bench", "gpt2", "--test", "pp512,tg64,tg64@d512", "--dtype", dtype, "--reps", "5", "--json", env=env))
+        for row in rows[1:]:
+            out.append(row)
+            print(f"gpt2 {row['test']:10} {dtype:5} {row['tokens_per_second']:8.1f} tok/s  {100 * row['limit_fraction']:5.1f} % of {row['limit']}", flush=True)
+    return out
+
+
+def predict(env):
+    out, errors = [], []
+    for layers, width, heads, ff, vocab, seq, batch, accumulate, dtype, remat in PREDICT:
+        model = f"gpt:layers={layers},width={width},heads={heads},ff={ff},vocab={vocab},seq={seq}"
+        row = rows_of(run(RAFTER, "bench", model, "--test", "train", "--batch", str(batch * accumulate), "--accumulate", str(accumulate), "--dtype", dtype, "--remat", remat, "--reps", "9",
+                          "--json", env=env))[-1]
+        error = row["predicted_seconds"] / row["seconds"]["median"] - 1
+        errors.append(abs(error))
+        out.append({"model": model, "batch": batch * accumulate, "accumulate": accumulate, "dtype": dtype, "remat": remat, "predicted_seconds": row["predicted_seconds"],
+                    "seconds": row["seconds"], "error": error})
+        print(f"{model:66} {accumulate}x{batch} {dtype:4} {remat:9} planned {row['predicted_seconds'] * 1e3:8.2f} ms  measured {row['seconds']['median'] * 1e3:8.2f} ms  {100 * error:+6.1f} %", flush=True)
+    print(f"median error {100 * statistics.median(errors):.1f} %, largest {100 * max(errors):.1f} %, {len(errors)} shapes")
+    return {"median_error": statistics.median(errors), "largest_error": max(errors), "shapes": out}
+
+
+PARTS = {"kernels": kernels, "train": steps, "decode": decode, "predict": predict}
+
+
+def main():
+    words = [w for w in sys.argv[1:] if not w.startswith("--")]
+    for word in words:
+        if word not in PARTS:
+            sys.exit(f"bench: unknown part {word} (expected {', '.join(PARTS)})")
+    record = {"date": datetime.date.today().isoformat(), "machine": platform.processor() or platform.machine(), "version": run(RAFTER, "--version").strip()}
+    with tempfile.TemporaryDirectory() as folder:
+        env = dict(os.environ, XDG_CACHE_HOME=folder)
+        print(run(RAFTER, "calibrate", env=env))
+        record["calibration"] = json.loads(run(RAFTER, "doctor", "--json", env=env))["isa"]
+        for part in words or PARTS:
+            print(f"\n== {part}", flush=True)
+            record[part] = PARTS[part](env)
+    if "--save" in sys.argv:
+        os.makedirs("docs/proof", exist_ok=True)
+        path = f"docs/proof/bench-{record['date']}.json"
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(record, f, indent=1)
+            f.write("\n")
+        print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    main()
