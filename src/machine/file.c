@@ -1,13 +1,11 @@
 /* file.c - one machine as JSON: read as a hostile file, written beside and renamed. */
 #include "machine/parts.h"
 
-#include <errno.h>
-#include <math.h>
+#include "base/file.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { MAX_FILE_BYTES = 4 << 20 };
 static const char FORMAT[] = "rafter-machine-1";
@@ -15,31 +13,21 @@ static const char HINT[] = "data/README.md describes the format; `rafter calibra
 
 /* ---- fields ----------------------------------------------------------------------------------------------------- */
 
-/* A number in [least, most]; absent: keeps *value unless it is required. */
-static rf_status number(const json_t *object, const char *key, bool required, double least, double most, double *value, const char *where,
-                        rf_error *error) {
-  const json_t *field = json_object_get(object, key);
-  if (!field && !required) return RAFTER_OK;
-  if (!json_is_number(field))
-    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: %s is %s (expected a number in [%g, %g])", where, key, field ? "not a number" : "missing", least, most);
-  double got = json_number_value(field);
-  if (!isfinite(got) || got < least || got > most)
-    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: %s is out of range (expected [%g, %g], got %g)", where, key, least, most, got);
-  *value = got;
-  return RAFTER_OK;
-}
-
+/* A text that must fit its place; absent when it is not required: stays as it is. */
 static rf_status text(const json_t *object, const char *key, bool required, char *out, size_t capacity, const char *where, rf_error *error) {
-  const json_t *field = json_object_get(object, key);
-  if (!field && !required) return RAFTER_OK;
-  if (!json_is_string(field))
-    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: %s is %s (expected a text)", where, key, field ? "not a text" : "missing");
-  size_t length = json_string_length(field);
-  const char *value = json_string_value(field);
-  if (length >= capacity || (required && length == 0) || strlen(value) != length)
+  const char *value;
+  if (!required && !json_object_get(object, key)) return RAFTER_OK;
+  RF_TRY(rf_json_string(object, key, where, &value, error));
+  size_t length = strlen(value);
+  if (length >= capacity || (required && length == 0))
     return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: %s has a bad length (expected %d to %zu bytes, got %zu)", where, key, required, capacity - 1, length);
   memcpy(out, value, length + 1);
   return RAFTER_OK;
+}
+
+/* A number in [least, most]; absent: keeps *value. */
+static rf_status option(const json_t *object, const char *key, double least, double most, double *value, const char *where, rf_error *error) {
+  return rf_json_float_or(object, key, where, least, most, *value, value, error);
 }
 
 static rf_status dtype_key(const char *key, const char *where, rf_dtype *dtype, rf_error *error) {
@@ -56,7 +44,7 @@ static rf_status parse_flops(const json_t *object, const char *where, rf_machine
   json_object_foreach(flops, key, value) {
     rf_dtype dtype;
     RF_TRY(dtype_key(key, where, &dtype, error));
-    RF_TRY(number(flops, key, true, 1e6, 1e20, &machine->flops[dtype], where, error));
+    RF_TRY(rf_json_float(flops, key, where, 1e6, 1e20, &machine->flops[dtype], error));
     any = true;
   }
   if (!any) return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: flops names no dtype (expected at least one)", where);
@@ -76,10 +64,10 @@ static rf_status parse_curve(const json_t *object, const char *where, rf_curve *
     return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: points of curve %s is not a list of 1 to %d points (got %zu)", where, curve->op, RF_CURVE_POINTS, count);
   for (size_t i = 0; i < count; i++) {
     const json_t *point = json_array_get(points, i);
-    RF_TRY(number(point, "work", true, 1, 1e24, &curve->work[i], where, error));
-    RF_TRY(number(point, "seconds", true, 1e-12, 1e9, &curve->seconds[i], where, error));
+    RF_TRY(rf_json_float(point, "work", where, 1, 1e24, &curve->work[i], error));
+    RF_TRY(rf_json_float(point, "seconds", where, 1e-12, 1e9, &curve->seconds[i], error));
     curve->size[i] = curve->work[i];
-    RF_TRY(number(point, "size", false, 1e-3, 1e24, &curve->size[i], where, error));
+    RF_TRY(option(point, "size", 1e-3, 1e24, &curve->size[i], where, error));
     if (i && curve->size[i] <= curve->size[i - 1])
       return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: points of curve %s do not ascend (expected more than %g, got %g)", where, curve->op, curve->size[i - 1],
                      curve->size[i]);
@@ -95,9 +83,9 @@ static rf_status parse_scaling(const json_t *list, const char *where, rf_machine
     const json_t *point = json_array_get(list, i);
     rf_scaling *at = &machine->scaling[machine->scaling_count++];
     double threads = 0;
-    RF_TRY(number(point, "threads", true, 1, 65536, &threads, where, error));
-    RF_TRY(number(point, "flops", true, 0, 1e20, &at->flops, where, error));
-    RF_TRY(number(point, "read_bps", true, 0, 1e18, &at->read_bps, where, error));
+    RF_TRY(rf_json_float(point, "threads", where, 1, 65536, &threads, error));
+    RF_TRY(rf_json_float(point, "flops", where, 0, 1e20, &at->flops, error));
+    RF_TRY(rf_json_float(point, "read_bps", where, 0, 1e18, &at->read_bps, error));
     at->threads = (int)threads;
   }
   return RAFTER_OK;
@@ -125,19 +113,19 @@ rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *
     goto done;
   }
   RF_GO(text(object, "isa", false, machine->isa, sizeof machine->isa, where, error));
-  RF_GO(number(object, "chips", false, 1, 1e6, &chips, where, error));
-  RF_GO(number(object, "threads", false, 0, 65536, &threads, where, error));
+  RF_GO(option(object, "chips", 1, 1e6, &chips, where, error));
+  RF_GO(option(object, "threads", 0, 65536, &threads, where, error));
   machine->chips = (int)chips, machine->threads = (int)threads;
   RF_GO(parse_flops(object, where, machine, error));
-  RF_GO(number(object, "memory_bytes", true, 1 << 20, 1e16, &machine->memory_bytes, where, error));
-  RF_GO(number(object, "reserve_bytes", false, 0, machine->memory_bytes, &machine->reserve_bytes, where, error));
+  RF_GO(rf_json_float(object, "memory_bytes", where, 1 << 20, 1e16, &machine->memory_bytes, error));
+  RF_GO(option(object, "reserve_bytes", 0, machine->memory_bytes, &machine->reserve_bytes, where, error));
   const bool one_bandwidth = json_object_get(object, "memory_bps") != NULL;
-  RF_GO(number(object, one_bandwidth ? "memory_bps" : "read_bps", true, 1e6, 1e18, &machine->read_bps, where, error));
-  RF_GO(number(object, one_bandwidth ? "memory_bps" : "copy_bps", true, 1e6, 1e18, &machine->copy_bps, where, error));
-  RF_GO(number(object, "launch_seconds", false, 0, 10, &machine->launch_seconds, where, error));
-  RF_GO(number(object, "usd_per_chip_hour", false, 0, 1e6, &machine->usd_per_chip_hour, where, error));
-  RF_GO(number(object, "efficiency_compute", false, 0.01, 1, &machine->efficiency_compute, where, error));
-  RF_GO(number(object, "efficiency_memory", false, 0.01, 1, &machine->efficiency_memory, where, error));
+  RF_GO(rf_json_float(object, one_bandwidth ? "memory_bps" : "read_bps", where, 1e6, 1e18, &machine->read_bps, error));
+  RF_GO(rf_json_float(object, one_bandwidth ? "memory_bps" : "copy_bps", where, 1e6, 1e18, &machine->copy_bps, error));
+  RF_GO(option(object, "launch_seconds", 0, 10, &machine->launch_seconds, where, error));
+  RF_GO(option(object, "usd_per_chip_hour", 0, 1e6, &machine->usd_per_chip_hour, where, error));
+  RF_GO(option(object, "efficiency_compute", 0.01, 1, &machine->efficiency_compute, where, error));
+  RF_GO(option(object, "efficiency_memory", 0.01, 1, &machine->efficiency_memory, where, error));
   RF_GO(parse_scaling(json_object_get(object, "scaling"), where, machine, error));
   note_of(object, machine);
   const json_t *origin = json_object_get(object, "origin"), *curves = json_object_get(object, "curves");
@@ -156,21 +144,8 @@ done:
 /* ---- files ------------------------------------------------------------------------------------------------------ */
 
 rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error) {
-  struct stat info;
-  FILE *file = fopen(path, "rbe");
-  if (!file || fstat(fileno(file), &info) != 0) {
-    int why = errno;
-    if (file) fclose(file);
-    return RF_FAIL(error, RAFTER_FAILED, HINT, "cannot read the machine file %s (%s)", path, strerror(why));
-  }
-  if (!S_ISREG(info.st_mode) || info.st_size > MAX_FILE_BYTES) {
-    fclose(file);
-    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s is not a machine file (expected a regular file of at most %d MiB)", path, MAX_FILE_BYTES >> 20);
-  }
-  json_error_t bad;
-  json_t *root = json_loadf(file, JSON_REJECT_DUPLICATES, &bad);
-  fclose(file);
-  if (!root) return RF_FAIL(error, RAFTER_FAILED, HINT, "%s is not valid JSON (line %d, column %d: %s)", path, bad.line, bad.column, bad.text);
+  json_t *root;
+  RF_TRY(rf_json_read(path, MAX_FILE_BYTES, &root, error));
   rf_status status = RAFTER_OK;
   const json_t *format = json_object_get(root, "format");
   if (format && (!json_is_string(format) || strcmp(json_string_value(format), FORMAT)))
@@ -205,15 +180,7 @@ rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error
                            "read_bps", machine->read_bps, "copy_bps", machine->copy_bps, "launch_seconds", machine->launch_seconds, "usd_per_chip_hour",
                            machine->usd_per_chip_hour, "efficiency_compute", machine->efficiency_compute, "efficiency_memory", machine->efficiency_memory,
                            "scaling", scaling, "curves", curves);
-  char beside[4200];
-  snprintf(beside, sizeof beside, "%s.new", path);
-  FILE *file = root ? fopen(beside, "we") : NULL;
-  bool ok = file && json_dumpf(root, file, JSON_INDENT(1)) == 0 && fputc('\n', file) != EOF && fflush(file) == 0 && fsync(fileno(file)) == 0;
-  if (file) ok = fclose(file) == 0 && ok;
-  ok = ok && rename(beside, path) == 0;
-  int why = errno;
-  if (!ok && file) unlink(beside);
+  rf_status status = root ? rf_json_write(path, root, 1, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing %s", path);
   json_decref(root);
-  if (!ok) return RF_FAIL(error, RAFTER_FAILED, "check that the folder exists and has room", "cannot write the machine file %s (%s)", path, strerror(why));
-  return RAFTER_OK;
+  return status;
 }

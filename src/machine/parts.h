@@ -4,7 +4,7 @@
 
 #include "machine/machine.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 /* Fills `machine` from one JSON object. `where` names the file (and row) in messages. RAFTER_FAILED: a field is missing, of the wrong
  * kind or out of range. */

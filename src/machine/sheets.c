@@ -25,14 +25,10 @@ enum { MAX_SHEETS = 64 };
 
 /* The parsed sheets. The text is ours, so a fault in it is our own mistake; a unit test reads every row. */
 static json_t *load_sheets(json_t **rows, rf_error *error) {
-  json_error_t bad;
-  json_t *root = json_loadb(rf_machines_text, (size_t)(rf_machines_text_end - rf_machines_text) - 1, JSON_REJECT_DUPLICATES, &bad);
-  *rows = json_object_get(root, "machines");
-  if (!root || !json_is_array(*rows)) {
-    RF_FAIL(error, RAFTER_FAILED, NULL, "the built-in machines.json is damaged (line %d: %s)", bad.line, bad.text);
-    json_decref(root);
+  json_t *root;
+  if (rf_json_parse(rf_machines_text, (size_t)(rf_machines_text_end - rf_machines_text) - 1, "the built-in machines.json", &root, error) != RAFTER_OK)
     return NULL;
-  }
+  *rows = json_object_get(root, "machines");
   return root;
 }
 

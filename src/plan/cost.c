@@ -94,6 +94,37 @@ static double curve_rate(const rf_curve *c, double size) {
 #undef RATE
 }
 
+/* ---- threads ------------------------------------------------------------------------------------------------------ */
+
+/* A measured ceiling at `threads`, linear between the measured counts and from nothing below the first. */
+static double scaled(const rf_machine *m, int threads, bool bandwidth) {
+  double before = 0, before_threads = 0;
+  for (int i = 0; i < m->scaling_count; i++) {
+    double here = bandwidth ? m->scaling[i].read_bps : m->scaling[i].flops;
+    if (threads <= m->scaling[i].threads)
+      return before + (here - before) * (threads - before_threads) / (m->scaling[i].threads - before_threads);
+    before = here, before_threads = m->scaling[i].threads;
+  }
+  return before;
+}
+
+void rf_machine_for_threads(rf_machine *machine, int threads) {
+  if (strcmp(machine->kind, "cpu") || machine->threads < 1 || threads >= machine->threads) return;
+  /* Where scaling was not measured: arithmetic in proportion, and memory reached by few threads. */
+  double compute = (double)threads / machine->threads, memory = 1;
+  double all_flops = scaled(machine, machine->threads, false), all_bps = scaled(machine, machine->threads, true);
+  if (all_flops > 0) compute = scaled(machine, threads, false) / all_flops;
+  if (all_bps > 0) memory = scaled(machine, threads, true) / all_bps;
+  for (int d = 0; d < RF_DTYPES; d++) machine->flops[d] *= compute;
+  machine->read_bps *= memory, machine->copy_bps *= memory;
+  for (int i = 0; i < machine->curve_count; i++) {
+    rf_curve *c = &machine->curve[i];
+    bool products = !strncmp(c->op, "matmul", 6) || !strncmp(c->op, "attention", 9) || !strncmp(c->op, "head_", 5);
+    for (int k = 0; k < c->count; k++) c->seconds[k] /= products ? compute : memory;
+  }
+  machine->threads = threads;
+}
+
 /* ---- one op ------------------------------------------------------------------------------------------------------ */
 
 static double peak_flops(const rf_machine *machine, rf_dtype dtype) {

@@ -23,7 +23,9 @@ typedef struct rf_block { int64_t bytes, offset; int first, last; } rf_block;
  * A layout within `waste` bytes of the largest sum of live blocks is good enough and ends the search. */
 int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste);
 
-/* cost.c: seconds of every op and the sums of the step. */
+/* cost.c: what is left of a CPU's ceilings and curves when a plan uses fewer threads than the machine was described with. */
+void rf_machine_for_threads(rf_machine *machine, int threads);
+/* Seconds of every op and the sums of the step. */
 void rf_plan_cost(rf_plan *plan);
 
 /* remat.c: the tensors of `base` (before kernels are chosen) that auto recomputes so that the plan fits `room` bytes; `drop` has one entry per

@@ -65,16 +65,6 @@ int64_t rf_plan_room(const rf_plan_options *options) {
   return room > 0 ? (int64_t)room : 0;
 }
 
-/* A plan for fewer threads than the machine was described with computes at their share; memory is reached with few. */
-static void scale_threads(rf_machine *machine, int threads) {
-  if (strcmp(machine->kind, "cpu") || machine->threads < 1 || threads >= machine->threads) return;
-  double share = (double)threads / machine->threads;
-  for (int d = 0; d < RF_DTYPES; d++) machine->flops[d] *= share;
-  for (int i = 0; i < machine->curve_count; i++)
-    for (int k = 0; k < machine->curve[i].count; k++) machine->curve[i].seconds[k] /= share;
-  machine->threads = threads;
-}
-
 rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, bool quick) {
   rf_plan *plan = calloc(1, sizeof *plan);
   if (!plan) return NULL;
@@ -88,7 +78,7 @@ rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, bool 
   }
   plan->machine = *options->machine;
   plan->options.machine = &plan->machine; /* the caller's may go */
-  scale_threads(&plan->machine, options->threads);
+  rf_machine_for_threads(&plan->machine, options->threads);
   rf_plan_layout(plan);
   plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, plan->by_class);
   plan->by_class[RF_CLASS_PADDING] += plan->arena_bytes - plan->live_bytes;

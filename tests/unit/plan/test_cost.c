@@ -130,12 +130,33 @@ static void fewer_threads_compute_slower(void **state) {
   }
 }
 
+static void measured_scaling_is_used(void **state) {
+  (void)state;
+  static rf_machine machine, m;
+  machine = (rf_machine){.kind = "cpu", .threads = 4, .read_bps = 40e9, .copy_bps = 30e9, .scaling_count = 3};
+  machine.flops[RF_F32] = 3e11;
+  machine.scaling[0] = (rf_scaling){1, 1e11, 20e9}, machine.scaling[1] = (rf_scaling){2, 1.8e11, 36e9}, machine.scaling[2] = (rf_scaling){4, 3e11, 40e9};
+  add_curve(&machine, "matmul", RF_F32, "", 1e11, 1e11);
+  add_curve(&machine, "add", RF_F32, "", 1e10, 1e10);
+  static const struct { int threads; double compute, memory; } rows[] = {{1, 1 / 3.0, 0.5}, {2, 0.6, 0.9}, {3, 0.8, 0.95}, {4, 1, 1}, {9, 1, 1}};
+  for (int i = 0; i < 5; i++) {
+    m = machine;
+    rf_machine_for_threads(&m, rows[i].threads);
+    assert_true(near(m.flops[RF_F32], machine.flops[RF_F32] * rows[i].compute));
+    assert_true(near(m.read_bps, machine.read_bps * rows[i].memory));
+    assert_true(near(m.copy_bps, machine.copy_bps * rows[i].memory));
+    assert_true(near(m.curve[0].seconds[1], machine.curve[0].seconds[1] / rows[i].compute));
+    assert_true(near(m.curve[1].seconds[1], machine.curve[1].seconds[1] / rows[i].memory));
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_larger_ceiling_decides),
       cmocka_unit_test(curves_are_read_between_their_points),
       cmocka_unit_test(an_unmeasured_op_is_timed_like_its_nearest),
       cmocka_unit_test(fewer_threads_compute_slower),
+      cmocka_unit_test(measured_scaling_is_used),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
