@@ -1,0 +1,327 @@
+/* Logits and greedy continuations of whole models against independent implementations: a tiny GPT-2 by transformers (tests/data/hf_oracle.py)
+ * on every backend and ISA of this machine, fed token by token and as one prefill; and, where they are, published weights of a GPT-2 and a
+ * Llama. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "generate/generate.h"
+#include "model/safetensors.h"
+
+#define MODEL RF_TEST_DATA "/goldens/gpt2"
+enum { MOST = 512 };
+
+/* Absolute, on logits of up to 20. The oracle itself moves by 3e-5 when it computes in f64; the smallest mistake of a formula (an epsilon of 1e-6
+ * for 1e-5) moves a logit by 3e-3. */
+static const double LOGIT_BOUND = 2e-4;
+
+static rf_machine machine;
+static json_t *golden;
+static rf_tensor_file *golden_logits;
+
+/* Token by token behind what is in the cache; or every prefix as one feed into an empty cache. */
+typedef enum feeding { FEED_ONE_BY_ONE, FEED_PREFIXES } feeding;
+
+static rf_generator *open_or_fail(const char *folder, const rf_backend *backend, rf_isa isa, int64_t context, bool poison) {
+  rf_generate_settings s = {.weights_folder = folder, .debug.poison = poison};
+  rf_error error = {0};
+  rf_generator *g = NULL;
+  if (rf_model_resolve(folder, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  s.plan = (rf_plan_options){.build = {.job = RF_JOB_GENERATE, .dtype = RF_F32, .softmax = RF_F32, .microbatch = 1, .seq = context},
+                             .backend = backend, .isa = isa, .threads = poison ? 2 : 1, .machine = &machine, .guard_bytes = poison ? 256 : 0};
+  if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  return g;
+}
+
+static const float *feed_or_fail(rf_generator *g, const int32_t *ids, int64_t count) {
+  const float *logits = NULL;
+  rf_error error = {0};
+  if (rf_generator_feed(g, ids, count, &logits, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  return logits;
+}
+
+static int64_t ids_of(const json_t *array, int32_t ids[MOST]) {
+  int64_t count = (int64_t)json_array_size(array);
+  assert_in_range(count, 1, MOST);
+  for (int64_t i = 0; i < count; i++) ids[i] = (int32_t)json_integer_value(json_array_get(array, (size_t)i));
+  return count;
+}
+
+static double worse(double a, double b) { return b <= a ? a : isfinite(b) ? b : INFINITY; } /* a NaN is the worst */
+
+static double logprob_of(const float *logits, int64_t vocab, int32_t id) {
+  double top = (double)logits[0], sum = 0;
+  for (int64_t i = 1; i < vocab; i++) top = fmax(top, (double)logits[i]);
+  for (int64_t i = 0; i < vocab; i++) sum += exp((double)logits[i] - top);
+  return (double)logits[id] - top - log(sum);
+}
+
+static int32_t argmax_of(const float *logits, int64_t vocab, double *margin) {
+  int32_t best = 0;
+  for (int64_t i = 1; i < vocab; i++)
+    if (logits[i] > logits[best]) best = (int32_t)i;
+  *margin = INFINITY;
+  for (int64_t i = 0; i < vocab; i++)
+    if (i != best) *margin = fmin(*margin, (double)logits[best] - (double)logits[i]);
+  return best;
+}
+
+/* ---- the tiny GPT-2 ----------------------------------------------------------------------------------------------- */
+
+/* Largest error of a sequence's logits, and of the log-probabilities of its own tokens. */
+static void check_sequence(rf_generator *g, int index, feeding how, double *logit_error, double *logprob_error) {
+  char name[32];
+  snprintf(name, sizeof name, "logits.%d", index);
+  const rf_stored *stored = rf_tensor_file_find(golden_logits, name);
+  const json_t *sequence = json_array_get(json_object_get(golden, "sequences"), (size_t)index), *logprobs = json_object_get(sequence, "logprobs");
+  int64_t vocab = g->settings.model.vocab;
+  int32_t ids[MOST];
+  int64_t count = ids_of(json_object_get(sequence, "ids"), ids);
+  float *want = malloc((size_t)vocab * sizeof *want);
+  assert_true(want && stored && stored->rank == 2 && stored->shape[0] == count && stored->shape[1] == vocab);
+  rf_generator_reset(g);
+  for (int64_t t = 0; t < count; t++) {
+    rf_error error;
+    if (how == FEED_PREFIXES) rf_generator_reset(g);
+    const float *logits = how == FEED_PREFIXES ? feed_or_fail(g, ids, t + 1) : feed_or_fail(g, ids + t, 1);
+    assert_int_equal(rf_stored_read(stored, t * vocab, vocab, want, &error), RAFTER_OK);
+    for (int64_t i = 0; i < vocab; i++) *logit_error = worse(*logit_error, fabs((double)logits[i] - (double)want[i]));
+    if (t + 1 < count)
+      *logprob_error = worse(*logprob_error, fabs(logprob_of(logits, vocab, ids[t + 1]) - json_real_value(json_array_get(logprobs, (size_t)t))));
+  }
+  free(want);
+}
+
+static double check_model(rf_generator *g, double *logprob_error) {
+  double logit_error = 0;
+  for (int sequence = 0; sequence < 2; sequence++) check_sequence(g, sequence, FEED_ONE_BY_ONE, &logit_error, logprob_error);
+  for (int sequence = 0; sequence < 2; sequence++) check_sequence(g, sequence, FEED_PREFIXES, &logit_error, logprob_error);
+  return logit_error;
+}
+
+/* The continuation by the sampler at temperature 0, and the narrowest decision on the way. */
+static void check_greedy(rf_generator *g) {
+  const json_t *greedy = json_object_get(golden, "greedy");
+  int64_t vocab = g->settings.model.vocab;
+  int32_t prompt[MOST], continuation[MOST];
+  int64_t length = ids_of(json_object_get(greedy, "prompt"), prompt), count = ids_of(json_object_get(greedy, "continuation"), continuation);
+  assert_int_equal(count, 16);
+  rf_sampler sampler;
+  rf_sampler_options greedy_options = {.temperature = 0, .top_p = 1};
+  assert_int_equal(rf_sampler_open(&greedy_options, vocab, &sampler, NULL), RAFTER_OK);
+  rf_generator_reset(g);
+  const float *logits = feed_or_fail(g, prompt, length);
+  double narrowest = INFINITY, margin, logprob;
+  for (int64_t i = 0; i < count; i++) {
+    int32_t best = argmax_of(logits, vocab, &margin);
+    narrowest = fmin(narrowest, margin);
+    assert_int_equal(best, continuation[i]);
+    assert_int_equal(rf_sampler_next(&sampler, logits, length + i, &logprob), continuation[i]);
+    assert_true(fabs(logprob - logprob_of(logits, vocab, best)) < 1e-12);
+    logits = feed_or_fail(g, &best, 1);
+  }
+  assert_true(fabs(narrowest - json_real_value(json_object_get(greedy, "min_margin"))) <= 2 * LOGIT_BOUND);
+  rf_sampler_close(&sampler);
+}
+
+static void check_variant(const rf_backend *backend, rf_isa isa, bool poison) {
+  rf_generator *g = open_or_fail(MODEL, backend, isa, 64, poison);
+  double logprob_error = 0, logit_error = check_model(g, &logprob_error);
+  print_message("%-10s%-11s%s errors: logits %.1e, log-probabilities %.1e\n", backend->name, rf_isa_name(isa), poison ? " poisoned" : "",
+                logit_error, logprob_error);
+  assert_true(logit_error <= LOGIT_BOUND && logprob_error <= LOGIT_BOUND);
+  check_greedy(g);
+  rf_generator_close(g);
+}
+
+static void cpu_agrees_on_every_isa(void **state) {
+  (void)state;
+  for (int isa = (int)rf_isa_detect(); isa >= RF_ISA_BASE; isa--) check_variant(&RF_BACKEND_CPU, (rf_isa)isa, false);
+}
+
+static void reference_agrees(void **state) {
+  (void)state;
+  check_variant(&RF_BACKEND_REFERENCE, RF_ISA_BASE, false);
+}
+
+static void poisoned_memory_changes_nothing(void **state) {
+  (void)state;
+  check_variant(&RF_BACKEND_CPU, rf_isa_detect(), true);
+}
+
+/* ---- planted faults ----------------------------------------------------------------------------------------------- */
+
+static void faults_are_seen(void **state) {
+  (void)state;
+  static const char *const names[] = {"one weight + 0.01", "positions shifted by a row", "norm epsilon 1e-6", "one key lost from the cache"};
+  for (int fault = 0; fault < 4; fault++) {
+    rf_generator *g = open_or_fail(MODEL, &RF_BACKEND_CPU, rf_isa_detect(), 64, false);
+    float *wpe = rf_run_named(g->run, 0, "embed/position/weight", NULL), *up = rf_run_named(g->run, 0, "block.1/mlp/up/weight", NULL);
+    int64_t width = g->settings.model.width;
+    double error = 0, logprob_error = 0;
+    if (fault == 0) up[17] += 1e-2f;
+    if (fault == 1) memmove(wpe + width, wpe, (size_t)(63 * width) * sizeof *wpe);
+    if (fault == 2) {
+      for (int p = 0; p < 2; p++) {
+        rf_graph *graph = p ? g->decode->graph : g->prefill->graph;
+        for (int i = 0; i < graph->op_count; i++)
+          if (!strcmp(graph->op[i].def->name, "layernorm")) graph->op[i].attr.eps = 1e-6f;
+      }
+    }
+    if (fault < 3) error = check_model(g, &logprob_error);
+    else {
+      int32_t ids[MOST];
+      const rf_stored *stored = rf_tensor_file_find(golden_logits, "logits.0");
+      int64_t vocab = g->settings.model.vocab, count = ids_of(json_object_get(json_array_get(json_object_get(golden, "sequences"), 0), "ids"), ids);
+      float *want = malloc((size_t)vocab * sizeof *want), *keys = rf_run_named(g->run, 0, "block.2/attn/cache", NULL);
+      assert_true(want && keys);
+      feed_or_fail(g, ids, count - 1);
+      memset(keys + 9 * width, 0, (size_t)width * sizeof *keys);
+      const float *logits = feed_or_fail(g, ids + count - 1, 1);
+      assert_int_equal(rf_stored_read(stored, (count - 1) * vocab, vocab, want, NULL), RAFTER_OK);
+      for (int64_t i = 0; i < vocab; i++) error = worse(error, fabs((double)logits[i] - (double)want[i]));
+      free(want);
+    }
+    print_message("fault '%s': logits off by %.1e\n", names[fault], error);
+    assert_true(error > LOGIT_BOUND);
+    rf_generator_close(g);
+  }
+  assert_true(worse(0, NAN) > LOGIT_BOUND && worse(INFINITY, 0) == INFINITY);
+}
+
+/* ---- published weights, where they are ------------------------------------------------------------------------------ */
+
+static void need(const char *path) {
+  if (access(path, R_OK) == 0) return;
+  print_message("skipped: %s is not here\n", path);
+  skip();
+}
+
+static json_t *read_or_fail(const char *path) {
+  json_t *json = NULL;
+  rf_error error;
+  if (rf_json_read(path, 1 << 22, &json, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  return json;
+}
+
+/* A random GPT-2 whose answers stand in another program's tests: two prompts of four tokens, ten tokens in all, and the first sixteen logits
+ * behind the first prompt. */
+static void tiny_random_gpt2(void **state) {
+  (void)state;
+  enum { PROMPT = 4, TOTAL = 10 };
+  const char *folder = RF_SHARED_DATA "/models/tiny-random-gpt2";
+  need(folder);
+  json_t *want = read_or_fail(RF_SHARED_DATA "/models/tiny-random-gpt2/golden.json");
+  const json_t *first = json_object_get(want, "logits_row0_last_prompt_pos");
+  rf_generator *g = open_or_fail(folder, &RF_BACKEND_CPU, rf_isa_detect(), TOTAL, false);
+  double error = 0, margin;
+  for (size_t row = 0; row < 2; row++) {
+    int32_t ids[MOST];
+    assert_int_equal(ids_of(json_array_get(json_object_get(want, "greedy"), row), ids), TOTAL);
+    rf_generator_reset(g);
+    const float *logits = feed_or_fail(g, ids, PROMPT);
+    for (size_t i = 0; row == 0 && i < json_array_size(first); i++)
+      error = worse(error, fabs((double)logits[i] - json_real_value(json_array_get(first, i))));
+    for (int64_t t = PROMPT; t < TOTAL; t++) {
+      assert_int_equal(argmax_of(logits, g->settings.model.vocab, &margin), ids[t]);
+      logits = feed_or_fail(g, ids + t, 1);
+    }
+  }
+  print_message("tiny-random-gpt2: logits within %.1e\n", error);
+  assert_true(error <= 1e-5); /* logits below 1: a twentieth of the others' scale */
+  rf_generator_close(g);
+  json_decref(want);
+}
+
+/* The published file holds its tied table under the head's name alone; transformers writes it under the token table's. */
+static void write_with_token_table(const char *from, const char *folder) {
+  enum { TENSORS = 64 };
+  char path[128], config[2][512];
+  rf_tensor_file *file = NULL;
+  rf_tensor_writer *writer = NULL;
+  rf_error error = {0};
+  rf_stored tensors[TENSORS];
+  snprintf(path, sizeof path, "%s/model.safetensors", folder);
+  snprintf(config[0], sizeof config[0], "%s/config.json", from), snprintf(config[1], sizeof config[1], "%s/config.json", folder);
+  if (rf_tensor_file_open(from, &file, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  int count = rf_tensor_file_count(file);
+  assert_in_range(count, 1, TENSORS);
+  for (int i = 0; i < count; i++) {
+    tensors[i] = *rf_tensor_file_at(file, i);
+    if (!strcmp(tensors[i].name, "lm_head.weight")) tensors[i].name = "model.embed_tokens.weight";
+  }
+  if (rf_tensor_writer_open(path, tensors, count, NULL, &writer, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  for (int i = 0; i < count; i++) assert_int_equal(rf_tensor_writer_put_bytes(writer, tensors[i].data, tensors[i].bytes, &error), RAFTER_OK);
+  if (rf_tensor_writer_commit(writer, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  rf_tensor_file_close(file);
+  assert_int_equal(symlink(config[0], config[1]), 0);
+}
+
+/* A trained Llama (rotary positions, grouped keys, SwiGLU, RMSNorm, tied head) against an f64 forward pass. */
+static void tiny_stories_llama(void **state) {
+  (void)state;
+  enum { ROWS = 16 };
+  const char *folder = RF_SHARED_DATA "/models/TinyStories-656K";
+  need(folder);
+  char copy[] = "/tmp/rafter-test-golden-XXXXXX", command[64];
+  assert_non_null(mkdtemp(copy));
+  write_with_token_table(folder, copy);
+  json_t *golden_json = read_or_fail(RF_SHARED_DATA "/models/TinyStories-656K/golden.json");
+  int32_t ids[MOST];
+  int64_t count = ids_of(json_object_get(golden_json, "greedy_ids"), ids);
+  int64_t prompt = (int64_t)json_array_size(json_object_get(golden_json, "prompt_ids"));
+  rf_generator *g = open_or_fail(copy, &RF_BACKEND_CPU, rf_isa_detect(), count, false);
+  snprintf(command, sizeof command, "rm -r '%s'", copy);
+  assert_int_equal(system(command), 0);
+  int64_t vocab = g->settings.model.vocab;
+  float *want = malloc((size_t)(ROWS * vocab) * sizeof *want);
+  FILE *file = fopen(RF_SHARED_DATA "/models/TinyStories-656K/golden_logits_16x2048_f32.bin", "rb");
+  assert_true(want && file && fread(want, sizeof *want, (size_t)(ROWS * vocab), file) == (size_t)(ROWS * vocab));
+  fclose(file);
+  double error = 0, sum = 0, margin;
+  for (int64_t t = 0; t < count; t++) {
+    const float *logits = feed_or_fail(g, ids + t, 1);
+    for (int64_t i = 0; t < ROWS && i < vocab; i++) error = worse(error, fabs((double)logits[i] - (double)want[t * vocab + i]));
+    if (t + 1 == count) break;
+    if (t + 1 >= prompt) assert_int_equal(argmax_of(logits, vocab, &margin), ids[t + 1]);
+    sum += logprob_of(logits, vocab, ids[t + 1]);
+  }
+  double mean = sum / (double)(count - 1), mean_error = fabs(mean - json_real_value(json_object_get(golden_json, "mean_logprob")));
+  print_message("TinyStories-656K: logits within %.1e, %d greedy tokens the same, mean log-probability within %.1e\n", error, (int)(count - prompt),
+                mean_error);
+  assert_true(error <= LOGIT_BOUND && mean_error <= 1e-5);
+  free(want);
+  rf_generator_close(g);
+  json_decref(golden_json);
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  rf_tensor_file_close(golden_logits);
+  json_decref(golden);
+  return 0;
+}
+
+int main(void) {
+  rf_error error = {0};
+  if (rf_machine_find("a5000", &machine, &error) != RAFTER_OK || rf_json_read(MODEL "/golden.json", 1 << 22, &golden, &error) != RAFTER_OK ||
+      rf_tensor_file_open(MODEL "/golden.safetensors", &golden_logits, &error) != RAFTER_OK) {
+    fprintf(stderr, "%s\n", error.message);
+    return 1;
+  }
+  machine.memory_bytes = 8e9;
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(cpu_agrees_on_every_isa), cmocka_unit_test(reference_agrees), cmocka_unit_test(poisoned_memory_changes_nothing),
+      cmocka_unit_test(faults_are_seen),         cmocka_unit_test(tiny_random_gpt2), cmocka_unit_test(tiny_stories_llama),
+  };
+  return cmocka_run_group_tests(tests, NULL, tear_down);
+}
