@@ -1,7 +1,8 @@
 /* elementwise_bench.c - the memory-bound kernels beside what this machine's memory does at that moment.
  *   elementwise_bench [threads] [isa] [op]
  * Every tensor is far larger than the caches. Rates count each operand once (the op table's bytes); ordinary stores into a tensor that was
- * not read also move its old lines, which is not counted, as in the plain copy. Ceilings are the best of bursts before and after each op. */
+ * not read also move its old lines, which is not counted, as in the plain copy. A ceiling is the median of LOOPS bursts that stand between
+ * the runs of the kernel; the best of each is printed beside its median. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/peaks.h"
 
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 16384, WIDTH = 1024, PARAMS = 48 << 20, LOOPS = 7 };
+enum { ROWS = 16384, WIDTH = 1024, PARAMS = 48 << 20, LOOPS = 21 };
 
 typedef struct bench_case { const char *op; rf_dtype dtype; int inputs, outputs; } bench_case;
 static const bench_case CASES[] = {
@@ -71,11 +72,17 @@ static void *take(int64_t bytes) {
   return at;
 }
 
-static int compare_seconds(const void *a, const void *b) {
+static int compare_rates(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
 }
-static double larger(double a, double b) { return a > b ? a : b; }
+
+typedef struct rates { double at[LOOPS]; } rates;
+static double median(rates *r) {
+  qsort(r->at, LOOPS, sizeof r->at[0], compare_rates);
+  return r->at[LOOPS / 2];
+}
+static double best(const rates *r) { /* after median */ return r->at[LOOPS - 1]; }
 
 int main(int argc, char **argv) {
   int threads = argc > 1 ? atoi(argv[1]) : omp_get_num_procs();
@@ -91,9 +98,9 @@ int main(int argc, char **argv) {
   }
   arena = base;
   for (size_t i = 0; i < arena_bytes; i += sizeof(float)) *(float *)(void *)(arena + i) = 1e-3f * (float)((i >> 2) % 997) - 0.4f;
-  printf("%d threads, kernels of %s, %d x %d elements, %d parameters; copy and nt: GB/s read plus written, best of bursts around the op\n", threads,
-         rf_isa_name(isa), ROWS, WIDTH, PARAMS);
-  printf("%-20s %-5s %9s %8s %8s %8s %8s %8s %8s\n", "kernel", "dtype", "ms", "GB/s", "copy", "of copy", "nt", "of nt", "of read");
+  printf("%d threads, %s, %d x %d elements, %d parameters; GB/s, median [best] of %d; copies count bytes read and written\n", threads,
+         rf_isa_name(isa), ROWS, WIDTH, PARAMS, LOOPS);
+  printf("%-22s %-5s %9s %14s %14s %14s %14s %9s %9s\n", "kernel", "dtype", "ms", "kernel", "copy", "nt copy", "read", "of copy", "of nt");
 
   for (size_t n = 0; n < sizeof CASES / sizeof CASES[0]; n++) {
     const bench_case *c = &CASES[n];
@@ -130,24 +137,24 @@ int main(int argc, char **argv) {
     if (kernel->workspace_bytes) call.workspace = take((int64_t)kernel->workspace_bytes(graph, &op, threads));
     rf_work work = op.def->work(graph, &op);
 
-    char *spare = arena + arena_bytes / 2; /* ceilings write here: only where an op's inputs never stand in this bench's op set */
-    size_t spare_bytes = next > spare ? (size_t)(arena + arena_bytes - next) / 4096 * 4096 : arena_bytes / 2;
-    spare = arena + arena_bytes - spare_bytes;
-    double copy = rf_peak_copy_bps(spare, spare_bytes, threads, 3), nt = rf_peak_nt_copy_bps(spare, spare_bytes, threads, 3);
-    double read = rf_peak_read_bps(spare, spare_bytes, threads, 2), seconds[LOOPS];
+    /* Ceilings run over the end of the arena: the op's operands are read, and at worst overwritten with each other's numbers. */
+    size_t burst_bytes = (size_t)512 << 20;
+    char *burst = arena + arena_bytes - burst_bytes;
+    rates copy, nt, read, kernel_rate;
     kernel->run(&call);
     for (int i = 0; i < LOOPS; i++) {
+      copy.at[i] = rf_peak_copy_bps(burst, burst_bytes, threads, 1);
       double start = rf_now_seconds();
       kernel->run(&call);
-      seconds[i] = rf_now_seconds() - start;
+      kernel_rate.at[i] = (work.bytes_read + work.bytes_written) / (rf_now_seconds() - start);
+      nt.at[i] = rf_peak_nt_copy_bps(burst, burst_bytes, threads, 1);
+      read.at[i] = rf_peak_read_bps(burst, burst_bytes, threads, 1);
     }
-    copy = larger(copy, rf_peak_copy_bps(spare, spare_bytes, threads, 3));
-    nt = larger(nt, rf_peak_nt_copy_bps(spare, spare_bytes, threads, 3));
-    read = larger(read, rf_peak_read_bps(spare, spare_bytes, threads, 2));
-    qsort(seconds, LOOPS, sizeof seconds[0], compare_seconds);
-    double t = seconds[LOOPS / 2], rate = (work.bytes_read + work.bytes_written) / t;
-    printf("%-20s %-5s %9.3f %8.1f %8.1f %7.2fx %8.1f %7.2fx %7.2fx\n", kernel->name, rf_dtype_name(c->dtype), t * 1e3, rate * 1e-9, copy * 1e-9, rate / copy,
-           nt * 1e-9, rate / nt, rate / read);
+    double rate = median(&kernel_rate), of_copy = rate / median(&copy), of_nt = rate / median(&nt);
+    (void)median(&read);
+    printf("%-22s %-5s %9.3f %6.1f [%5.1f] %6.1f [%5.1f] %6.1f [%5.1f] %6.1f [%5.1f] %8.2fx %8.2fx\n", kernel->name, rf_dtype_name(c->dtype),
+           (work.bytes_read + work.bytes_written) / rate * 1e3, rate * 1e-9, best(&kernel_rate) * 1e-9, copy.at[LOOPS / 2] * 1e-9, best(&copy) * 1e-9,
+           nt.at[LOOPS / 2] * 1e-9, best(&nt) * 1e-9, read.at[LOOPS / 2] * 1e-9, best(&read) * 1e-9, of_copy, of_nt);
     rf_graph_free(graph);
   }
   rf_pages_unmap(base, arena_bytes);

@@ -120,17 +120,19 @@ RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end
   }
 }
 
-/* Blocks of rows that stay in cache: first every thread sums its channels of dgain and dbias over the block, then, behind a barrier,
- * the rows of the block are shared for dx, which may overwrite dy or x in place. The next block's sums read other rows, so one
- * barrier a block is enough. */
+/* Blocks of rows that stay in cache: a thread sums its channels of dgain and dbias over the block, then makes dx for its share of the
+ * block's rows. The two parts need nothing of each other, so threads do not wait, unless dx overwrites x or dy in place: then the
+ * channel sums of a block must be done before its rows are. (The next block's sums read other rows, so one barrier a block is enough.) */
 static void norm_backward(const rf_call *call, bool centre) {
-  enum { BLOCK_BYTES = 256 * 1024 };
+  enum { BLOCK_BYTES = 256 * 1024 }; /* of x and dy, per thread */
   rf_dtype dtype = rf_in(call, 0)->dtype, gain_dtype = rf_in(call, 1)->dtype;
   norm_gradient g = {.x = call->in[0], .gain = call->in[1], .stats = call->in[2], .dy = call->in[3], .dres = call->in[4], .dx = call->out[0],
                      .dgain = call->out[1], .dbias = centre ? call->out[2] : NULL, .width = rf_in(call, 0)->shape[1]};
-  int64_t rows = rf_rows_used(call, 0), row_bytes = 2 * g.width * (dtype == RF_BF16 ? 2 : 4), block = BLOCK_BYTES / row_bytes;
+  int64_t rows = rf_rows_used(call, 0), row_bytes = 2 * g.width * (dtype == RF_BF16 ? 2 : 4), block;
   int threads = rows * row_bytes < 64 * 1024 ? 1 : call->threads;
+  block = threads * BLOCK_BYTES / row_bytes;
   if (block < 2 * threads) block = 2 * threads;
+  bool in_place = g.dx == g.x || g.dx == g.dy;
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
     int id = omp_get_thread_num(), of = omp_get_num_threads();
@@ -140,9 +142,12 @@ static void norm_backward(const rf_call *call, bool centre) {
     if (g.dbias && !rf_accumulates(call, 2) && from < to) memset(g.dbias + from, 0, (size_t)(to - from) * sizeof(float));
     for (int64_t row = 0; row < rows; row += block) {
       int64_t count = rows - row < block ? rows - row : block, begin, end;
+      if (!g.dgain && !g.dbias) from = to; /* frozen */
       if (centre) RF_BY_DTYPE(norm_gain_rows, dtype, gain_dtype, true, &g, row, row + count, from, to);
       else RF_BY_DTYPE(norm_gain_rows, dtype, gain_dtype, false, &g, row, row + count, from, to);
+      if (in_place) {
 #pragma omp barrier
+      }
       rf_share(count, 1, id, of, &begin, &end);
       if (centre) RF_BY_DTYPE(norm_dx_rows, dtype, gain_dtype, true, &g, row + begin, row + end);
       else RF_BY_DTYPE(norm_dx_rows, dtype, gain_dtype, false, &g, row + begin, row + end);
