@@ -24,13 +24,11 @@ static json_t *summary(const rf_machine *m, const char *path, double seconds) {
 }
 
 rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
-  static const rf_isa by_choice[] = {RF_ISAS, RF_ISA_BASE, RF_ISA_AVX2, RF_ISA_AVX512, RF_ISA_AVX512BF16};
   const rf_options *o = job->options;
   double start = rf_now_seconds();
-  rf_calibrate_options options = {.isa = rf_isa_detect(), .threads = rf_options_is_set(o, "threads") ? (int)rf_options_int(o, "threads") : omp_get_num_procs(),
+  rf_calibrate_options options = {.threads = rf_options_is_set(o, "threads") ? (int)rf_options_int(o, "threads") : omp_get_num_procs(),
                                   .quick = rf_options_flag(o, "quick"), .say = say_progress, .self = (void *)sink};
-  rf_isa asked = by_choice[rf_options_choice(o, "cpu")];
-  if (asked < options.isa) options.isa = asked;
+  RF_TRY(rf_isa_resolve(rf_options_text(o, "cpu"), &options.isa, error));
   char path[4096], folder[4096];
   if (rf_options_is_set(o, "out")) snprintf(path, sizeof path, "%s", rf_options_text(o, "out"));
   else rf_machine_local_path(path);

@@ -33,6 +33,8 @@ static inline const rf_tensor *rf_out(const rf_call *call, int i) { return &call
 typedef enum rf_isa { RF_ISA_BASE, RF_ISA_AVX2, RF_ISA_AVX512, RF_ISA_AVX512BF16, RF_ISAS } rf_isa;
 rf_isa rf_isa_detect(void);          /* by cpuid, once */
 const char *rf_isa_name(rf_isa isa); /* "base", "avx2", "avx512", "avx512bf16" */
+/* "auto" is what this CPU has. RAFTER_INVALID: unknown, or more than this CPU has. */
+rf_status rf_isa_resolve(const char *name, rf_isa *isa, rf_error *error);
 
 typedef struct rf_kernel {
   const char *op;                    /* op_def name */

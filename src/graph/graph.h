@@ -144,6 +144,8 @@ typedef enum rf_optimizer { RF_ADAMW, RF_ADAM } rf_optimizer;
 /* Which tensors are recomputed in backward instead of kept. AUTO is decided by plan, which then calls rf_pass_remat with a set. */
 typedef enum rf_remat { RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK, RF_REMAT_AUTO } rf_remat;
 
+const char *rf_remat_name(rf_remat remat); /* "none", "mlp", "attn", "mlp+attn", "block", "auto" */
+
 typedef struct rf_build_options {
   rf_job_kind job;
   rf_dtype dtype;          /* of weights and activations; bf16 keeps f32 masters */

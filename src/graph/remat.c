@@ -5,6 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *rf_remat_name(rf_remat remat) {
+  static const char *const names[] = {"none", "mlp", "attn", "mlp+attn", "block", "auto"};
+  return names[remat];
+}
+
 typedef struct remat {
   rf_graph *graph;
   rf_error *error;

@@ -6,15 +6,13 @@
 typedef struct variant { char change[48]; rf_plan_options options; } variant;
 
 static int variants_of(const rf_plan *plan, variant *list) {
-  static const struct { rf_remat remat; const char *name; } remats[] = {
-      {RF_REMAT_NONE, "none"}, {RF_REMAT_MLP, "mlp"}, {RF_REMAT_ATTN, "attn"}, {RF_REMAT_MLP_ATTN, "mlp+attn"}, {RF_REMAT_BLOCK, "block"}};
   const rf_plan_options *from = &plan->options;
   int count = 0;
-  for (size_t i = 0; i < sizeof remats / sizeof *remats; i++) {
-    if (from->remat == remats[i].remat || from->remat == RF_REMAT_AUTO) continue;
+  for (int remat = RF_REMAT_NONE; remat < RF_REMAT_AUTO; remat++) {
+    if (from->remat == (rf_remat)remat || from->remat == RF_REMAT_AUTO) continue;
     variant *v = &list[count++];
-    v->options = *from, v->options.remat = remats[i].remat;
-    snprintf(v->change, sizeof v->change, "remat=%s", remats[i].name);
+    v->options = *from, v->options.remat = (rf_remat)remat;
+    snprintf(v->change, sizeof v->change, "remat=%s", rf_remat_name((rf_remat)remat));
   }
   for (int up = 0; up < 2; up++) {
     variant *v = &list[count];

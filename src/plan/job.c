@@ -32,15 +32,7 @@ static rf_status resolve_batch(const rf_options *options, rf_build_options *buil
 }
 
 static rf_status resolve_cpu(const rf_options *options, rf_plan_options *plan, rf_error *error) {
-  static const rf_isa by_choice[] = {RF_ISA_BASE, RF_ISA_BASE, RF_ISA_AVX2, RF_ISA_AVX512, RF_ISA_AVX512BF16};
-  int choice = rf_options_has(options, "cpu") ? rf_options_choice(options, "cpu") : 0;
-  plan->isa = rf_isa_detect();
-  if (choice > 0) {
-    if (by_choice[choice] > plan->isa)
-      return RF_FAIL(error, RAFTER_INVALID, "leave --cpu out", "this CPU has no such instructions (--cpu: expected at most %s, got %s)", rf_isa_name(plan->isa),
-                     rf_isa_name(by_choice[choice]));
-    plan->isa = by_choice[choice];
-  }
+  RF_TRY(rf_isa_resolve(text_or(options, "cpu", "auto"), &plan->isa, error));
   plan->threads = (int)int_or(options, "threads", omp_get_num_procs());
   plan->backend = rf_backend_find(text_or(options, "backend", "auto"));
   return plan->backend ? RAFTER_OK : RF_FAIL(error, RAFTER_INVALID, "one of auto, reference, cpu, null", "unknown backend %s", text_or(options, "backend", ""));

@@ -5,7 +5,6 @@
 #include <string.h>
 
 static const char *const BOUND[] = {"compute", "memory", "latency"};
-static const char *const REMAT[] = {"none", "mlp", "attn", "mlp+attn", "block", "auto"};
 
 static json_t *model_json(const rf_plan *plan) {
   const rf_model *m = &plan->graph->model;
@@ -20,7 +19,7 @@ static json_t *settings_json(const rf_plan *plan) {
   const rf_build_options *b = &plan->options.build;
   return json_pack("{sI sI sI si ss ss ss ss si sf so}", "batch", (json_int_t)(b->microbatch * b->accumulate), "seq", (json_int_t)b->seq, "microbatch",
                    (json_int_t)b->microbatch, "accumulate", b->accumulate, "dtype", rf_dtype_name(b->dtype), "softmax", rf_dtype_name(b->softmax), "remat",
-                   REMAT[plan->options.remat], "backend", plan->options.backend->name, "threads", plan->options.threads, "dropout",
+                   rf_remat_name(plan->options.remat), "backend", plan->options.backend->name, "threads", plan->options.threads, "dropout",
                    b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh", json_object());
 }
 
@@ -134,7 +133,7 @@ static json_t *frontier_json(const rf_report_plan *report) {
   json_t *list = json_array();
   for (int i = 0; i < report->frontier_count; i++) {
     const rf_fit_row *r = &report->frontier[i];
-    json_array_append_new(list, json_pack("{ss ss sI si sI sf sb}", "dtype", rf_dtype_name(r->dtype), "remat", REMAT[r->remat], "microbatch",
+    json_array_append_new(list, json_pack("{ss ss sI si sI sf sb}", "dtype", rf_dtype_name(r->dtype), "remat", rf_remat_name(r->remat), "microbatch",
                                           (json_int_t)r->microbatch, "accumulate", r->accumulate, "peak_bytes", (json_int_t)r->peak_bytes, "seconds", r->seconds,
                                           "fits", r->fits));
   }

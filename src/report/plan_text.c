@@ -76,14 +76,12 @@ static void put_time(FILE *out, const rf_report_plan *report) {
             report->tokens / tokens_of(plan) * t / 3600 * plan->machine.usd_per_chip_hour * plan->machine.chips);
 }
 
-static const char *const REMAT[] = {"none", "mlp", "attn", "mlp+attn", "block", "auto"};
-
 static void put_frontier(FILE *out, const rf_report_plan *report) {
   char a[32], b[32], setting[64];
   if (report->frontier_count) fprintf(out, "\nwhat was weighed (none beats another in both memory and time)\n");
   for (int i = 0; i < report->frontier_count; i++) {
     const rf_fit_row *r = &report->frontier[i];
-    snprintf(setting, sizeof setting, "%s, remat %s, %d x %lld", rf_dtype_name(r->dtype), REMAT[r->remat], r->accumulate, (long long)r->microbatch);
+    snprintf(setting, sizeof setting, "%s, remat %s, %d x %lld", rf_dtype_name(r->dtype), rf_remat_name(r->remat), r->accumulate, (long long)r->microbatch);
     fprintf(out, "  %-32s %10s  %10s  %s\n", setting, rf_text_bytes((double)r->peak_bytes, a), rf_text_seconds(r->seconds, b), r->fits ? "fits" : "too large");
   }
 }
@@ -106,7 +104,7 @@ char *rf_report_plan_text(const rf_report_plan *report) {
   fprintf(out, "%s: %s parameters, %s on %s\n", plan->graph->model.name, rf_text_count((double)plan->graph->params.total, a), report->job, plan->machine.name);
   if (!report->prefill)
     fprintf(out, "batch %lld x %lld tokens (%d microbatches of %lld), %s, remat %s\n", (long long)(b->microbatch * b->accumulate), (long long)b->seq, b->accumulate,
-            (long long)b->microbatch, rf_dtype_name(b->dtype), REMAT[plan->options.remat]);
+            (long long)b->microbatch, rf_dtype_name(b->dtype), rf_remat_name(plan->options.remat));
   else fprintf(out, "%lld sequences of up to %lld tokens, %s\n", (long long)b->microbatch, (long long)b->seq, rf_dtype_name(b->dtype));
   put_memory(out, report);
   put_largest(out, plan);

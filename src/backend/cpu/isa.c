@@ -1,6 +1,8 @@
 /* isa.c - what this CPU can do, by cpuid: also asks whether the system saves the wide registers. */
 #include "backend/backend.h"
 
+#include <string.h>
+
 static rf_isa detect(void) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -27,4 +29,16 @@ rf_isa rf_isa_detect(void) {
 const char *rf_isa_name(rf_isa isa) {
   static const char *const names[RF_ISAS] = {"base", "avx2", "avx512", "avx512bf16"};
   return (unsigned)isa < RF_ISAS ? names[isa] : "unknown";
+}
+
+rf_status rf_isa_resolve(const char *name, rf_isa *isa, rf_error *error) {
+  rf_isa most = rf_isa_detect();
+  if (!strcmp(name, "auto")) return *isa = most, RAFTER_OK;
+  for (int i = 0; i < RF_ISAS; i++) {
+    if (strcmp(name, rf_isa_name((rf_isa)i))) continue;
+    if ((rf_isa)i > most)
+      return RF_FAIL(error, RAFTER_INVALID, "leave --cpu out", "this CPU has no such instructions (--cpu: expected at most %s, got %s)", rf_isa_name(most), name);
+    return *isa = (rf_isa)i, RAFTER_OK;
+  }
+  return RF_FAIL(error, RAFTER_INVALID, "one of auto, base, avx2, avx512, avx512bf16", "unknown instruction set %s", name);
 }
