@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "api/api.h"
 
+#include "base/text.h"
 #include "model/safetensors.h"
 #include "train/checkpoint.h"
 #include "train/shard.h"
@@ -16,11 +17,6 @@ static bool has(const char *folder, const char *name) {
   struct stat info;
   snprintf(path, sizeof path, "%s/%s", folder, name);
   return !stat(path, &info);
-}
-
-static bool ends_with(const char *text, const char *end) {
-  size_t n = strlen(text), m = strlen(end);
-  return n >= m && !strcmp(text + n - m, end);
 }
 
 static rf_status inspect_tensors(const char *path, const rafter_sink *sink, json_t *json, rf_error *error) {
@@ -80,7 +76,7 @@ static rf_status inspect_shard(const char *path, const rafter_sink *sink, json_t
   RF_TRY(rf_shard_open(path, &s, error));
   rf_say(sink, "%s: token shard, %lld tokens of %d bytes, ids below %lld, %lld documents\n", path, (long long)s.tokens, s.token_bytes, (long long)s.vocab, (long long)s.documents);
   json_object_update_new(json, json_pack("{ss sI sI sI}", "kind", "shard", "tokens", (json_int_t)s.tokens, "vocab", (json_int_t)s.vocab, "documents", (json_int_t)s.documents));
-  rf_status status = rf_shard_scan(&s, s.vocab, error);
+  rf_status status = rf_shard_scan(&s, s.vocab, NULL, error);
   rf_shard_close(&s);
   return status;
 }
@@ -113,9 +109,9 @@ rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *sink, rf_
       rf_say(sink, "checkpoint: %s\n", has(path, "DONE") ? "complete" : "INCOMPLETE, DONE is missing");
       json_object_set_new(json, "complete", json_boolean(has(path, "DONE")));
     }
-  } else if (ends_with(path, ".safetensors") || ends_with(path, ".index.json")) status = inspect_tensors(path, sink, json, error);
-  else if (ends_with(path, ".json")) status = inspect_json(path, sink, json, error);
-  else if (ends_with(path, ".shard")) status = inspect_shard(path, sink, json, error);
+  } else if (rf_text_ends_with(path, ".safetensors") || rf_text_ends_with(path, ".index.json")) status = inspect_tensors(path, sink, json, error);
+  else if (rf_text_ends_with(path, ".json")) status = inspect_json(path, sink, json, error);
+  else if (rf_text_ends_with(path, ".shard")) status = inspect_shard(path, sink, json, error);
   else status = inspect_model(path, sink, json, error); /* a preset or an inline shape; its error names what is known */
   if (status == RAFTER_OK) rf_put_json(sink, json);
   else json_decref(json);

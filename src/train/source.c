@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "train/source.h"
 
+#include "base/text.h"
+
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -200,11 +202,6 @@ done:
   return status;
 }
 
-static bool ends_with(const char *text, const char *end) {
-  size_t n = strlen(text), m = strlen(end);
-  return n >= m && !strcmp(text + n - m, end);
-}
-
 static rf_status open_random(const char *spec, int64_t vocab, rf_source *source, rf_error *error) {
   char *end = NULL;
   const char *seed = !strncmp(spec, "random:seed=", 12) ? spec + 12 : !strcmp(spec, "random") ? "0" : "";
@@ -212,13 +209,23 @@ static rf_status open_random(const char *spec, int64_t vocab, rf_source *source,
   source->random_seed = strtoull(seed, &end, 10);
   if (!*seed || *end || errno)
     return RF_FAIL(error, RAFTER_INVALID, "write --data random:seed=0", "unknown random data (expected random:seed=NUMBER, got %s)", spec);
-  source->random = true, source->shard.vocab = vocab;
+  source->random = true, source->shard.vocab = vocab, source->digest = source->random_seed;
   source->train = (rf_rows){.count = INT64_C(1) << 40, .efficiency = 1};
   source->held_out = (rf_rows){.count = INT64_C(1) << 20, .stream_start = (INT64_C(1) << 40) * source->seq, .efficiency = 1};
   return RAFTER_OK;
 }
 
+/* How many of `count` rows or documents validate: none when that would leave nothing to train on, at least one when any were asked for. */
+static int64_t held_out(int64_t count, double fraction) {
+  int64_t held = (int64_t)((double)count * fraction + 0.5);
+  if (fraction > 0 && !held) held = 1;
+  return held < count ? held : count > 1 ? count - 1 : 0;
+}
+
 static rf_status too_short(const rf_source *source, rf_error *error) {
+  if (source->documents)
+    return RF_FAIL(error, RAFTER_FAILED, "give more or longer documents", "%s has nothing to train on (expected a document of at least 2 tokens, got %lld tokens in %lld documents)",
+                   source->spec, (long long)source->tokens, (long long)source->documents);
   if (!source->tokens) return RF_FAIL(error, RAFTER_FAILED, "give a longer text", "%s has no tokens (expected at least %lld, got 0)", source->spec, (long long)source->seq + 1);
   return RF_FAIL(error, RAFTER_FAILED, "give a longer text, or lower --seq or --val-fraction", "%s is too short for one row (expected at least %lld tokens, got %lld)",
                  source->spec, (long long)source->seq + 1, (long long)source->tokens);
@@ -229,11 +236,11 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
   *source = (rf_source){.weight = weight, .seq = options->seq, .shard.file = -1};
   snprintf(source->spec, sizeof source->spec, "%s", spec);
   if (!strncmp(spec, "random", 6) && (spec[6] == ':' || !spec[6])) return open_random(spec, options->model->vocab, source, error);
-  if (ends_with(spec, ".jsonl")) {
+  if (rf_text_ends_with(spec, ".jsonl")) {
     char path[1200];
     RF_TRY(convert_jsonl(spec, options, path, error));
     RF_TRY(rf_shard_open(path, &source->shard, error));
-  } else if (ends_with(spec, ".shard")) {
+  } else if (rf_text_ends_with(spec, ".shard")) {
     RF_TRY(rf_shard_open(spec, &source->shard, error));
   } else {
     rf_tokenizer tokenizer;
@@ -241,15 +248,13 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
     RF_TRY(rf_shard_open_text(spec, &source->shard, error));
   }
   source->tokens = source->shard.tokens, source->documents = source->shard.documents;
-  RF_GO(rf_shard_scan(&source->shard, options->model->vocab, error));
+  RF_GO(rf_shard_scan(&source->shard, options->model->vocab, &source->digest, error));
   if (source->documents) {
-    int64_t held = (int64_t)((double)source->documents * options->val_fraction + 0.5);
-    if (options->val_fraction > 0 && !held) held = 1;
+    int64_t held = held_out(source->documents, options->val_fraction);
     RF_GO(pack_documents(source, 0, source->documents - held, options->pack, &source->train, error));
     RF_GO(pack_documents(source, source->documents - held, source->documents, options->pack, &source->held_out, error));
   } else {
-    int64_t rows = source->tokens > 0 ? (source->tokens - 1) / source->seq : 0, held = (int64_t)((double)rows * options->val_fraction + 0.5);
-    if (options->val_fraction > 0 && !held && rows > 1) held = 1;
+    int64_t rows = source->tokens > 0 ? (source->tokens - 1) / source->seq : 0, held = held_out(rows, options->val_fraction);
     source->train = (rf_rows){.count = rows - held, .efficiency = 1};
     source->held_out = (rf_rows){.count = held, .stream_start = (rows - held) * source->seq, .efficiency = 1};
   }
