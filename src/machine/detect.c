@@ -52,7 +52,8 @@ static double flops_per_cycle(rf_machine *machine) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) flops = 32, isa = "avx2";
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
     /* AMD's first AVX-512 cores split a 512-bit operation in two; Intel's server cores have two full ports. */
     flops = __builtin_cpu_is("amd") ? 32 : 64, isa = __builtin_cpu_supports("avx512bf16") ? "avx512bf16" : "avx512";
   }
@@ -66,7 +67,8 @@ static double flops_per_cycle(rf_machine *machine) {
 rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
   memset(machine, 0, sizeof *machine);
   double pages = (double)sysconf(_SC_PHYS_PAGES), page = (double)sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || page <= 0) return RF_FAIL(error, RAFTER_FAILED, "give a machine file: --on FILE", "the system does not say how much memory it has");
+  if (pages <= 0 || page <= 0)
+    return RF_FAIL(error, RAFTER_FAILED, "give a machine file: --on FILE", "the system does not say how much memory it has");
   int cores = usable_cores();
   double per_cycle = flops_per_cycle(machine), clock = clock_hertz();
   snprintf(machine->name, sizeof machine->name, "local");
@@ -89,6 +91,7 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
   machine->launch_seconds = 3e-6; /* waking the team of threads */
   machine->efficiency_compute = 0.7, machine->efficiency_memory = 0.8;
   snprintf(machine->source_note, sizeof machine->source_note,
-           "detected, not measured: %d cores x %.2f GHz x %.0f FLOP a cycle; memory bandwidth is a guess. `rafter calibrate` measures", cores, clock / 1e9, per_cycle);
+           "detected, not measured: %d cores x %.2f GHz x %.0f FLOP a cycle; memory bandwidth is a guess. `rafter calibrate` measures", cores,
+           clock / 1e9, per_cycle);
   return RAFTER_OK;
 }

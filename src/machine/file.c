@@ -20,7 +20,8 @@ static rf_status text(const json_t *object, const char *key, bool required, char
   RF_TRY(rf_json_string(object, key, where, &value, error));
   size_t length = strlen(value);
   if (length >= capacity || (required && length == 0))
-    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: %s has a bad length (expected %d to %zu bytes, got %zu)", where, key, required, capacity - 1, length);
+    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: %s has a bad length (expected %d to %zu bytes, got %zu)", where, key, required, capacity - 1,
+                   length);
   memcpy(out, value, length + 1);
   return RAFTER_OK;
 }
@@ -61,7 +62,8 @@ static rf_status parse_curve(const json_t *object, const char *where, rf_curve *
   const json_t *points = json_object_get(object, "points");
   size_t count = json_array_size(points);
   if (!json_is_array(points) || count < 1 || count > RF_CURVE_POINTS)
-    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: points of curve %s is not a list of 1 to %d points (got %zu)", where, curve->op, RF_CURVE_POINTS, count);
+    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: points of curve %s is not a list of 1 to %d points (got %zu)", where, curve->op, RF_CURVE_POINTS,
+                   count);
   for (size_t i = 0; i < count; i++) {
     const json_t *point = json_array_get(points, i);
     RF_TRY(rf_json_float(point, "work", where, 1, 1e24, &curve->work[i], error));
@@ -69,8 +71,8 @@ static rf_status parse_curve(const json_t *object, const char *where, rf_curve *
     curve->size[i] = curve->work[i];
     RF_TRY(option(point, "size", 1e-3, 1e24, &curve->size[i], where, error));
     if (i && curve->size[i] <= curve->size[i - 1])
-      return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: points of curve %s do not ascend (expected more than %g, got %g)", where, curve->op, curve->size[i - 1],
-                     curve->size[i]);
+      return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: points of curve %s do not ascend (expected more than %g, got %g)", where, curve->op,
+                     curve->size[i - 1], curve->size[i]);
   }
   curve->count = (int)count;
   return RAFTER_OK;
@@ -94,8 +96,10 @@ static rf_status parse_scaling(const json_t *list, const char *where, rf_machine
 static void note_of(const json_t *object, rf_machine *machine) {
   const json_t *source = json_object_get(object, "source");
   const char *flops = json_string_value(json_object_get(source, "flops")), *memory = json_string_value(json_object_get(source, "memory_bps"));
-  if (json_is_string(source)) snprintf(machine->source_note, sizeof machine->source_note, "%s", json_string_value(source));
-  else if (flops && memory) snprintf(machine->source_note, sizeof machine->source_note, "%s; %s", memory, flops);
+  if (json_is_string(source))
+    snprintf(machine->source_note, sizeof machine->source_note, "%s", json_string_value(source));
+  else if (flops && memory)
+    snprintf(machine->source_note, sizeof machine->source_note, "%s; %s", memory, flops);
 }
 
 rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *out, rf_error *error) {
@@ -134,7 +138,8 @@ rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *
     status = RF_FAIL(error, RAFTER_FAILED, HINT, "%s: curves is not a list of at most %d curves", where, RF_MAX_CURVES);
     goto done;
   }
-  for (size_t i = 0; i < json_array_size(curves); i++) RF_GO(parse_curve(json_array_get(curves, i), where, &machine->curve[machine->curve_count++], error));
+  for (size_t i = 0; i < json_array_size(curves); i++)
+    RF_GO(parse_curve(json_array_get(curves, i), where, &machine->curve[machine->curve_count++], error));
   *out = *machine;
 done:
   free(machine);
@@ -151,7 +156,8 @@ rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error
   if (format && (!json_is_string(format) || strcmp(json_string_value(format), FORMAT)))
     status = RF_FAIL(error, RAFTER_FAILED, HINT, "%s has another format (expected \"%s\", got \"%.40s\")", path, FORMAT,
                      json_is_string(format) ? json_string_value(format) : "something that is no text");
-  else status = rf_machine_parse(root, path, machine, error);
+  else
+    status = rf_machine_parse(root, path, machine, error);
   json_decref(root);
   return status;
 }
@@ -169,17 +175,17 @@ static json_t *curve_json(const rf_curve *curve) {
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error) {
   json_t *flops = json_object(), *curves = json_array(), *scaling = json_array();
   for (int i = 0; i < machine->scaling_count; i++)
-    json_array_append_new(scaling, json_pack("{s:i, s:f, s:f}", "threads", machine->scaling[i].threads, "flops", machine->scaling[i].flops, "read_bps",
-                                             machine->scaling[i].read_bps));
+    json_array_append_new(scaling, json_pack("{s:i, s:f, s:f}", "threads", machine->scaling[i].threads, "flops", machine->scaling[i].flops,
+                                             "read_bps", machine->scaling[i].read_bps));
   for (int d = 0; d < RF_DTYPES; d++)
     if (machine->flops[d] > 0) json_object_set_new(flops, rf_dtype_name((rf_dtype)d), json_real(machine->flops[d]));
   for (int i = 0; i < machine->curve_count; i++) json_array_append_new(curves, curve_json(&machine->curve[i]));
-  json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "format", FORMAT, "name", machine->name,
-                           "kind", machine->kind, "origin", machine->source, "source", machine->source_note, "isa", machine->isa, "chips", machine->chips,
-                           "threads", machine->threads, "flops", flops, "memory_bytes", machine->memory_bytes, "reserve_bytes", machine->reserve_bytes,
-                           "read_bps", machine->read_bps, "copy_bps", machine->copy_bps, "launch_seconds", machine->launch_seconds, "usd_per_chip_hour",
-                           machine->usd_per_chip_hour, "efficiency_compute", machine->efficiency_compute, "efficiency_memory", machine->efficiency_memory,
-                           "scaling", scaling, "curves", curves);
+  json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "format", FORMAT,
+                           "name", machine->name, "kind", machine->kind, "origin", machine->source, "source", machine->source_note, "isa",
+                           machine->isa, "chips", machine->chips, "threads", machine->threads, "flops", flops, "memory_bytes", machine->memory_bytes,
+                           "reserve_bytes", machine->reserve_bytes, "read_bps", machine->read_bps, "copy_bps", machine->copy_bps, "launch_seconds",
+                           machine->launch_seconds, "usd_per_chip_hour", machine->usd_per_chip_hour, "efficiency_compute",
+                           machine->efficiency_compute, "efficiency_memory", machine->efficiency_memory, "scaling", scaling, "curves", curves);
   rf_status status = root ? rf_json_write(path, root, 1, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing %s", path);
   json_decref(root);
   return status;

@@ -6,16 +6,19 @@
 
 #include <string.h>
 
-typedef struct range { int64_t start, end; int tensor; } range;
+typedef struct range {
+  int64_t start, end;
+  int tensor;
+} range;
 
 typedef struct checker {
   const rf_plan *plan;
   const rf_graph *graph;
   rf_error *error;
   rf_pool *pool;
-  range *held;      /* disjoint, ascending: what lies in the arena now */
+  range *held; /* disjoint, ascending: what lies in the arena now */
   int held_count;
-  bool *intact;     /* by tensor: its bytes are as its last writer left them */
+  bool *intact;       /* by tensor: its bytes are as its last writer left them */
   int *section_first; /* by tensor: first section that touches it, or RF_SECTIONS */
 } checker;
 
@@ -56,7 +59,8 @@ static rf_status check_tensor(checker *c, int t) {
 static rf_status covers(checker *c, int t, int op) {
   const rf_plan_tensor *p = &c->plan->tensor[t];
   if (p->first <= op && op <= p->last) return RAFTER_OK;
-  return RF_WRONG(c, "%s is used outside its lifetime (%s: lives from op %d to %d, used at %d)", name_of(c, t), c->graph->op[op].name, p->first, p->last, op);
+  return RF_WRONG(c, "%s is used outside its lifetime (%s: lives from op %d to %d, used at %d)", name_of(c, t), c->graph->op[op].name, p->first,
+                  p->last, op);
 }
 
 static bool inplace_allowed(const rf_op *op, int output, int input) {
@@ -70,7 +74,8 @@ static rf_status check_share(checker *c, int t) {
   const rf_plan_tensor *p = &c->plan->tensor[t];
   int from = p->shares;
   if (from == RF_NONE) return RAFTER_OK;
-  if (from < 0 || from >= c->graph->tensor_count || p->first < 0 || p->first >= c->graph->op_count) return RF_WRONG(c, "%s shares with nothing", name_of(c, t));
+  if (from < 0 || from >= c->graph->tensor_count || p->first < 0 || p->first >= c->graph->op_count)
+    return RF_WRONG(c, "%s shares with nothing", name_of(c, t));
   const rf_op *op = &c->graph->op[p->first];
   const rf_plan_tensor *q = &c->plan->tensor[from];
   int reads = 0, heirs = 0;
@@ -87,8 +92,10 @@ static int seek(const checker *c, int64_t start) {
   int low = 0, high = c->held_count;
   while (low < high) {
     int middle = (low + high) / 2;
-    if (c->held[middle].end <= start) low = middle + 1;
-    else high = middle;
+    if (c->held[middle].end <= start)
+      low = middle + 1;
+    else
+      high = middle;
   }
   return low;
 }
@@ -121,8 +128,8 @@ static rf_status begin_life(checker *c, int t) {
   if (r.end == r.start) return RAFTER_OK;
   int at = seek(c, r.start);
   if (at < c->held_count && c->held[at].start < r.end)
-    return RF_WRONG(c, "%s overlaps %s (offsets %lld and %lld, both live at op %d)", name_of(c, t), name_of(c, c->held[at].tensor), (long long)r.start,
-                    (long long)c->held[at].start, c->plan->tensor[t].first);
+    return RF_WRONG(c, "%s overlaps %s (offsets %lld and %lld, both live at op %d)", name_of(c, t), name_of(c, c->held[at].tensor),
+                    (long long)r.start, (long long)c->held[at].start, c->plan->tensor[t].first);
   insert_at(c, at, r);
   return RAFTER_OK;
 }
@@ -195,8 +202,10 @@ static void renew(checker *c, int t) {
 static rf_status must_hold(checker *c, const rf_op *op, int t) {
   if (c->intact[t]) return RAFTER_OK;
   int at = seek(c, c->plan->tensor[t].offset);
-  const char *taker = at < c->held_count && c->held[at].start < c->plan->tensor[t].offset + c->plan->tensor[t].bytes ? name_of(c, c->held[at].tensor) : NULL;
-  return RF_WRONG(c, "%s reads %s, whose bytes %s%s", op->name, name_of(c, t), taker ? "were overwritten by " : "nobody has written", taker ? taker : "");
+  const char *taker =
+      at < c->held_count && c->held[at].start < c->plan->tensor[t].offset + c->plan->tensor[t].bytes ? name_of(c, c->held[at].tensor) : NULL;
+  return RF_WRONG(c, "%s reads %s, whose bytes %s%s", op->name, name_of(c, t), taker ? "were overwritten by " : "nobody has written",
+                  taker ? taker : "");
 }
 
 static rf_status walk_op(checker *c, int i, int round) {
@@ -242,7 +251,8 @@ static rf_status check_bytes(checker *c) {
   for (int round = 0; round < (graph->accumulate < 3 ? graph->accumulate : 3); round++) RF_TRY(walk_section(c, RF_SECTION_MICRO, round));
   RF_TRY(walk_section(c, RF_SECTION_END, 0));
   for (int t = 0; t < graph->tensor_count; t++)
-    if (graph->tensor[t].output && is_laid_out(c, t) && !c->intact[t]) return RF_WRONG(c, "%s does not survive to the end of the step", name_of(c, t));
+    if (graph->tensor[t].output && is_laid_out(c, t) && !c->intact[t])
+      return RF_WRONG(c, "%s does not survive to the end of the step", name_of(c, t));
   return RAFTER_OK;
 }
 

@@ -32,7 +32,9 @@ static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
 /* ---- curves ------------------------------------------------------------------------------------------------------ */
 
 /* An op that was not measured is timed like the one it resembles most: nearest first. */
-static const struct { const char *op, *like[4]; } NEAREST[] = {
+static const struct {
+  const char *op, *like[4];
+} NEAREST[] = {
     {"matmul_dx", {"matmul"}},
     {"matmul_dw", {"matmul_dx", "matmul"}},
     {"head_loss", {"head_logits", "matmul"}},
@@ -101,8 +103,7 @@ static double scaled(const rf_machine *m, int threads, bool bandwidth) {
   double before = 0, before_threads = 0;
   for (int i = 0; i < m->scaling_count; i++) {
     double here = bandwidth ? m->scaling[i].read_bps : m->scaling[i].flops;
-    if (threads <= m->scaling[i].threads)
-      return before + (here - before) * (threads - before_threads) / (m->scaling[i].threads - before_threads);
+    if (threads <= m->scaling[i].threads) return before + (here - before) * (threads - before_threads) / (m->scaling[i].threads - before_threads);
     before = here, before_threads = m->scaling[i].threads;
   }
   return before;
@@ -146,8 +147,10 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
   if (curve) {
     double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
     /* A product of few rows streams its weights: then the ceiling is memory, whatever its FLOPs. */
-    if (flops > 0) compute = seconds;
-    else memory = seconds;
+    if (flops > 0)
+      compute = seconds;
+    else
+      memory = seconds;
   } else {
     compute = flops / (peak_flops(machine, dtype) * efficiency_compute);
     memory /= efficiency_memory;

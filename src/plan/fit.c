@@ -11,15 +11,20 @@ typedef struct fitter {
   const rf_model *model;
   const rf_plan_options *from;
   int64_t room;
-  rf_plan *best, *least;   /* the fastest that fits; the smallest that does not */
+  rf_plan *best, *least; /* the fastest that fits; the smallest that does not */
   rf_fit_row row[RF_MAX_FIT_ROWS * 2];
   int rows;
 } fitter;
 
 static rf_fit_row row_of(const rf_plan *plan, int64_t room) {
   const rf_build_options *b = &plan->options.build;
-  return (rf_fit_row){.dtype = b->dtype, .remat = plan->options.remat, .microbatch = b->microbatch, .accumulate = b->accumulate,
-                      .peak_bytes = plan->arena_bytes, .seconds = plan->step_seconds, .fits = plan->arena_bytes <= room};
+  return (rf_fit_row){.dtype = b->dtype,
+                      .remat = plan->options.remat,
+                      .microbatch = b->microbatch,
+                      .accumulate = b->accumulate,
+                      .peak_bytes = plan->arena_bytes,
+                      .seconds = plan->step_seconds,
+                      .fits = plan->arena_bytes <= room};
 }
 
 /* Takes the plan over. */
@@ -31,7 +36,8 @@ static void consider(fitter *f, rf_plan *plan) {
   if (better) {
     rf_plan_free(*slot);
     *slot = plan;
-  } else rf_plan_free(plan);
+  } else
+    rf_plan_free(plan);
 }
 
 typedef struct setting {
@@ -51,7 +57,8 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
   for (int d = 0; d < (vary.dtype ? 2 : 1); d++) {
     rf_dtype dtype = vary.dtype ? dtypes[d] : options->build.dtype;
     int tried = 0;
-    if (!train || !vary.microbatch) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
+    if (!train || !vary.microbatch)
+      list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
     else
       for (int64_t micro = batch; micro >= 1 && tried < MAX_DIVISORS; micro--)
         if (batch % micro == 0) list[count++] = (setting){.dtype = dtype, .microbatch = micro}, tried++;
@@ -110,8 +117,10 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
   int count = list_settings(options, vary, list);
   rf_status status = RAFTER_OK;
   RF_GO(try_settings(f, list, count, vary.remat && options->build.job == RF_JOB_TRAIN, error));
-  if (!f->best) status = rf_plan_require_fit(f->least, error);
-  else *out = f->best, f->best = NULL;
+  if (!f->best)
+    status = rf_plan_require_fit(f->least, error);
+  else
+    *out = f->best, f->best = NULL;
   if (rows && row_count) *row_count = frontier(f, rows);
 done:
   rf_plan_free(f->best), rf_plan_free(f->least);
@@ -163,8 +172,10 @@ static void find_remedy(const rf_plan *plan, int64_t room, char *text, size_t ca
       if (bytes < least) least = bytes;
     }
   }
-  snprintf(text, capacity, "the smallest setting tried needs %.2f GiB, %.2f GiB of it weights and what the optimizer keeps of them: take a smaller model or "
-           "a machine with more memory", (double)least / 0x1p30, (double)plan->persistent_bytes / 0x1p30);
+  snprintf(text, capacity,
+           "the smallest setting tried needs %.2f GiB, %.2f GiB of it weights and what the optimizer keeps of them: take a smaller model or "
+           "a machine with more memory",
+           (double)least / 0x1p30, (double)plan->persistent_bytes / 0x1p30);
 }
 
 rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error) {

@@ -8,7 +8,11 @@
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
 typedef enum rank_by { BY_LIFETIME, BY_AREA, BY_BYTES, BY_RANKS } rank_by;
-typedef struct ranked { double major; int64_t minor; int index; } ranked;
+typedef struct ranked {
+  double major;
+  int64_t minor;
+  int index;
+} ranked;
 
 static int compare_ranked(const void *a, const void *b) {
   const ranked *x = a, *y = b;
@@ -30,7 +34,11 @@ static void rank(const rf_block *block, int count, rank_by by, ranked *scratch, 
 }
 
 /* Placed blocks in ascending offset; the arrays stand apart so that the scan below touches little memory. */
-typedef struct shelf { int count; int *first, *last; int64_t *start, *end; } shelf;
+typedef struct shelf {
+  int count;
+  int *first, *last;
+  int64_t *start, *end;
+} shelf;
 
 /* Best fit: the smallest gap that holds the block between placed blocks of its lifetime, else on top of them. */
 static int64_t best_gap(const shelf *s, const rf_block *b) {
@@ -53,8 +61,10 @@ static void put(shelf *s, const rf_block *b) {
   int low = 0, high = s->count;
   while (low < high) {
     int middle = (low + high) / 2;
-    if (s->start[middle] < b->offset) low = middle + 1;
-    else high = middle;
+    if (s->start[middle] < b->offset)
+      low = middle + 1;
+    else
+      high = middle;
   }
   size_t tail = (size_t)(s->count - low);
   memmove(s->first + low + 1, s->first + low, tail * sizeof *s->first);
@@ -71,16 +81,16 @@ enum { MANY = 1500, SHORT = 8 };
 
 typedef struct packer {
   rf_pool *pool;
-  const rf_block *shape;      /* the blocks as given */
-  int count, ops, base;       /* ops: how many instants; base: the earliest */
-  int shortest;               /* lifetimes below this wait for the second phase */
+  const rf_block *shape; /* the blocks as given */
+  int count, ops, base;  /* ops: how many instants; base: the earliest */
+  int shortest;          /* lifetimes below this wait for the second phase */
   int64_t *offset;
   shelf longs;
   int *begin, *begin_next, *end, *end_next; /* long blocks by their first and last instant; begin also lists the short ones */
-  int64_t *gap_start, *gap_end; /* what the long blocks leave free at the instant reached, ascending; the last gap has no end */
+  int64_t *gap_start, *gap_end;             /* what the long blocks leave free at the instant reached, ascending; the last gap has no end */
   int gaps;
-  shelf around;               /* obstacles of the block being placed */
-  int *near, near_count;      /* short blocks placed and still alive */
+  shelf around;          /* obstacles of the block being placed */
+  int *near, near_count; /* short blocks placed and still alive */
 } packer;
 
 static shelf shelf_new(rf_pool *pool, int count) {
@@ -93,8 +103,10 @@ static int gap_at(const packer *p, int64_t at) { /* the last gap that starts at 
   int low = 0, high = p->gaps;
   while (low < high) {
     int middle = (low + high) / 2;
-    if (p->gap_start[middle] <= at) low = middle + 1;
-    else high = middle;
+    if (p->gap_start[middle] <= at)
+      low = middle + 1;
+    else
+      high = middle;
   }
   return low - 1;
 }
@@ -116,18 +128,24 @@ static void gap_remove(packer *p, int at) {
 static void occupy(packer *p, int64_t start, int64_t end) {
   int at = gap_at(p, start);
   int64_t gap_end = p->gap_end[at];
-  if (p->gap_start[at] == start) gap_remove(p, at);
-  else p->gap_end[at++] = start;
+  if (p->gap_start[at] == start)
+    gap_remove(p, at);
+  else
+    p->gap_end[at++] = start;
   if (end < gap_end) gap_insert(p, at, end, gap_end);
 }
 
 static void vacate(packer *p, int64_t start, int64_t end) {
   int at = gap_at(p, start);
   bool left = at >= 0 && p->gap_end[at] == start, right = at + 1 < p->gaps && p->gap_start[at + 1] == end;
-  if (left && right) p->gap_end[at] = p->gap_end[at + 1], gap_remove(p, at + 1);
-  else if (left) p->gap_end[at] = end;
-  else if (right) p->gap_start[at + 1] = start;
-  else gap_insert(p, at + 1, start, end);
+  if (left && right)
+    p->gap_end[at] = p->gap_end[at + 1], gap_remove(p, at + 1);
+  else if (left)
+    p->gap_end[at] = end;
+  else if (right)
+    p->gap_start[at + 1] = start;
+  else
+    gap_insert(p, at + 1, start, end);
 }
 
 /* Everything that stands in a short block's way: what lies between the gaps now, long blocks that begin before it ends, other short ones. */
@@ -136,7 +154,8 @@ static void gather(packer *p, const rf_block *b) {
   a->count = 0;
   int64_t from = 0;
   for (int g = 0; g < p->gaps; g++) {
-    if (p->gap_start[g] > from) a->first[a->count] = b->first, a->last[a->count] = b->last, a->start[a->count] = from, a->end[a->count++] = p->gap_start[g];
+    if (p->gap_start[g] > from)
+      a->first[a->count] = b->first, a->last[a->count] = b->last, a->start[a->count] = from, a->end[a->count++] = p->gap_start[g];
     from = p->gap_end[g];
   }
   for (int t = b->first + 1; t <= b->last; t++)
@@ -224,8 +243,10 @@ static int promote(const packer *p, int *order, int *scratch, int64_t limit) {
   int moved = 0, rest = 0;
   for (int k = 0; k < p->count; k++) {
     int i = order[k];
-    if (p->offset[i] + p->shape[i].bytes > limit) order[moved++] = i;
-    else scratch[rest++] = i;
+    if (p->offset[i] + p->shape[i].bytes > limit)
+      order[moved++] = i;
+    else
+      scratch[rest++] = i;
   }
   memcpy(order + moved, scratch, (size_t)rest * sizeof *order);
   return moved;
@@ -246,7 +267,8 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
   p.shortest = count > MANY ? SHORT : 0;
   p.longs = shelf_new(pool, count), p.around = shelf_new(pool, 2 * count);
   p.begin = rf_pool_alloc(pool, instants * sizeof(int)), p.end = rf_pool_alloc(pool, instants * sizeof(int));
-  p.begin_next = rf_pool_alloc(pool, n * sizeof(int)), p.end_next = rf_pool_alloc(pool, n * sizeof(int)), p.near = rf_pool_alloc(pool, n * sizeof(int));
+  p.begin_next = rf_pool_alloc(pool, n * sizeof(int)), p.end_next = rf_pool_alloc(pool, n * sizeof(int)),
+  p.near = rf_pool_alloc(pool, n * sizeof(int));
   p.gap_start = rf_pool_alloc(pool, (n + 1) * sizeof(int64_t)), p.gap_end = rf_pool_alloc(pool, (n + 1) * sizeof(int64_t));
   p.offset = rf_pool_alloc(pool, n * sizeof(int64_t));
   int *order = rf_pool_alloc(pool, n * sizeof(int)), *scratch = rf_pool_alloc(pool, n * sizeof(int));
@@ -269,7 +291,9 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
-typedef struct resident { int class, param, tensor; } resident;
+typedef struct resident {
+  int class, param, tensor;
+} resident;
 
 static int compare_resident(const void *a, const void *b) {
   const resident *x = a, *y = b;
@@ -280,7 +304,8 @@ static int compare_resident(const void *a, const void *b) {
 
 /* Weights first, so that a plan without optimizer finds them where one with it put them; then masters, moments, KV. */
 static int64_t place_persistent(rf_plan *plan, rf_pool *scratch) {
-  static const int place_of[RF_CLASSES] = {[RF_CLASS_WEIGHT] = 0, [RF_CLASS_ADAPTER] = 1, [RF_CLASS_MASTER] = 2, [RF_CLASS_MOMENT] = 3, [RF_CLASS_KV] = 4};
+  static const int place_of[RF_CLASSES] = {
+      [RF_CLASS_WEIGHT] = 0, [RF_CLASS_ADAPTER] = 1, [RF_CLASS_MASTER] = 2, [RF_CLASS_MOMENT] = 3, [RF_CLASS_KV] = 4};
   const rf_graph *graph = plan->graph;
   resident *list = rf_pool_alloc(scratch, ((size_t)graph->tensor_count + 1) * sizeof *list);
   int count = 0;

@@ -3,7 +3,9 @@
 
 #include <string.h>
 
-typedef struct life { bool read_first, written, in_micro; } life; /* within the loop: read before it is written; written so far; touched */
+typedef struct life {
+  bool read_first, written, in_micro;
+} life; /* within the loop: read before it is written; written so far; touched */
 
 typedef struct walk {
   rf_plan *plan;
@@ -87,9 +89,12 @@ void rf_plan_lifetimes(rf_plan *plan) {
   for (w.op = 0; w.op < graph->op_count; w.op++) touch_op(&w);
   for (int t = 0; t < graph->tensor_count; t++) {
     rf_plan_tensor *p = &plan->tensor[t];
-    if (graph->tensor[t].persistent) p->first = -1, p->last = graph->op_count;
-    else if (p->first == INT32_MAX) p->first = p->last = RF_NONE;
-    else extend(&w, t);
+    if (graph->tensor[t].persistent)
+      p->first = -1, p->last = graph->op_count;
+    else if (p->first == INT32_MAX)
+      p->first = p->last = RF_NONE;
+    else
+      extend(&w, t);
   }
   for (int i = 0; i < graph->op_count; i++) share(plan, i);
   rf_pool_free(scratch);
@@ -120,7 +125,8 @@ int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[R
   if (by_class) memset(by_class, 0, RF_CLASSES * sizeof *by_class);
   for (int t = 0; by_class && t < graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
-    if (is_used(plan, t) && p->first + (p->shares != RF_NONE) <= at && at <= p->last) by_class[graph->tensor[t].class] += rf_tensor_bytes(&graph->tensor[t]);
+    if (is_used(plan, t) && p->first + (p->shares != RF_NONE) <= at && at <= p->last)
+      by_class[graph->tensor[t].class] += rf_tensor_bytes(&graph->tensor[t]);
   }
   return most;
 }

@@ -18,7 +18,10 @@ int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[R
 /* layout.c: offsets of every tensor, persistent_bytes and arena_bytes. */
 void rf_plan_layout(rf_plan *plan);
 /* A range of bytes that is needed from op `first` to op `last`. */
-typedef struct rf_block { int64_t bytes, offset; int first, last; } rf_block;
+typedef struct rf_block {
+  int64_t bytes, offset;
+  int first, last;
+} rf_block;
 /* Chooses offsets (from 0; multiples of what all bytes are multiples of) so that blocks which live together do not overlap; returns the height.
  * A layout within `waste` bytes of the largest sum of live blocks is good enough and ends the search. */
 int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste);

@@ -17,7 +17,8 @@ static void hash_text(XXH3_state_t *state, const char *text) { hash_bytes(state,
 
 static void hash_attr(XXH3_state_t *state, const rf_attr *a) {
   const float floats[] = {a->eps, a->scale, a->theta, a->dropout, a->beta1, a->beta2, a->weight_decay, a->clip};
-  const int32_t ints[] = {a->heads, a->kv_heads, a->head_dim, a->window, (int32_t)a->softmax, a->inverse, (int32_t)a->epilogue, a->transpose, a->index};
+  const int32_t ints[] = {a->heads,   a->kv_heads,          a->head_dim,  a->window, (int32_t)a->softmax,
+                          a->inverse, (int32_t)a->epilogue, a->transpose, a->index};
   hash_bytes(state, floats, sizeof floats);
   hash_bytes(state, ints, sizeof ints);
   hash_int(state, (int64_t)a->site);
@@ -32,8 +33,9 @@ static void make_digest(rf_plan *plan) {
   XXH3_64bits_reset(state);
   hash_text(state, plan->options.backend->name);
   hash_text(state, graph->model.init);
-  const int64_t whole[] = {graph->accumulate, graph->rows, graph->seq, plan->options.threads, plan->options.isa, plan->options.build.optimizer,
-                           plan->persistent_bytes, plan->arena_bytes, graph->tensor_count, graph->op_count};
+  const int64_t whole[] = {
+      graph->accumulate,      graph->rows,       graph->seq,          plan->options.threads, plan->options.isa, plan->options.build.optimizer,
+      plan->persistent_bytes, plan->arena_bytes, graph->tensor_count, graph->op_count};
   hash_bytes(state, whole, sizeof whole);
   hash_float(state, (double)graph->model.dropout);
   for (int t = 0; t < graph->tensor_count; t++) {
@@ -92,8 +94,8 @@ static rf_status check_options(const rf_plan_options *o, rf_error *error) {
   if (o->threads < 1 || o->threads > 4096)
     return RF_FAIL(error, RAFTER_INVALID, "set --threads to the number of cores", "bad number of threads (expected 1 to 4096, got %d)", o->threads);
   if (o->budget_bytes < 0 || o->guard_bytes < 0 || o->guard_bytes > 1 << 20 || o->persistent_bytes < 0)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "bad sizes (budget %lld, guard %d, persistent %lld: expected none below 0)", (long long)o->budget_bytes,
-                   o->guard_bytes, (long long)o->persistent_bytes);
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "bad sizes (budget %lld, guard %d, persistent %lld: expected none below 0)",
+                   (long long)o->budget_bytes, o->guard_bytes, (long long)o->persistent_bytes);
   if ((unsigned)o->remat > RF_REMAT_AUTO) return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown remat policy %d", (int)o->remat);
   return RAFTER_OK;
 }
@@ -101,8 +103,10 @@ static rf_status check_options(const rf_plan_options *o, rf_error *error) {
 static rf_status apply_remat(rf_graph *graph, const rf_plan_options *options, rf_error *error) {
   if (options->build.job != RF_JOB_TRAIN || options->build.loss_only || options->remat == RF_REMAT_NONE) return RAFTER_OK;
   bool *drop = rf_pool_alloc(graph->pool, (size_t)graph->tensor_count + 1);
-  if (options->remat == RF_REMAT_AUTO) RF_TRY(rf_plan_auto_remat(graph, options, rf_plan_room(options), drop, error));
-  else rf_remat_policy(graph, options->remat, drop);
+  if (options->remat == RF_REMAT_AUTO)
+    RF_TRY(rf_plan_auto_remat(graph, options, rf_plan_room(options), drop, error));
+  else
+    rf_remat_policy(graph, options->remat, drop);
   for (int t = 0; t < graph->tensor_count; t++)
     if (drop[t]) return rf_pass_remat(graph, drop, error);
   return RAFTER_OK;

@@ -8,20 +8,21 @@
 typedef enum rf_bound { RF_BOUND_COMPUTE, RF_BOUND_MEMORY, RF_BOUND_LATENCY } rf_bound;
 
 typedef struct rf_plan_tensor {
-  int64_t offset;        /* in the arena; RF_NONE for a tensor nobody uses */
-  int64_t bytes;         /* rounded up to the alignment */
-  int first, last;       /* op ids between which its bytes hold something; persistent: -1 and op_count. What is carried round the loop of
-                          * microbatches starts at the op before the loop (or -1) and ends at the op behind it (or op_count) */
-  int shares;            /* tensor whose bytes it takes over in place, or RF_NONE */
+  int64_t offset; /* in the arena; RF_NONE for a tensor nobody uses */
+  int64_t bytes;  /* rounded up to the alignment */
+  /* Op ids between which its bytes hold something; persistent: -1 and op_count. What is carried round the loop of microbatches starts at
+   * the op before the loop (or -1) and ends at the op behind it (or op_count). */
+  int first, last;
+  int shares; /* tensor whose bytes it takes over in place, or RF_NONE */
 } rf_plan_tensor;
 
 typedef struct rf_plan_op {
   const rf_kernel *kernel;
-  int workspace;         /* tensor id of class workspace, or RF_NONE */
+  int workspace; /* tensor id of class workspace, or RF_NONE */
   rf_work work;
-  double seconds;        /* predicted, one call */
+  double seconds; /* predicted, one call */
   rf_bound bound;
-  int calls;             /* per step: accumulate for micro ops, else 1 */
+  int calls; /* per step: accumulate for micro ops, else 1 */
 } rf_plan_op;
 
 typedef struct rf_plan_options {
@@ -29,27 +30,27 @@ typedef struct rf_plan_options {
   rf_remat remat;
   const rf_backend *backend;
   rf_isa isa;
-  int threads;           /* an input of the plan: workspaces depend on it, bits do not */
+  int threads; /* an input of the plan: workspaces depend on it, bits do not */
   const rf_machine *machine;
-  int64_t budget_bytes;  /* --fit / remat=auto; 0: the machine's own memory less its reserve */
-  int guard_bytes;       /* debug: gap after each tensor, filled with a pattern and checked */
+  int64_t budget_bytes;     /* --fit / remat=auto; 0: the machine's own memory less its reserve */
+  int guard_bytes;          /* debug: gap after each tensor, filled with a pattern and checked */
   int64_t persistent_bytes; /* the persistent region is at least so large: a plan that runs over another's region (validation beside training) */
 } rf_plan_options;
 
 typedef struct rf_plan {
-  rf_graph *graph;       /* owned */
+  rf_graph *graph; /* owned */
   rf_plan_options options;
-  rf_machine machine;    /* a copy */
-  rf_plan_tensor *tensor;/* graph->tensor_count */
-  rf_plan_op *op;        /* graph->op_count */
-  int64_t persistent_bytes;  /* [0, persistent) keeps its bytes between steps; the same layout for every plan of one model and optimizer */
-  int64_t arena_bytes;       /* = peak_bytes */
-  int64_t live_bytes;        /* the largest sum of live tensors: what a perfect layout would need */
+  rf_machine machine;       /* a copy */
+  rf_plan_tensor *tensor;   /* graph->tensor_count */
+  rf_plan_op *op;           /* graph->op_count */
+  int64_t persistent_bytes; /* [0, persistent) keeps its bytes between steps; the same layout for every plan of one model and optimizer */
+  int64_t arena_bytes;      /* = peak_bytes */
+  int64_t live_bytes;       /* the largest sum of live tensors: what a perfect layout would need */
   int peak_op;
   int64_t by_class[RF_CLASSES]; /* at the peak op; sums to arena_bytes with padding */
   double step_seconds, model_flops, hardware_flops, flops_full_square, bytes;
-  double build_seconds;      /* how long planning took */
-  char digest[17];           /* hex XXH3 of everything a run depends on */
+  double build_seconds; /* how long planning took */
+  char digest[17];      /* hex XXH3 of everything a run depends on */
 } rf_plan;
 
 rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf_plan **plan, rf_error *error);
@@ -64,14 +65,16 @@ rf_status rf_plan_check(const rf_plan *plan, rf_error *error);
 
 /* ---- the search for what fits ------------------------------------------------------------------------------------ */
 
-typedef struct rf_fit_vary { bool remat, microbatch, dtype; } rf_fit_vary; /* which settings the user left open */
+typedef struct rf_fit_vary {
+  bool remat, microbatch, dtype;
+} rf_fit_vary; /* which settings the user left open */
 typedef struct rf_fit_row {
   rf_dtype dtype;
-  rf_remat remat;        /* AUTO: single tensors, chosen for the budget */
+  rf_remat remat; /* AUTO: single tensors, chosen for the budget */
   int64_t microbatch;
   int accumulate;
   int64_t peak_bytes;
-  double seconds;        /* per step */
+  double seconds; /* per step */
   bool fits;
 } rf_fit_row;
 enum { RF_MAX_FIT_ROWS = 64 };

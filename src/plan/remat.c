@@ -9,7 +9,9 @@
 
 enum { MAX_KINDS = 64 };
 
-typedef struct kind { int count, capacity, *tensor; } kind; /* tensors in graph order: block 0 first */
+typedef struct kind {
+  int count, capacity, *tensor;
+} kind; /* tensors in graph order: block 0 first */
 
 typedef struct search {
   const rf_graph *base;
@@ -18,11 +20,14 @@ typedef struct search {
   rf_error *error;
   kind kind[MAX_KINDS];
   int kinds;
-  int dropped[MAX_KINDS];  /* how many tensors of each kind are dropped, from block 0 on */
-  bool *drop;              /* scratch, by tensor of the base graph */
+  int dropped[MAX_KINDS]; /* how many tensors of each kind are dropped, from block 0 on */
+  bool *drop;             /* scratch, by tensor of the base graph */
 } search;
 
-typedef struct trial { int64_t bytes; double seconds; } trial; /* peak of live bytes (or arena); seconds of recomputation per step */
+typedef struct trial {
+  int64_t bytes;
+  double seconds;
+} trial; /* peak of live bytes (or arena); seconds of recomputation per step */
 
 /* ---- candidates -------------------------------------------------------------------------------------------------- */
 
@@ -152,8 +157,10 @@ static rf_status shrink_kind(search *s, int k, int64_t room, trial *now) {
     rf_status status = try_now(s, false, &t);
     s->dropped[k] = high;
     RF_TRY(status);
-    if (t.bytes <= room) high = middle, *now = t;
-    else low = middle + 1;
+    if (t.bytes <= room)
+      high = middle, *now = t;
+    else
+      low = middle + 1;
     s->dropped[k] = high;
   }
   return RAFTER_OK;

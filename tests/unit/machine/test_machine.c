@@ -63,7 +63,7 @@ static void published_figures(void **state) {
   (void)state;
   static rf_machine m;
   assert_int_equal(rf_machine_find("tpu-v5e", &m, NULL), RAFTER_OK);
-  assert_float_equal(m.flops[RF_BF16] / m.read_bps, 240, 1);            /* critical intensity */
+  assert_float_equal(m.flops[RF_BF16] / m.read_bps, 240, 1);              /* critical intensity */
   assert_float_equal(m.memory_bytes - m.reserve_bytes, 16909271040.0, 1); /* the largest program its compiler takes */
   assert_int_equal(rf_machine_find("h100-sxm", &m, NULL), RAFTER_OK);
   assert_float_equal(m.flops[RF_BF16] / m.read_bps, 295, 1);
@@ -123,7 +123,9 @@ static void a_written_machine_reads_back_the_same(void **state) {
 
 static void bad_files_are_refused_with_the_field(void **state) {
   (void)state;
-  static const struct { const char *text, *says; } rows[] = {
+  static const struct {
+    const char *text, *says;
+  } rows[] = {
       {"", "not valid JSON"},
       {"[1,2]", "not a JSON object"},
       {"{\"name\":\"x\",\"name\":\"y\"}", "duplicate"},
@@ -138,16 +140,24 @@ static void bad_files_are_refused_with_the_field(void **state) {
       {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":\"fast\"}}", "\"f32\" has the wrong type"},
       {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12}}", "\"memory_bytes\" is missing"},
       {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e99}", "\"memory_bytes\" is out of range"},
-      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"reserve_bytes\":1e11}", "\"reserve_bytes\" is out of range"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"reserve_bytes\":1e11}",
+       "\"reserve_bytes\" is out of range"},
       {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"read_bps\":1e10}", "\"copy_bps\" is missing"},
       {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":3}", "curves is not a list"},
-      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":[7]}", "curve is not an object"},
-      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":[{\"op\":\"a\",\"dtype\":\"f32\","
-       "\"points\":[]}]}", "points of curve a"},
-      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":[{\"op\":\"a\",\"dtype\":\"f32\","
-       "\"points\":[{\"work\":2,\"seconds\":1},{\"work\":2,\"seconds\":1}]}]}", "do not ascend"},
-      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":[{\"op\":\"a\",\"dtype\":\"f32\","
-       "\"points\":[{\"work\":2}]}]}", "\"seconds\" is missing"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":[7]}",
+       "curve is not an object"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":[{\"op\":\"a\",\"dtype\":"
+       "\"f32\","
+       "\"points\":[]}]}",
+       "points of curve a"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":[{\"op\":\"a\",\"dtype\":"
+       "\"f32\","
+       "\"points\":[{\"work\":2,\"seconds\":1},{\"work\":2,\"seconds\":1}]}]}",
+       "do not ascend"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":[{\"op\":\"a\",\"dtype\":"
+       "\"f32\","
+       "\"points\":[{\"work\":2}]}]}",
+       "\"seconds\" is missing"},
   };
   static rf_machine m;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -15,11 +15,27 @@
 
 #define GIB 0x1p30
 
-static inline rf_plan_options train_options(const rf_machine *machine, rf_dtype dtype, int64_t microbatch, int accumulate, int64_t seq, rf_remat remat) {
-  return (rf_plan_options){
-      .build = {.job = RF_JOB_TRAIN, .dtype = dtype, .softmax = RF_F32, .microbatch = microbatch, .seq = seq, .rows = microbatch * seq,
-                .accumulate = accumulate, .dropout = -1, .optimizer = RF_ADAMW, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1},
-      .remat = remat, .backend = &RF_BACKEND_NULL, .isa = RF_ISA_AVX512, .threads = 2, .machine = machine};
+static inline rf_plan_options train_options(const rf_machine *machine, rf_dtype dtype, int64_t microbatch, int accumulate, int64_t seq,
+                                            rf_remat remat) {
+  return (rf_plan_options){.build = {.job = RF_JOB_TRAIN,
+                                     .dtype = dtype,
+                                     .softmax = RF_F32,
+                                     .microbatch = microbatch,
+                                     .seq = seq,
+                                     .rows = microbatch * seq,
+                                     .accumulate = accumulate,
+                                     .dropout = -1,
+                                     .optimizer = RF_ADAMW,
+                                     .beta1 = 0.9f,
+                                     .beta2 = 0.95f,
+                                     .eps = 1e-8f,
+                                     .weight_decay = 0.1f,
+                                     .clip = 1},
+                           .remat = remat,
+                           .backend = &RF_BACKEND_NULL,
+                           .isa = RF_ISA_AVX512,
+                           .threads = 2,
+                           .machine = machine};
 }
 
 static inline const rf_machine *machine_named(const char *name) {

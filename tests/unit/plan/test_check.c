@@ -14,7 +14,8 @@ static void add_plan(const char *spec, rf_dtype dtype, int64_t microbatch, int a
 
 static int make_plans(void **state) {
   (void)state;
-  const char *gpt = "gpt:layers=3,width=64,heads=4,ff=256,vocab=300,seq=32", *llama = "llama:layers=2,width=64,heads=4,kv_heads=2,ff=128,vocab=300,seq=32";
+  const char *gpt = "gpt:layers=3,width=64,heads=4,ff=256,vocab=300,seq=32",
+             *llama = "llama:layers=2,width=64,heads=4,kv_heads=2,ff=128,vocab=300,seq=32";
   add_plan(gpt, RF_F32, 4, 3, RF_REMAT_NONE, 1, 0, RF_JOB_TRAIN);
   add_plan(gpt, RF_BF16, 4, 1, RF_REMAT_MLP_ATTN, 0, 0, RF_JOB_TRAIN);
   add_plan(gpt, RF_BF16, 2, 2, RF_REMAT_BLOCK, 1, 64, RF_JOB_TRAIN);
@@ -104,8 +105,10 @@ static bool plant_short_life(rf_plan *plan, uint64_t *seed) {
   bool tail = draw(seed) % 2;
   int op = tail ? p->last : p->first;
   if (op < 0 || op >= plan->graph->op_count || !uses(plan, op, t)) return false;
-  if (tail) p->last--;
-  else p->first++;
+  if (tail)
+    p->last--;
+  else
+    p->first++;
   return true;
 }
 
@@ -178,13 +181,23 @@ static bool plant_forgotten_loop(rf_plan *plan, uint64_t *seed) {
 
 static void every_planted_fault_is_found(void **state) {
   (void)state;
-  static const struct { const char *name; planter plant; int least; } rows[] = {
-      {"overlap", plant_overlap, 400},          {"misaligned", plant_misaligned, 200},
-      {"outside the arena", plant_outside, 200}, {"persistent behind", plant_not_in_front, 60},
-      {"transient in front", plant_in_front, 100}, {"too few bytes", plant_too_few_bytes, 60},
-      {"no place", plant_no_place, 100},        {"short life", plant_short_life, 200},
-      {"illegal in-place", plant_illegal_inplace, 150}, {"two heirs", plant_two_heirs, 0},
-      {"workspace on an operand", plant_workspace_on_operand, 20}, {"bad sum", plant_bad_sum, 50},
+  static const struct {
+    const char *name;
+    planter plant;
+    int least;
+  } rows[] = {
+      {"overlap", plant_overlap, 400},
+      {"misaligned", plant_misaligned, 200},
+      {"outside the arena", plant_outside, 200},
+      {"persistent behind", plant_not_in_front, 60},
+      {"transient in front", plant_in_front, 100},
+      {"too few bytes", plant_too_few_bytes, 60},
+      {"no place", plant_no_place, 100},
+      {"short life", plant_short_life, 200},
+      {"illegal in-place", plant_illegal_inplace, 150},
+      {"two heirs", plant_two_heirs, 0},
+      {"workspace on an operand", plant_workspace_on_operand, 20},
+      {"bad sum", plant_bad_sum, 50},
       {"forgotten loop", plant_forgotten_loop, 10},
   };
   uint64_t seed = 11;
@@ -230,36 +243,36 @@ static void lifetimes_follow_the_loop(void **state) {
     rf_model model = model_named("gpt:layers=1,width=8,heads=1,ff=8,vocab=8,seq=4");
     graph = rf_graph_new(&model);
     graph->accumulate = accumulate, graph->rows = 4, graph->seq = 4;
-    int in = tensor("in"), before = tensor("before"), x = tensor("x"), y = tensor("y"), sum = tensor("sum"), last = tensor("last"), out = tensor("out"),
-        unused = tensor("unused"), weight = tensor("weight");
+    int in = tensor("in"), before = tensor("before"), x = tensor("x"), y = tensor("y"), sum = tensor("sum"), last = tensor("last"),
+        out = tensor("out"), unused = tensor("unused"), weight = tensor("weight");
     graph->tensor[in].input = true, graph->tensor[out].output = true, graph->tensor[weight].persistent = true;
-    op("add", RF_SECTION_BEGIN, weight, weight, before, RF_WRITE);          /* 0 */
-    op("add", RF_SECTION_MICRO, weight, weight, last, RF_WRITE);            /* 1 */
-    op("add", RF_SECTION_MICRO, in, before, x, RF_WRITE);                   /* 2 */
-    op("gelu", RF_SECTION_MICRO, x, RF_NONE, y, RF_WRITE);                  /* 3 */
-    op("add", RF_SECTION_MICRO, y, weight, sum, RF_ACCUMULATE_MICRO);       /* 4 */
-    op("add", RF_SECTION_MICRO, y, y, last, RF_WRITE);                      /* 5 */
-    op("add", RF_SECTION_END, sum, last, out, RF_WRITE);                    /* 6 */
+    op("add", RF_SECTION_BEGIN, weight, weight, before, RF_WRITE);    /* 0 */
+    op("add", RF_SECTION_MICRO, weight, weight, last, RF_WRITE);      /* 1 */
+    op("add", RF_SECTION_MICRO, in, before, x, RF_WRITE);             /* 2 */
+    op("gelu", RF_SECTION_MICRO, x, RF_NONE, y, RF_WRITE);            /* 3 */
+    op("add", RF_SECTION_MICRO, y, weight, sum, RF_ACCUMULATE_MICRO); /* 4 */
+    op("add", RF_SECTION_MICRO, y, y, last, RF_WRITE);                /* 5 */
+    op("add", RF_SECTION_END, sum, last, out, RF_WRITE);              /* 6 */
     rf_plan_options options = train_options(machine_named("a5000"), RF_F32, 1, accumulate, 4, RF_REMAT_NONE);
     options.backend = &RF_BACKEND_REFERENCE;
     rf_plan *plan = rf_plan_of_graph(graph, &options, false);
     assert_int_equal(rf_plan_check(plan, NULL), RAFTER_OK);
     const rf_plan_tensor *p = plan->tensor;
     bool loop = accumulate > 1;
-    assert_int_equal(p[in].first, 1);   /* the caller writes it before the microbatch */
+    assert_int_equal(p[in].first, 1); /* the caller writes it before the microbatch */
     assert_int_equal(p[in].last, 2);
     assert_int_equal(p[before].first, 0);
     assert_int_equal(p[before].last, loop ? 6 : 2); /* every microbatch reads it */
     assert_int_equal(p[x].first, 2);
     assert_int_equal(p[x].last, 3);
-    assert_int_equal(p[sum].first, loop ? 0 : 4);   /* carried from microbatch to microbatch */
+    assert_int_equal(p[sum].first, loop ? 0 : 4); /* carried from microbatch to microbatch */
     assert_int_equal(p[sum].last, 6);
     assert_int_equal(p[last].first, 1); /* written anew each time: nothing to carry */
     assert_int_equal(p[out].last, plan->graph->op_count);
     assert_int_equal(p[unused].offset, RF_NONE);
     assert_int_equal(p[weight].first, -1);
     assert_int_equal(p[weight].offset, 0);
-    assert_int_equal(p[y].shares, x);   /* gelu may stand in its input's place */
+    assert_int_equal(p[y].shares, x); /* gelu may stand in its input's place */
     assert_int_equal(p[y].offset, p[x].offset);
     if (loop) assert_int_equal(p[sum].shares, RF_NONE);
     assert_int_equal(p[out].shares == sum || p[out].shares == last, 1);
@@ -280,7 +293,7 @@ static void two_readers_forbid_inplace(void **state) {
   op("gelu", RF_SECTION_MICRO, in, RF_NONE, x, RF_WRITE);
   op("gelu", RF_SECTION_MICRO, x, RF_NONE, y, RF_WRITE); /* x is read again below */
   op("add", RF_SECTION_MICRO, x, y, z, RF_WRITE);
-  op("add", RF_SECTION_MICRO, z, z, out, RF_WRITE);      /* the same input twice */
+  op("add", RF_SECTION_MICRO, z, z, out, RF_WRITE); /* the same input twice */
   rf_plan_options options = train_options(machine_named("a5000"), RF_F32, 1, 1, 4, RF_REMAT_NONE);
   options.backend = &RF_BACKEND_REFERENCE;
   rf_plan *plan = rf_plan_of_graph(graph, &options, false);

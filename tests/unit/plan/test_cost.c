@@ -24,7 +24,8 @@ static bool near(double a, double b) { return fabs(a - b) <= 1e-9 * fabs(b); }
 static void the_larger_ceiling_decides(void **state) {
   (void)state;
   static rf_machine machine;
-  machine = (rf_machine){.kind = "gpu", .chips = 1, .read_bps = 1e12, .copy_bps = 1e12, .efficiency_compute = 0.5, .efficiency_memory = 0.8, .launch_seconds = 1e-6};
+  machine = (rf_machine){
+      .kind = "gpu", .chips = 1, .read_bps = 1e12, .copy_bps = 1e12, .efficiency_compute = 0.5, .efficiency_memory = 0.8, .launch_seconds = 1e-6};
   machine.flops[RF_F32] = 1e13, machine.flops[RF_BF16] = 1e14;
   rf_bound bound;
   const rf_op *op = product(4096, 4096, 4096, RF_BF16);
@@ -63,7 +64,10 @@ static void curves_are_read_between_their_points(void **state) {
   machine.flops[RF_F32] = 1e12;
   add_curve(&machine, "matmul", RF_F32, "gemm", 1e11, 3e11);
   rf_bound bound;
-  static const struct { int64_t n; double rate; } rows[] = {{10, 1e11}, {794, 1.8747e11}, {5000, 3e11}}; /* 2000, 1.001e9 and 2.5e11 FLOPs */
+  static const struct {
+    int64_t n;
+    double rate;
+  } rows[] = {{10, 1e11}, {794, 1.8747e11}, {5000, 3e11}}; /* 2000, 1.001e9 and 2.5e11 FLOPs */
   const rf_op *op;
   for (int i = 0; i < 3; i++) {
     op = product(rows[i].n, rows[i].n, rows[i].n, RF_F32);
@@ -135,10 +139,14 @@ static void measured_scaling_is_used(void **state) {
   static rf_machine machine, m;
   machine = (rf_machine){.kind = "cpu", .threads = 4, .read_bps = 40e9, .copy_bps = 30e9, .scaling_count = 3};
   machine.flops[RF_F32] = 3e11;
-  machine.scaling[0] = (rf_scaling){1, 1e11, 20e9}, machine.scaling[1] = (rf_scaling){2, 1.8e11, 36e9}, machine.scaling[2] = (rf_scaling){4, 3e11, 40e9};
+  machine.scaling[0] = (rf_scaling){1, 1e11, 20e9}, machine.scaling[1] = (rf_scaling){2, 1.8e11, 36e9},
+  machine.scaling[2] = (rf_scaling){4, 3e11, 40e9};
   add_curve(&machine, "matmul", RF_F32, "", 1e11, 1e11);
   add_curve(&machine, "add", RF_F32, "", 1e10, 1e10);
-  static const struct { int threads; double compute, memory; } rows[] = {{1, 1 / 3.0, 0.5}, {2, 0.6, 0.9}, {3, 0.8, 0.95}, {4, 1, 1}, {9, 1, 1}};
+  static const struct {
+    int threads;
+    double compute, memory;
+  } rows[] = {{1, 1 / 3.0, 0.5}, {2, 0.6, 0.9}, {3, 0.8, 0.95}, {4, 1, 1}, {9, 1, 1}};
   for (int i = 0; i < 5; i++) {
     m = machine;
     rf_machine_for_threads(&m, rows[i].threads);

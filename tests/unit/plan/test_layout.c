@@ -59,7 +59,8 @@ static void random_blocks_never_overlap(void **state) {
     for (int i = 0; i < count; i++) {
       int a = (int)draw_in(&seed, -1, ops), b = (int)draw_in(&seed, -1, ops), life = trial % 3 ? 6 : ops;
       if (b < a) b = a;
-      block[i] = (rf_block){.bytes = 64 * (draw(&seed) % 5 ? draw_in(&seed, 0, 40) : draw_in(&seed, 0, 4000)), .first = a, .last = b - a > life ? a + life : b};
+      block[i] = (rf_block){
+          .bytes = 64 * (draw(&seed) % 5 ? draw_in(&seed, 0, 40) : draw_in(&seed, 0, 4000)), .first = a, .last = b - a > life ? a + life : b};
     }
     double ratio = proven(block, count);
     sum += ratio;
@@ -80,7 +81,8 @@ static void many_blocks(void **state) {
       if (trial != 3) block[count++] = (rf_block){.bytes = 64 * draw_in(&seed, 1, 60), .first = l, .last = ops - l + (int)draw_in(&seed, 0, 5)};
       for (int k = 0; k < 2; k++) {
         int first = (int)draw_in(&seed, 0, ops);
-        block[count++] = (rf_block){.bytes = 64 * draw_in(&seed, 0, trial == 1 ? 900 : 50), .first = first, .last = first + (int)draw_in(&seed, 0, 9)};
+        block[count++] =
+            (rf_block){.bytes = 64 * draw_in(&seed, 0, trial == 1 ? 900 : 50), .first = first, .last = first + (int)draw_in(&seed, 0, 9)};
       }
       if (l % 3 == 0 && trial != 0) block[count++] = (rf_block){.bytes = 64 * draw_in(&seed, 1, 60), .first = ops - l, .last = ops + 9};
     }

@@ -32,16 +32,24 @@ static void uva_without_remat_keeps_little(void **state) {
  * comparable (a scanned loop without remat stacks and copies what ours does not). */
 static void uva_stays_below_every_published_row(void **state) {
   (void)state;
-  static const struct { const char *id; rf_dtype dtype; int64_t microbatch; int accumulate; rf_remat remat; double gib, seconds; } rows[] = {
-      {"M5", RF_F32, 16, 4, RF_REMAT_NONE, 20.6, 2.1},       {"M6", RF_BF16, 16, 4, RF_REMAT_NONE, 14.6, 0},
-      {"M7", RF_BF16, 16, 4, RF_REMAT_NONE, 8.8, 0.73},      {"M8", RF_BF16, 16, 4, RF_REMAT_MLP_ATTN, 3.9, 0.91},
-      {"M9", RF_BF16, 16, 4, RF_REMAT_BLOCK, 3.8, 0.96},     {"M10", RF_BF16, 64, 1, RF_REMAT_MLP_ATTN, 6.2, 0.86},
+  static const struct {
+    const char *id;
+    rf_dtype dtype;
+    int64_t microbatch;
+    int accumulate;
+    rf_remat remat;
+    double gib, seconds;
+  } rows[] = {
+      {"M5", RF_F32, 16, 4, RF_REMAT_NONE, 20.6, 2.1},    {"M6", RF_BF16, 16, 4, RF_REMAT_NONE, 14.6, 0},
+      {"M7", RF_BF16, 16, 4, RF_REMAT_NONE, 8.8, 0.73},   {"M8", RF_BF16, 16, 4, RF_REMAT_MLP_ATTN, 3.9, 0.91},
+      {"M9", RF_BF16, 16, 4, RF_REMAT_BLOCK, 3.8, 0.96},  {"M10", RF_BF16, 64, 1, RF_REMAT_MLP_ATTN, 6.2, 0.86},
       {"M11", RF_BF16, 256, 1, RF_REMAT_MLP_ATTN, 15, 0},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     rf_plan *plan = uva(rows[i].dtype, rows[i].microbatch, rows[i].accumulate, rows[i].remat);
     double gib = (double)plan->arena_bytes / GIB, off = rows[i].seconds > 0 ? plan->step_seconds / rows[i].seconds : 1;
-    if (gib > rows[i].gib || off < 0.7 || off > 1.3) fail_msg("%s: %.2f GiB (published %.1f), %.2f of the published time", rows[i].id, gib, rows[i].gib, off);
+    if (gib > rows[i].gib || off < 0.7 || off > 1.3)
+      fail_msg("%s: %.2f GiB (published %.1f), %.2f of the published time", rows[i].id, gib, rows[i].gib, off);
     assert_int_equal(rf_plan_require_fit(plan, NULL), RAFTER_OK);
     rf_plan_free(plan);
   }
@@ -187,7 +195,8 @@ static void what_does_not_fit_says_what_would(void **state) {
   assert_int_equal(rf_plan_require_fit(plan, &error), RAFTER_NO_FIT);
   assert_non_null(strstr(error.hint, "smaller model"));
   rf_plan *none = NULL;
-  assert_int_equal(rf_plan_fit(&large, &options, (rf_fit_vary){.remat = true, .microbatch = true, .dtype = true}, &none, NULL, NULL, &error), RAFTER_NO_FIT);
+  assert_int_equal(rf_plan_fit(&large, &options, (rf_fit_vary){.remat = true, .microbatch = true, .dtype = true}, &none, NULL, NULL, &error),
+                   RAFTER_NO_FIT);
   assert_null(none);
   rf_plan_free(plan);
 }
