@@ -1,32 +1,42 @@
 #!/usr/bin/env bash
-# The demo: real English text, this machine measured, a small GPT planned, trained for two minutes, and heard.
+# The demo: real English, this machine measured, a small GPT planned, trained for about two minutes as planned, and heard.
+# DEMO_SECONDS says how long to train (120).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-rafter=$PWD/build/rafter
+rafter=build/rafter
 work=build/demo
-seconds=${DEMO_TRAIN_SECONDS:-120}
+seconds=${DEMO_SECONDS:-120}
 mkdir -p "$work"
-export XDG_CACHE_HOME=$PWD/build/demo/cache
 
 step() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+show() { # prints a command as it could be typed, and runs it
+  local word
+  printf '$'
+  for word in "$@"; do case $word in *[!A-Za-z0-9_.,:=/+-]*) printf " '%s'" "$word" ;; *) printf ' %s' "$word" ;; esac; done
+  printf '\n'
+  "$@"
+}
 
-step '1. A real English text: the King James Bible of the Debian package bible-kjv-text'
-bible -f gen1:1-rev22:21 2>/dev/null | sed -E 's/^[0-9A-Za-z]+[0-9]+:[0-9]+ //' >"$work/bible.txt"
-printf '%s bytes; it begins: %s\n' "$(stat -c %s "$work/bible.txt")" "$(head -c 70 "$work/bible.txt")"
+step '1. A real English text: the King James Bible, from the Debian package bible-kjv-text'
+# One verse a line, "Ge1:1 In the beginning"; the reference goes, a chapter's first verse opens a paragraph.
+bible -f gen1:1-rev22:21 | sed -E -e 's/^[0-9]?[A-Za-z]+[0-9]+:1 /\n/' -e 's/^[0-9]?[A-Za-z]+[0-9]+:[0-9]+ //' >"$work/bible.txt"
+printf '%s, %d bytes; it begins:\n  %s\n' "$work/bible.txt" "$(stat -c %s "$work/bible.txt")" "$(sed -n 2p "$work/bible.txt")"
 
-step '2. What this machine can do (rafter calibrate)'
-"$rafter" calibrate
+step '2. What this machine can do'
+show $rafter calibrate --out $work/machine.json
 
-model='gpt:layers=4,width=256,heads=4,ff=1024,vocab=256,seq=128'
-settings=(--batch 16 --seq 128 --dtype f32)
-step "3. The plan, before anything runs (rafter plan $model --job train ${settings[*]})"
-"$rafter" plan "$model" --job train "${settings[@]}"
+model=gpt:layers=4,width=256,heads=4,ff=1024,vocab=256,seq=128
+settings=(--batch 16 --seq 128 --on $work/machine.json)
+step '3. The plan, before anything runs'
+show $rafter plan $model "${settings[@]}"
+# The plan says what a step takes, so it also says how many steps the time allows.
+steps=$($rafter plan $model "${settings[@]}" --json | sed -E "s/.*\"time\": *\{\"seconds\": *([0-9.e+-]+).*/$seconds \1/" | awk '{printf "%d", $1 / $2}')
 
-step "4. Training for $seconds seconds (rafter train)"
+step "4. Training for about $seconds seconds: $steps steps, by the plan"
 rm -rf "$work/run"
-"$rafter" train "$model" "${settings[@]}" --data "$work/bible.txt" --val-fraction 0.02 --val-every 200 --steps 100000 --lr 2e-3 --schedule warmup-cosine --warmup 50 \
-  --max-seconds "$seconds" --out "$work/run"
+show $rafter train $model "${settings[@]}" --data "$work/bible.txt" --val-fraction 0.02 --val-every $((steps / 5)) --steps "$steps" --lr 2e-3 --weight-decay 0.1 \
+  --max-seconds $((seconds * 5 / 4)) --out "$work/run"
 
-step '5. What it writes now (rafter generate)'
-"$rafter" generate "$work/run" --prompt 'And the LORD said unto ' --max-tokens 400 --temperature 0.7 --top-k 40 --seed 1
-printf '\n'
+step '5. What it writes now'
+show $rafter generate "$work/run" --on $work/machine.json --prompt 'And the LORD said unto ' --max-tokens 400 --temperature 0.7 --top-k 40 --seed 1 | tee "$work/sample.txt"
+printf '\nThe sample is in %s, the run in %s.\n' "$work/sample.txt" "$work/run"

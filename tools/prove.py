@@ -1,0 +1,361 @@
+#!/usr/bin/env python3
+"""./dev prove [PIECE ...] [--hours H] [--again]: what takes hours. Without a piece: all of them, one after the other.
+
+  resume  runs killed at random moments end with the bits of runs that were left alone
+  soak    random models: the arena is the planned one, threads and recomputation change no bit, memory does not grow; then one long run
+  fuzz    every fuzz target, its corpus growing from run to run
+  bench   ./dev bench, with its figures kept
+  peers   the same training steps in PyTorch and here, beside the same ceiling
+  bare    a fresh Debian made by debootstrap, nothing in it but git and ca-certificates, runs ./dev demo and ./dev check (needs root)
+
+--hours bounds resume, soak and fuzz, each (default 1). A piece that was stopped goes on where it was, as long as the commit is the same; --again starts
+it anew. Each leaves docs/proof/DATE-PIECE.json with the commit, the machine, what was done and whether it held.
+"""
+import datetime
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+RAFTER = os.path.abspath("build/rafter")
+STATE = "build/prove"
+OUTSIDE_LIMIT_BYTES = 64 << 20
+
+
+class Failure(Exception):
+    """What was promised did not hold; the text says how to see it again."""
+
+
+def output(*words, **more):
+    return subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, **more).stdout.strip()
+
+
+def commit():
+    return output("git", "describe", "--always", "--dirty", "--exclude=*")
+
+
+def machine():
+    cpu = re.search(r"model name\s*:\s*(.*)", open("/proc/cpuinfo", encoding="utf-8").read())
+    memory = int(re.search(r"MemTotal:\s*(\d+)", open("/proc/meminfo", encoding="utf-8").read()).group(1)) * 1024
+    return {"cpu": cpu.group(1) if cpu else os.uname().machine, "cores": os.cpu_count(), "memory_bytes": memory, "kernel": os.uname().release}
+
+
+class Piece:
+    """What a piece has done so far at this commit, kept after every trial."""
+
+    def __init__(self, name, again):
+        self.name, self.path = name, f"{STATE}/{name}.json"
+        self.data = {"commit": commit(), "seconds": 0.0, "trials": 0}
+        if not again and os.path.exists(self.path):
+            with open(self.path, encoding="utf-8") as f:
+                kept = json.load(f)
+            if kept["commit"] == self.data["commit"] and not kept.get("done"):
+                self.data = kept
+                print(f"{name}: going on after {kept['trials']} trials and {kept['seconds']:.0f} s")
+
+    def save(self):
+        os.makedirs(STATE, exist_ok=True)
+        with open(self.path + ".part", "w", encoding="utf-8") as f:
+            json.dump(self.data, f)
+        os.replace(self.path + ".part", self.path)
+
+    def trials(self, hours):
+        """Numbers of the trials still to do within the hours; each is counted and timed when the loop comes back for the next one."""
+        while self.data["seconds"] < hours * 3600:
+            start = time.monotonic()
+            yield self.data["trials"]
+            self.data["seconds"] += time.monotonic() - start
+            self.data["trials"] += 1
+            self.save()
+
+    def finish(self, passed):
+        record = {"piece": self.name, "date": datetime.date.today().isoformat(), "passed": passed, "machine": machine()}
+        record.update(self.data)
+        os.makedirs("docs/proof", exist_ok=True)
+        path = f"docs/proof/{record['date']}-{self.name}.json"
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(record, f, indent=1)
+            f.write("\n")
+        self.data["done"] = True
+        self.save()
+        print(f"{self.name}: {'held' if passed else 'DID NOT HOLD'}; {path}", flush=True)
+
+
+def rafter(*words, **more):
+    done = subprocess.run([RAFTER, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, **more)
+    if done.returncode:
+        raise Failure(f"rafter {' '.join(map(str, words))} exits {done.returncode}: {done.stderr}")
+    return done.stdout
+
+
+def write_text(path):
+    """Repeatable English-like text; what it says does not matter here."""
+    words, rng = "the of and to in that he shall unto for I his a they be is with not all thou them".split(), random.Random(1)
+    with open(path, "w", encoding="utf-8") as f:
+        for _ in range(20000):
+            f.write(rng.choice(words) + rng.choice(" . ,  \n  "))
+
+
+def random_job(rng):
+    """A model and settings of a training job; every choice that changes what the program does takes part."""
+    heads, head_dim = rng.choice([1, 2, 3, 4]), rng.choice([8, 16, 24, 32, 64])
+    seq, accumulate = rng.choice([16, 33, 64, 96, 128]), rng.choice([1, 1, 2, 3])
+    width = heads * head_dim
+    model = (f"gpt:layers={rng.randint(1, 4)},width={width},heads={heads},ff={rng.choice([width, 2 * width, 4 * width])},vocab={rng.choice([256, 257, 300, 1000])},"
+             f"seq={seq},tied={rng.choice(['true', 'false'])},mlp_first={rng.choice(['true', 'false'])}")
+    settings = ["--batch", accumulate * rng.randint(1, 5), "--accumulate", accumulate, "--seq", seq, "--dtype", rng.choice(["f32", "bf16"]), "--dropout", rng.choice([0, 0.1]),
+                "--clip", rng.choice([0, 1]), "--optimizer", rng.choice(["adamw", "adam"]), "--seed", rng.randint(0, 1 << 30)]
+    return model, settings
+
+
+def losses(folder):
+    """Step lines of a run without what depends on the clock, and its first line."""
+    with open(f"{folder}/metrics.jsonl", encoding="utf-8") as f:
+        rows = [json.loads(line) for line in f]
+    keep = ("step", "loss", "grad_norm", "lr", "accuracy", "tokens", "val_loss")
+    return [tuple(row.get(k) for k in keep) for row in rows if "step" in row], rows[0]
+
+
+def resident_bytes(pid):
+    with open(f"/proc/{pid}/status", encoding="utf-8") as f:
+        return int(re.search(r"VmRSS:\s*(\d+)", f.read()).group(1)) * 1024
+
+
+# ---- pieces --------------------------------------------------------------------------------------------------------
+
+
+def resume(piece, hours):
+    kills = piece.data.setdefault("signals", {"SIGKILL": 0, "SIGTERM": 0, "SIGINT": 0})
+    for trial in piece.trials(hours):
+        rng = random.Random(trial)
+        model, settings = random_job(rng)
+        steps = rng.randint(20, 80)
+        with tempfile.TemporaryDirectory() as folder:
+            write_text(f"{folder}/text.txt")
+            words = [model, *settings, "--data", "text.txt", "--steps", steps, "--save-every", rng.randint(1, 6), "--val-every", 7]
+            start = time.monotonic()
+            rafter("train", *words, "--out", "whole", cwd=folder)
+            took = time.monotonic() - start
+            last = f"checkpoint-{steps:08d}"
+            for _ in range(200):
+                resumable = any(os.path.exists(f"{folder}/cut/{d}/DONE") for d in (os.listdir(f"{folder}/cut") if os.path.isdir(f"{folder}/cut") else ()))
+                command = ["train", "--resume", "cut", "--threads", str(rng.randint(1, 3))] if resumable else ["train", *map(str, words), "--out", "cut"]
+                if not resumable:
+                    shutil.rmtree(f"{folder}/cut", ignore_errors=True)
+                run = subprocess.Popen([RAFTER, *command], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                kind = rng.choice(list(kills))
+                try:
+                    error = run.communicate(timeout=rng.uniform(0.1, 1.0) * took)[1]
+                    if run.returncode:
+                        raise Failure(f"trial {trial}: rafter {' '.join(command)} exits {run.returncode}: {error}")
+                    break
+                except subprocess.TimeoutExpired:
+                    run.send_signal(getattr(signal, kind))
+                    run.communicate()
+                    kills[kind] += 1
+                    if run.returncode not in (-signal.SIGKILL, 130, 0):
+                        raise Failure(f"trial {trial}: {kind} ended a run with {run.returncode}") from None
+            for name in ("model.safetensors", "optimizer.safetensors"):
+                paths = [f"{folder}/{run_name}/{last}/{name}" for run_name in ("whole", "cut")]
+                if open(paths[0], "rb").read() != open(paths[1], "rb").read():
+                    raise Failure(f"trial {trial}: {name} of the interrupted run differs: train {' '.join(map(str, words))}")
+            if losses(f"{folder}/whole")[0] != losses(f"{folder}/cut")[0]:
+                raise Failure(f"trial {trial}: metrics of the interrupted run differ: train {' '.join(map(str, words))}")
+
+
+def soak_trial(trial):
+    rng = random.Random(10_000_000 + trial)
+    model, settings = random_job(rng)
+    with tempfile.TemporaryDirectory() as folder:
+        write_text(f"{folder}/text.txt")
+        words = [model, *settings, "--data", "text.txt", "--steps", 4]
+        seen = None
+        for n, remat in enumerate(["none", rng.choice(["mlp", "attn", "mlp+attn", "block"])]):
+            threads = rng.randint(1, 3)
+            choice = [*words, "--remat", remat, "--threads", threads]
+            planned = json.loads(rafter("plan", model, *[w for w in settings if w != "--seed"][:-1], "--remat", remat, "--threads", threads, "--json"))["memory"]["peak_bytes"]
+            rafter("train", *choice, "--out", f"run{n}", cwd=folder)
+            rows, first = losses(f"{folder}/run{n}")
+            if first["arena_bytes"] != planned:
+                raise Failure(f"trial {trial}: planned {planned} bytes, allocated {first['arena_bytes']}: train {' '.join(map(str, choice))}")
+            outside = first["outside_arena_bytes"]["total"]
+            if outside > OUTSIDE_LIMIT_BYTES:
+                raise Failure(f"trial {trial}: {outside} bytes outside the arena: train {' '.join(map(str, choice))}")
+            if seen and seen != rows:
+                raise Failure(f"trial {trial}: other threads or recomputation change the bits: train {' '.join(map(str, choice))}")
+            seen = rows
+
+
+def soak_long(seconds):
+    """One run of many steps; resident memory is looked at all the time and must stay where it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_text(f"{folder}/text.txt")
+        run = subprocess.Popen([RAFTER, "train", "gpt:layers=2,width=64,heads=2,ff=256,vocab=256,seq=64", "--data", "text.txt", "--steps", "100000000", "--batch", "4", "--save-every",
+                                "5000", "--max-seconds", f"{seconds}", "--out", "long"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        samples = []
+        while run.poll() is None:
+            time.sleep(min(5, seconds / 20))
+            try:
+                samples.append(resident_bytes(run.pid))
+            except (AttributeError, FileNotFoundError, ProcessLookupError):
+                break
+        error = run.communicate()[1]
+        if run.returncode:
+            raise Failure(f"the long run exits {run.returncode}: {error}")
+        settled = samples[len(samples) // 10 + 1:-1]
+        growth = max(settled) - min(settled)
+        if growth > 1 << 20:
+            raise Failure(f"the long run's memory moved by {growth} bytes between its first and its last steps")
+        rows, _ = losses(f"{folder}/long")
+        return {"steps": len(rows), "seconds": seconds, "resident_growth_bytes": growth, "resident_bytes": settled[-1], "first_loss": rows[0][1], "last_loss": rows[-1][1]}
+
+
+def soak(piece, hours):
+    for trial in piece.trials(hours / 2):
+        soak_trial(trial)
+    piece.data["long_run"] = soak_long(max(20, hours * 1800))
+    piece.data["seconds"] += piece.data["long_run"]["seconds"]
+
+
+def fuzz(piece, hours):
+    subprocess.run(["./dev", "build", "--fuzz", "fuzzers"], check=True)
+    targets = sorted(n for n in os.listdir("build/fuzz") if n.startswith("fuzz_") and os.access(f"build/fuzz/{n}", os.X_OK) and os.path.isfile(f"build/fuzz/{n}"))
+    done = piece.data.setdefault("targets", {})
+    slice_seconds = max(10, min(300, int(hours * 3600 / len(targets))))
+    for trial in piece.trials(hours):
+        name = targets[trial % len(targets)]
+        corpus = f"build/fuzz/corpus/{name}"
+        os.makedirs(corpus, exist_ok=True)
+        seeds = [s for s in [f"tests/fuzz/seeds/{name}"] if os.path.isdir(s)]
+        run = subprocess.run([f"build/fuzz/{name}", f"-max_total_time={slice_seconds}", "-timeout=20", "-rss_limit_mb=3000", f"-artifact_prefix=build/fuzz/{name}-", corpus, *seeds],
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
+        if run.returncode:
+            raise Failure(f"{name} found an input that fails; it is kept as build/fuzz/{name}-*\n{run.stdout[-3000:]}")
+        runs, seconds = re.search(r"Done (\d+) runs in (\d+) second", run.stdout).groups()
+        covered = re.findall(r"cov: (\d+)", run.stdout)
+        so_far = done.setdefault(name, {"runs": 0, "seconds": 0})
+        so_far["runs"] += int(runs)
+        so_far["seconds"] += int(seconds)
+        so_far["coverage"] = max(so_far.get("coverage", 0), *map(int, covered[-1:]))
+        so_far["corpus"] = len(os.listdir(corpus))
+        print(f"  {name}: {so_far}", flush=True)
+
+
+def bench(piece, _):
+    if subprocess.run(["./dev", "bench", "--save"], check=False).returncode:
+        raise Failure("./dev bench failed")
+    piece.data["trials"] += 1
+
+
+PEER_STEPS = [("gpt2", 4, 256), ("uva", 1, 512)]
+
+
+def peers(piece, _):
+    """PyTorch in a virtual environment under build/; eager, with the C library told to keep its pages, which is the best it does here."""
+    python = os.environ.get("PEERS_PYTHON", "build/peers/bin/python3")
+    if not os.path.exists(python):
+        subprocess.run(["python3", "-m", "venv", "build/peers"], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "torch", "numpy"], check=True)
+    keep_pages = dict(os.environ, GLIBC_TUNABLES="glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=8589934592:glibc.malloc.trim_threshold=17179869184")
+    rows = piece.data.setdefault("rows", [])
+    for model, batch, seq in PEER_STEPS:
+        for dtype in ("f32", "bf16"):
+            if any(r["model"] == model and r["dtype"] == dtype for r in rows):
+                continue
+            words = ["bench", model, "--test", "train", "--batch", batch, "--seq", seq, "--dtype", dtype, "--clip", 0, "--reps", 7, "--json"]
+            ours = json.loads(rafter(*words).splitlines()[-1])
+            theirs = json.loads(output(python, "bench/peers/torch_gpt_step.py", "--preset", model, "--batch", str(batch), "--seq", str(seq), "--dtype", dtype, "--steps", "5",
+                                       "--threads", str(os.cpu_count()), env=keep_pages).splitlines()[-1])
+            again = json.loads(rafter(*words).splitlines()[-1])
+            rate = (ours["tokens_per_second"] + again["tokens_per_second"]) / 2
+            row = {"model": model, "batch": batch, "seq": seq, "dtype": dtype, "tokens_per_second": rate, "limit_fraction": (ours["limit_fraction"] + again["limit_fraction"]) / 2,
+                   "torch_version": theirs["version"], "torch_tokens_per_second": theirs["tokens_per_second"], "ratio": rate / theirs["tokens_per_second"]["median"]}
+            rows.append(row)
+            piece.data["trials"] += 1
+            piece.save()
+            print(f"  {row}", flush=True)
+
+
+def mirror():
+    """Where this machine's own apt gets bookworm from."""
+    for line in output("apt-get", "indextargets", "--format", "$(CODENAME) $(LABEL) $(REPO_URI)", "Created-By: Packages").splitlines():
+        name, label, address = line.split(" ", 2)
+        if name == "bookworm" and label == "Debian":
+            return address
+    return "http://deb.debian.org/debian/"
+
+
+def bare(piece, _):
+    root = [] if os.getuid() == 0 else ["sudo"]
+    there = tempfile.mkdtemp(prefix="rafter-bare-")
+    steps = piece.data["commands"] = {}
+    try:
+        start = time.monotonic()
+        subprocess.run([*root, "debootstrap", "--variant=minbase", "--include=git,ca-certificates", "bookworm", there, mirror()], stdout=subprocess.DEVNULL, check=True)
+        print(f"  debootstrap took {time.monotonic() - start:.0f} s", flush=True)
+        subprocess.run([*root, "git", "clone", "--quiet", "--no-hardlinks", os.getcwd(), f"{there}/root/rafter"], check=True)
+        if os.path.exists("/etc/resolv.conf"):
+            subprocess.run([*root, "cp", "/etc/resolv.conf", f"{there}/etc/resolv.conf"], check=True)
+        for command in ("./dev demo", "./dev check"):
+            start = time.monotonic()
+            # The mounts are this command's alone and go away with it.
+            inside = f"mount -t proc proc {there}/proc && mount -t sysfs -o ro sysfs {there}/sys && exec chroot {there} /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 " \
+                     f"bash -c 'cd /root/rafter && {command}'"
+            run = subprocess.run([*root, "unshare", "--mount", "bash", "-c", inside], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                 errors="replace", check=False)
+            lines = run.stdout.splitlines()
+            steps[command] = {"seconds": round(time.monotonic() - start), "status": run.returncode, "tail": lines[-60:]}
+            with open(f"{STATE}/bare{command[-6:].replace(' ', '-')}.txt", "w", encoding="utf-8") as f:
+                f.write(run.stdout)
+            print("\n".join(f"  | {line}" for line in lines[-12:]), flush=True)
+            print(f"  {command} in a bare Debian: exit status {run.returncode} after {steps[command]['seconds']} s", flush=True)
+            piece.data["trials"] += 1
+            if run.returncode:
+                raise Failure(f"{command} failed in a bare Debian; all it said is in {STATE}")
+    finally:
+        subprocess.run([*root, "rm", "-rf", "--one-file-system", there], check=False)
+
+
+PIECES = {"resume": resume, "soak": soak, "fuzz": fuzz, "bench": bench, "peers": peers, "bare": bare}
+
+
+def main():
+    words = sys.argv[1:]
+    if "--help" in words or "-h" in words:
+        sys.exit(print(__doc__))
+    hours, again = 1.0, "--again" in words
+    if "--hours" in words:
+        at = words.index("--hours")
+        hours = float(words[at + 1])
+        del words[at:at + 2]
+    names = [w for w in words if not w.startswith("-")] or list(PIECES)
+    for name in names:
+        if name not in PIECES:
+            sys.exit(f"prove: unknown piece {name} (expected {', '.join(PIECES)})")
+    subprocess.run(["./dev", "build"], check=True)
+    os.makedirs(STATE, exist_ok=True)
+    failed = 0
+    for name in names:
+        print(f"\n== {name}", flush=True)
+        piece = Piece(name, again)
+        start = time.monotonic()
+        try:
+            PIECES[name](piece, hours)
+            piece.data["seconds"] = piece.data["seconds"] or round(time.monotonic() - start)
+            piece.finish(True)
+        except Failure as failure:
+            failed += 1
+            piece.data["failure"] = str(failure)
+            print(f"{name}: {failure}", file=sys.stderr)
+            piece.finish(False)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
