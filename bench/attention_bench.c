@@ -3,7 +3,8 @@
  *   attention_bench [threads] [repeats] [avx512|avx2|base] [row]
  *
  * FLOPs are what the causal mask leaves: 2 T (T + 1) H N forward (two products), 5 T (T + 1) H N backward (five). Every timing stands between two
- * bursts of the ceiling and is divided by their mean; printed are the median, the least and the largest fraction. */
+ * bursts of the ceiling and is divided by their mean; printed are the median, the least and the largest fraction. The last rows decode: one
+ * query a slot over a long cache, whose ceiling is a plain read of that cache. */
 #include "backend/cpu/attention.h"
 #include "backend/cpu/peaks.h"
 
@@ -15,7 +16,10 @@
 enum { MAX_REPEATS = 101 };
 static const double BURST_SECONDS = 0.01;
 
-typedef struct shape { rf_dtype dtype; int batch, seq, heads, kv_heads, dim, window; } shape;
+typedef struct shape {
+  rf_dtype dtype;
+  int batch, seq, heads, kv_heads, dim, window;
+} shape;
 
 static rf_isa isa;
 
@@ -47,8 +51,10 @@ static void fill(void *to, rf_dtype dtype, int64_t count, uint64_t seed) {
     rf_philox(seed, (uint64_t)i, 0, w);
     for (int64_t j = i; j < i + 4 && j < count; j++) {
       float x = 2.0f * rf_uniform(w[j - i]) - 1.0f;
-      if (dtype == RF_BF16) ((rf_bf16 *)to)[j] = rf_f32_to_bf16(x);
-      else ((float *)to)[j] = x;
+      if (dtype == RF_BF16)
+        ((rf_bf16 *)to)[j] = rf_f32_to_bf16(x);
+      else
+        ((float *)to)[j] = x;
     }
   }
 }
@@ -115,6 +121,48 @@ static void bench(const shape *s, int threads, int repeats) {
   rf_pages_unmap(segments, (size_t)(n + 1) * 4);
 }
 
+/* One row per slot over `context` cached tokens: bytes of keys and values over the time, beside a plain read of the same cache. */
+static void bench_decode(rf_dtype dtype, int slots, int context, int heads, int kv_heads, int dim, int threads, int repeats) {
+  int64_t ld = (int64_t)(heads + 2 * kv_heads) * dim;
+  size_t unit = (size_t)rf_dtype_bytes(dtype), cache_bytes = (size_t)slots * 2 * (size_t)context * (size_t)(kv_heads * dim) * unit;
+  void *qkv = pages((size_t)(slots * ld) * unit), *ctx = pages((size_t)slots * (size_t)(heads * dim) * unit), *cache = pages(cache_bytes);
+  int32_t slot[64], position[64];
+  for (int i = 0; i < slots; i++) slot[i] = i, position[i] = context - 1;
+  fill(qkv, dtype, slots * ld, 1);
+  memset(cache, 0, cache_bytes);
+  rf_tensor tensor[4] = {{.dtype = dtype, .rank = 2, .shape = {slots, ld}},
+                         {.dtype = dtype, .rank = 4, .shape = {slots, 2, context, (int64_t)kv_heads * dim}}};
+  rf_op op = {.attr = {.heads = heads, .kv_heads = kv_heads, .head_dim = dim, .scale = 1.0f / sqrtf((float)dim)},
+              .input_count = 4,
+              .input = {0, 1, 2, 3},
+              .output_count = 2,
+              .output = {0, 1}};
+  rf_graph graph = {.tensor = tensor, .tensor_count = 4, .op = &op, .op_count = 1, .rows = slots};
+  rf_run_inputs run = {.rows = slots};
+  rf_call call = {.graph = &graph, .op = &op, .in = {qkv, cache, slot, position}, .out = {ctx, cache}, .threads = threads, .run = &run};
+  const rf_kernel *kernel = kernel_of("attention_kv");
+  size_t bytes = kernel->workspace_bytes(&graph, &op, threads);
+  call.workspace = pages(bytes);
+  double fraction[MAX_REPEATS], rate[MAX_REPEATS];
+  kernel->run(&call);
+  for (int i = 0; i < repeats; i++) {
+    double before = rf_peak_read_bps(cache, cache_bytes, threads, 1), start = rf_now_seconds();
+    kernel->run(&call);
+    rate[i] = (double)cache_bytes / (rf_now_seconds() - start);
+    fraction[i] = rate[i] / ((before + rf_peak_read_bps(cache, cache_bytes, threads, 1)) / 2);
+  }
+  qsort(fraction, (size_t)repeats, sizeof *fraction, by_value);
+  qsort(rate, (size_t)repeats, sizeof *rate, by_value);
+  char name[96];
+  snprintf(name, sizeof name, "decode %s %d rows at %d heads %d/%d of %d", rf_dtype_name(dtype), slots, context, heads, kv_heads, dim);
+  printf("%-48s %5.1f %% [%5.1f..%5.1f] of read     %6.1f GB/s  workspace %6.1f MiB  %s\n", name, 100 * fraction[repeats / 2], 100 * fraction[0],
+         100 * fraction[repeats - 1], rate[repeats / 2] * 1e-9, (double)bytes / 1048576, kernel->name);
+  rf_pages_unmap(qkv, (size_t)(slots * ld) * unit);
+  rf_pages_unmap(ctx, (size_t)slots * (size_t)(heads * dim) * unit);
+  rf_pages_unmap(cache, cache_bytes);
+  rf_pages_unmap(call.workspace, bytes);
+}
+
 int main(int argc, char **argv) {
   int threads = argc > 1 ? atoi(argv[1]) : 2, repeats = argc > 2 ? atoi(argv[2]) : 11;
   isa = rf_isa_detect();
@@ -123,12 +171,14 @@ int main(int argc, char **argv) {
   }
   if (threads < 1 || repeats < 1 || repeats > MAX_REPEATS) return 2;
   static const shape shapes[] = {
-      {RF_F32, 1, 1024, 12, 12, 64, 0}, {RF_F32, 1, 4096, 8, 8, 128, 0}, {RF_F32, 4, 256, 12, 12, 64, 0}, {RF_F32, 4, 512, 12, 12, 64, 0},
+      {RF_F32, 1, 1024, 12, 12, 64, 0},  {RF_F32, 1, 4096, 8, 8, 128, 0}, {RF_F32, 4, 256, 12, 12, 64, 0},    {RF_F32, 4, 512, 12, 12, 64, 0},
       {RF_BF16, 1, 1024, 12, 12, 64, 0}, {RF_F32, 1, 2048, 8, 1, 256, 0}, {RF_F32, 1, 4096, 8, 2, 128, 1024},
   };
   int count = (int)(sizeof shapes / sizeof *shapes), only = argc > 4 ? atoi(argv[4]) : -1;
   for (int i = 0; i < count; i++) {
     if (only < 0 || i == only) bench(&shapes[i], threads, repeats);
   }
+  if (only < 0 || only == count) bench_decode(RF_F32, 8, 4096, 8, 8, 128, threads, repeats);
+  if (only < 0 || only == count + 1) bench_decode(RF_BF16, 16, 4096, 32, 8, 128, threads, repeats);
   return 0;
 }

@@ -8,14 +8,24 @@ rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
   const rf_attr *attr = &op->attr;
   rf_attention a = {
-      .rows = qkv->shape[0], .longest = qkv->shape[0], .heads = attr->heads, .kv_heads = attr->kv_heads, .group = attr->heads / attr->kv_heads,
-      .dim = attr->head_dim, .width = (int)rf_round_up(attr->head_dim, 16), .scale = attr->scale,
+      .rows = qkv->shape[0],
+      .longest = qkv->shape[0],
+      .heads = attr->heads,
+      .kv_heads = attr->kv_heads,
+      .group = attr->heads / attr->kv_heads,
+      .dim = attr->head_dim,
+      .width = (int)rf_round_up(attr->head_dim, 16),
+      .scale = attr->scale,
       .ld = (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim,
-      .window = attr->window > 0 ? attr->window : INT64_MAX / 2, .dtype = qkv->dtype, .round = attr->softmax == RF_BF16,
+      .window = attr->window > 0 ? attr->window : INT64_MAX / 2,
+      .dtype = qkv->dtype,
+      .round = attr->softmax == RF_BF16,
   };
   bool cached = op->input_count == 4; /* attention_kv: qkv, cache, slots, positions */
-  if (cached) a.longest = graph->tensor[op->input[1]].shape[2];
-  else if (graph->seq > 0 && graph->seq < a.rows) a.longest = graph->seq;
+  if (cached)
+    a.longest = graph->tensor[op->input[1]].shape[2];
+  else if (graph->seq > 0 && graph->seq < a.rows)
+    a.longest = graph->seq;
   return a;
 }
 
@@ -42,15 +52,17 @@ bool rf_attention_split(const rf_attention *a, int64_t length, double total, int
   return rounds < 0.8 * (whole < 1 ? 1 : whole);
 }
 
-static size_t walk_floats(const rf_attention *a, int64_t keys) {
+static size_t walk_floats(const rf_attention *a, int64_t keys, int64_t lines) {
   size_t query = (size_t)(RF_ATTENTION_STRIP_ROWS * (int64_t)(a->dim + a->width)), values = (size_t)rf_round_up(a->dim, RF_ATTENTION_PANEL);
-  size_t strips = RF_ATTENTION_STRIPS * sizeof(rf_attention_strip) / sizeof(float), scores = RF_ATTENTION_MAX_HEIGHT * (RF_ATTENTION_BLOCK + 16);
+  size_t strips = RF_ATTENTION_STRIPS * sizeof(rf_attention_strip) / sizeof(float), scores = (size_t)(lines * (RF_ATTENTION_BLOCK + 16));
   return strips + scores + (size_t)rf_round_up((int64_t)query, 16) + (size_t)keys * ((size_t)a->dim + values);
 }
 size_t rf_attention_forward_floats(const rf_attention *a) {
-  return (size_t)rf_round_up((int64_t)walk_floats(a, rf_round_up(a->longest, RF_ATTENTION_PANEL)), 16);
+  return (size_t)rf_round_up((int64_t)walk_floats(a, rf_round_up(a->longest, RF_ATTENTION_PANEL), RF_ATTENTION_MAX_HEIGHT), 16);
 }
-size_t rf_attention_cached_floats(const rf_attention *a) { return (size_t)rf_round_up((int64_t)walk_floats(a, RF_ATTENTION_BLOCK), 16); }
+size_t rf_attention_cached_floats(const rf_attention *a) {
+  return (size_t)rf_round_up((int64_t)walk_floats(a, RF_ATTENTION_BLOCK, RF_ATTENTION_SCORES), 16);
+}
 static size_t query_floats(const rf_attention *a) {
   return (size_t)(RF_ATTENTION_TILE * (2 * a->dim + 2 * rf_round_up(a->dim, RF_ATTENTION_PANEL) + a->width + 2));
 }

@@ -26,37 +26,40 @@
 #include "backend/backend.h"
 
 enum {
-  RF_ATTENTION_BLOCK = 256, /* keys of a softmax block: part of the definition */
-  RF_ATTENTION_PANEL = 32,  /* keys or columns of a packed panel */
-  RF_ATTENTION_QUERIES = 192, /* query rows that share one walk over the keys, so that a block of keys is read from L2 */
-  RF_ATTENTION_TILE = 96,   /* backward: queries and keys of a block of probabilities; a multiple of every tile height and of the panel */
-  RF_ATTENTION_TEAM = 4,    /* backward: such blocks of queries between two barriers where threads share a unit */
+  RF_ATTENTION_BLOCK = 256,     /* keys of a softmax block: part of the definition */
+  RF_ATTENTION_PANEL = 32,      /* keys or columns of a packed panel */
+  RF_ATTENTION_QUERIES = 192,   /* query rows that share one walk over the keys, so that a block of keys is read from L2 */
+  RF_ATTENTION_DECODE = 32,     /* query rows of one walk of a single token: at most as many strips, so STRIP_ROWS holds them */
+  RF_ATTENTION_SCORES = 64,     /* rows of scores a walk holds: DECODE rows in strips of any height */
+  RF_ATTENTION_TILE = 96,       /* backward: queries and keys of a block of probabilities; a multiple of every tile height and of the panel */
+  RF_ATTENTION_TEAM = 4,        /* backward: such blocks of queries between two barriers where threads share a unit */
   RF_ATTENTION_MAX_HEIGHT = 12, /* tallest strip of any ISA */
-  RF_ATTENTION_STRIPS = 97, /* most strips of one walk: every head may leave one strip unfilled (2 x 192 / 4, 4 the lowest strip) */
+  RF_ATTENTION_STRIPS = 97,     /* most strips of one walk: every head may leave one strip unfilled (2 x 192 / 4, 4 the lowest strip) */
   RF_ATTENTION_STRIP_ROWS = 400 /* rows in that many strips, on any ISA: 33 strips of 12, 65 of 6, 97 of 4 */
 };
 
 /* Shapes of one call. */
 typedef struct rf_attention {
-  int64_t rows;      /* n */
-  int64_t longest;   /* T: no segment (context, for the cache) is longer */
+  int64_t rows;                           /* n */
+  int64_t longest;                        /* T: no segment (context, for the cache) is longer */
   int heads, kv_heads, group, dim, width; /* N, K, N/K, H, and H rounded up to 16 */
-  int64_t ld;        /* (N + 2K) H: elements of a row of qkv */
+  int64_t ld;                             /* (N + 2K) H: elements of a row of qkv */
   float scale;
-  int64_t window;    /* keys a query sees; INT64_MAX/2 when all */
-  rf_dtype dtype;    /* of qkv and ctx */
-  bool round;        /* scaled scores are rounded to bf16 */
+  int64_t window; /* keys a query sees; INT64_MAX/2 when all */
+  rf_dtype dtype; /* of qkv and ctx */
+  bool round;     /* scaled scores are rounded to bf16 */
 } rf_attention;
 rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op);
 
 /* A strip of query rows on its walk over the keys: up to MAX_HEIGHT rows of the batch, of any heads of a group. */
 typedef struct rf_attention_strip {
-  int rows, height;                      /* in use, and of the tile that computes them */
-  int64_t first, last;                   /* keys that some row sees: [first, last) */
-  int64_t low[16], high[16], row[16];    /* keys each row sees, and its row of the batch */
+  int rows, height;                   /* in use, and of the tile that computes them */
+  int64_t first, last;                /* keys that some row sees: [first, last) */
+  int64_t low[16], high[16], row[16]; /* keys each row sees, and its row of the batch */
   int head[16];
-  float m[16], l[16];                    /* running maximum and sum */
-  float *q, *acc;                        /* (d, MR) packed queries; (MR, width) running context */
+  int64_t line;                   /* first of its rows where strips have score rows of their own (decode) */
+  float m[16], l[16], factor[16]; /* running maximum and sum; decode: what the context is to be multiplied by */
+  float *q, *acc;                 /* (d, MR) packed queries; (MR, width) running context */
 } rf_attention_strip;
 
 /* Segments until the entry that equals n; work of all units (segment, kv head), and whether one unit is so long that threads share it. */

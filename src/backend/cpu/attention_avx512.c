@@ -1,5 +1,6 @@
 /* attention_avx512.c - the attention kernels for CPUs with AVX-512 F, BW, DQ and VL. */
 #include "backend/cpu/attention_backward.h"
+#include "backend/cpu/attention_cached.h"
 #include "backend/cpu/attention_forward.h"
 
 void rf_attention_avx512(const rf_call *call) { attention_run(call); }

@@ -22,14 +22,16 @@ typedef struct key_side {
 
 /* One block of queries of one head. */
 typedef struct query_side {
-  float *q_strips, *g_strips;   /* (strip, d, MR): queries and dctx */
-  float *q_rows, *g_rows;       /* panels of 32 columns (panel, TILE, 32) */
-  float *dq;                    /* (TILE, width) */
-  float *less, *minus_d;        /* -lse log2(e) and D of each query */
-  int64_t first, count;         /* positions in the segment */
+  float *q_strips, *g_strips; /* (strip, d, MR): queries and dctx */
+  float *q_rows, *g_rows;     /* panels of 32 columns (panel, TILE, 32) */
+  float *dq;                  /* (TILE, width) */
+  float *less, *minus_d;      /* -lse log2(e) and D of each query */
+  int64_t first, count;       /* positions in the segment */
 } query_side;
 
-typedef struct tiles { float *p, *t; } tiles; /* (TILE, LDT): probabilities, and p (e - D) */
+typedef struct tiles {
+  float *p, *t;
+} tiles; /* (TILE, LDT): probabilities, and p (e - D) */
 
 static int64_t padded_width(const rf_attention *a) { return rf_round_up(a->dim, PANEL); }
 
@@ -57,10 +59,10 @@ static float *query_side_at(const rf_attention *a, float *memory, query_side *q)
 /* Keys [first, last) of the unit; first is a multiple of TILE, and so is last unless it is the end. */
 static void pack_keys(const rf_attention *a, key_side *k, const void *qkv, int64_t origin, int64_t first, int64_t last, int kv_head) {
   int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim, keys = last - first, step = k->padded * PANEL;
-  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->k_columns + first * a->dim);
+  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->k_columns + first * a->dim, 0);
   pack_rows(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, keys, a->dim, k->k_rows + first * PANEL, step);
   at += (int64_t)a->kv_heads * a->dim;
-  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->v_columns + first * a->dim);
+  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->v_columns + first * a->dim, 0);
   int64_t end = rf_round_up(last, TILE);
   memset(k->dk + first * a->width, 0, sizeof(float) * (size_t)((end - first) * a->width));
   memset(k->dv + first * a->width, 0, sizeof(float) * (size_t)((end - first) * a->width));
@@ -83,8 +85,8 @@ static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call
     q->minus_d[first + r] = -rf_v16_fold_sum(sum);
     q->less[first + r] = -(lse[(int64_t)head * a->rows + row + r] * 0x1.715476p+0f);
   }
-  pack_transposed(rows, a->dtype, (int)count, a->dim, q->q_strips + first * a->dim, MR, MR);
-  pack_transposed(grads, a->dtype, (int)count, a->dim, q->g_strips + first * a->dim, MR, MR);
+  pack_transposed(rows, a->dtype, (int)count, a->dim, q->q_strips + first * a->dim, MR, MR, 0);
+  pack_transposed(grads, a->dtype, (int)count, a->dim, q->g_strips + first * a->dim, MR, MR, 0);
   pack_rows(rows[0], a->dtype, a->ld, count, count, a->dim, q->q_rows + first * PANEL, TILE * PANEL);
   pack_rows(grads[0], a->dtype, ldc, count, count, a->dim, q->g_rows + first * PANEL, TILE * PANEL);
   memset(q->dq + first * a->width, 0, sizeof(float) * MR * (size_t)a->width);
@@ -128,7 +130,7 @@ static void strip_dq(const rf_attention *a, const query_side *q, const key_side 
   int64_t first = rf_max64(block, strip_first_key(a, q, i)), last = rf_min64(block + TILE, strip_last_key(q, i));
   if (first >= last) return;
   int rows = (int)rf_min64(MR, q->count - i * MR);
-  context(tile_height(rows), t + i * MR * LDT + first - block, LDT, k->k_rows + first * PANEL, RF_F32, PANEL, k->padded * PANEL, last - first,
+  context(tile_height(rows), t + i * MR * LDT + first - block, LDT, k->k_rows + first * PANEL, k->padded * PANEL, last - first,
           q->dq + i * MR * a->width, a->width, NULL);
 }
 
@@ -137,10 +139,10 @@ static void key_chain(const rf_attention *a, const float *x, const float *y, int
   for (int64_t column = 0; column < a->width;) {
     const float *b = y + column / PANEL * TILE * PANEL + column % PANEL;
     if (NV == 2 && a->width - column >= PANEL) {
-      tile_add(MR, NV, x, 1, LDT, b, RF_F32, PANEL, queries, to + column, a->width, NULL);
+      tile_add(MR, NV, x, 1, LDT, b, RF_F32, PANEL, queries, 0, to + column, a->width, NULL);
       column += PANEL;
     } else {
-      tile_add(MR, 1, x, 1, LDT, b, RF_F32, PANEL, queries, to + column, a->width, NULL);
+      tile_add(MR, 1, x, 1, LDT, b, RF_F32, PANEL, queries, 0, to + column, a->width, NULL);
       column += RF_LANES;
     }
   }
@@ -165,8 +167,10 @@ static void write_rows(const rf_attention *a, const float *x, float factor, int6
   for (int64_t r = 0; r < rows; r++) {
     for (int64_t d = 0; d < a->dim; d += RF_LANES) {
       rf_v16 y = rf_v16_fma(rf_v16_load(x + r * a->width + d), rf_v16_set1(factor), rf_v16_zero());
-      if (a->dim - d >= RF_LANES) rf_v16_put(dqkv, a->dtype, at + r * a->ld + d, y);
-      else rf_v16_put_n(dqkv, a->dtype, at + r * a->ld + d, y, (int)(a->dim - d));
+      if (a->dim - d >= RF_LANES)
+        rf_v16_put(dqkv, a->dtype, at + r * a->ld + d, y);
+      else
+        rf_v16_put_n(dqkv, a->dtype, at + r * a->ld + d, y, (int)(a->dim - d));
     }
   }
 }

@@ -1,4 +1,4 @@
-/* attention_forward.h - attention over a batch of segments, and over a cache of keys and values; the bodies behind every ISA.
+/* attention_forward.h - attention over a batch of segments; the body behind every ISA.
  *
  * Query rows stand in strips of MR; up to RF_ATTENTION_QUERIES rows walk the key blocks together, so a block's packed keys and values
  * (256 keys: 128 KiB at head 64) are read from memory once and from L2 by every strip. Running maxima, sums and contexts wait in the
@@ -26,49 +26,53 @@ typedef struct walk {
 } walk;
 
 /* Where a group's keys and values come from: packed before (columns, values), or rows that the walk packs block by block. */
-typedef struct keys {
+typedef struct key_source {
   bool packed;
-  int64_t value_step;      /* packed: floats from one panel of values to the next */
-  const void *k, *v;       /* rows, `ld` elements apart */
+  int64_t value_step; /* packed: floats from one panel of values to the next */
+  const void *k, *v;  /* rows, `ld` elements apart */
   rf_dtype dtype;
   int64_t ld;
-} keys;
+} key_source;
 
-static walk walk_at(const rf_attention *a, float *memory, int64_t bound) {
+/* `bound` keys packed, `lines` rows of scores. */
+static walk walk_at(const rf_attention *a, float *memory, int64_t bound, int64_t lines) {
   walk w = {.strip = (strip *)(void *)memory};
   w.s = memory + RF_ATTENTION_STRIPS * sizeof(strip) / sizeof(float);
-  w.query = w.s + RF_ATTENTION_MAX_HEIGHT * LDS;
+  w.query = w.s + lines * LDS;
   w.columns = w.query + rf_round_up(RF_ATTENTION_STRIP_ROWS * (int64_t)(a->dim + a->width), RF_LANES);
   w.values = w.columns + bound * a->dim;
   return w;
 }
 
+/* A new, empty strip, and one more row in it. */
+static strip *walk_open(walk *w, const rf_attention *a) {
+  strip *s = &w->strip[w->strips];
+  *s = (strip){.first = INT64_MAX, .q = w->query + w->strips * MR * (int64_t)(a->dim + a->width)};
+  s->acc = s->q + MR * (int64_t)a->dim;
+  s->line = w->strips > 0 ? s[-1].line + s[-1].height : 0;
+  for (int r = 0; r < RF_LANES; r++) s->m[r] = -1e30f;
+  w->strips++;
+  return s;
+}
+static void walk_row(strip *s, const rf_attention *a, int64_t row, int64_t position, int head) {
+  int r = s->rows++;
+  s->row[r] = row;
+  s->head[r] = head;
+  s->low[r] = rf_max64(0, position + 1 - a->window);
+  s->high[r] = position + 1;
+  s->first = rf_min64(s->first, s->low[r]);
+  s->last = rf_max64(s->last, s->high[r]);
+  s->height = tile_height(s->rows);
+}
+
 /* Appends query rows [first, first + count) of one head to the last strip, or to new strips of equal height. Position of row r: r - origin. */
 static void walk_add(walk *w, const rf_attention *a, int64_t first, int64_t count, int64_t origin, int head) {
   int64_t pieces = (count + MR - 1) / MR;
-  strip *open = w->strips > 0 ? &w->strip[w->strips - 1] : NULL;
-  bool join = open && count < MR && open->rows + count <= MR;
+  strip *s = w->strips > 0 ? &w->strip[w->strips - 1] : NULL;
+  bool join = s && count < MR && s->rows + count <= MR;
   for (int64_t i = 0; i < pieces; i++) {
-    int64_t begin = first + count * i / pieces, end = first + count * (i + 1) / pieces;
-    strip *s = open;
-    if (!join) {
-      s = &w->strip[w->strips];
-      *s = (strip){.first = INT64_MAX, .q = w->query + w->strips * MR * (int64_t)(a->dim + a->width)};
-      s->acc = s->q + MR * (int64_t)a->dim;
-      for (int r = 0; r < RF_LANES; r++) s->m[r] = -1e30f;
-      w->strips++;
-    }
-    for (int64_t row = begin; row < end; row++) {
-      int r = s->rows++;
-      int64_t position = row - origin;
-      s->row[r] = row;
-      s->head[r] = head;
-      s->low[r] = rf_max64(0, position + 1 - a->window);
-      s->high[r] = position + 1;
-      s->first = rf_min64(s->first, s->low[r]);
-      s->last = rf_max64(s->last, s->high[r]);
-    }
-    s->height = tile_height(s->rows);
+    if (!join) s = walk_open(w, a);
+    for (int64_t row = first + count * i / pieces; row < first + count * (i + 1) / pieces; row++) walk_row(s, a, row, row - origin, head);
   }
 }
 
@@ -77,17 +81,15 @@ static void walk_pack_queries(walk *w, const rf_attention *a, const void *qkv) {
     strip *s = &w->strip[i];
     const void *row[RF_LANES];
     for (int r = 0; r < RF_LANES; r++) row[r] = r < s->rows ? rf_at(qkv, a->dtype, s->row[r] * a->ld + (int64_t)s->head[r] * a->dim) : NULL;
-    pack_transposed(row, a->dtype, s->rows, a->dim, s->q, MR, MR);
+    pack_transposed(row, a->dtype, s->rows, a->dim, s->q, MR, MR, 0);
     memset(s->acc, 0, sizeof(float) * MR * (size_t)a->width);
   }
 }
 
-/* One strip against keys [first, last) of the block at `block`: products, softmax, context. */
-static void strip_block(const rf_attention *a, strip *t, float *s, int64_t block, int64_t first, int64_t last, const float *columns,
-                        const void *values, rf_dtype dtype, int64_t ldv, int64_t value_step) {
-  int64_t v0 = (first - block) / RF_LANES, v1 = (last - block + RF_LANES - 1) / RF_LANES;
-  products(t->height, t->q, columns, a->dim, v0 * RF_LANES, v1 * RF_LANES, s, LDS);
-  float c = a->round ? LOG2_E : a->scale * LOG2_E, maximum[RF_LANES], less[RF_LANES], sum[RF_LANES] = {0}, factor[RF_LANES];
+/* The block's products of a strip become probabilities, over vectors [v0, v1); maximum and sum move on. `factor`: what the context so far is
+ * to be multiplied by. */
+static void strip_softmax(const rf_attention *a, strip *t, float *s, int64_t block, int64_t v0, int64_t v1, float factor[RF_LANES]) {
+  float c = a->round ? LOG2_E : a->scale * LOG2_E, maximum[RF_LANES], less[RF_LANES], sum[RF_LANES] = {0};
   memcpy(maximum, t->m, sizeof maximum);
   for (int r = 0; r < t->rows; r++) {
     float *row = s + r * LDS;
@@ -113,41 +115,37 @@ static void strip_block(const rf_attention *a, strip *t, float *s, int64_t block
   }
   rf_v16_store(t->l, rf_v16_fma(rf_v16_load(t->l), f, rf_v16_load(sum)));
   memcpy(t->m, maximum, sizeof maximum);
-  context(t->height, s + (first - block), LDS, values, dtype, ldv, value_step, last - first, t->acc, a->width, factor);
+}
+
+/* One strip against keys [first, last) of the block at `block`. */
+static void strip_block(const rf_attention *a, strip *t, float *s, int64_t block, int64_t first, int64_t last, const float *columns,
+                        const float *values, int64_t value_step) {
+  int64_t v0 = (first - block) / RF_LANES, v1 = (last - block + RF_LANES - 1) / RF_LANES;
+  float factor[RF_LANES];
+  products(t->height, t->q, columns, a->dim, v0 * RF_LANES, v1 * RF_LANES, s, LDS);
+  strip_softmax(a, t, s, block, v0, v1, factor);
+  context(t->height, s + (first - block), LDS, values, value_step, last - first, t->acc, a->width, factor);
 }
 
 /* All strips over all their keys. */
-static void walk_keys(walk *w, const rf_attention *a, const keys *from) {
+static void walk_keys(walk *w, const rf_attention *a, const key_source *from) {
   int64_t first = INT64_MAX, last = 0;
   for (int i = 0; i < w->strips; i++) {
     first = rf_min64(first, w->strip[i].first);
     last = rf_max64(last, w->strip[i].last);
   }
-  bool direct = !from->packed && w->strips == 1 && a->dim % RF_LANES == 0; /* values read in place: packing would cost more than it saves */
   for (int64_t block = first / BLOCK * BLOCK; block < last; block += BLOCK) {
-    const float *columns = w->columns;
-    int64_t value_step = (int64_t)BLOCK * PANEL, begin = rf_max64(block, first / PANEL * PANEL), end = rf_min64(block + BLOCK, last);
-    if (from->packed) {
-      columns += block * a->dim;
-      value_step = from->value_step;
-    } else {
-      int64_t skip = begin - block;
-      pack_columns(rf_at(from->k, from->dtype, begin * from->ld), from->dtype, from->ld, end - begin, a->dim, w->columns + skip * a->dim);
-      if (!direct) {
-        pack_rows(rf_at(from->v, from->dtype, begin * from->ld), from->dtype, from->ld, end - begin, end - begin, a->dim, w->values + skip * PANEL,
-                  value_step);
-      }
+    const float *columns = from->packed ? w->columns + block * a->dim : w->columns, *values = from->packed ? w->values + block * PANEL : w->values;
+    int64_t value_step = from->packed ? from->value_step : (int64_t)BLOCK * PANEL;
+    if (!from->packed) {
+      int64_t begin = rf_max64(block, first / PANEL * PANEL), count = rf_min64(block + BLOCK, last) - begin, at = begin * from->ld;
+      pack_columns(rf_at(from->k, from->dtype, at), from->dtype, from->ld, count, a->dim, w->columns + (begin - block) * a->dim, 0);
+      pack_rows(rf_at(from->v, from->dtype, at), from->dtype, from->ld, count, count, a->dim, w->values + (begin - block) * PANEL, value_step);
     }
     for (int i = 0; i < w->strips; i++) {
       strip *t = &w->strip[i];
       int64_t low = rf_max64(block, t->first), high = rf_min64(block + BLOCK, t->last);
-      if (low >= high) continue;
-      if (direct) {
-        strip_block(a, t, w->s, block, low, high, columns, rf_at(from->v, from->dtype, low * from->ld), from->dtype, from->ld, PANEL);
-      } else {
-        const float *values = w->values + (from->packed ? low : low - block) * PANEL;
-        strip_block(a, t, w->s, block, low, high, columns, values, RF_F32, PANEL, value_step);
-      }
+      if (low < high) strip_block(a, t, w->s, block, low, high, columns, values + (low - block) * PANEL, value_step);
     }
   }
 }
@@ -164,8 +162,10 @@ static void walk_write(walk *w, const rf_attention *a, void *ctx, float *lse) {
       int64_t at = (t->row[r] * a->heads + t->head[r]) * a->dim;
       for (int64_t d = 0; d < a->dim; d += RF_LANES) {
         rf_v16 x = rf_v16_fma(rf_v16_load(t->acc + (int64_t)r * a->width + d), rf_v16_set1(inverse[r]), rf_v16_zero());
-        if (a->dim - d >= RF_LANES) rf_v16_put(ctx, a->dtype, at + d, x);
-        else rf_v16_put_n(ctx, a->dtype, at + d, x, (int)(a->dim - d));
+        if (a->dim - d >= RF_LANES)
+          rf_v16_put(ctx, a->dtype, at + d, x);
+        else
+          rf_v16_put_n(ctx, a->dtype, at + d, x, (int)(a->dim - d));
       }
     }
   }
@@ -177,7 +177,7 @@ static void attend_queries(walk *w, const rf_attention *a, const rf_call *call, 
   w->strips = 0;
   walk_add(w, a, first, last - first, origin, head);
   walk_pack_queries(w, a, call->in[0]);
-  walk_keys(w, a, &(keys){.packed = true, .value_step = value_step});
+  walk_keys(w, a, &(key_source){.packed = true, .value_step = value_step});
   walk_write(w, a, call->out[0], call->out[1]);
 }
 
@@ -185,7 +185,7 @@ static void attend_queries(walk *w, const rf_attention *a, const rf_call *call, 
 static void pack_segment(walk *w, const rf_attention *a, const void *qkv, int64_t origin, int64_t first, int64_t last, int kv_head,
                          int64_t value_step) {
   int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim;
-  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, last - first, a->dim, w->columns + first * a->dim);
+  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, last - first, a->dim, w->columns + first * a->dim, 0);
   at += (int64_t)a->kv_heads * a->dim;
   pack_rows(rf_at(qkv, a->dtype, at), a->dtype, a->ld, last - first, last - first, a->dim, w->values + first * PANEL, value_step);
 }
@@ -201,7 +201,8 @@ static void attention_run(const rf_call *call) {
 #pragma omp parallel num_threads(call->threads)
   {
     int64_t bound = rf_round_up(a.longest, PANEL);
-    walk own = walk_at(&a, memory + floats * omp_get_thread_num(), bound), shared = walk_at(&a, memory, bound);
+    walk own = walk_at(&a, memory + floats * omp_get_thread_num(), bound, RF_ATTENTION_MAX_HEIGHT);
+    walk shared = walk_at(&a, memory, bound, RF_ATTENTION_MAX_HEIGHT);
     for (int64_t unit = 0; unit < segments * a.kv_heads; unit++) {
       int64_t origin = segment[unit / a.kv_heads], length = segment[unit / a.kv_heads + 1] - origin;
       if (!rf_attention_split(&a, length, total, omp_get_num_threads())) continue;
@@ -233,78 +234,6 @@ static void attention_run(const rf_call *call) {
           attend_queries(&own, &a, call, origin, origin + first, origin + last, kv_head * a.group + g, step);
         }
       }
-    }
-  }
-}
-
-/* ---- over a cache -------------------------------------------------------------------------------------------------- */
-
-/* cache (slots, 2, S, K H): element of (slot, 0: key or 1: value, position, kv head). */
-static int64_t cache_at(const rf_attention *a, int64_t slot, int which, int64_t position, int kv_head) {
-  return (((slot * 2 + which) * a->longest + position) * a->kv_heads + kv_head) * a->dim;
-}
-
-static void copy_row(const void *from, rf_dtype dtype, int64_t at, void *to, rf_dtype to_dtype, int64_t to_at, int64_t count) {
-  for (int64_t d = 0; d < count; d += RF_LANES) {
-    if (count - d >= RF_LANES) rf_v16_put(to, to_dtype, to_at + d, rf_v16_get(from, dtype, at + d));
-    else rf_v16_put_n(to, to_dtype, to_at + d, rf_v16_get_n(from, dtype, at + d, (int)(count - d)), (int)(count - d));
-  }
-}
-
-/* Pieces: runs of rows that continue each other in one slot, cut so that all query heads of a group fit in one walk. */
-static int64_t cut_pieces(const int32_t *slots, const int32_t *positions, int64_t rows, int64_t most, int32_t *start) {
-  int64_t pieces = 0;
-  for (int64_t r = 0; r < rows; r++) {
-    bool goes_on = r > 0 && slots[r] == slots[r - 1] && slots[r] >= 0 && positions[r] == positions[r - 1] + 1 && r - start[pieces - 1] < most;
-    if (!goes_on) start[pieces++] = (int32_t)r;
-  }
-  start[pieces] = (int32_t)rows;
-  return pieces;
-}
-
-static void attention_kv_run(const rf_call *call) {
-  rf_attention a = rf_attention_of(call->graph, call->op);
-  const int32_t *slots = call->in[2], *positions = call->in[3];
-  int64_t rows = call->run && call->run->rows > 0 && call->run->rows < a.rows ? call->run->rows : a.rows, width = (int64_t)a.kv_heads * a.dim;
-  int64_t floats = (int64_t)rf_attention_cached_floats(&a);
-  rf_dtype cache_dtype = rf_out(call, 1)->dtype;
-  void *cache = call->out[1];
-  int32_t *start = call->workspace;
-  float *memory = (float *)call->workspace + rf_round_up(a.rows + 1, RF_LANES);
-  int heads = a.group < RF_ATTENTION_QUERIES ? a.group : RF_ATTENTION_QUERIES;
-  int64_t pieces = cut_pieces(slots, positions, rows, rf_max64(1, RF_ATTENTION_QUERIES / heads), start);
-  if (pieces * a.kv_heads < call->threads) { /* few, long tasks (one sequence decoding): threads share a group's query heads */
-    int64_t parts = (call->threads + pieces * a.kv_heads - 1) / rf_max64(1, pieces * a.kv_heads);
-    heads = (int)((a.group + rf_min64(parts, a.group) - 1) / rf_min64(parts, a.group));
-  }
-  int64_t parts = (a.group + heads - 1) / heads;
-#pragma omp parallel num_threads(call->threads)
-  {
-    walk w = walk_at(&a, memory + floats * omp_get_thread_num(), BLOCK);
-#pragma omp for schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
-      if (slots[r] < 0) {
-        memset((char *)call->out[0] + r * a.heads * a.dim * rf_dtype_bytes(a.dtype), 0, (size_t)(a.heads * a.dim * rf_dtype_bytes(a.dtype)));
-        continue;
-      }
-      for (int which = 0; which < 2; which++) {
-        int64_t at = r * a.ld + ((int64_t)a.heads + (int64_t)which * a.kv_heads) * a.dim;
-        copy_row(call->in[0], a.dtype, at, cache, cache_dtype, cache_at(&a, slots[r], which, positions[r], 0), width);
-      }
-    }
-#pragma omp for schedule(dynamic)
-    for (int64_t task = 0; task < pieces * a.kv_heads * parts; task++) {
-      int64_t first = start[task / parts / a.kv_heads], last = start[task / parts / a.kv_heads + 1], slot = slots[first];
-      int kv_head = (int)(task / parts % a.kv_heads), g0 = (int)(task % parts) * heads, g1 = g0 + heads < a.group ? g0 + heads : a.group;
-      if (slot < 0) continue;
-      w.strips = 0;
-      for (int g = g0; g < g1; g++) walk_add(&w, &a, first, last - first, first - positions[first], kv_head * a.group + g);
-      walk_pack_queries(&w, &a, call->in[0]);
-      keys from = {.dtype = cache_dtype, .ld = width};
-      from.k = rf_at(cache, cache_dtype, cache_at(&a, slot, 0, 0, kv_head));
-      from.v = rf_at(cache, cache_dtype, cache_at(&a, slot, 1, 0, kv_head));
-      walk_keys(&w, &a, &from);
-      walk_write(&w, &a, call->out[0], NULL);
     }
   }
 }

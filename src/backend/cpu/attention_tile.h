@@ -14,7 +14,7 @@
 enum { MR = 12, NV = 2 }; /* 24 + 2 + 1 of 32 zmm */
 #define RF_EACH_HEIGHT(X) X(12) X(8) X(4) X(2) X(1)
 #elif defined(__AVX2__) && defined(__FMA__)
-enum { MR = 6, NV = 1 };  /* 12 + 2 + 1 of 16 ymm */
+enum { MR = 6, NV = 1 }; /* 12 + 2 + 1 of 16 ymm */
 #define RF_EACH_HEIGHT(X) X(6) X(4) X(2) X(1)
 #else
 enum { MR = 4, NV = 1 };
@@ -25,7 +25,8 @@ enum { PANEL = RF_ATTENTION_PANEL };
 /* The smallest height that has a tile for `rows` rows. */
 RF_INLINE int tile_height(int rows) {
   int height = MR;
-#define RF_FIT(h) if (rows <= h) height = h;
+#define RF_FIT(h)                                                                                                                                    \
+  if (rows <= h) height = h;
   RF_EACH_HEIGHT(RF_FIT) /* if (rows <= 12) height = 12; if (rows <= 8) height = 8; ... */
 #undef RF_FIT
   return height;
@@ -33,10 +34,14 @@ RF_INLINE int tile_height(int rows) {
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
-/* acc[r][v] = chain over k of a[r row_step + k k_step] * b[k ldb + 16 v + lane]. m and nv are constants at every call. */
+/* acc[r][v] = chain over k of a[r row_step + k k_step] * b[k ldb + 16 v + lane]. m and nv are constants at every call. What lies `ahead` bytes
+ * from b's elements is prefetched; the constant 0: nothing. */
 RF_INLINE void tile_chain(int m, int nv, const float *a, int64_t row_step, int64_t k_step, const void *b, rf_dtype dtype, int64_t ldb, int64_t steps,
-                          rf_v16 acc[MR][2]) {
+                          int64_t ahead, rf_v16 acc[MR][2]) {
   for (int64_t k = 0; k < steps; k++) {
+    if (ahead) {
+      for (int v = 0; v < nv; v++) __builtin_prefetch((const char *)rf_at(b, dtype, k * ldb + RF_LANES * v) + ahead, 0, 2);
+    }
     rf_v16 column[2];
     for (int v = 0; v < nv; v++) column[v] = rf_v16_get(b, dtype, k * ldb + RF_LANES * v);
 #pragma GCC unroll 12
@@ -55,7 +60,7 @@ RF_INLINE void tile_set(int m, int nv, const float *a, int64_t row_step, int64_t
   for (int r = 0; r < m; r++) {
     for (int v = 0; v < nv; v++) acc[r][v] = rf_v16_zero();
   }
-  tile_chain(m, nv, a, row_step, k_step, b, RF_F32, ldb, steps, acc);
+  tile_chain(m, nv, a, row_step, k_step, b, RF_F32, ldb, steps, 0, acc);
 #pragma GCC unroll 12
   for (int r = 0; r < m; r++) {
     for (int v = 0; v < nv; v++) rf_v16_store(c + r * ldc + RF_LANES * v, acc[r][v]);
@@ -64,7 +69,7 @@ RF_INLINE void tile_set(int m, int nv, const float *a, int64_t row_step, int64_t
 
 /* The chain continues from c, or from c * factor[r] where `factor` is given. */
 RF_INLINE void tile_add(int m, int nv, const float *a, int64_t row_step, int64_t k_step, const void *b, rf_dtype dtype, int64_t ldb, int64_t steps,
-                        float *c, int64_t ldc, const float *factor) {
+                        int64_t ahead, float *c, int64_t ldc, const float *factor) {
   rf_v16 acc[MR][2];
 #pragma GCC unroll 12
   for (int r = 0; r < m; r++) {
@@ -73,7 +78,7 @@ RF_INLINE void tile_add(int m, int nv, const float *a, int64_t row_step, int64_t
       if (factor) acc[r][v] = rf_v16_mul(acc[r][v], rf_v16_set1(factor[r]));
     }
   }
-  tile_chain(m, nv, a, row_step, k_step, b, dtype, ldb, steps, acc);
+  tile_chain(m, nv, a, row_step, k_step, b, dtype, ldb, steps, ahead, acc);
 #pragma GCC unroll 12
   for (int r = 0; r < m; r++) {
     for (int v = 0; v < nv; v++) rf_v16_store(c + r * ldc + RF_LANES * v, acc[r][v]);
@@ -81,54 +86,86 @@ RF_INLINE void tile_add(int m, int nv, const float *a, int64_t row_step, int64_t
 }
 
 /* Products of a strip (packed [d][MR]) with keys [first, last) of `panels` ([panel][d][32]); both multiples of 16. s[r][key], ld lds. */
-#define RF_TILE_PRODUCTS(h)                                                                                                                      \
-  static void products_##h(const float *strip, const float *panels, int64_t dim, int64_t first, int64_t last, float *s, int64_t lds) {          \
-    for (int64_t key = first; key < last;) {                                                                                                     \
-      const float *b = panels + key / PANEL * PANEL * dim + key % PANEL;                                                                         \
-      if (NV == 2 && key % PANEL == 0 && last - key >= PANEL) {                                                                                  \
-        tile_set(h, NV, strip, 1, MR, b, PANEL, dim, s + key, lds);                                                                              \
-        key += PANEL;                                                                                                                            \
-      } else {                                                                                                                                   \
-        tile_set(h, 1, strip, 1, MR, b, PANEL, dim, s + key, lds);                                                                               \
-        key += RF_LANES;                                                                                                                         \
-      }                                                                                                                                          \
-    }                                                                                                                                            \
+#define RF_TILE_PRODUCTS(h)                                                                                                                          \
+  static void products_##h(const float *strip, const float *panels, int64_t dim, int64_t first, int64_t last, float *s, int64_t lds) {               \
+    for (int64_t key = first; key < last;) {                                                                                                         \
+      const float *b = panels + key / PANEL * PANEL * dim + key % PANEL;                                                                             \
+      if (NV == 2 && key % PANEL == 0 && last - key >= PANEL) {                                                                                      \
+        tile_set(h, NV, strip, 1, MR, b, PANEL, dim, s + key, lds);                                                                                  \
+        key += PANEL;                                                                                                                                \
+      } else {                                                                                                                                       \
+        tile_set(h, 1, strip, 1, MR, b, PANEL, dim, s + key, lds);                                                                                   \
+        key += RF_LANES;                                                                                                                             \
+      }                                                                                                                                              \
+    }                                                                                                                                                \
   }
 RF_EACH_HEIGHT(RF_TILE_PRODUCTS) /* static void products_12(...) { ... tile_set(12, ...) ... } and so on for 8, 4, 2, 1 */
 #undef RF_TILE_PRODUCTS
 
 RF_INLINE void products(int height, const float *strip, const float *panels, int64_t dim, int64_t first, int64_t last, float *s, int64_t lds) {
   switch (height) {
-#define RF_CASE(h) case h: products_##h(strip, panels, dim, first, last, s, lds); return;
+#define RF_CASE(h)                                                                                                                                   \
+  case h: products_##h(strip, panels, dim, first, last, s, lds); return;
     RF_EACH_HEIGHT(RF_CASE) /* case 12: products_12(...); return; ... */
 #undef RF_CASE
   }
 }
 
 /* acc[r][column] = acc * factor[r], then the chain over `keys` keys of p[r][key] * v[key][column]. `v` holds panels of 32 columns, `panel_step`
- * elements apart, rows `ldv` apart; the last panel has 16 columns when width is no multiple of 32. */
-#define RF_TILE_CONTEXT(h)                                                                                                                       \
-  static void context_##h(const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ldv, int64_t panel_step, int64_t keys, float *acc, \
-                          int64_t width, const float *factor) {                                                                                  \
-    for (int64_t column = 0; column < width;) {                                                                                                  \
-      int64_t at = column / PANEL * panel_step + column % PANEL;                                                                                 \
-      const void *b = dtype == RF_BF16 ? (const void *)((const rf_bf16 *)v + at) : (const void *)((const float *)v + at);                        \
-      int nv = NV == 2 && width - column >= PANEL ? 2 : 1;                                                                                       \
-      if (dtype == RF_BF16 && nv == 2) tile_add(h, 2, p, ldp, 1, b, RF_BF16, ldv, keys, acc + column, width, factor);                            \
-      else if (dtype == RF_BF16) tile_add(h, 1, p, ldp, 1, b, RF_BF16, ldv, keys, acc + column, width, factor);                                  \
-      else if (nv == 2) tile_add(h, 2, p, ldp, 1, b, RF_F32, ldv, keys, acc + column, width, factor);                                            \
-      else tile_add(h, 1, p, ldp, 1, b, RF_F32, ldv, keys, acc + column, width, factor);                                                         \
-      column += nv * RF_LANES;                                                                                                                   \
-    }                                                                                                                                            \
+ * elements apart; the last panel has 16 columns when width is no multiple of 32. */
+#define RF_TILE_CONTEXT(h)                                                                                                                           \
+  static void context_##h(const float *p, int64_t ldp, const float *v, int64_t panel_step, int64_t keys, float *acc, int64_t width,                  \
+                          const float *factor) {                                                                                                     \
+    for (int64_t column = 0; column < width;) {                                                                                                      \
+      const float *b = v + column / PANEL * panel_step + column % PANEL;                                                                             \
+      int nv = NV == 2 && width - column >= PANEL ? 2 : 1;                                                                                           \
+      if (nv == 2)                                                                                                                                   \
+        tile_add(h, 2, p, ldp, 1, b, RF_F32, PANEL, keys, 0, acc + column, width, factor);                                                           \
+      else                                                                                                                                           \
+        tile_add(h, 1, p, ldp, 1, b, RF_F32, PANEL, keys, 0, acc + column, width, factor);                                                           \
+      column += nv * RF_LANES;                                                                                                                       \
+    }                                                                                                                                                \
   }
 RF_EACH_HEIGHT(RF_TILE_CONTEXT) /* static void context_12(...) { ... tile_add(12, ...) ... } and so on */
 #undef RF_TILE_CONTEXT
 
-RF_INLINE void context(int height, const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ldv, int64_t panel_step, int64_t keys,
-                       float *acc, int64_t width, const float *factor) {
+RF_INLINE void context(int height, const float *p, int64_t ldp, const float *v, int64_t panel_step, int64_t keys, float *acc, int64_t width,
+                       const float *factor) {
   switch (height) {
-#define RF_CASE(h) case h: context_##h(p, ldp, v, dtype, ldv, panel_step, keys, acc, width, factor); return;
+#define RF_CASE(h)                                                                                                                                   \
+  case h: context_##h(p, ldp, v, panel_step, keys, acc, width, factor); return;
     RF_EACH_HEIGHT(RF_CASE) /* case 12: context_12(...); return; ... */
+#undef RF_CASE
+  }
+}
+
+/* The same with values where they lie: rows of `dtype`, `ld` elements apart, width a multiple of 16; prefetches what lies `ahead` bytes on. */
+#define RF_TILE_CONTEXT(h)                                                                                                                           \
+  static void context_rows_##h(const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ld, int64_t keys, int64_t ahead, float *acc,      \
+                               int64_t width, const float *factor) {                                                                                 \
+    for (int64_t column = 0; column < width;) {                                                                                                      \
+      const void *b = rf_at(v, dtype, column);                                                                                                       \
+      int nv = NV == 2 && width - column >= PANEL ? 2 : 1;                                                                                           \
+      if (dtype == RF_BF16 && nv == 2)                                                                                                               \
+        tile_add(h, 2, p, ldp, 1, b, RF_BF16, ld, keys, ahead, acc + column, width, factor);                                                         \
+      else if (dtype == RF_BF16)                                                                                                                     \
+        tile_add(h, 1, p, ldp, 1, b, RF_BF16, ld, keys, ahead, acc + column, width, factor);                                                         \
+      else if (nv == 2)                                                                                                                              \
+        tile_add(h, 2, p, ldp, 1, b, RF_F32, ld, keys, ahead, acc + column, width, factor);                                                          \
+      else                                                                                                                                           \
+        tile_add(h, 1, p, ldp, 1, b, RF_F32, ld, keys, ahead, acc + column, width, factor);                                                          \
+      column += nv * RF_LANES;                                                                                                                       \
+    }                                                                                                                                                \
+  }
+RF_EACH_HEIGHT(RF_TILE_CONTEXT) /* static void context_rows_12(...) { ... tile_add(12, ...) ... } and so on */
+#undef RF_TILE_CONTEXT
+
+RF_INLINE void context_rows(int height, const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ld, int64_t keys, int64_t ahead,
+                            float *acc, int64_t width, const float *factor) {
+  switch (height) {
+#define RF_CASE(h)                                                                                                                                   \
+  case h: context_rows_##h(p, ldp, v, dtype, ld, keys, ahead, acc, width, factor); return;
+    RF_EACH_HEIGHT(RF_CASE) /* case 12: context_rows_12(...); return; ... */
 #undef RF_CASE
   }
 }
@@ -138,16 +175,20 @@ RF_INLINE void context(int height, const float *p, int64_t ldp, const void *v, r
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
   rf_v16 y[RF_LANES];
+#pragma GCC unroll 16
   for (int i = 0; i < 16; i += 2) {
     y[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
     y[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
   }
+#pragma GCC unroll 16
   for (int i = 0; i < 16; i += 4) {
+#pragma GCC unroll 2
     for (int j = 0; j < 2; j++) {
       x[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(y[i + j]), _mm512_castps_pd(y[i + j + 2])));
       x[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(y[i + j]), _mm512_castps_pd(y[i + j + 2])));
     }
   }
+#pragma GCC unroll 16
   for (int i = 0; i < 4; i++) { /* x[4 g + i] holds columns i, 4+i, 8+i, 12+i of rows 4g .. 4g+3 */
     rf_v16 low = _mm512_shuffle_f32x4(x[i], x[4 + i], 0x88), high = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0x88);
     rf_v16 low2 = _mm512_shuffle_f32x4(x[i], x[4 + i], 0xdd), high2 = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0xdd);
@@ -156,6 +197,7 @@ RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
     y[4 + i] = _mm512_shuffle_f32x4(low2, high2, 0x88);
     y[12 + i] = _mm512_shuffle_f32x4(low2, high2, 0xdd);
   }
+#pragma GCC unroll 16
   for (int i = 0; i < 16; i++) x[i] = y[i];
 }
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -202,14 +244,32 @@ RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
 }
 #endif
 
-/* to[d ld + r] = row[r][d] for r < width (<= 16) and d < dim; rows from `rows` on, or NULL, are zeros. */
-RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, int rows, int64_t dim, float *to, int64_t ld, int width) {
-  for (int64_t d = 0; d < dim; d += RF_LANES) {
+/* to[d ld + r] = row[r][d] for d < dim. Rows are pointers to elements of `dtype`; lanes from `rows` on are zeros, and only `width` of them are
+ * written. The vectors stay in registers where all lanes and columns are there. Prefetches what lies `ahead` bytes on, unless 0. */
+RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, int rows, int64_t dim, float *to, int64_t ld, int width,
+                               int64_t ahead) {
+  int64_t d = 0;
+  if (rows == RF_LANES && width == RF_LANES) {
+    for (; d + RF_LANES <= dim; d += RF_LANES) {
+      rf_v16 x[RF_LANES];
+      if (ahead) {
+        for (int r = 0; r < RF_LANES; r++) __builtin_prefetch((const char *)rf_at(row[r], dtype, d) + ahead, 0, 2);
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < RF_LANES; r++) x[r] = rf_v16_get(row[r], dtype, d);
+      transpose_lanes(x);
+#pragma GCC unroll 16
+      for (int i = 0; i < RF_LANES; i++) rf_v16_store(to + (d + i) * ld, x[i]);
+    }
+  }
+  for (; d < dim; d += RF_LANES) {
     int part = dim - d < RF_LANES ? (int)(dim - d) : RF_LANES;
     rf_v16 x[RF_LANES];
     for (int r = 0; r < RF_LANES; r++) {
-      if (r >= rows || !row[r]) x[r] = rf_v16_zero();
-      else x[r] = part == RF_LANES ? rf_v16_get(row[r], dtype, d) : rf_v16_get_n(row[r], dtype, d, part);
+      if (r >= rows)
+        x[r] = rf_v16_zero();
+      else
+        x[r] = part == RF_LANES ? rf_v16_get(row[r], dtype, d) : rf_v16_get_n(row[r], dtype, d, part);
     }
     transpose_lanes(x);
     for (int i = 0; i < part; i++) rf_v16_store_n(to + (d + i) * ld, x[i], width);
@@ -217,13 +277,19 @@ RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, 
 }
 
 /* `keys` rows of `dim` elements, `ld` apart, into panels [panel][d][32]; the last panel is filled with zeros. */
-static void pack_columns(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t dim, float *panels) {
+RF_INLINE void pack_columns_of(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t dim, float *panels, int64_t ahead) {
   for (int64_t key = 0; key < (keys + PANEL - 1) / PANEL * PANEL; key += RF_LANES) {
     const void *row[RF_LANES];
     int rows = keys - key < RF_LANES ? (int)(keys - key > 0 ? keys - key : 0) : RF_LANES;
-    for (int r = 0; r < RF_LANES; r++) row[r] = r < rows ? rf_at(from, dtype, (key + r) * ld) : NULL;
-    pack_transposed(row, dtype, rows, dim, panels + key / PANEL * PANEL * dim + key % PANEL, PANEL, RF_LANES);
+    for (int r = 0; r < RF_LANES; r++) row[r] = rf_at(from, dtype, (key + (r < rows ? r : 0)) * ld);
+    pack_transposed(row, dtype, rows, dim, panels + key / PANEL * PANEL * dim + key % PANEL, PANEL, RF_LANES, ahead);
   }
+}
+static void pack_columns(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t dim, float *panels, int64_t ahead) {
+  if (dtype == RF_BF16)
+    pack_columns_of(from, RF_BF16, ld, keys, dim, panels, ahead);
+  else
+    pack_columns_of(from, RF_F32, ld, keys, dim, panels, ahead);
 }
 
 /* The same rows as panels of 32 columns: [panel][key][32], `panel_step` floats apart, rows up to `padded` and columns up to the panel zero. */
@@ -232,8 +298,10 @@ static void pack_rows(const void *from, rf_dtype dtype, int64_t ld, int64_t keys
     for (int64_t d = 0; d < (dim + PANEL - 1) / PANEL * PANEL; d += RF_LANES) {
       int part = dim - d < RF_LANES ? (int)(dim - d > 0 ? dim - d : 0) : RF_LANES;
       rf_v16 x = rf_v16_zero();
-      if (key < keys && part == RF_LANES) x = rf_v16_get(from, dtype, key * ld + d);
-      else if (key < keys && part > 0) x = rf_v16_get_n(from, dtype, key * ld + d, part);
+      if (key < keys && part == RF_LANES)
+        x = rf_v16_get(from, dtype, key * ld + d);
+      else if (key < keys && part > 0)
+        x = rf_v16_get_n(from, dtype, key * ld + d, part);
       rf_v16_store(panels + d / PANEL * panel_step + key * PANEL + d % PANEL, x);
     }
   }

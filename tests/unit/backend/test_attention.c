@@ -38,8 +38,10 @@ static double load(const void *data, rf_dtype dtype, int64_t i) {
   return dtype == RF_BF16 ? (double)rf_bf16_to_f32(((const rf_bf16 *)data)[i]) : (double)((const float *)data)[i];
 }
 static void put(void *data, rf_dtype dtype, int64_t i, double x) {
-  if (dtype == RF_BF16) ((rf_bf16 *)data)[i] = rf_f32_to_bf16((float)x);
-  else ((float *)data)[i] = (float)x;
+  if (dtype == RF_BF16)
+    ((rf_bf16 *)data)[i] = rf_f32_to_bf16((float)x);
+  else
+    ((float *)data)[i] = (float)x;
 }
 static void *fresh(int64_t count, rf_dtype dtype) { /* every byte 0xff: NaNs */
   size_t bytes = ((size_t)count * size_of(dtype) + 63) / 64 * 64;
@@ -74,8 +76,13 @@ static void set_up(setup *s, problem p) {
   }
   fill(s->qkv, p.dtype, s->n * s->ld, 1.3, 1);
   fill(s->dctx, p.dtype, s->n * p.heads * p.dim, 1.0, 2);
-  s->op = (rf_op){.name = "attention", .attr = {.heads = p.heads, .kv_heads = p.kv_heads, .head_dim = p.dim, .window = p.window,
-                                                 .scale = (float)(1.0 / sqrt(p.dim)), .softmax = p.softmax}};
+  s->op = (rf_op){.name = "attention",
+                  .attr = {.heads = p.heads,
+                           .kv_heads = p.kv_heads,
+                           .head_dim = p.dim,
+                           .window = p.window,
+                           .scale = (float)(1.0 / sqrt(p.dim)),
+                           .softmax = p.softmax}};
   s->graph = (rf_graph){.tensor = s->tensor, .tensor_count = 8, .op = &s->op, .op_count = 1, .rows = s->n};
   s->tensor[0] = (rf_tensor){.name = "qkv", .dtype = p.dtype, .rank = 2, .shape = {s->n, s->ld}};
   s->tensor[1] = (rf_tensor){.name = "ctx", .dtype = p.dtype, .rank = 2, .shape = {s->n, (int64_t)p.heads * p.dim}};
@@ -137,7 +144,9 @@ static void backward(setup *s, rf_isa isa, int threads) {
 
 /* ---- the naive truth ------------------------------------------------------------------------------------------------ */
 
-typedef struct truth { double *ctx, *lse, *dqkv; } truth;
+typedef struct truth {
+  double *ctx, *lse, *dqkv;
+} truth;
 
 static double score(const setup *s, const double *q, const double *k) {
   double sum = 0;
@@ -323,8 +332,10 @@ static void test_bits_do_not_depend_on_isa_or_threads(void **state) {
     set_up(&b, PROBLEMS[i]);
     forward(&a, RF_ISA_BASE, 1);
     backward(&a, RF_ISA_BASE, 1);
-    static const struct { rf_isa isa; int threads; } ways[] = {
-        {RF_ISA_BASE, 3}, {RF_ISA_AVX2, 1}, {RF_ISA_AVX2, 2}, {RF_ISA_AVX512, 1}, {RF_ISA_AVX512, 5}};
+    static const struct {
+      rf_isa isa;
+      int threads;
+    } ways[] = {{RF_ISA_BASE, 3}, {RF_ISA_AVX2, 1}, {RF_ISA_AVX2, 2}, {RF_ISA_AVX512, 1}, {RF_ISA_AVX512, 5}};
     for (int way = 0; way < 5 && ways[way].isa <= strongest(); way++) {
       memset(b.ctx, 0xff, (size_t)(b.n * b.p.heads * b.p.dim) * size_of(b.p.dtype));
       memset(b.dqkv, 0xff, (size_t)(b.n * b.ld) * size_of(b.p.dtype));
@@ -446,8 +457,10 @@ static void test_cache_gives_the_bits_of_the_batch(void **state) {
 static void test_decode_gives_the_bits_of_the_batch(void **state) {
   (void)state;
   static const problem problems[] = {
-      {RF_F32, RF_F32, 2, 2, 64, 0, {270}}, {RF_BF16, RF_F32, 8, 1, 32, 0, {270}}, {RF_BF16, RF_BF16, 4, 2, 24, 50, {270}}};
-  for (int i = 0; i < 3; i++) {
+      {RF_F32, RF_F32, 2, 2, 64, 0, {270}}, {RF_BF16, RF_F32, 8, 1, 32, 0, {270}}, {RF_BF16, RF_BF16, 4, 2, 24, 50, {270}},
+      {RF_F32, RF_F32, 70, 70, 8, 0, {40}}, {RF_F32, RF_F32, 90, 2, 16, 0, {40}},
+  };
+  for (int i = 0; i < 5; i++) {
     setup s;
     set_up(&s, problems[i]);
     forward(&s, strongest(), 2);
