@@ -26,7 +26,7 @@ static rf_status decode(const rf_options *o, const rf_tokenizer *tokenizer, cons
 static rf_status write_shard(const char *path, const int32_t *ids, int64_t count, int64_t vocab, const rafter_sink *sink, rf_error *error) {
   rf_shard_writer *writer = NULL;
   RF_TRY(rf_shard_create(path, vocab, &writer, error));
-  rf_status status = rf_shard_append(writer, ids, count, error);
+  rf_status status = rf_shard_append_stream(writer, ids, count, error); /* one text is one stream, in the shard as in the file */
   if (status == RAFTER_OK) status = rf_shard_finish(writer, error);
   else rf_shard_discard(writer);
   if (status == RAFTER_OK) rf_say(sink, "%lld tokens written to %s\n", (long long)count, path);

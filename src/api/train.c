@@ -6,10 +6,12 @@
 #include "train/checkpoint.h"
 
 #include <errno.h>
+#include <libgen.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -81,6 +83,7 @@ static rf_status open_trainer(const rafter_job *job, rafter_trainer **out, rf_er
   RF_GO(trainer_settings(t, o, s, error));
   if (trains) RF_GO(rf_make_folders(t->out, error));
   status = rf_trainer_open(s, &t->trainer, error);
+  if (trains && status != RAFTER_OK) rmdir(t->out); /* only when nothing is in it */
 done:
   free(s);
   if (status == RAFTER_OK) *out = t;
@@ -135,8 +138,9 @@ typedef struct run_log {
   FILE *metrics;
   double start, seconds_limit;   /* 0: none */
   int64_t steps, first_step, val_every, val_rows, save_every;
+  int64_t saved_step;            /* -1: none yet */
   int keep;
-  bool json, quiet;
+  bool json, continued;          /* metrics.jsonl has lines of the same run already */
   double step_seconds;           /* of all steps so far */
 } run_log;
 
@@ -175,18 +179,45 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
 
 static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *error) {
   char folder[4200];
+  if (log->saved_step == t->trainer->step) return RAFTER_OK;
   snprintf(folder, sizeof folder, "%s/checkpoint-%08lld", t->out, (long long)t->trainer->step);
   RF_TRY(rf_checkpoint_save(t->trainer, folder, error));
   RF_TRY(rf_checkpoint_prune(t->out, log->keep, error));
+  log->saved_step = t->trainer->step;
   rf_say(log->sink, "saved %s\n", folder);
   return RAFTER_OK;
+}
+
+/* The run that `resume` names: itself, or the folder of a checkpoint of it. */
+static void run_of(const char *resume, char run[4096]) {
+  char path[4200];
+  snprintf(run, 4096, "%s", resume);
+  snprintf(path, sizeof path, "%s/run.json", resume);
+  if (!access(path, F_OK)) return;
+  const char *parent = dirname(run);
+  memmove(run, parent, strlen(parent) + 1);
+}
+
+static bool same_folder(const char *a, const char *b) {
+  struct stat x, y;
+  return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* The options that repeat the run: one that was continued in its own folder is repeated from its beginning. */
+static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
+  char run[4096];
+  json_t *options = rf_options_json(o);
+  if (!rf_options_is_set(o, "resume")) return options;
+  run_of(rf_options_text(o, "resume"), run);
+  if (same_folder(run, t->out)) json_object_del(options, "resume");
+  return options;
 }
 
 /* run.json and plan.json stand before the first step, so that a run that dies can be understood and repeated. */
 static rf_status write_records(const rafter_trainer *t, const rafter_job *job, rf_error *error) {
   char path[4200];
   const rf_plan *plan = t->trainer->plan;
-  json_t *run = json_pack("{ss ss so ss ss si}", "rafter", rafter_version(), "command", "train", "options", rf_options_json(job->options), "digest", plan->digest, "machine",
+  json_t *run = json_pack("{ss ss so ss ss si}", "rafter", rafter_version(), "command", "train", "options", recorded_options(t, job->options), "digest", plan->digest, "machine",
                           plan->machine.name, "threads", plan->options.threads);
   snprintf(path, sizeof path, "%s/run.json", t->out);
   rf_status status = rf_json_write(path, run, 1, error);
@@ -200,6 +231,31 @@ static rf_status write_records(const rafter_trainer *t, const rafter_job *job, r
   return status;
 }
 
+/* Lines of metrics.jsonl that a run continued at `step` keeps: whole ones of steps it will not take again. */
+static size_t kept_bytes(const char *text, int64_t step) {
+  const char *at = text, *end;
+  for (; (end = strchr(at, '\n')) != NULL; at = end + 1) {
+    const char *found = strstr(at, "\"step\":");
+    if (found && found < end && strtoll(found + 7, NULL, 10) > step) break;
+  }
+  return (size_t)(at - text);
+}
+
+static rf_status open_metrics(const rafter_trainer *t, run_log *log, rf_error *error) {
+  char path[4200], *text = NULL;
+  size_t bytes = 0, kept = 0;
+  snprintf(path, sizeof path, "%s/metrics.jsonl", t->out);
+  if (log->first_step && !access(path, F_OK)) {
+    RF_TRY(rf_file_read(path, (size_t)1 << 32, &text, &bytes, error));
+    kept = kept_bytes(text, log->first_step);
+    free(text);
+    if (kept < bytes && truncate(path, (off_t)kept)) kept = bytes + 1;
+  }
+  log->metrics = kept > bytes ? NULL : fopen(path, log->first_step ? "ae" : "we");
+  log->continued = kept > 0;
+  return log->metrics ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, "choose another --out", "cannot write %s (%s)", path, strerror(errno));
+}
+
 static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *error) {
   char a[32], b[32], c[32], d[32], line[512];
   const rf_trainer *r = t->trainer;
@@ -207,7 +263,7 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
   RF_TRY(rf_run_outside(r->run, &o, error));
   snprintf(line, sizeof line, "{\"arena_bytes\":%lld,\"peak_bytes\":%lld,\"outside_arena_bytes\":{\"total\":%lld,\"program_and_libraries\":%lld,\"heap_and_stacks\":%lld}}",
            (long long)rf_run_arena_bytes(r->run), (long long)r->plan->arena_bytes, (long long)o.outside_bytes, (long long)o.file_bytes, (long long)o.other_bytes);
-  if (log->metrics) fprintf(log->metrics, "%s\n", line);
+  if (log->metrics && !log->continued) fprintf(log->metrics, "%s\n", line), fflush(log->metrics);
   if (log->json && log->sink->json) log->sink->json(log->sink->self, line);
   rf_say(log->sink, "%s: %s parameters; plan %s predicted and allocated: %s; outside it %s (program and libraries %s, heap and stacks %s)\n", r->settings.model.name,
          rf_text_count((double)r->plan->graph->params.total, a), r->plan->digest, rf_text_bytes((double)r->plan->arena_bytes, b), rf_text_bytes((double)o.outside_bytes, c),
@@ -268,16 +324,17 @@ static rf_status say_end(const rafter_trainer *t, run_log *log, rf_error *error)
   return status;
 }
 
-/* A resumed run takes its options from run.json; what is typed now wins. */
+/* A resumed run takes its options from run.json and goes on where it lies, which may not be where it began; what is typed now wins. */
 static rf_status with_recorded_options(const rafter_job *job, rafter_job *merged, rf_error *error) {
   const rf_options *o = job->options;
-  char path[4200], checkpoint[4096];
+  char path[4200], checkpoint[4096], run[4096];
   rf_status status = RAFTER_OK;
   RF_TRY(rf_checkpoint_newest(rf_options_text(o, "resume"), checkpoint, error));
-  snprintf(path, sizeof path, "%s/run.json", rf_options_text(o, "resume"));
-  if (access(path, R_OK)) snprintf(path, sizeof path, "%s/../run.json", rf_options_text(o, "resume"));
+  run_of(rf_options_text(o, "resume"), run);
+  snprintf(path, sizeof path, "%s/run.json", run);
   RF_TRY(rf_options_new("train", &merged->options, error));
   RF_GO(rf_options_read_file(merged->options, path, error));
+  RF_GO(rf_options_set(merged->options, "out", run, error));
   json_t *given = rf_options_json(o);
   const char *name;
   json_t *value;
@@ -296,20 +353,14 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   const rf_options *o = job->options;
   rf_status status = RAFTER_OK;
   rafter_trainer *t = NULL;
-  char path[4200];
   bool stopped = false;
-  run_log log = {.sink = sink, .start = rf_now_seconds(), .steps = rf_options_int(o, "steps"), .val_every = rf_options_int(o, "val-every"), .val_rows = 64,
+  run_log log = {.saved_step = -1, .sink = sink, .start = rf_now_seconds(), .steps = rf_options_int(o, "steps"), .val_every = rf_options_int(o, "val-every"), .val_rows = 64,
                  .save_every = rf_options_int(o, "save-every"), .keep = (int)rf_options_int(o, "keep"), .json = rf_options_flag(o, "json")};
   if (rf_options_is_set(o, "max-seconds")) log.seconds_limit = rf_options_float(o, "max-seconds");
   RF_TRY(open_trainer(job, &t, error));
   log.first_step = t->trainer->step;
   RF_GO(write_records(t, job, error));
-  snprintf(path, sizeof path, "%s/metrics.jsonl", t->out);
-  log.metrics = fopen(path, log.first_step ? "ae" : "we");
-  if (!log.metrics) {
-    status = RF_FAIL(error, RAFTER_FAILED, "choose another --out", "cannot write %s (%s)", path, strerror(errno));
-    goto done;
-  }
+  RF_GO(open_metrics(t, &log, error));
   RF_GO(say_start(t, &log, error));
   RF_GO(train_loop(t, &log, &stopped, error));
   rf_put_bar(sink, "%s", "");

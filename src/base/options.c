@@ -359,7 +359,8 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   if (status != RAFTER_OK) return status;
   char hint[128];
   snprintf(hint, sizeof hint, "rafter %s %s [--option value]", command->name, command->arguments);
-  if (o->argument_count < command->least) return RF_FAIL(error, RAFTER_INVALID, hint, "%s needs %s", command->name, command->arguments);
+  bool continues = rf_options_has(o, "resume") && rf_options_is_set(o, "resume"); /* the run knows its model */
+  if (o->argument_count < command->least && !continues) return RF_FAIL(error, RAFTER_INVALID, hint, "%s needs %s", command->name, command->arguments);
   if (o->argument_count > command->most)
     return RF_FAIL(error, RAFTER_INVALID, hint, "%s does not know what to do with '%.60s'", command->name, o->argument[command->most]);
   return RAFTER_OK;

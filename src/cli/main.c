@@ -100,7 +100,7 @@ int main(int argc, char **argv) {
   if (status == RAFTER_OK) {
     struct sigaction action = {.sa_handler = ask_stop, .sa_flags = SA_RESTART};
     sigaction(SIGINT, &action, NULL), sigaction(SIGTERM, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN), signal(SIGXFSZ, SIG_IGN); /* both come back as errors of the write, which has a name to say */
     terminal t = {.json = option_is_on(job, "json"), .quiet = option_is_on(job, "quiet"), .is_terminal = isatty(2)};
     t.people = t.json ? stderr : stdout;
     rafter_sink sink = {.self = &t, .text = put_text, .json = put_json, .bar = put_bar, .stop = &stop_asked};

@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,14 +19,28 @@
 
 enum { PATH_BYTES = 4300 };
 
+/* DONE goes first, so that a half-removed checkpoint is none. */
 static void remove_folder(const char *folder) {
   char path[PATH_BYTES + 300];
+  snprintf(path, sizeof path, "%s/DONE", folder);
+  unlink(path);
   DIR *open_folder = opendir(folder);
   if (!open_folder) return;
   for (struct dirent *entry; (entry = readdir(open_folder)) != NULL;)
     if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) snprintf(path, sizeof path, "%s/%s", folder, entry->d_name), unlink(path);
   closedir(open_folder);
   rmdir(folder);
+}
+
+/* Gives `part` the name `folder`. A checkpoint that has the name already keeps it until the new one takes it: there is no moment without one. */
+static rf_status take_name(const char *part, const char *folder, rf_error *error) {
+  if (!rename(part, folder)) return RAFTER_OK;
+  if ((errno == ENOTEMPTY || errno == EEXIST) && !renameat2(AT_FDCWD, part, AT_FDCWD, folder, RENAME_EXCHANGE)) return remove_folder(part), RAFTER_OK;
+  if (errno == EINVAL || errno == ENOSYS) { /* a file system that cannot exchange names */
+    remove_folder(folder);
+    if (!rename(part, folder)) return RAFTER_OK;
+  }
+  return RF_FAIL(error, RAFTER_FAILED, "choose another --out", "cannot name the checkpoint %s (%s)", folder, strerror(errno));
 }
 
 static void sync_folder(const char *folder) {
@@ -66,12 +81,15 @@ done:
   return status;
 }
 
+static const char *hex(uint64_t value, char text[17]) { return snprintf(text, 17, "%016llx", (unsigned long long)value), text; }
+
 static json_t *sources_json(const rf_loader *loader) {
   json_t *list = json_array();
   for (int i = 0; i < loader->count; i++) {
     const rf_source *s = &loader->source[i];
-    json_array_append_new(list, json_pack("{ss sI sI sI}", "source", s->spec, "tokens", (json_int_t)s->tokens, "rows", (json_int_t)s->train.count, "drawn",
-                                          (json_int_t)loader->state.drawn[i]));
+    char digest[17];
+    json_array_append_new(list, json_pack("{ss sI sI ss sI}", "source", s->spec, "tokens", (json_int_t)s->tokens, "rows", (json_int_t)s->train.count, "digest",
+                                          hex(s->digest, digest), "drawn", (json_int_t)loader->state.drawn[i]));
   }
   return list;
 }
@@ -100,8 +118,9 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
   snprintf(path, sizeof path, "%s/DONE", part);
   RF_GO(rf_file_write(path, "", 0, error)); /* last: its presence says that all else is on the disk */
   sync_folder(part);
-  remove_folder(folder);
-  if (rename(part, folder)) status = RF_FAIL(error, RAFTER_FAILED, "choose another --out", "cannot name the checkpoint %s (%s)", folder, strerror(errno));
+  RF_GO(take_name(part, folder, error));
+  snprintf(path, sizeof path, "%s", folder);
+  sync_folder(dirname(path));
 done:
   if (status != RAFTER_OK) remove_folder(part);
   return status;
@@ -158,9 +177,6 @@ rf_status rf_checkpoint_prune(const char *run_folder, int keep, rf_error *error)
     }
     closedir(open_folder);
     if (keep <= 0 || complete <= keep) return RAFTER_OK;
-    char done[PATH_BYTES + 400];
-    snprintf(done, sizeof done, "%s/DONE", oldest_path);
-    unlink(done); /* first, so that a half-removed one is no checkpoint */
     remove_folder(oldest_path);
   }
 }
@@ -205,6 +221,7 @@ static rf_status load_state(rf_trainer *t, const char *folder, rf_error *error) 
   RF_GO(rf_json_int(json, "seed", path, INT64_MIN, INT64_MAX, &seed, error));
   RF_GO(rf_json_int(json, "seq", path, 1, INT64_MAX / 2, &seq, error));
   const json_t *data = json_object_get(json, "data");
+  const char *changed = NULL;
   bool same = json_array_size(data) == (size_t)t->loader.count && (uint64_t)seed == t->settings.seed && seq == t->settings.plan.build.seq;
   for (int i = 0; same && i < t->loader.count; i++) {
     const json_t *row = json_array_get(data, (size_t)i);
@@ -212,11 +229,17 @@ static rf_status load_state(rf_trainer *t, const char *folder, rf_error *error) 
     RF_GO(rf_json_int(row, "tokens", path, 0, INT64_MAX / 2, &tokens, error));
     RF_GO(rf_json_int(row, "rows", path, 0, INT64_MAX / 2, &rows, error));
     RF_GO(rf_json_int(row, "drawn", path, 0, INT64_MAX / 2, &state.drawn[i], error));
-    same = tokens == t->loader.source[i].tokens && rows == t->loader.source[i].train.count;
+    const rf_source *source = &t->loader.source[i];
+    const char *digest;
+    char expected[17];
+    RF_GO(rf_json_string(row, "digest", path, &digest, error));
+    same = tokens == source->tokens && rows == source->train.count && !strcmp(digest, hex(source->digest, expected));
+    if (!same) changed = source->spec;
   }
   if (!same) {
     status = RF_FAIL(error, RAFTER_FAILED, "resume with the data, seed and sequence length of the run, or start a new run from its weights",
-                     "the data is not what the run was trained on (%s: expected %zu sources, seed %lld, seq %lld)", path, json_array_size(data), (long long)seed, (long long)seq);
+                     "the data is not what the run was trained on (%s: expected %s%.200s%s%zu sources, seed %lld, seq %lld)", path, changed ? "the bytes and split that " : "",
+                     changed ? changed : "", changed ? " had then, " : "", json_array_size(data), (long long)seed, (long long)seq);
     goto done;
   }
   t->loader.state = state;

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 static const char MAGIC[8] = {'r', 'a', 'f', 't', 'e', 'r', 'T', '1'};
 enum { HEADER_BYTES = 64 };
@@ -104,10 +105,20 @@ rf_status rf_shard_document(const rf_shard *shard, int64_t document, int64_t *st
   return RAFTER_OK;
 }
 
-rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, rf_error *error) {
+rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, rf_error *error) {
   int32_t ids[4096];
-  for (int64_t at = 0; at < shard->tokens; at += 4096)
-    RF_TRY(rf_shard_read(shard, at, shard->tokens - at < 4096 ? shard->tokens - at : 4096, vocab, ids, error));
+  uint64_t sum = 0;
+  for (int64_t at = 0; at < shard->tokens; at += 4096) {
+    int64_t count = shard->tokens - at < 4096 ? shard->tokens - at : 4096;
+    RF_TRY(rf_shard_read(shard, at, count, vocab, ids, error));
+    sum = XXH3_64bits_withSeed(ids, (size_t)count * sizeof *ids, sum);
+  }
+  for (int64_t d = 0; shard->documents && d <= shard->documents; d++) {
+    int64_t start = 0;
+    RF_TRY(rf_shard_document(shard, d, &start, error));
+    sum = XXH3_64bits_withSeed(&start, sizeof start, sum);
+  }
+  if (digest) *digest = sum;
   return RAFTER_OK;
 }
 
@@ -152,7 +163,7 @@ rf_status rf_shard_create(const char *path, int64_t vocab, rf_shard_writer **out
   return RAFTER_OK;
 }
 
-rf_status rf_shard_append(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error) {
+rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error) {
   for (int64_t i = 0; i < count; i++)
     if (ids[i] < 0 || (uint32_t)ids[i] >= writer->head.vocab)
       return RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer", "token out of range (document %llu, token %lld: expected below %u, got %d)",
@@ -162,7 +173,13 @@ rf_status rf_shard_append(rf_shard_writer *writer, const int32_t *ids, int64_t c
     uint16_t narrow = (uint16_t)wide;
     if (fwrite(writer->head.token_bytes == 2 ? (void *)&narrow : (void *)&wide, writer->head.token_bytes, 1, writer->file) != 1) return write_failed(writer, error);
   }
-  writer->head.tokens += (uint64_t)count, writer->head.documents++;
+  writer->head.tokens += (uint64_t)count;
+  return RAFTER_OK;
+}
+
+rf_status rf_shard_append(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error) {
+  RF_TRY(rf_shard_append_stream(writer, ids, count, error));
+  writer->head.documents++;
   if (fwrite(&writer->head.tokens, 8, 1, writer->starts) != 1) return write_failed(writer, error);
   return RAFTER_OK;
 }
@@ -174,7 +191,7 @@ rf_status rf_shard_finish(rf_shard_writer *writer, rf_error *error) {
                              (int64_t)writer->head.token_bytes * (int64_t)writer->head.tokens);
   rf_status status = RAFTER_OK;
   bool ok = fwrite(zeros, 1, pad, writer->file) == pad && !fseek(writer->starts, 0, SEEK_SET);
-  while (ok && (got = fread(buffer, 1, sizeof buffer, writer->starts)) > 0) ok = fwrite(buffer, 1, got, writer->file) == got;
+  while (ok && writer->head.documents && (got = fread(buffer, 1, sizeof buffer, writer->starts)) > 0) ok = fwrite(buffer, 1, got, writer->file) == got;
   ok = ok && !fseek(writer->file, 0, SEEK_SET) && fwrite(&writer->head, sizeof(header), 1, writer->file) == 1 && !fflush(writer->file) &&
        !fsync(fileno(writer->file));
   if (!ok || rename(writer->beside, writer->path)) status = write_failed(writer, error);

@@ -32,13 +32,14 @@ void rf_shard_close(rf_shard *shard);
 rf_status rf_shard_read(const rf_shard *shard, int64_t first, int64_t count, int64_t vocab, int32_t *ids, rf_error *error);
 /* Start of document d (d == documents: the end). */
 rf_status rf_shard_document(const rf_shard *shard, int64_t document, int64_t *start, rf_error *error);
-/* Reads the whole shard once and checks every id. */
-rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, rf_error *error);
+/* Reads the whole shard once and checks every id. `digest`, which may be NULL, gets a number that other tokens or bounds would change. */
+rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, rf_error *error);
 
 /* Writes a shard document by document: beside `path`, renamed by finish. */
 typedef struct rf_shard_writer rf_shard_writer;
 rf_status rf_shard_create(const char *path, int64_t vocab, rf_shard_writer **writer, rf_error *error);
 rf_status rf_shard_append(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error); /* one document */
+rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error); /* tokens without bounds; not mixed with documents */
 rf_status rf_shard_finish(rf_shard_writer *writer, rf_error *error); /* frees the writer, also on failure */
 void rf_shard_discard(rf_shard_writer *writer);
 

@@ -23,7 +23,7 @@ typedef struct rf_source {
   char spec[1100];
   double weight;
   bool random;
-  uint64_t random_seed;
+  uint64_t random_seed, digest; /* digest: of every token and bound */
   rf_shard shard;
   int64_t seq;              /* T */
   int64_t tokens, documents;

@@ -1,0 +1,76 @@
+# Shared by the tests that drive the program: a scratch folder, one line per failed expectation, and a few ways to ask.
+# RAFTER names the program. A test ends with `finish`.
+# shellcheck shell=bash
+set -u
+export LC_ALL=C OMP_WAIT_POLICY=passive
+RAFTER=$(realpath "${RAFTER:-build/rafter}")
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+DATA=$(realpath "$HERE/../data")
+[ -x "$RAFTER" ] || { echo "RAFTER names no program: $RAFTER"; exit 1; }
+WORK=$(mktemp -d)
+export HOME=$WORK/home XDG_CACHE_HOME=$WORK/home/.cache XDG_CONFIG_HOME=$WORK/home/.config # no calibration of the machine's owner is seen
+mkdir -p "$HOME"
+trap 'rm -rf "$WORK"' EXIT
+cd "$WORK" || exit 1
+failures=0
+
+TINY=gpt:layers=2,width=32,heads=2,ff=64,vocab=256,seq=32
+QUICK=(--threads 2 --batch 4)
+
+fail() { echo "FAIL: $*"; failures=$((failures + 1)); }
+finish() { [ "$failures" = 0 ] || { echo "$failures expectations failed"; exit 1; }; }
+
+# status N COMMAND...: runs it, keeps stdout and stderr in the files out and err, and expects exit status N.
+status() {
+  local expected=$1 got=0
+  shift
+  "$@" >out 2>err || got=$?
+  [ "$got" = "$expected" ] || { fail "\`${*/#$RAFTER/rafter}\` exits $got, not $expected: $(head -c 300 err | tr '\n' '|')"; return 1; }
+}
+
+# says PATTERN [FILE]: an extended regular expression must stand in FILE (err).
+says() { grep -qE -- "$1" "${2:-err}" || fail "${2:-err} does not say /$1/: $(head -c 400 "${2:-err}" | tr '\n' '|')"; }
+# refuses N PATTERN COMMAND...: exit status N, one error of at most three lines that names PATTERN, nothing on stdout but what is asked.
+refuses() {
+  local code=$1 pattern=$2
+  shift 2
+  status "$code" "$@" || return 1
+  says "$pattern"
+  [ "$(grep -c '^rafter: ' err)" = 1 ] || fail "\`${*/#$RAFTER/rafter}\` prints $(grep -c '^rafter: ' err) error lines, not 1"
+  ! grep -qiE 'sanitizer|segmentation|assert' err || fail "\`${*/#$RAFTER/rafter}\` crashed: $(head -c 300 err)"
+}
+# number FILE EXPRESSION: a Python expression over d, the file's JSON object (or `rows`, its lines of JSON).
+ask() {
+  python3 - "$1" "$2" <<'PY'
+import json, math, sys
+text = open(sys.argv[1]).read()
+try: d = json.loads(text)
+except ValueError: d = None
+rows = [json.loads(l) for l in text.splitlines() if l.strip()] if d is None or "\n{" in text else [d]
+print(eval(sys.argv[2]))
+PY
+}
+# holds FILE EXPRESSION [WHAT]: the expression over the file's JSON is true.
+holds() {
+  local answer
+  answer=$(ask "$1" "$2" 2>&1)
+  [ "$answer" = True ] || fail "${3:-$1: $2} (got: $(echo "$answer" | tail -1))"
+}
+# losses RUN: step, loss, gradient norm and learning rate of each step, without what depends on the clock.
+losses() {
+  python3 - "$1/metrics.jsonl" <<'PY'
+import json, sys
+for line in open(sys.argv[1]):
+    d = json.loads(line)
+    if "step" in d: print(d["step"], d["loss"], d["grad_norm"], d["lr"], d["accuracy"], d["tokens"], d.get("val_loss", ""))
+PY
+}
+# same A B WHAT: two files are equal byte for byte.
+same() { cmp -s "$1" "$2" || fail "$3: $(diff <(head -c 3000 "$1") <(head -c 3000 "$2") | head -5 | tr '\n' '|')"; }
+# text FILE BYTES: repeatable words.
+text() { python3 -c '
+import random, sys
+r = random.Random(1); words = "the of and to in that he shall unto for I his a they be is with not all thou them".split()
+out = ""
+while len(out) < int(sys.argv[2]): out += r.choice(words) + (". " if r.random() < .1 else " ")
+open(sys.argv[1], "w").write(out[:int(sys.argv[2])])' "$1" "$2"; }

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# `rafter plan`: the keys scripts rely on, sums that hold to the byte, and plain refusals.
+. "$(dirname "$0")/lib.sh"
+
+status 0 "$RAFTER" plan uva --job train --on a5000 --json && {
+  [ "$(wc -l <out)" = 1 ] || fail "plan --json prints $(wc -l <out) lines on stdout, not one object"
+  holds out 'd["model"]["parameters"] == 155877376' 'uva has 155,877,376 parameters'
+  holds out 'sum(d["memory"]["by_class"].values()) == d["memory"]["peak_bytes"]' 'by_class sums to peak_bytes'
+  python3 - out <<'PY' || fail "plan --json lacks keys"
+import json, sys
+d = json.load(open(sys.argv[1]))
+keys = {
+ "": "rafter command job model machine settings memory work time rate cost advice assumptions",
+ "model": "name family layers parameters parameters_embedding parameters_matmul parameters_active",
+ "machine": "name chips source",
+ "settings": "batch seq microbatch accumulate dtype remat mesh",
+ "memory": "capacity_bytes reserve_bytes peak_bytes fits headroom_bytes peak_op by_class",
+ "work": "model_flops hardware_flops bytes collective_bytes flops_convention",
+ "time": "seconds bound compute_seconds memory_seconds network_seconds latency_seconds",
+ "rate": "tokens_per_second mfu hfu mfu_full_square emfu bandwidth_fraction",
+ "cost": "usd_per_chip_hour usd_per_million_tokens tokens_per_usd peak_flops_per_usd seconds_for_tokens"}
+bad = [f"/{at}/{k}" for at, names in keys.items() for k in names.split() if k not in (d[at] if at else d)]
+classes = "weight master gradient moment adapter activation logits kv collective workspace io padding".split()
+bad += [f"/memory/by_class/{c}" for c in classes if c not in d["memory"]["by_class"]]
+bad += [f"/memory/by_class/{c} is not known" for c in d["memory"]["by_class"] if c not in classes]
+if not isinstance(d["advice"], list) or any(not {"change", "peak_bytes", "seconds", "why"} <= a.keys() for a in d["advice"]): bad.append("/advice")
+if not d["assumptions"] or any(not isinstance(a, str) for a in d["assumptions"]): bad.append("/assumptions")
+if d["machine"]["source"] not in ("data-sheet", "detected", "calibrated", "file"): bad.append("/machine/source = " + d["machine"]["source"])
+if d["work"]["flops_convention"] != "causal" or d["time"]["bound"] not in ("compute", "memory", "network", "latency"): bad.append("a word")
+m = d["memory"]
+if m["fits"] != (m["peak_bytes"] <= m["capacity_bytes"] - m["reserve_bytes"]) or m["headroom_bytes"] != m["capacity_bytes"] - m["reserve_bytes"] - m["peak_bytes"]: bad.append("/memory/fits")
+parts = sum(d["time"][k] for k in ("compute_seconds", "memory_seconds", "network_seconds", "latency_seconds"))
+if abs(parts - d["time"]["seconds"]) > 1e-6 * d["time"]["seconds"]: bad.append(f"/time: parts {parts}, whole {d['time']['seconds']}")
+print("missing or wrong:", *bad) if bad else None
+sys.exit(bool(bad))
+PY
+}
+
+# Published training rows of this model: peaks at or below them, and ordered as they must be.
+peak() { "$RAFTER" plan uva --on a5000 --json "$@" | python3 -c 'import json,sys; print(json.load(sys.stdin)["memory"]["peak_bytes"])'; }
+f32=$(peak --batch 64 --accumulate 4 --seq 512) bf16=$(peak --batch 64 --accumulate 4 --seq 512 --dtype bf16)
+block=$(peak --batch 64 --accumulate 4 --seq 512 --dtype bf16 --remat block) whole=$(peak --batch 64 --seq 512 --dtype bf16 --remat block)
+[ "$f32" -gt "$bf16" ] && [ "$bf16" -gt "$block" ] && [ "$whole" -gt "$block" ] || fail "peaks are not ordered: f32 $f32, bf16 $bf16, remat block $block, without accumulation $whole"
+[ "$f32" -le $((88 * (1 << 30) / 10)) ] || fail "uva in f32 needs $f32 bytes, more than 8.8 GiB"
+[ "$bf16" -le $((59 * (1 << 30) / 10)) ] || fail "uva in bf16 needs $bf16 bytes, more than 5.9 GiB"
+
+status 0 "$RAFTER" plan "$TINY" --batch 4 --threads 2 --tensors --ops --json && {
+  holds out 'all({"name","class","dtype","shape","bytes","offset","first","last","reason"} <= t.keys() for t in d["tensors"]) and len(d["tensors"]) > 20' 'tensors[] has its keys'
+  holds out 'all({"id","name","kernel","flops","bytes","seconds","bound","inputs","outputs"} <= o.keys() for o in d["ops"]) and len(d["ops"]) > 20' 'ops[] has its keys'
+  holds out 'max(t["offset"] + t["bytes"] for t in d["tensors"]) <= d["memory"]["peak_bytes"] and all(t["offset"] >= 0 for t in d["tensors"])' 'every tensor lies in the arena'
+  python3 - out <<'PY' || fail "tensors that live at the same time overlap"
+import json, sys
+t = json.load(open(sys.argv[1]))["tensors"]
+bad = [(a["name"], b["name"]) for i, a in enumerate(t) for b in t[:i]
+       if a["bytes"] and b["bytes"] and a["offset"] < b["offset"] + b["bytes"] and b["offset"] < a["offset"] + a["bytes"] and a["first"] < b["last"] and b["first"] < a["last"]]
+print(bad[:3]) if bad else None
+sys.exit(bool(bad))
+PY
+}
+status 0 "$RAFTER" plan "$TINY" --tensors --ops && { says 'step/' out; says 'block.1' out; }
+for pass in build differentiate optimize fuse remat; do
+  status 0 "$RAFTER" plan "$TINY" --after $pass && { [ -s out ] || fail "--after $pass prints nothing"; }
+done
+status 0 "$RAFTER" plan "$TINY" --sweep batch=1..8 --json && {
+  holds out '[r["batch"] for r in d["rows"]] in (["1","2","4","8"], [1,2,4,8]) and "cliffs" in d' '--sweep batch=1..8 has rows 1,2,4,8'
+  holds out '[r["memory"]["peak_bytes"] for r in d["rows"]] == sorted(r["memory"]["peak_bytes"] for r in d["rows"])' 'memory grows with the batch'
+  holds out 'all("at" in c and "cause" in c for c in d["cliffs"])'
+}
+status 0 "$RAFTER" plan "$TINY" --sweep dtype=f32,bf16
+status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 8GiB --json && {
+  holds out 'd["memory"]["peak_bytes"] <= 8 << 30 and d["memory"]["fits"] and len(d["frontier"]) > 1' '--fit 8GiB gives a plan of at most 8 GiB and a frontier'
+  [ "$(wc -l <out)" = 1 ] || fail "--fit --json prints more than one object"
+}
+status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit
+refuses 3 'fit' "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 1GiB
+refuses 3 'fit' "$RAFTER" plan gpt2-xl --on a5000 --batch 64 --json && {
+  holds out 'd["memory"]["fits"] is False and d["memory"]["headroom_bytes"] < 0' 'a plan that does not fit is still printed'
+  says '[0-9.]+ [GM]iB'
+  says '^hint: '
+}
+refuses 2 'jax-scan' "$RAFTER" plan uva --program jax-scan
+refuses 2 'jax-unrolled' "$RAFTER" plan uva --program jax-unrolled --json
+[ ! -s out ] || fail "a refused plan --json prints on stdout: $(head -c 100 out)"
+refuses 2 'did you mean.*batch' "$RAFTER" plan uva --batsh 4
+refuses 2 'uva' "$RAFTER" plan uvaa
+refuses 2 'did you mean.*plan|plan' "$RAFTER" pln uva
+refuses 2 'MODEL' "$RAFTER" plan
+refuses 2 'heads' "$RAFTER" plan gpt:layers=2,width=33,heads=2,ff=64,vocab=256,seq=32
+refuses 2 'seq|positions' "$RAFTER" plan gpt2 --seq 2048
+refuses 2 'a5000|machine' "$RAFTER" plan uva --on a50000
+refuses 2 'batch' "$RAFTER" plan "$TINY" --batch 4 --microbatch 3
+refuses 2 'remat' "$RAFTER" plan "$TINY" --remat everything
+status 3 "$RAFTER" plan llama3-405b --on h100-sxm --batch 1 --seq 4096 --json && holds out 'd["plan_seconds"] < 2 and d["memory"]["peak_bytes"] > 16 * 405e9' 'the 405B plan is made in well under a second'
+status 0 "$RAFTER" plan "$TINY" --job generate --json && holds out 'd["job"] == "generate" and d["memory"]["by_class"]["kv"] > 0 and d["serving"]["kv_bytes_per_token"] == 2 * 2 * 32 * 4' 'generate: KV bytes per token'
+status 0 "$RAFTER" plan gpt2 --tokens 1G --on a100-80g --json && holds out 'd["cost"]["seconds_for_tokens"] > 0'
+
+# The plan is the run: the same number of bytes, whatever the settings.
+for settings in "" "--dtype bf16" "--accumulate 2" "--remat block" "--dtype bf16 --remat auto --dropout 0.1" "--clip 0"; do
+  # shellcheck disable=SC2086
+  status 0 "$RAFTER" plan "$TINY" "${QUICK[@]}" $settings --json && planned=$(ask out 'd["memory"]["peak_bytes"]')
+  # shellcheck disable=SC2086
+  status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" $settings --data random:seed=0 --steps 2 --out "run$RANDOM$RANDOM" --json &&
+    holds out "rows[0]['arena_bytes'] == rows[0]['peak_bytes'] == $planned" "train ${settings:-with defaults} takes what the plan says ($planned bytes)"
+done
+finish

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# `rafter train`: what a run leaves, what repeats it, and the kinds of data it takes.
+. "$(dirname "$0")/lib.sh"
+text book.txt 20000
+TRAIN=("$RAFTER" train "$TINY" "${QUICK[@]}")
+
+status 0 "${TRAIN[@]}" --data book.txt --steps 6 --val-every 3 --out run && {
+  python3 - run <<'PY' || fail "the run's folder is not what docs/formats.md says"
+import json, math, os, sys
+run, bad = sys.argv[1], []
+lines = [json.loads(l) for l in open(run + "/metrics.jsonl")]
+first, steps = lines[0], lines[1:]
+if not {"arena_bytes", "peak_bytes", "outside_arena_bytes"} <= first.keys() or not isinstance(first["outside_arena_bytes"], dict): bad.append(f"first line: {first}")
+elif first["outside_arena_bytes"]["total"] >= 64 << 20: bad.append(f"outside the arena: {first['outside_arena_bytes']}")
+want = set("step loss lr grad_norm accuracy tokens seconds tokens_per_second mfu predicted_seconds".split())
+bad += [f"step {s.get('step')} lacks {want - s.keys()}" for s in steps if not want <= s.keys()]
+if [s["step"] for s in steps] != list(range(1, 7)): bad.append("steps")
+if [s["tokens"] for s in steps] != [128 * i for i in range(1, 7)]: bad.append(f"tokens {[s['tokens'] for s in steps]}")
+if not abs(steps[0]["loss"] - math.log(256)) < 0.1: bad.append(f"first loss {steps[0]['loss']}")
+if [("val_loss" in s) for s in steps] != [False, False, True] * 2 or abs(steps[2]["val_loss"] - steps[2]["loss"]) > 1: bad.append("val_loss")
+for name in "run.json plan.json report.json".split():
+    if not isinstance(json.load(open(f"{run}/{name}")), dict): bad.append(name)
+last = run + "/checkpoint-00000006"
+bad += [f"{last}/{n} is not there" for n in "config.json model.safetensors optimizer.safetensors state.json DONE".split() if not os.path.exists(f"{last}/{n}")]
+plan = json.load(open(run + "/plan.json"))
+if plan["memory"]["peak_bytes"] != first["arena_bytes"]: bad.append("plan.json's peak is not the arena")
+record = json.load(open(run + "/run.json"))
+if record["digest"] != plan["digest"] or record["options"]["batch"] != 4: bad.append("run.json")
+left = [f for _, _, files in os.walk(run) for f in files if ".part" in f] + [d for d in os.listdir(run) if d.endswith(".part")]
+if left: bad.append(f"partial files left: {left}")
+print(*bad, sep="\n") if bad else None
+sys.exit(bool(bad))
+PY
+  losses run >first.txt
+  says 'step +6/6' out
+  says 'full' out # packing's efficiency
+  says 'predicted [0-9]+ bytes, allocated [0-9]+ bytes' out
+}
+# run.json alone repeats the run, bit for bit; so does another number of threads.
+status 0 "$RAFTER" train --config run/run.json --out again && { losses again >again.txt; same first.txt again.txt '--config run.json repeats the losses'; }
+status 0 "$RAFTER" train --config run/run.json --threads 1 --out alone && { losses alone >again.txt; same first.txt again.txt 'one thread gives the losses of two'; }
+status 0 "${TRAIN[@]}" --data book.txt --steps 6 --val-every 3 --remat block --out remat && { losses remat >again.txt; same first.txt again.txt '--remat block gives the losses of none'; }
+for file in model optimizer; do
+  same run/checkpoint-00000006/$file.safetensors again/checkpoint-00000006/$file.safetensors "a repeated run writes the same $file.safetensors"
+done
+status 0 "$RAFTER" train --config run/run.json --seed 1 --out other && { losses other >again.txt; ! cmp -s first.txt again.txt || fail 'another seed gives the same losses'; }
+
+# --json: one object a line on stdout, all else on stderr.
+status 0 "${TRAIN[@]}" --data book.txt --steps 3 --out json --json && holds out 'len(rows) == 4 and "arena_bytes" in rows[0] and [r["step"] for r in rows[1:]] == [1, 2, 3]' 'train --json prints JSON Lines'
+status 0 "${TRAIN[@]}" --data book.txt --steps 3 --out quiet --quiet
+
+# Without --out a folder under runs/ is named after the model.
+status 0 "${TRAIN[@]}" --data book.txt --steps 1 && { [ "$(find runs -name DONE | wc -l)" = 1 ] || fail 'a run without --out is not under runs/'; }
+
+# --max-seconds: ends in time, saved, exit status 0; and what it saved continues.
+begin=$(date +%s%N)
+status 0 "${TRAIN[@]}" --data book.txt --steps 1000000 --max-seconds 2 --out timed && {
+  took=$((($(date +%s%N) - begin) / 1000000))
+  [ "$took" -lt 6000 ] || fail "--max-seconds 2 took $took ms"
+  [ "$(find timed -name DONE | wc -l)" = 1 ] || fail '--max-seconds leaves no checkpoint'
+}
+
+# The kinds of data.
+status 0 "$RAFTER" tokenize "$TINY" --input book.txt --output book.shard
+status 0 "${TRAIN[@]}" --data book.shard --steps 6 --val-every 3 --out shard && { losses shard >again.txt; same first.txt again.txt 'a shard written by tokenize trains as the text does'; }
+python3 - <<'PY'
+import json
+text = open("book.txt").read()
+with open("rows.jsonl", "w") as f:
+    at = 0
+    for n in range(300):
+        size = 5 + n * 7 % 90
+        row = text[at:at + size]; at = (at + size) % 15000
+        f.write(json.dumps({"text": row} if n % 3 else {"tokens": list(row.encode())}) + "\n" + ("\n" if n % 50 == 0 else ""))
+PY
+status 0 "${TRAIN[@]}" --data rows.jsonl --steps 4 --val-every 2 --out rows && {
+  says 'rows of 32 \([0-9.]+ % full\)' out
+  full=$(grep -oE '[0-9.]+ % full' out | cut -d' ' -f1)
+  python3 -c "import sys; sys.exit(not 90 < float('${full:-0}') <= 100)" || fail "packing fills only ${full:-?} % of the rows"
+}
+status 0 "${TRAIN[@]}" --data rows.jsonl --packing none --steps 4 --val-every 0 --out loose && {
+  loose=$(grep -oE '[0-9.]+ % full' out | cut -d' ' -f1)
+  python3 -c "import sys; sys.exit(not float('${loose:-100}') < float('${full:-0}'))" || fail "--packing none (${loose:-?} % full) is not emptier than packing (${full:-?} %)"
+}
+echo '{"text": "only one row, long enough to train on, and nothing to hold out for validation"}' >one.jsonl
+status 0 "${TRAIN[@]}" --data one.jsonl --steps 2 --out one
+status 0 "${TRAIN[@]}" --data random:seed=3 --steps 2 --out noise
+head -c 9000 book.txt | tr a-z A-Z >loud.txt
+status 0 "${TRAIN[@]}" --data book.txt:3 --data loud.txt:1 --steps 8 --val-every 4 --save-every 4 --out mix && {
+  holds mix/checkpoint-00000008/state.json '[s["drawn"] for s in d["data"]] == [24, 8]' 'weights 3 and 1 draw rows 3 to 1'
+  losses mix >mix.txt
+}
+status 0 "${TRAIN[@]}" --data book.txt:3,loud.txt:1 --steps 8 --val-every 4 --out mixed && { losses mixed >again.txt; same mix.txt again.txt 'a list with commas is the same as --data twice'; }
+status 0 "$RAFTER" train --config mix/run.json --out mix_again && { losses mix_again >again.txt; same mix.txt again.txt 'run.json repeats a mixture'; }
+
+# It learns: names of words come out far below ln 256.
+status 0 "${TRAIN[@]}" --data book.txt --steps 150 --lr 1e-2 --val-every 0 --out learns && holds learns/metrics.jsonl 'rows[-1]["loss"] < 3 and rows[-1]["accuracy"] > 0.2' '150 steps bring the loss under 3'
+
+# --keep N keeps the newest N.
+status 0 "${TRAIN[@]}" --data book.txt --steps 7 --save-every 1 --keep 3 --out keeps
+kept=$(cd keeps && echo checkpoint-*)
+[ "$kept" = "checkpoint-00000005 checkpoint-00000006 checkpoint-00000007" ] || fail "--keep 3 leaves $kept"
+
+# Dropout and weights from elsewhere.
+status 0 "${TRAIN[@]}" --data book.txt --steps 3 --dropout 0.2 --out dropout
+status 0 "$RAFTER" train keeps/checkpoint-00000007 "${QUICK[@]}" --data book.txt --steps 2 --out tuned && holds tuned/metrics.jsonl 'rows[1]["loss"] < 5.6' 'training starts from the weights of a folder'
+finish
