@@ -38,7 +38,7 @@ static void put_largest(FILE *out, const rf_plan *plan) {
   if (!list) return;
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
-    if (p->offset >= 0 && p->shares == RF_NONE && p->first <= plan->peak_op && p->last >= plan->peak_op) list[count++] = (sized){t, p->bytes};
+    if (p->offset >= 0 && p->first + (p->shares != RF_NONE) <= plan->peak_op && p->last >= plan->peak_op) /* an heir counts from its second op on */ list[count++] = (sized){t, p->bytes};
   }
   qsort(list, (size_t)count, sizeof *list, larger_first);
   fprintf(out, "\nlargest buffers at the peak\n");
