@@ -17,11 +17,10 @@ bash -n "$completion"
 awk '/^```c$/ {on = 1; next} /^```$/ {if (on) exit} on' docs/c-api.md >"$there/example.c"
 [ -s "$there/example.c" ] || { echo 'docs/c-api.md has no C example'; exit 1; }
 read -ra flags <<<"$(pkg-config --cflags --libs rafter)"
-read -ra static_flags <<<"$(pkg-config --static --cflags --libs rafter)"
 library=$(dirname "$(find "$there" -name librafter.so)")
 gcc -std=c17 -Wall -Wextra -Werror -o "$there/example" "$there/example.c" "${flags[@]}"
 LD_LIBRARY_PATH=$library "$there/example" >"$there/shared.txt"
 rm -f "$library"/librafter.so*
-gcc -std=c17 -Wall -Wextra -Werror -o "$there/example" "$there/example.c" "${static_flags[@]}"
+gcc -std=c17 -Wall -Wextra -Werror -o "$there/example" "$there/example.c" "${flags[@]}"
 "$there/example" >"$there/static.txt"
 [ -s "$there/static.txt" ] || { echo 'the example printed nothing'; exit 1; }
