@@ -151,7 +151,7 @@ def resume(piece, hours):
                 run = subprocess.Popen([RAFTER, *command], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
                 kind = rng.choice(list(kills))
                 try:
-                    error = run.communicate(timeout=rng.uniform(0.1, 1.0) * took)[1]
+                    error = run.communicate(timeout=rng.uniform(0.05, 0.6) * took)[1]
                     if run.returncode:
                         raise Failure(f"trial {trial}: rafter {' '.join(command)} exits {run.returncode}: {error}")
                     break
