@@ -28,6 +28,8 @@ static rf_status find_parts(const rf_tensor_file *file, const rf_model *model, c
   *name = rf_param_name(model, param, prefixed);
   for (int i = 0; i < name->count; ++i) {
     part[i] = rf_tensor_file_find(file, name->part[i]);
+    if (!part[i] && model->tied && strcmp(param->name, "embed/token/weight") == 0)
+      part[i] = rf_tensor_file_find(file, "lm_head.weight"); /* some tied models are published under their head's name */
     if (!part[i])
       return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models", "%s has no tensor \"%s\" (it has %d tensors)",
                      rf_tensor_file_path(file), name->part[i], rf_tensor_file_count(file));
@@ -116,7 +118,7 @@ rf_status rf_weights_read(const char *path, const rf_model *model, const rf_para
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to read %s", path);
     goto done;
   }
-  rf_name name = rf_param_name(model, &params->at[0], true);
+  rf_name name = rf_param_name(model, &params->at[1], true); /* every file has it, whatever its table is called */
   const rf_stored *part[RF_NAME_PARTS];
   bool prefixed = rf_tensor_file_find(file, name.part[0]) != NULL;
   int used = 0;
