@@ -51,10 +51,8 @@ static void fill(void *to, rf_dtype dtype, int64_t count, uint64_t seed) {
     rf_philox(seed, (uint64_t)i, 0, w);
     for (int64_t j = i; j < i + 4 && j < count; j++) {
       float x = 2.0f * rf_uniform(w[j - i]) - 1.0f;
-      if (dtype == RF_BF16)
-        ((rf_bf16 *)to)[j] = rf_f32_to_bf16(x);
-      else
-        ((float *)to)[j] = x;
+      if (dtype == RF_BF16) ((rf_bf16 *)to)[j] = rf_f32_to_bf16(x);
+      else ((float *)to)[j] = x;
     }
   }
 }

@@ -22,10 +22,8 @@ rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
       .round = attr->softmax == RF_BF16,
   };
   bool cached = op->input_count == 4; /* attention_kv: qkv, cache, slots, positions */
-  if (cached)
-    a.longest = graph->tensor[op->input[1]].shape[2];
-  else if (graph->seq > 0 && graph->seq < a.rows)
-    a.longest = graph->seq;
+  if (cached) a.longest = graph->tensor[op->input[1]].shape[2];
+  else if (graph->seq > 0 && graph->seq < a.rows) a.longest = graph->seq;
   return a;
 }
 

@@ -167,10 +167,8 @@ static void write_rows(const rf_attention *a, const float *x, float factor, int6
   for (int64_t r = 0; r < rows; r++) {
     for (int64_t d = 0; d < a->dim; d += RF_LANES) {
       rf_v16 y = rf_v16_fma(rf_v16_load(x + r * a->width + d), rf_v16_set1(factor), rf_v16_zero());
-      if (a->dim - d >= RF_LANES)
-        rf_v16_put(dqkv, a->dtype, at + r * a->ld + d, y);
-      else
-        rf_v16_put_n(dqkv, a->dtype, at + r * a->ld + d, y, (int)(a->dim - d));
+      if (a->dim - d >= RF_LANES) rf_v16_put(dqkv, a->dtype, at + r * a->ld + d, y);
+      else rf_v16_put_n(dqkv, a->dtype, at + r * a->ld + d, y, (int)(a->dim - d));
     }
   }
 }

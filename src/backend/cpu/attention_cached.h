@@ -15,10 +15,8 @@ static int64_t cache_at(const rf_attention *a, int64_t slot, int which, int64_t 
 
 static void copy_row(const void *from, rf_dtype dtype, int64_t at, void *to, rf_dtype to_dtype, int64_t to_at, int64_t count) {
   for (int64_t d = 0; d < count; d += RF_LANES) {
-    if (count - d >= RF_LANES)
-      rf_v16_put(to, to_dtype, to_at + d, rf_v16_get(from, dtype, at + d));
-    else
-      rf_v16_put_n(to, to_dtype, to_at + d, rf_v16_get_n(from, dtype, at + d, (int)(count - d)), (int)(count - d));
+    if (count - d >= RF_LANES) rf_v16_put(to, to_dtype, to_at + d, rf_v16_get(from, dtype, at + d));
+    else rf_v16_put_n(to, to_dtype, to_at + d, rf_v16_get_n(from, dtype, at + d, (int)(count - d)), (int)(count - d));
   }
 }
 

@@ -162,10 +162,8 @@ static void walk_write(walk *w, const rf_attention *a, void *ctx, float *lse) {
       int64_t at = (t->row[r] * a->heads + t->head[r]) * a->dim;
       for (int64_t d = 0; d < a->dim; d += RF_LANES) {
         rf_v16 x = rf_v16_fma(rf_v16_load(t->acc + (int64_t)r * a->width + d), rf_v16_set1(inverse[r]), rf_v16_zero());
-        if (a->dim - d >= RF_LANES)
-          rf_v16_put(ctx, a->dtype, at + d, x);
-        else
-          rf_v16_put_n(ctx, a->dtype, at + d, x, (int)(a->dim - d));
+        if (a->dim - d >= RF_LANES) rf_v16_put(ctx, a->dtype, at + d, x);
+        else rf_v16_put_n(ctx, a->dtype, at + d, x, (int)(a->dim - d));
       }
     }
   }

@@ -25,7 +25,7 @@ enum { PANEL = RF_ATTENTION_PANEL };
 /* The smallest height that has a tile for `rows` rows. */
 RF_INLINE int tile_height(int rows) {
   int height = MR;
-#define RF_FIT(h)                                                                                                                                    \
+#define RF_FIT(h) \
   if (rows <= h) height = h;
   RF_EACH_HEIGHT(RF_FIT) /* if (rows <= 12) height = 12; if (rows <= 8) height = 8; ... */
 #undef RF_FIT
@@ -86,25 +86,25 @@ RF_INLINE void tile_add(int m, int nv, const float *a, int64_t row_step, int64_t
 }
 
 /* Products of a strip (packed [d][MR]) with keys [first, last) of `panels` ([panel][d][32]); both multiples of 16. s[r][key], ld lds. */
-#define RF_TILE_PRODUCTS(h)                                                                                                                          \
-  static void products_##h(const float *strip, const float *panels, int64_t dim, int64_t first, int64_t last, float *s, int64_t lds) {               \
-    for (int64_t key = first; key < last;) {                                                                                                         \
-      const float *b = panels + key / PANEL * PANEL * dim + key % PANEL;                                                                             \
-      if (NV == 2 && key % PANEL == 0 && last - key >= PANEL) {                                                                                      \
-        tile_set(h, NV, strip, 1, MR, b, PANEL, dim, s + key, lds);                                                                                  \
-        key += PANEL;                                                                                                                                \
-      } else {                                                                                                                                       \
-        tile_set(h, 1, strip, 1, MR, b, PANEL, dim, s + key, lds);                                                                                   \
-        key += RF_LANES;                                                                                                                             \
-      }                                                                                                                                              \
-    }                                                                                                                                                \
+#define RF_TILE_PRODUCTS(h) \
+  static void products_##h(const float *strip, const float *panels, int64_t dim, int64_t first, int64_t last, float *s, int64_t lds) { \
+    for (int64_t key = first; key < last;) { \
+      const float *b = panels + key / PANEL * PANEL * dim + key % PANEL; \
+      if (NV == 2 && key % PANEL == 0 && last - key >= PANEL) { \
+        tile_set(h, NV, strip, 1, MR, b, PANEL, dim, s + key, lds); \
+        key += PANEL; \
+      } else { \
+        tile_set(h, 1, strip, 1, MR, b, PANEL, dim, s + key, lds); \
+        key += RF_LANES; \
+      } \
+    } \
   }
 RF_EACH_HEIGHT(RF_TILE_PRODUCTS) /* static void products_12(...) { ... tile_set(12, ...) ... } and so on for 8, 4, 2, 1 */
 #undef RF_TILE_PRODUCTS
 
 RF_INLINE void products(int height, const float *strip, const float *panels, int64_t dim, int64_t first, int64_t last, float *s, int64_t lds) {
   switch (height) {
-#define RF_CASE(h)                                                                                                                                   \
+#define RF_CASE(h) \
   case h: products_##h(strip, panels, dim, first, last, s, lds); return;
     RF_EACH_HEIGHT(RF_CASE) /* case 12: products_12(...); return; ... */
 #undef RF_CASE
@@ -113,18 +113,16 @@ RF_INLINE void products(int height, const float *strip, const float *panels, int
 
 /* acc[r][column] = acc * factor[r], then the chain over `keys` keys of p[r][key] * v[key][column]. `v` holds panels of 32 columns, `panel_step`
  * elements apart; the last panel has 16 columns when width is no multiple of 32. */
-#define RF_TILE_CONTEXT(h)                                                                                                                           \
-  static void context_##h(const float *p, int64_t ldp, const float *v, int64_t panel_step, int64_t keys, float *acc, int64_t width,                  \
-                          const float *factor) {                                                                                                     \
-    for (int64_t column = 0; column < width;) {                                                                                                      \
-      const float *b = v + column / PANEL * panel_step + column % PANEL;                                                                             \
-      int nv = NV == 2 && width - column >= PANEL ? 2 : 1;                                                                                           \
-      if (nv == 2)                                                                                                                                   \
-        tile_add(h, 2, p, ldp, 1, b, RF_F32, PANEL, keys, 0, acc + column, width, factor);                                                           \
-      else                                                                                                                                           \
-        tile_add(h, 1, p, ldp, 1, b, RF_F32, PANEL, keys, 0, acc + column, width, factor);                                                           \
-      column += nv * RF_LANES;                                                                                                                       \
-    }                                                                                                                                                \
+#define RF_TILE_CONTEXT(h) \
+  static void context_##h(const float *p, int64_t ldp, const float *v, int64_t panel_step, int64_t keys, float *acc, int64_t width, \
+                          const float *factor) { \
+    for (int64_t column = 0; column < width;) { \
+      const float *b = v + column / PANEL * panel_step + column % PANEL; \
+      int nv = NV == 2 && width - column >= PANEL ? 2 : 1; \
+      if (nv == 2) tile_add(h, 2, p, ldp, 1, b, RF_F32, PANEL, keys, 0, acc + column, width, factor); \
+      else tile_add(h, 1, p, ldp, 1, b, RF_F32, PANEL, keys, 0, acc + column, width, factor); \
+      column += nv * RF_LANES; \
+    } \
   }
 RF_EACH_HEIGHT(RF_TILE_CONTEXT) /* static void context_12(...) { ... tile_add(12, ...) ... } and so on */
 #undef RF_TILE_CONTEXT
@@ -132,7 +130,7 @@ RF_EACH_HEIGHT(RF_TILE_CONTEXT) /* static void context_12(...) { ... tile_add(12
 RF_INLINE void context(int height, const float *p, int64_t ldp, const float *v, int64_t panel_step, int64_t keys, float *acc, int64_t width,
                        const float *factor) {
   switch (height) {
-#define RF_CASE(h)                                                                                                                                   \
+#define RF_CASE(h) \
   case h: context_##h(p, ldp, v, panel_step, keys, acc, width, factor); return;
     RF_EACH_HEIGHT(RF_CASE) /* case 12: context_12(...); return; ... */
 #undef RF_CASE
@@ -140,22 +138,18 @@ RF_INLINE void context(int height, const float *p, int64_t ldp, const float *v, 
 }
 
 /* The same with values where they lie: rows of `dtype`, `ld` elements apart, width a multiple of 16; prefetches what lies `ahead` bytes on. */
-#define RF_TILE_CONTEXT(h)                                                                                                                           \
-  static void context_rows_##h(const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ld, int64_t keys, int64_t ahead, float *acc,      \
-                               int64_t width, const float *factor) {                                                                                 \
-    for (int64_t column = 0; column < width;) {                                                                                                      \
-      const void *b = rf_at(v, dtype, column);                                                                                                       \
-      int nv = NV == 2 && width - column >= PANEL ? 2 : 1;                                                                                           \
-      if (dtype == RF_BF16 && nv == 2)                                                                                                               \
-        tile_add(h, 2, p, ldp, 1, b, RF_BF16, ld, keys, ahead, acc + column, width, factor);                                                         \
-      else if (dtype == RF_BF16)                                                                                                                     \
-        tile_add(h, 1, p, ldp, 1, b, RF_BF16, ld, keys, ahead, acc + column, width, factor);                                                         \
-      else if (nv == 2)                                                                                                                              \
-        tile_add(h, 2, p, ldp, 1, b, RF_F32, ld, keys, ahead, acc + column, width, factor);                                                          \
-      else                                                                                                                                           \
-        tile_add(h, 1, p, ldp, 1, b, RF_F32, ld, keys, ahead, acc + column, width, factor);                                                          \
-      column += nv * RF_LANES;                                                                                                                       \
-    }                                                                                                                                                \
+#define RF_TILE_CONTEXT(h) \
+  static void context_rows_##h(const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ld, int64_t keys, int64_t ahead, float *acc, \
+                               int64_t width, const float *factor) { \
+    for (int64_t column = 0; column < width;) { \
+      const void *b = rf_at(v, dtype, column); \
+      int nv = NV == 2 && width - column >= PANEL ? 2 : 1; \
+      if (dtype == RF_BF16 && nv == 2) tile_add(h, 2, p, ldp, 1, b, RF_BF16, ld, keys, ahead, acc + column, width, factor); \
+      else if (dtype == RF_BF16) tile_add(h, 1, p, ldp, 1, b, RF_BF16, ld, keys, ahead, acc + column, width, factor); \
+      else if (nv == 2) tile_add(h, 2, p, ldp, 1, b, RF_F32, ld, keys, ahead, acc + column, width, factor); \
+      else tile_add(h, 1, p, ldp, 1, b, RF_F32, ld, keys, ahead, acc + column, width, factor); \
+      column += nv * RF_LANES; \
+    } \
   }
 RF_EACH_HEIGHT(RF_TILE_CONTEXT) /* static void context_rows_12(...) { ... tile_add(12, ...) ... } and so on */
 #undef RF_TILE_CONTEXT
@@ -163,7 +157,7 @@ RF_EACH_HEIGHT(RF_TILE_CONTEXT) /* static void context_rows_12(...) { ... tile_a
 RF_INLINE void context_rows(int height, const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ld, int64_t keys, int64_t ahead,
                             float *acc, int64_t width, const float *factor) {
   switch (height) {
-#define RF_CASE(h)                                                                                                                                   \
+#define RF_CASE(h) \
   case h: context_rows_##h(p, ldp, v, dtype, ld, keys, ahead, acc, width, factor); return;
     RF_EACH_HEIGHT(RF_CASE) /* case 12: context_rows_12(...); return; ... */
 #undef RF_CASE
@@ -266,10 +260,8 @@ RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, 
     int part = dim - d < RF_LANES ? (int)(dim - d) : RF_LANES;
     rf_v16 x[RF_LANES];
     for (int r = 0; r < RF_LANES; r++) {
-      if (r >= rows)
-        x[r] = rf_v16_zero();
-      else
-        x[r] = part == RF_LANES ? rf_v16_get(row[r], dtype, d) : rf_v16_get_n(row[r], dtype, d, part);
+      if (r >= rows) x[r] = rf_v16_zero();
+      else x[r] = part == RF_LANES ? rf_v16_get(row[r], dtype, d) : rf_v16_get_n(row[r], dtype, d, part);
     }
     transpose_lanes(x);
     for (int i = 0; i < part; i++) rf_v16_store_n(to + (d + i) * ld, x[i], width);
@@ -286,10 +278,8 @@ RF_INLINE void pack_columns_of(const void *from, rf_dtype dtype, int64_t ld, int
   }
 }
 static void pack_columns(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t dim, float *panels, int64_t ahead) {
-  if (dtype == RF_BF16)
-    pack_columns_of(from, RF_BF16, ld, keys, dim, panels, ahead);
-  else
-    pack_columns_of(from, RF_F32, ld, keys, dim, panels, ahead);
+  if (dtype == RF_BF16) pack_columns_of(from, RF_BF16, ld, keys, dim, panels, ahead);
+  else pack_columns_of(from, RF_F32, ld, keys, dim, panels, ahead);
 }
 
 /* The same rows as panels of 32 columns: [panel][key][32], `panel_step` floats apart, rows up to `padded` and columns up to the panel zero. */
@@ -298,10 +288,8 @@ static void pack_rows(const void *from, rf_dtype dtype, int64_t ld, int64_t keys
     for (int64_t d = 0; d < (dim + PANEL - 1) / PANEL * PANEL; d += RF_LANES) {
       int part = dim - d < RF_LANES ? (int)(dim - d > 0 ? dim - d : 0) : RF_LANES;
       rf_v16 x = rf_v16_zero();
-      if (key < keys && part == RF_LANES)
-        x = rf_v16_get(from, dtype, key * ld + d);
-      else if (key < keys && part > 0)
-        x = rf_v16_get_n(from, dtype, key * ld + d, part);
+      if (key < keys && part == RF_LANES) x = rf_v16_get(from, dtype, key * ld + d);
+      else if (key < keys && part > 0) x = rf_v16_get_n(from, dtype, key * ld + d, part);
       rf_v16_store(panels + d / PANEL * panel_step + key * PANEL + d % PANEL, x);
     }
   }

@@ -38,10 +38,8 @@ static double load(const void *data, rf_dtype dtype, int64_t i) {
   return dtype == RF_BF16 ? (double)rf_bf16_to_f32(((const rf_bf16 *)data)[i]) : (double)((const float *)data)[i];
 }
 static void put(void *data, rf_dtype dtype, int64_t i, double x) {
-  if (dtype == RF_BF16)
-    ((rf_bf16 *)data)[i] = rf_f32_to_bf16((float)x);
-  else
-    ((float *)data)[i] = (float)x;
+  if (dtype == RF_BF16) ((rf_bf16 *)data)[i] = rf_f32_to_bf16((float)x);
+  else ((float *)data)[i] = (float)x;
 }
 static void *fresh(int64_t count, rf_dtype dtype) { /* every byte 0xff: NaNs */
   size_t bytes = ((size_t)count * size_of(dtype) + 63) / 64 * 64;
