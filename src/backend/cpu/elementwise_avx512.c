@@ -3,7 +3,9 @@
 #include "backend/cpu/dropout.h"
 #include "backend/cpu/simd.h"
 
-#include "backend/cpu/norm_body.h"
+#include <sched.h>
+
+#include "backend/cpu/norm_body.h" /* first: its pieces of rows serve the others */
 
 #include "backend/cpu/elementwise_body.h"
 #include "backend/cpu/embed_body.h"

@@ -328,8 +328,10 @@ static void test_nan_comes_through(void **state) {
       op_harness *h = op_harness_new(d ? RF_BF16 : RF_F32, ROWS);
       int x = rows_of(h, "x", ROWS, WIDTH), gain = op_tensor(h, "gain", RF_CLASS_WEIGHT, h->dtype, NORMAL, OP_SHAPE(WIDTH));
       rf_attr attr = {.eps = 1e-5f, .dropout = 0.1f};
-      int gelu = op_apply(h, "gelu", OP_IDS(x), OP_IDS(RF_WANTED), &attr), norm = op_apply(h, "rmsnorm", OP_IDS(x, gain), OP_IDS(RF_WANTED, RF_WANTED), &attr);
-      int add = op_apply(h, "add_dropout", OP_IDS(x, x), OP_IDS(RF_WANTED), &attr), gated = op_apply(h, "swiglu", OP_IDS(x), OP_IDS(RF_WANTED), &attr);
+      int gelu = op_apply(h, "gelu", OP_IDS(x), OP_IDS(RF_WANTED), &attr);
+      int norm = op_apply(h, "rmsnorm", OP_IDS(x, gain), OP_IDS(RF_WANTED, RF_WANTED), &attr);
+      int add = op_apply(h, "add_dropout", OP_IDS(x, x), OP_IDS(RF_WANTED), &attr);
+      int gated = op_apply(h, "swiglu", OP_IDS(x), OP_IDS(RF_WANTED), &attr);
       op_fill_all(h, 12);
       op_set(h, x, 5, NAN);
       const int ops[] = {gelu, norm, add, gated};
