@@ -101,7 +101,9 @@ rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *sink, rf_
   if (!path) return RF_FAIL(error, RAFTER_INVALID, "for example `rafter inspect model.safetensors`", "what shall be inspected? (FILE is missing)");
   json_t *json = json_pack("{ss ss}", "command", "inspect", "path", path);
   bool there = !stat(path, &info), folder = there && S_ISDIR(info.st_mode);
-  if (folder && has(path, "run.json")) status = inspect_run(path, sink, json, error);
+  if (folder && !has(path, "run.json") && !has(path, "config.json"))
+    status = RF_FAIL(error, RAFTER_FAILED, "give the folder of a run or of a model, or one file", "%s holds neither a run nor a model (expected run.json or config.json in it)", path);
+  else if (folder && has(path, "run.json")) status = inspect_run(path, sink, json, error);
   else if (folder) {
     status = inspect_model(path, sink, json, error);
     if (status == RAFTER_OK && (has(path, "model.safetensors") || has(path, "model.safetensors.index.json"))) status = inspect_tensors(path, sink, json, error);
@@ -112,6 +114,8 @@ rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *sink, rf_
   } else if (rf_text_ends_with(path, ".safetensors") || rf_text_ends_with(path, ".index.json")) status = inspect_tensors(path, sink, json, error);
   else if (rf_text_ends_with(path, ".json")) status = inspect_json(path, sink, json, error);
   else if (rf_text_ends_with(path, ".shard")) status = inspect_shard(path, sink, json, error);
+  else if (there && !rf_text_ends_with(path, ".gguf"))
+    status = RF_FAIL(error, RAFTER_FAILED, "rename it to what it is: .safetensors, .shard or .json", "%s is of no kind that inspect knows by its name", path);
   else status = inspect_model(path, sink, json, error); /* a preset or an inline shape; its error names what is known */
   if (status == RAFTER_OK) rf_put_json(sink, json);
   else json_decref(json);

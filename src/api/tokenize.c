@@ -13,7 +13,13 @@ static rf_status decode(const rf_options *o, const rf_tokenizer *tokenizer, cons
   int count = 0;
   const int64_t *ids = rf_options_list(o, "decode", &count);
   char *text = calloc(1, (size_t)count * 16 + 2);
-  int64_t at = 0;
+  int64_t at = 0, vocab = tokenizer->vocab;
+  for (int i = 0; i < count; i++)
+    if (ids[i] >= vocab) {
+      free(text);
+      return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer", "token out of range (--decode, token %d: expected an id below %lld, got %lld)", i,
+                     (long long)vocab, (long long)ids[i]);
+    }
   if (!text) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   for (int i = 0; i < count; i++) at += rf_tokenizer_piece(tokenizer, (int32_t)ids[i], text + at);
   json_t *value = json_stringn(text, (size_t)at);

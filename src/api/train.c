@@ -179,7 +179,7 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
 
 static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *error) {
   char folder[4200];
-  if (log->saved_step == t->trainer->step) return RAFTER_OK;
+  if (log->saved_step == t->trainer->step || !t->trainer->batch.tokens) return RAFTER_OK; /* saved already, or null: there is nothing */
   snprintf(folder, sizeof folder, "%s/checkpoint-%08lld", t->out, (long long)t->trainer->step);
   RF_TRY(rf_checkpoint_save(t->trainer, folder, error));
   RF_TRY(rf_checkpoint_prune(t->out, log->keep, error));
@@ -287,7 +287,7 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
     double val_loss = 0, began = rf_now_seconds();
     RF_TRY(rf_trainer_step(r, &step, error));
     log->step_seconds += step.seconds;
-    bool validates = r->val_plan && log->val_every > 0 && (r->step % log->val_every == 0 || r->step == log->steps) &&
+    bool validates = r->val_batch.tokens && log->val_every > 0 && (r->step % log->val_every == 0 || r->step == log->steps) &&
                      rf_loader_held_out(&r->loader) >= r->settings.plan.build.microbatch;
     if (validates) RF_TRY(rf_trainer_validate(r, log->val_rows, &val_loss, error));
     log_step(log, &step, validates ? &val_loss : NULL);

@@ -29,7 +29,7 @@ static const char *unit_of(const rf_option *row) {
 
 static void put_number(FILE *out, double value) {
   if (value >= 0x1p40 && value == exp2(round(log2(value)))) fprintf(out, "2^%.0f", log2(value));
-  else fprintf(out, fabs(value) < 1e7 ? "%.10g" : "%.6g", value);
+  else fprintf(out, fabs(value) < 1e9 ? "%.10g" : "%.6g", value);
 }
 
 /* "help (1 to 8, default 2)" */

@@ -35,9 +35,11 @@ rf_status rf_roofline_matmul(const rf_machine *machine, int64_t m, int64_t k, in
     return RF_FAIL(error, RAFTER_INVALID, "give --m, --k and --n", "a matmul needs three dimensions (expected >= 1, got %lld x %lld x %lld)", (long long)m, (long long)k,
                    (long long)n);
   rf_work work;
-  RF_TRY(lone_op("matmul", (const int64_t[][2]){{m, k}, {k, n}}, (const rf_dtype[]){dtype, weight_dtype}, 2, &(rf_attr){0}, m, &work, error));
+  double a = (double)rf_dtype_bytes(dtype), w = (double)rf_dtype_bytes(weight_dtype), dm = (double)m, dk = (double)k, dn = (double)n;
+  /* The op table knows the floats that graphs are made of; narrower operands do the same work on fewer bytes. */
+  RF_TRY(lone_op("matmul", (const int64_t[][2]){{m, k}, {k, n}}, (const rf_dtype[]){RF_F32, RF_F32}, 2, &(rf_attr){0}, m, &work, error));
+  work.bytes_read += dm * dk * (a - 4) + dk * dn * (w - 4), work.bytes_written += dm * dn * (a - 4);
   RF_TRY(against(machine, work, dtype, out, error));
-  double a = (double)rf_dtype_bytes(dtype), w = (double)rf_dtype_bytes(weight_dtype), dk = (double)k, dn = (double)n;
   double spare = 2 * dk * dn / machine->flops[dtype] - a * (dk + dn) / machine->read_bps;
   out->critical_m = spare > 0 ? dk * dn * w / machine->read_bps / spare : INFINITY;
   return RAFTER_OK;

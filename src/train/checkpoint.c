@@ -109,6 +109,7 @@ static rf_status save_state(const rf_trainer *t, const char *folder, rf_error *e
 rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error) {
   rf_status status = RAFTER_OK;
   char part[PATH_BYTES], path[PATH_BYTES + 32];
+  if (!t->batch.tokens) return RF_FAIL(error, RAFTER_INVALID, "choose another --backend", "the null backend has no weights to save");
   if (snprintf(part, sizeof part, "%s.part", folder) >= PATH_BYTES - 32) return RF_FAIL(error, RAFTER_INVALID, NULL, "the checkpoint's path is too long");
   remove_folder(part);
   RF_GO(rf_make_folders(part, error));

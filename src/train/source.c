@@ -235,7 +235,11 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
   rf_status status = RAFTER_OK;
   *source = (rf_source){.weight = weight, .seq = options->seq, .shard.file = -1};
   snprintf(source->spec, sizeof source->spec, "%s", spec);
-  if (!strncmp(spec, "random", 6) && (spec[6] == ':' || !spec[6])) return open_random(spec, options->model->vocab, source, error);
+  if (!strncmp(spec, "random", 6) && (spec[6] == ':' || !spec[6])) {
+    status = open_random(spec, options->model->vocab, source, error);
+    if (!(options->val_fraction > 0)) source->held_out.count = 0;
+    return status;
+  }
   if (rf_text_ends_with(spec, ".jsonl")) {
     char path[1200];
     RF_TRY(convert_jsonl(spec, options, path, error));

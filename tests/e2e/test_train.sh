@@ -84,7 +84,7 @@ status 0 "${TRAIN[@]}" --data rows.jsonl --packing none --steps 4 --val-every 0 
 }
 echo '{"text": "only one row, long enough to train on, and nothing to hold out for validation"}' >one.jsonl
 status 0 "${TRAIN[@]}" --data one.jsonl --steps 2 --out one
-status 0 "${TRAIN[@]}" --data random:seed=3 --steps 2 --out noise
+status 0 "${TRAIN[@]}" --data random:seed=3 --steps 2 --val-every 1 --out noise && holds noise/metrics.jsonl 'all("val_loss" not in r for r in rows)' 'random tokens are not validated'
 head -c 9000 book.txt | tr a-z A-Z >loud.txt
 status 0 "${TRAIN[@]}" --data book.txt:3 --data loud.txt:1 --steps 8 --val-every 4 --save-every 4 --out mix && {
   holds mix/checkpoint-00000008/state.json '[s["drawn"] for s in d["data"]] == [24, 8]' 'weights 3 and 1 draw rows 3 to 1'

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# `rafter generate` from every kind of folder, against greedy tokens that another implementation chose, and its limits.
+. "$(dirname "$0")/lib.sh"
+text book.txt 20000
+status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt --steps 60 --lr 1e-2 --val-every 0 --save-every 30 --out run
+GEN=("$RAFTER" generate run --threads 2)
+
+status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --temperature 0 && { [ "$(head -c 4 out)" = "the " ] || fail 'the prompt does not lead the text'; cp out greedy.txt; }
+status 0 "$RAFTER" generate run/checkpoint-00000060 --threads 2 --prompt "the " --max-tokens 20 --temperature 0 && same greedy.txt out 'a run and its newest checkpoint say the same'
+status 0 "$RAFTER" generate run --threads 1 --prompt "the " --max-tokens 20 --temperature 0 && same greedy.txt out 'one thread says what two say'
+status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --seed 4 && cp out four.txt
+status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --seed 4 && same four.txt out 'the same seed says the same'
+status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --seed 5 && { ! cmp -s four.txt out || fail 'another seed says the same'; }
+for option in "--top-k 1" "--top-p 0" "--min-p 1"; do
+  # shellcheck disable=SC2086
+  status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 $option && same greedy.txt out "$option is the likeliest token"
+done
+status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --temperature 0 --json && {
+  [ "$(wc -l <out)" = 1 ] || fail 'generate --json prints more than one line on stdout'
+  holds out '{"text","tokens","logprobs","finish_reason","prompt_tokens","completion_tokens","seconds_to_first_token","tokens_per_second","bandwidth_fraction","arena_bytes"} <= d.keys()' 'generate --json has its keys'
+  holds out 'd["finish_reason"] == "length" and d["prompt_tokens"] == 4 and d["completion_tokens"] == 20 == len(d["tokens"]) == len(d["logprobs"]) and all(-20 < p <= 0 for p in d["logprobs"])'
+  holds out 'bytes(d["tokens"]).decode() == d["text"] and "the " + d["text"] + "\n" == open("greedy.txt").read()' 'the text is that of the tokens'
+  arena=$(ask out 'd["arena_bytes"]')
+  status 0 "$RAFTER" plan run/checkpoint-00000060 --job generate --batch 1 --seq 24 --threads 2 --json && holds out "d['memory']['peak_bytes'] == $arena" "generate takes what its plan says ($arena bytes)"
+}
+stop=$(python3 -c 'print(open("greedy.txt").read()[10:12], end="")')
+status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --temperature 0 --stop "$stop" --json && holds out "d['finish_reason'] == 'stop' and '$stop' not in d['text'] and open('greedy.txt').read().startswith('the ' + d['text'] + '$stop')" '--stop ends before the text'
+status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --temperature 0 --stop "$stop" && { [ "$(cat out)" = "$(python3 -c 'import sys; t = open("greedy.txt").read(); print(t[:t.index(sys.argv[1], 4)])' "$stop")" ] || fail "the streamed text does not end before --stop '$stop'"; }
+status 0 "${GEN[@]}" --max-tokens 3
+
+# Limits: 32 positions.
+status 0 "${GEN[@]}" --prompt "the " --max-tokens 1000 --temperature 0 --json && holds out 'd["completion_tokens"] in (28, 29) and d["finish_reason"] == "length"' 'generation ends where the positions end'
+refuses 2 '32' "${GEN[@]}" --prompt "$(head -c 33 book.txt)"
+refuses 2 '32' "${GEN[@]}" --prompt "$(head -c 32 book.txt)"
+status 0 "${GEN[@]}" --prompt "$(head -c 31 book.txt)" --max-tokens 5 --json && holds out 'd["completion_tokens"] >= 1'
+refuses 2 '300' "${GEN[@]}" --tokens 1,2,300
+refuses 2 'tokens' "${GEN[@]}" --tokens 1,-2
+refuses 2 'tokens' "${GEN[@]}" --tokens 1,x
+refuses 2 'empty' "${GEN[@]}" --prompt ""
+refuses 2 'max-tokens' "${GEN[@]}" --prompt a --max-tokens 0
+refuses 2 'temperature' "${GEN[@]}" --prompt a --temperature -1
+refuses 2 'null' "${GEN[@]}" --prompt a --backend null
+refuses 2 'nothere' "$RAFTER" generate nothere/run --prompt a
+mkdir bare && refuses 1 'bare' "$RAFTER" generate bare --prompt a
+cp -r run/checkpoint-00000060 cut && truncate -s -100 cut/model.safetensors && refuses 1 'model.safetensors' "$RAFTER" generate cut --prompt a
+rm cut/model.safetensors && refuses 1 'model.safetensors' "$RAFTER" generate cut --prompt a
+
+# A Hugging Face folder: greedy tokens as its own implementation chose them.
+GOLD=$DATA/goldens/gpt2
+status 0 "$RAFTER" generate "$GOLD" --threads 2 --tokens 5,6,7 --max-tokens 4 --temperature 0 && { grep -qE '^[0-9]+(,[0-9]+)*$' out || fail "generate --tokens does not answer in ids: $(cat out)"; }
+python3 - "$GOLD/golden.json" >cases <<'PY'
+import json, sys
+d = json.load(open(sys.argv[1]))["greedy"]
+for g in d if isinstance(d, list) else [d]:
+    prompt, tokens = g["prompt"], g["continuation"]
+    print(",".join(map(str, prompt)), ",".join(map(str, tokens)))
+PY
+[ -s cases ] || fail 'the golden has no greedy tokens'
+while read -r prompt tokens; do
+  for backend in cpu reference; do
+    status 0 "$RAFTER" generate "$GOLD" --threads 2 --backend $backend --tokens "$prompt" --max-tokens "$(tr ',' '\n' <<<"$tokens" | wc -l)" --temperature 0 --ignore-eos --json &&
+      holds out "','.join(map(str, d['tokens'])) == '$tokens'" "greedy tokens of the golden ($backend)"
+  done
+done <cases
+refuses 2 '256' "$RAFTER" generate "$GOLD" --prompt a
+
+# What was saved is what other tools read: a reader of its own.
+python3 - run/checkpoint-00000060 <<'PY' || fail 'the checkpoint is not as other tools expect it'
+import array, json, math, struct, sys
+def read(path):
+    b = open(path, "rb").read()
+    n, = struct.unpack("<Q", b[:8])
+    header = json.loads(b[8:8 + n]); data = b[8 + n:]; out = {}
+    for name, t in header.items():
+        if name == "__metadata__": continue
+        first, last = t["data_offsets"]
+        assert t["dtype"] == "F32" and last - first == 4 * math.prod(t["shape"]), name
+        out[name] = (t["shape"], array.array("f", data[first:last]))
+    assert max(t["data_offsets"][1] for k, t in header.items() if k != "__metadata__") == len(data)
+    assert n % 8 == 0, "header not aligned"
+    return out
+folder = sys.argv[1]
+config, model, optimizer = json.load(open(folder + "/config.json")), read(folder + "/model.safetensors"), read(folder + "/optimizer.safetensors")
+assert config["model_type"] == "gpt2" and (config["n_embd"], config["n_layer"], config["n_head"], config["n_positions"], config["vocab_size"]) == (32, 2, 2, 32, 256), config
+D, F, V, T = 32, 64, 256, 32
+want = {"wte.weight": [V, D], "wpe.weight": [T, D], "ln_f.weight": [D], "ln_f.bias": [D]}
+for i in range(2):
+    for name, shape in {"ln_1.weight": [D], "ln_1.bias": [D], "ln_2.weight": [D], "ln_2.bias": [D], "attn.c_attn.weight": [D, 3 * D], "attn.c_attn.bias": [3 * D],
+                        "attn.c_proj.weight": [D, D], "attn.c_proj.bias": [D], "mlp.c_fc.weight": [D, F], "mlp.c_fc.bias": [F], "mlp.c_proj.weight": [F, D], "mlp.c_proj.bias": [D]}.items():
+        want[f"h.{i}.{name}"] = shape
+have = {name.removeprefix("transformer."): t[0] for name, t in model.items()}
+assert have == want, (set(want) ^ set(have), [(k, have[k], want[k]) for k in have if k in want and have[k] != want[k]])
+assert all(math.isfinite(x) for _, values in model.values() for x in values)
+assert len(optimizer) == 2 * len(model) and sum(len(v) for _, v in optimizer.values()) == 2 * sum(len(v) for _, v in model.values())
+assert all(x >= 0 for name, (_, values) in optimizer.items() if name.startswith("v/") for x in values)
+PY
+finish

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# inspect on whatever lies about, tokenize there and back, doctor, help, man page, completion, roofline figures.
+. "$(dirname "$0")/lib.sh"
+text book.txt 9000
+status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt --steps 2 --out run
+status 0 "$RAFTER" tokenize "$TINY" --input book.txt --output book.shard
+see() { # see PATTERN PATH: said to people, and as exactly one JSON object
+  status 0 "$RAFTER" inspect "$2" && says "$1" out
+  status 0 "$RAFTER" inspect "$2" --json && { [ "$(wc -l <out)" = 1 ] && holds out 'd["command"] == "inspect"' || fail "inspect $2 --json is not one object"; }
+}
+see '26368' run/checkpoint-00000002
+see 'complete' run/checkpoint-00000002
+see 'wte.weight' run/checkpoint-00000002/model.safetensors
+see '56 tensors' run/checkpoint-00000002/optimizer.safetensors
+see 'checkpoint-00000002' run
+see '9000 tokens' book.shard
+see 'peak_bytes|JSON' run/plan.json
+see 'options' run/run.json
+see '124.*parameters|124439808' gpt2
+see 'GPT-style' "$TINY"
+see 'tensors' "$DATA/goldens/gpt2"
+rm -r run/checkpoint-00000002/DONE && status 0 "$RAFTER" inspect run/checkpoint-00000002 && says 'INCOMPLETE' out
+head -c 5000 /dev/urandom >noise; cp noise noise.safetensors; cp noise noise.shard; cp noise noise.json; : >empty.safetensors; mkdir bare
+head -c 300 "$DATA/goldens/gpt2/model.safetensors" >cut.safetensors
+for file in noise.safetensors noise.shard noise.json empty.safetensors cut.safetensors bare nothere.safetensors nothere.json; do
+  refuses 1 "$file" "$RAFTER" inspect $file
+done
+for file in noise nothere book.txt; do
+  "$RAFTER" inspect $file >out 2>err; got=$?
+  [ $got = 1 ] || [ $got = 2 ] || fail "inspect $file exits $got"
+  says "$file"; says '^hint: '
+done
+refuses 2 'FILE' "$RAFTER" inspect
+
+# tokenize
+status 0 "$RAFTER" tokenize "$TINY" --text 'Añb' && { [ "$(cat out)" = 65,195,177,98 ] || fail "tokenize says $(cat out)"; }
+status 0 "$RAFTER" tokenize "$TINY" --text 'Ab' --json && holds out 'd["tokens"] == [65, 98] and d["pieces"] == ["A", "b"]'
+status 0 "$RAFTER" tokenize "$TINY" --decode 65,195,177,98 && { [ "$(cat out)" = 'Añb' ] || fail "decode says $(cat out)"; }
+refuses 2 '256|range' "$RAFTER" tokenize "$TINY" --decode 65,70000
+refuses 1 'nothere' "$RAFTER" tokenize "$TINY" --input nothere
+refuses 1 'nothere' "$RAFTER" tokenize "$TINY" --input book.txt --output nothere/x.shard
+refuses 2 'text|input' "$RAFTER" tokenize "$TINY"
+status 0 "$RAFTER" tokenize "$TINY" --input book.txt --json && holds out 'bytes(d["tokens"]) == open("book.txt", "rb").read()' 'tokens of a text are its bytes'
+python3 -c '
+import struct
+b = open("book.shard", "rb").read()
+magic, size, vocab, tokens, documents = struct.unpack("<8sIIQQ", b[:32])
+assert (magic, size, vocab, tokens, documents) == (b"rafterT1", 2, 256, 9000, 0), (magic, size, vocab, tokens, documents)
+assert bytes(struct.unpack("<9000H", b[64:64 + 18000])) == open("book.txt", "rb").read()' || fail 'the shard is not as docs/formats.md describes'
+
+# roofline: worked numbers of data sheets.
+at() { "$RAFTER" roofline "${@:3}" --json | python3 -c "
+import json, sys
+d = json.load(sys.stdin); v = eval(sys.argv[1])
+sys.exit(0 if v is True or v is not False and abs(v / float(sys.argv[2]) - 1) <= 0.01 else print(v) or 1)" "$1" "$2" || fail "roofline ${*:3}: $1 is not $2"; }
+at 'd["critical"]["intensity"]' 240.2 matmul --m 512 --k 4096 --n 4096 --on tpu-v5e
+at 'd["flops"]' 17179869184 matmul --m 512 --k 4096 --n 4096 --on tpu-v5e
+at 'd["bytes"]' $((2 * (512 * 4096 * 2 + 4096 * 4096))) matmul --m 512 --k 4096 --n 4096 --on tpu-v5e
+at 'd["seconds"]' $(python3 -c 'print(2*512*4096*4096/1.97e14)') matmul --m 512 --k 4096 --n 4096 --on tpu-v5e
+at 'd["bound"] == "compute"' 1 matmul --m 512 --k 4096 --n 4096 --on tpu-v5e
+at 'd["bound"] == "memory"' 1 matmul --m 128 --k 4096 --n 4096 --on tpu-v5e
+at 'd["critical"]["m"]' 240.2 matmul --m 1 --k 4000000 --n 4000000 --on tpu-v5e                     # small batch: rows from which it is compute bound
+at 'd["critical"]["m"]' 120.1 matmul --m 1 --k 4000000 --n 4000000 --weight-dtype i8 --on tpu-v5e   # int8 weights, bf16 arithmetic
+at 'd["critical"]["intensity"]' 295.2 matmul --m 512 --k 4096 --n 4096 --on h100-sxm
+at 'd["flops"]' $((4 * 1024 * 1025 / 2 * 64 * 16)) attention --seq 1024 --heads 16 --head-dim 64 --on a100-80g
+at 'd["flops_full"]' $((4 * 1024 * 1024 * 64 * 16)) attention --seq 1024 --heads 16 --head-dim 64 --on a100-80g
+at 'd["bound"] in ("compute", "memory")' 1 attention --seq 1024 --heads 16 --kv-heads 4 --head-dim 64 --window 256 --on a5000
+at '{"flops", "bytes", "intensity", "seconds", "bound", "critical"} <= d.keys()' 1 attention --on a5000
+refuses 2 'matmul' "$RAFTER" roofline matmull
+refuses 2 'heads' "$RAFTER" roofline attention --heads 6 --kv-heads 4
+status 0 "$RAFTER" roofline matmul --on a5000 && says 'bound' out
+
+# doctor, help, man page, completion
+status 0 "$RAFTER" doctor && says 'cores' out
+status 0 "$RAFTER" doctor --json && { [ "$(wc -l <out)" = 1 ] && holds out 'isinstance(d, dict)' || fail 'doctor --json is not one object'; }
+commands='plan train generate calibrate bench roofline inspect tokenize doctor'
+status 0 "$RAFTER" --help
+for command in $commands; do
+  says "^  $command " out
+done
+for command in $commands; do
+  status 0 "$RAFTER" "$command" --help && { says '^usage: ' out; [ "$(awk '{ if (length($0) > m) m = length($0) } END { print m }' out)" -le 110 ] || fail "help of $command has lines over 110 columns"; }
+  ! grep -qE '[0-9]\.[0-9]+e\+0[0-9]' out || fail "help of $command prints $(grep -oE '[0-9.]+e\+0[0-9]' out | head -1)"
+  cp out one && status 0 "$RAFTER" help "$command" && same one out "help $command is $command --help"
+done
+status 0 "$RAFTER" --version && says '^rafter [0-9.]+ \(commit ' out
+refuses 2 'trian.*train' "$RAFTER" trian
+refuses 2 'nonsense' "$RAFTER" help nonsense
+status 0 "$RAFTER" help --man && cp out rafter.1 && { says '^\.TH' out; for command in $commands; do says "$command" out; done; }
+if command -v man >/dev/null && man --version >/dev/null 2>&1; then
+  MANWIDTH=100 man --warnings -l rafter.1 >page 2>warnings && { says 'TRAIN|train' page; [ ! -s warnings ] || fail "the man page warns: $(head -3 warnings | tr '\n' '|')"; }
+fi
+status 0 "$RAFTER" help --completion bash && cp out completion && { bash -n completion || fail 'the completion does not parse'; }
+bash -c '. ./completion; COMP_WORDS=(rafter tr); COMP_CWORD=1; COMP_LINE="rafter tr"; COMP_POINT=9; f=$(complete -p rafter | sed -E "s/.*-F ([^ ]+).*/\1/"); $f; echo "${COMPREPLY[@]}"' >out 2>&1
+grep -qw train out || fail "completing 'rafter tr' gives '$(cat out)'"
+finish

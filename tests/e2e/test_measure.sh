@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# calibrate, plans on what it measured, and bench: their files and rows. No time is compared.
+. "$(dirname "$0")/lib.sh"
+status 0 "$RAFTER" plan "$TINY" --json && holds out 'd["machine"]["source"] == "detected" and d["time"]["confidence"] == "low"' 'an uncalibrated machine says so'
+status 0 "$RAFTER" calibrate --quick --threads 2 --out here.json --json && {
+  [ "$(wc -l <out)" = 1 ] || fail 'calibrate --json is not one object'
+  holds out 'd["flops"]["f32"] > 1e9 and d["read_bps"] > 1e8 and d["copy_bps"] > 1e8 and d["curves"] > 0 and len(d["scaling"]) >= 1'
+  holds here.json '{"name", "kind", "isa", "threads", "flops", "read_bps", "copy_bps", "memory_bytes", "launch_seconds", "curves"} <= d.keys()' 'the machine file has the keys of docs/formats.md'
+}
+status 0 "$RAFTER" plan "$TINY" --on ./here.json --threads 2 --json && holds out 'd["machine"]["source"] in ("calibrated", "file") and d["time"]["confidence"] == "normal" and d["time"]["seconds"] > 0' '--on FILE plans with it'
+where=$(find "$HOME" -type f)
+[ -z "$where" ] || fail "calibrate --out writes elsewhere too: $where"
+status 0 "$RAFTER" doctor
+mkdir -p there && cp here.json there/cut.json && truncate -s -40 there/cut.json && refuses 1 'cut.json' "$RAFTER" plan "$TINY" --on there/cut.json
+echo '{}' >there/empty.json && { "$RAFTER" plan "$TINY" --on there/empty.json >out 2>err; [ $? -ge 1 ] && says 'empty.json'; }
+refuses 1 'nothere.json|nothere' "$RAFTER" plan "$TINY" --on ./nothere.json || true
+
+status 0 "$RAFTER" bench "$TINY" --test pp16,tg8,tg4@d8,train --reps 1 --batch 2 --threads 2 --json && {
+  holds out '[r["test"] for r in rows] == ["calibration", "pp16", "tg8", "tg4@d8", "train"]' 'bench prints the calibration first, then a row a test'
+  holds out 'all({"test","model","dtype","threads","tokens_per_second","seconds","predicted_seconds","limit_fraction","n"} <= r.keys() and {"median","min","max"} <= r["seconds"].keys() for r in rows[1:])' 'bench rows have their keys'
+  holds out 'all(0 < r["seconds"]["min"] <= r["seconds"]["median"] <= r["seconds"]["max"] and r["n"] == 1 and 0 < r["limit_fraction"] for r in rows[1:])'
+}
+refuses 2 'pq7' "$RAFTER" bench "$TINY" --test pq7
+refuses 2 '32' "$RAFTER" bench "$TINY" --test pp64 --threads 2
+finish
