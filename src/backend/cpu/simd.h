@@ -232,6 +232,7 @@ RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
 
 typedef float rf_v4 __attribute__((vector_size(16)));
 typedef int32_t rf_m4 __attribute__((vector_size(16)));
+typedef uint32_t rf_u4 __attribute__((vector_size(16))); /* bits that may wrap */
 typedef struct rf_v16 { rf_v4 v[4]; } rf_v16;
 typedef struct rf_m16 { rf_m4 v[4]; } rf_m16; /* 0 or ~0 */
 
@@ -261,7 +262,7 @@ RF_V16_EACH(rf_m16, rf_v16_eq, (rf_v16 a, rf_v16 b), a.v[i] == b.v[i])
 RF_V16_EACH(rf_m16, rf_m16_and, (rf_m16 a, rf_m16 b), a.v[i] & b.v[i])
 RF_V16_EACH(rf_m16, rf_m16_first, (int n), ((rf_m4){4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3} < (rf_m4){n, n, n, n}))
 RF_V16_EACH(rf_m16, rf_v16_bit, (rf_v16 x, int bit), (((rf_m4)x.v[i] >> bit) & 1) != 0)
-RF_V16_EACH(rf_v16, rf_v16_scale_by, (rf_v16 p, rf_v16 t), (rf_v4)((rf_m4)p.v[i] + ((rf_m4)t.v[i] << 23)))
+RF_V16_EACH(rf_v16, rf_v16_scale_by, (rf_v16 p, rf_v16 t), (rf_v4)((rf_u4)p.v[i] + ((rf_u4)t.v[i] << 23)))
 #undef RF_V16_EACH
 
 RF_INLINE rf_v16 rf_v16_load_n(const float *p, int n) {
@@ -304,8 +305,9 @@ RF_INLINE void rf_stream_fence(void) {}
 RF_INLINE rf_v16 rf_v16_split(rf_v16 x, rf_v16 *m) {
   rf_v16 k;
   for (int i = 0; i < 4; i++) {
-    rf_m4 bits = (rf_m4)x.v[i], e = (bits - 0x3f3504f3) >> 23; /* arithmetic shift, as gcc and clang define it */
-    m->v[i] = (rf_v4)(bits - (e << 23));
+    rf_u4 bits = (rf_u4)x.v[i];
+    rf_m4 e = (rf_m4)(bits - 0x3f3504f3u) >> 23; /* arithmetic shift, as gcc and clang define it */
+    m->v[i] = (rf_v4)(bits - ((rf_u4)e << 23));
     k.v[i] = __builtin_convertvector(e, rf_v4);
   }
   return k;

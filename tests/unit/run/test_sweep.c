@@ -155,7 +155,7 @@ static void guard_is_fatal(void **unused) {
   static const char *const calls[] = {"malloc", "free", "mmap"};
   for (size_t i = 0; i < 3; i++) {
     fflush(NULL);
-    void *held = malloc(100);
+    void *volatile held = malloc(100); /* volatile: a pair of malloc and free may be left out */
     pid_t child = fork();
     if (!child) {
       close(2);
