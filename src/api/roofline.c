@@ -44,10 +44,10 @@ rf_status rf_command_roofline(const rafter_job *job, const rafter_sink *sink, rf
   RF_GO(rf_machine_find(rf_options_text(o, "on"), machine, error));
   RF_GO(compute(o, op, machine, &r, shape, error));
   rf_say(sink, "%s on %s: %s bound, %s at best\n", op, machine->name, bound[r.bound], rf_text_seconds(r.seconds, a));
-  rf_say(sink, "  arithmetic   %10s FLOP   %10s at %s FLOP/s\n", rf_text_count(r.flops, a), rf_text_seconds(r.compute_seconds, b),
-         rf_text_count(r.flops / r.compute_seconds, c));
-  rf_say(sink, "  memory       %10s        %10s at %.1f GB/s\n", rf_text_bytes(r.bytes, a), rf_text_seconds(r.memory_seconds, b), machine->read_bps * 1e-9);
-  rf_say(sink, "  intensity    %10.1f FLOP/byte; compute-bound from %.1f on\n", r.intensity, r.critical_intensity);
+  rf_say(sink, "  arithmetic   %12s %10s at %s/s\n", rf_text_flops(r.flops, a), rf_text_seconds(r.compute_seconds, b),
+         rf_text_flops(r.flops / r.compute_seconds, c));
+  rf_say(sink, "  memory       %12s %10s at %.1f GB/s\n", rf_text_bytes(r.bytes, a), rf_text_seconds(r.memory_seconds, b), machine->read_bps * 1e-9);
+  rf_say(sink, "  intensity    %12.1f FLOP/byte; compute-bound from %.1f on\n", r.intensity, r.critical_intensity);
   if (isfinite(r.critical_m)) rf_say(sink, "  rows         compute-bound from m = %.0f on\n", ceil(r.critical_m));
   json_t *json = json_pack("{ss ss ss sf sf sf sf sf sf sf ss so}", "command", "roofline", "op", op, "machine", machine->name, "flops", r.flops, "flops_full", r.flops_full, "bytes",
                            r.bytes, "intensity", r.intensity, "seconds", r.seconds, "compute_seconds", r.compute_seconds, "memory_seconds", r.memory_seconds, "bound",

@@ -312,7 +312,7 @@ static rf_status say_end(const rafter_trainer *t, run_log *log, rf_error *error)
   rf_say_text(log->sink, rf_report_measured_text(r->plan, rf_run_measured(r->run, 0), done));
   rf_say(log->sink, "\nmemory   predicted %lld bytes, allocated %lld bytes; outside the arena %s\n", (long long)r->plan->arena_bytes, (long long)rf_run_arena_bytes(r->run),
          rf_text_bytes((double)o.outside_bytes, a));
-  rf_say(log->sink, "time     predicted %s a step, measured %s (%+.1f %%)\n", rf_text_seconds(planned, a), rf_text_seconds(measured, b), 100 * (planned / measured - 1));
+  rf_say(log->sink, "time     predicted %s a step, measured %s (%.2f x the prediction)\n", rf_text_seconds(planned, a), rf_text_seconds(measured, b), measured / planned);
   if (peak > 0)
     rf_say(log->sink, "limit    %s tokens/s: %.1f %% of this machine's %.0f GFLOP/s (causal FLOPs; %.1f %% counting the whole attention square)\n",
            rf_text_count((double)r->plan->graph->rows * r->plan->options.build.accumulate / measured, c), 100 * r->plan->model_flops / (measured * peak), peak * 1e-9,

@@ -97,12 +97,10 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("k", COUNT, NULL, 1, 1e12, "1024", ROOFLINE, "matmul: the axis that is summed"),
   NUMBER("n", COUNT, NULL, 1, 1e12, "1024", ROOFLINE, "matmul: columns"),
   CHOICE("weight-dtype", "f32|bf16|f16|f8_e4m3|f8_e5m2|i8", NULL, ROOFLINE, "matmul: of the (k,n) operand; unset: as --dtype"),
-  NUMBER("context", TOKENS, NULL, 1, 1 << 24, NULL, ROOFLINE, "attention: key tokens; unset: as --seq"),
   NUMBER("heads", INT, NULL, 1, 4096, "16", ROOFLINE, "attention: query heads"),
   NUMBER("kv-heads", INT, NULL, 1, 4096, NULL, ROOFLINE, "attention: key and value heads; unset: as --heads"),
   NUMBER("head-dim", INT, NULL, 1, 4096, "64", ROOFLINE, "attention: width of a head"),
   NUMBER("window", TOKENS, NULL, 0, 1 << 24, "0", ROOFLINE, "attention: keys a query sees; 0: all"),
-  FLAG("non-causal", ROOFLINE, "attention: every query sees every key"),
 
   /* tokens */
   WORDS("text", TEXT, "TEXT", NULL, TOKENIZE, "text to turn into tokens"),

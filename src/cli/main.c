@@ -18,6 +18,7 @@ static void ask_stop(int signal_number) {
 }
 
 typedef struct terminal {
+  bool only_results; /* --quiet: what is said on the way is left out, an answer that was asked for is not */
   FILE *people;    /* stdout, or stderr when stdout carries JSON */
   bool json, bar_is_up, quiet, is_terminal;
 } terminal;
@@ -29,7 +30,7 @@ static void clear_bar(terminal *t) {
 
 static void put_text(void *self, const char *text) {
   terminal *t = self;
-  if (t->quiet && t->people == stderr) return;
+  if (t->quiet && (t->people == stderr || t->only_results)) return;
   clear_bar(t);
   fputs(text, t->people);
   fflush(t->people);
@@ -83,7 +84,17 @@ static int help(int argc, char **argv) {
   return 0;
 }
 
+/* OpenMP's threads spin while they wait, for milliseconds: on a machine that is shared with anything else that costs more than all the work.
+ * The library reads its settings before main, so the program starts itself again with a short spin, unless the user chose one. */
+static void wait_politely(char **argv) {
+  if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME")) return;
+  setenv("GOMP_SPINCOUNT", "20000", 1); /* about 50 us: longer than the gap between two ops */
+  setenv("KMP_BLOCKTIME", "1", 1);      /* milliseconds */
+  execv("/proc/self/exe", argv);        /* on failure: go on as we are */
+}
+
 int main(int argc, char **argv) {
+  wait_politely(argv);
   if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) return help(argc > 2 ? argc - 2 : 0, argv + 2);
   if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) return puts(rafter_version()), 0;
   rafter_error error = {0};
@@ -103,6 +114,7 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN), signal(SIGXFSZ, SIG_IGN); /* both come back as errors of the write, which has a name to say */
     terminal t = {.json = option_is_on(job, "json"), .quiet = option_is_on(job, "quiet"), .is_terminal = isatty(2)};
     t.people = t.json ? stderr : stdout;
+    t.only_results = !strcmp(argv[1], "train") || !strcmp(argv[1], "calibrate");
     rafter_sink sink = {.self = &t, .text = put_text, .json = put_json, .bar = put_bar, .stop = &stop_asked};
     status = (int)rafter_run(job, &sink, &error);
     clear_bar(&t);

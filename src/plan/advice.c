@@ -42,7 +42,7 @@ int rf_plan_advise(const rf_plan *plan, rf_advice advice[RF_MAX_ADVICE]) {
       rf_advice *row = &advice[kept++];
       snprintf(row->change, sizeof row->change, "%s", list[i].change);
       row->peak_bytes = other->arena_bytes, row->seconds = other->step_seconds;
-      snprintf(row->why, sizeof row->why, "%s %.2f GiB, %.1f %% %s per step", saved >= 0 ? "saves" : "takes", (saved >= 0 ? saved : -saved) / 0x1p30,
+      snprintf(row->why, sizeof row->why, "%.1f %% %s memory, %.1f %% %s", 100 * (saved >= 0 ? saved : -saved) / (double)plan->arena_bytes, saved >= 0 ? "less" : "more",
                100 * (slower >= 0 ? slower : -slower), slower >= 0 ? "slower" : "faster");
     }
     rf_plan_free(other);

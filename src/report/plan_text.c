@@ -24,30 +24,48 @@ static void put_memory(FILE *out, const rf_report_plan *report) {
   if (plan->graph->op_count) fprintf(out, "  peak at %s; a perfect layout would need %.2f %% of this\n", plan->graph->op[plan->peak_op].name, 100.0 * (double)plan->live_bytes / (double)plan->arena_bytes);
 }
 
-typedef struct sized { int tensor; int64_t bytes; } sized;
+/* Buffers of one kind over all blocks: "block.N/mlp/up/u". */
+typedef struct family { char name[96]; int tensor, count; int64_t bytes; } family;
+
 static int larger_first(const void *a, const void *b) {
-  const sized *x = a, *y = b;
+  const family *x = a, *y = b;
   return x->bytes != y->bytes ? (x->bytes > y->bytes ? -1 : 1) : x->tensor - y->tensor;
 }
 
-/* The largest transient buffers alive at the peak, and why they are alive. */
+static void family_name(const char *name, char out[96]) {
+  const char *digits = strstr(name, "block.");
+  size_t before = digits ? (size_t)(digits - name) + 6 : 0;
+  if (digits) snprintf(out, 96, "%.*s*%s", (int)before, name, name + before + strspn(name + before, "0123456789"));
+  else snprintf(out, 96, "%s", name);
+}
+
+/* The largest buffers alive at the peak, by kind, and why they are alive. */
 static void put_largest(FILE *out, const rf_plan *plan) {
-  sized *list = malloc((size_t)(plan->graph->tensor_count + 1) * sizeof *list);
+  enum { MOST = 512, SHOWN = 8 };
+  family *list = calloc(MOST, sizeof *list);
   int count = 0;
-  char a[32];
+  char a[32], b[32], name[96];
   if (!list) return;
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
-    if (p->offset >= 0 && p->first + (p->shares != RF_NONE) <= plan->peak_op && p->last >= plan->peak_op) /* an heir counts from its second op on */ list[count++] = (sized){t, p->bytes};
+    bool holds = p->offset >= 0 && p->first + (p->shares != RF_NONE) <= plan->peak_op && p->last >= plan->peak_op; /* an heir counts from its second op on */
+    if (!holds) continue;
+    family_name(plan->graph->tensor[t].name, name);
+    int k = 0;
+    while (k < count && strcmp(list[k].name, name)) k++;
+    if (k == MOST) continue;
+    if (k == count) list[count++] = (family){.tensor = t}, memcpy(list[k].name, name, sizeof name);
+    list[k].count++, list[k].bytes += p->bytes;
   }
   qsort(list, (size_t)count, sizeof *list, larger_first);
-  fprintf(out, "\nlargest buffers at the peak\n");
-  for (int i = 0; i < count && i < 8; i++) {
+  fprintf(out, "\nlargest at the peak\n");
+  for (int i = 0; i < count && i < SHOWN; i++) {
     const rf_tensor *t = &plan->graph->tensor[list[i].tensor];
-    char shape[96] = "";
+    char shape[96] = "", each[48] = "";
     for (int d = 0; d < t->rank; d++) snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%lld", d ? "," : "", (long long)t->shape[d]);
-    fprintf(out, "  %10s  %-40s %-10s (%s) %s%s%s\n", rf_text_bytes((double)list[i].bytes, a), t->name, rf_class_name(t->class), shape, rf_dtype_name(t->dtype),
-            t->reason ? ": " : "", t->reason ? t->reason : "");
+    if (list[i].count > 1) snprintf(each, sizeof each, "%d x %s", list[i].count, rf_text_bytes((double)rf_tensor_bytes(t), b));
+    fprintf(out, "  %10s %14s  %-36s (%s) %s%s%s\n", rf_text_bytes((double)list[i].bytes, a), each, list[i].name, shape, rf_dtype_name(t->dtype), t->reason ? ": " : "",
+            t->reason ? t->reason : "");
   }
   free(list);
 }
@@ -103,7 +121,7 @@ char *rf_report_plan_text(const rf_report_plan *report) {
   if (!out) return NULL;
   fprintf(out, "%s: %s parameters, %s on %s\n", plan->graph->model.name, rf_text_count((double)plan->graph->params.total, a), report->job, plan->machine.name);
   if (!report->prefill)
-    fprintf(out, "batch %lld x %lld tokens (%d microbatches of %lld), %s, remat %s\n", (long long)(b->microbatch * b->accumulate), (long long)b->seq, b->accumulate,
+    fprintf(out, "batch %lld x %lld tokens (%d microbatch%s of %lld), %s, remat %s\n", (long long)(b->microbatch * b->accumulate), (long long)b->seq, b->accumulate, b->accumulate > 1 ? "es" : "",
             (long long)b->microbatch, rf_dtype_name(b->dtype), rf_remat_name(plan->options.remat));
   else fprintf(out, "%lld sequences of up to %lld tokens, %s\n", (long long)b->microbatch, (long long)b->seq, rf_dtype_name(b->dtype));
   put_memory(out, report);

@@ -33,7 +33,9 @@ char *rf_report_measured_text(const rf_plan *plan, const rf_measured *measured, 
 char *rf_text_bytes(double bytes, char text[32]);
 /* "1.23 s", "45.6 ms", "789 us". */
 char *rf_text_seconds(double seconds, char text[32]);
-/* "1.56e8" style counts for people: "155.9 M", "8.03 B". */
+/* "17.2 GFLOP". */
+char *rf_text_flops(double flops, char text[32]);
+/* Counts for people: "156 M", "8.03 B". */
 char *rf_text_count(double count, char text[32]);
 
 #endif
