@@ -97,7 +97,7 @@ int main(int argc, char **argv) {
     return 1;
   }
   arena = base;
-  for (size_t i = 0; i < arena_bytes; i += sizeof(float)) *(float *)(void *)(arena + i) = 1e-3f * (float)((i >> 2) % 997) - 0.4f;
+  memset(arena, 0, arena_bytes); /* every page is there before a burst reads it */
   printf("%d threads, %s, %d x %d elements, %d parameters; GB/s, median [best] of %d; copies count bytes read and written\n", threads,
          rf_isa_name(isa), ROWS, WIDTH, PARAMS, LOOPS);
   printf("%-22s %-5s %9s %14s %14s %14s %14s %9s %9s\n", "kernel", "dtype", "ms", "kernel", "copy", "nt copy", "read", "of copy", "of nt");
@@ -121,6 +121,10 @@ int main(int argc, char **argv) {
       if (!in[i].rank) continue;
       void *data = take(rf_tensor_bytes(&graph->tensor[op.input[i]]));
       for (int64_t k = 0; in[i].dtype == RF_I32 && k < in[i].dim[0]; k++) ((int32_t *)data)[k] = (int32_t)(i == 0 ? k * 7919 % 32768 : k % 1024);
+      for (int64_t k = 0; in[i].dtype == RF_BF16 && k < rf_tensor_count(&graph->tensor[op.input[i]]); k++) /* else halves of f32: subnormals */
+        ((rf_bf16 *)data)[k] = rf_f32_to_bf16(1e-3f * (float)(k % 997) - 0.4f);
+      for (int64_t k = 0; in[i].dtype == RF_F32 && k < rf_tensor_count(&graph->tensor[op.input[i]]); k++)
+        ((float *)data)[k] = 1e-3f * (float)(k % 997) - 0.4f;
       call.in[i] = data;
     }
     for (int i = 0; i < c->outputs; i++) {

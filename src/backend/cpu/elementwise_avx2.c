@@ -3,8 +3,6 @@
 #include "backend/cpu/dropout.h"
 #include "backend/cpu/simd.h"
 
-#include <sched.h>
-
 #include "backend/cpu/norm_body.h" /* first: its pieces of rows serve the others */
 
 #include "backend/cpu/elementwise_body.h"
