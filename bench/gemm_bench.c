@@ -46,7 +46,9 @@ static double fma_burst(double seconds) {
       enum { STEPS = 16000 };
 #endif
       EACH(DECLARE)
-      for (int n = 0; n < STEPS; n++) { EACH(STEP) }
+      for (int n = 0; n < STEPS; n++) {
+        EACH(STEP)
+      }
       rounds++;
     } while (now() - start < seconds);
     flops += (double)rounds * 4000.0 * 24.0 * 32.0;
@@ -110,7 +112,13 @@ static void fill(void *p, int64_t count, rf_dtype dtype) {
   }
 }
 
-typedef struct item { const char *name; int64_t m, k, n; rf_dtype a, b; bool a_transposed, b_transposed, accumulate; rf_gemm_epilogue epilogue; } item;
+typedef struct item {
+  const char *name;
+  int64_t m, k, n;
+  rf_dtype a, b;
+  bool a_transposed, b_transposed, accumulate;
+  rf_gemm_epilogue epilogue;
+} item;
 static const item items[] = {
     {"2048^3 f32", 2048, 2048, 2048, RF_F32, RF_F32, 0, 0, 0, 0},
     {"2048^3 bf16 weights", 2048, 2048, 2048, RF_F32, RF_BF16, 0, 0, 0, 0},
@@ -144,13 +152,29 @@ static void bench_products(const rf_gemm_isa *isa, const char *filter) {
     if (filter && !strstr(name, filter)) continue;
     rf_dtype dtype = w->accumulate ? RF_F32 : w->a;
     size_t c_bytes = (size_t)(w->m * w->n) * 4;
-    void *a = pages((size_t)(w->m * w->k) * 4), *b = pages((size_t)(w->k * w->n) * 4), *u = pages(c_bytes), *out = pages(c_bytes), *side = pages(c_bytes);
+    void *a = pages((size_t)(w->m * w->k) * 4), *b = pages((size_t)(w->k * w->n) * 4), *u = pages(c_bytes), *out = pages(c_bytes),
+         *side = pages(c_bytes);
     fill(a, w->m * w->k, w->a);
     fill(b, w->k * w->n, w->b);
     fill(side, w->m * w->n, dtype);
-    rf_gemm g = {.m = w->m, .n = w->n, .k = w->k, .a = a, .a_row = w->a_transposed ? 1 : w->k, .a_step = w->a_transposed ? w->m : 1, .a_dtype = w->a, .b = b,
-                 .b_step = w->b_transposed ? 1 : w->n, .b_col = w->b_transposed ? w->k : 1, .b_dtype = w->b, .epilogue = w->epilogue,
-                 .u = w->epilogue == RF_GEMM_PLAIN ? u : NULL, .out = out, .side = side, .dtype = dtype, .ld = w->n, .accumulate = w->accumulate,
+    rf_gemm g = {.m = w->m,
+                 .n = w->n,
+                 .k = w->k,
+                 .a = a,
+                 .a_row = w->a_transposed ? 1 : w->k,
+                 .a_step = w->a_transposed ? w->m : 1,
+                 .a_dtype = w->a,
+                 .b = b,
+                 .b_step = w->b_transposed ? 1 : w->n,
+                 .b_col = w->b_transposed ? w->k : 1,
+                 .b_dtype = w->b,
+                 .epilogue = w->epilogue,
+                 .u = w->epilogue == RF_GEMM_PLAIN ? u : NULL,
+                 .out = out,
+                 .side = side,
+                 .dtype = dtype,
+                 .ld = w->n,
+                 .accumulate = w->accumulate,
                  .drop = rf_dropout_of(&(rf_call){.op = &(rf_op){.attr = {.dropout = 0.1f}}, .run = &(rf_run_inputs){.seed = 1}})};
     size_t work_bytes = rf_gemm_workspace(isa, &g, threads);
     void *work = pages(work_bytes + 64);
@@ -202,8 +226,18 @@ static void bench_streams(const rf_gemm_isa *isa, const char *filter) {
       }
       size_t one = (size_t)K * N * (dtype == RF_BF16 ? 2 : 4);
       float *a = pages(16 * K * 4), *u = pages(16 * N * 4);
-      rf_gemm g = {.m = rows[t], .n = N, .k = K, .a = a, .a_row = K, .a_step = 1, .b_step = kind & 2 ? 1 : N, .b_col = kind & 2 ? K : 1, .b_dtype = dtype,
-                   .u = u, .dtype = RF_F32, .ld = N};
+      rf_gemm g = {.m = rows[t],
+                   .n = N,
+                   .k = K,
+                   .a = a,
+                   .a_row = K,
+                   .a_step = 1,
+                   .b_step = kind & 2 ? 1 : N,
+                   .b_col = kind & 2 ? K : 1,
+                   .b_dtype = dtype,
+                   .u = u,
+                   .dtype = RF_F32,
+                   .ld = N};
       size_t work_bytes = rf_gemm_workspace(isa, &g, threads);
       void *work = pages(work_bytes + 64);
       double before = 0.0;

@@ -20,12 +20,12 @@
 enum { KC = 384, MC_BYTES = 1024 * 1024, NC = 2048, STREAM_COLS = 2048 };
 
 typedef struct layout {
-  int64_t strips, panels;                  /* of the whole product */
+  int64_t strips, panels; /* of the whole product */
   int64_t row_blocks, col_blocks, k_blocks;
-  int groups;                              /* a row block's strips are split among them */
-  int64_t block_strips, block_panels, kc;  /* the largest of each */
+  int groups;                             /* a row block's strips are split among them */
+  int64_t block_strips, block_panels, kc; /* the largest of each */
   int a_buffers, b_buffers;
-  size_t a_floats, b_floats, tile_floats;  /* of one buffer; multiples of 16 */
+  size_t a_floats, b_floats, tile_floats; /* of one buffer; multiples of 16 */
 } layout;
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -97,7 +97,7 @@ typedef struct block {
   int64_t s0, s1, p0, p1, k0, k1; /* strips, panels, steps of k */
   bool pack_a, pack_b;            /* or still there from the block before */
   int a_buffer, b_buffer;
-  bool first_rows;                /* the first row block: where column sums are taken */
+  bool first_rows; /* the first row block: where column sums are taken */
 } block;
 
 typedef struct job {
@@ -107,16 +107,22 @@ typedef struct job {
   float *a, *b, *tiles;
   int64_t blocks;
   /* Tickets. Slot i % 3 belongs to block i; it is cleared while block i-2 is computed, when nobody is in block i-3 any more. */
-  struct { _Alignas(64) atomic_long next; } pack[3], work[3][RF_GEMM_MAX_GROUPS];
+  struct {
+    _Alignas(64) atomic_long next;
+  } pack[3], work[3][RF_GEMM_MAX_GROUPS];
 } job;
 
 static block block_at(const job *j, int64_t i) {
   const layout *l = &j->l;
   int64_t kb = i % l->k_blocks, rb = i / l->k_blocks % l->row_blocks, cb = i / l->k_blocks / l->row_blocks;
-  block b = {.s0 = cut(l->strips, l->row_blocks, rb), .s1 = cut(l->strips, l->row_blocks, rb + 1),
-             .p0 = cut(l->panels, l->col_blocks, cb), .p1 = cut(l->panels, l->col_blocks, cb + 1),
-             .k0 = cut(j->g->k, l->k_blocks, kb), .k1 = cut(j->g->k, l->k_blocks, kb + 1), .first_rows = rb == 0};
-  int64_t a_changes = l->row_blocks * l->k_blocks > 1 ? i : 0;                     /* how often each operand was packed before */
+  block b = {.s0 = cut(l->strips, l->row_blocks, rb),
+             .s1 = cut(l->strips, l->row_blocks, rb + 1),
+             .p0 = cut(l->panels, l->col_blocks, cb),
+             .p1 = cut(l->panels, l->col_blocks, cb + 1),
+             .k0 = cut(j->g->k, l->k_blocks, kb),
+             .k1 = cut(j->g->k, l->k_blocks, kb + 1),
+             .first_rows = rb == 0};
+  int64_t a_changes = l->row_blocks * l->k_blocks > 1 ? i : 0; /* how often each operand was packed before */
   int64_t b_changes = l->k_blocks > 1 ? i : cb;
   b.pack_a = i == 0 || l->row_blocks * l->k_blocks > 1;
   b.pack_b = i == 0 || l->k_blocks > 1 || (rb == 0 && kb == 0);

@@ -22,29 +22,32 @@ enum { RF_GEMM_STREAM_ROWS = 16, RF_GEMM_MAX_GROUPS = 16 };
 
 typedef struct rf_gemm {
   int64_t m, n, k;
-  int64_t m_bound, k_bound;        /* the most that m and k may be in calls that share a workspace; 0: as they are */
-  const void *a;                   /* (M,K): element (i,p) at a[i a_row + p a_step] */
+  int64_t m_bound, k_bound; /* the most that m and k may be in calls that share a workspace; 0: as they are */
+  const void *a;            /* (M,K): element (i,p) at a[i a_row + p a_step] */
   int64_t a_row, a_step;
-  rf_dtype a_dtype;                /* RF_F32 or RF_BF16, also below */
-  const void *b;                   /* (K,N): element (p,j) at b[p b_step + j b_col] */
+  rf_dtype a_dtype; /* RF_F32 or RF_BF16, also below */
+  const void *b;    /* (K,N): element (p,j) at b[p b_step + j b_col] */
   int64_t b_step, b_col;
   rf_dtype b_dtype;
-  const void *bias;                /* (N) or NULL */
+  const void *bias; /* (N) or NULL */
   rf_dtype bias_dtype;
   rf_gemm_epilogue epilogue;
-  void *u, *out;                   /* (M,N), either may be NULL */
-  const void *side;                /* (M,N): the residual, or the saved u of gelu's backward */
-  rf_dtype dtype;                  /* of u, out and side */
-  int64_t ld;                      /* their row stride, in elements */
-  bool accumulate;                 /* chains start from u, which is f32; no bias, no epilogue */
-  float *column_sum;               /* (N) or NULL: sums of B's columns in ascending k, plain adds; B must have b_col 1 */
-  bool column_sum_accumulate;      /* they continue from what is there */
-  rf_dropout drop;                 /* of RESIDUAL */
-  int64_t first_token;             /* token of row 0 */
+  void *u, *out;              /* (M,N), either may be NULL */
+  const void *side;           /* (M,N): the residual, or the saved u of gelu's backward */
+  rf_dtype dtype;             /* of u, out and side */
+  int64_t ld;                 /* their row stride, in elements */
+  bool accumulate;            /* chains start from u, which is f32; no bias, no epilogue */
+  float *column_sum;          /* (N) or NULL: sums of B's columns in ascending k, plain adds; B must have b_col 1 */
+  bool column_sum_accumulate; /* they continue from what is there */
+  rf_dropout drop;            /* of RESIDUAL */
+  int64_t first_token;        /* token of row 0 */
 } rf_gemm;
 
 /* Memory that later calls will read, fetched while this one computes: `lines` pieces of 128 bytes, `stride` bytes apart. */
-typedef struct rf_gemm_ahead { const char *at; int64_t stride, lines; } rf_gemm_ahead;
+typedef struct rf_gemm_ahead {
+  const char *at;
+  int64_t stride, lines;
+} rf_gemm_ahead;
 
 /* What differs between ISAs. Packed A: strips of rows, [k][rows of the strip]; packed B: panels of nr columns, [k][nr], zero filled;
  * a tile is [rows][nr] f32, contiguous. */

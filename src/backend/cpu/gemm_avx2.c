@@ -9,16 +9,17 @@ enum { MR = 6, NR = 16 };
 #define FMA(acc, x, y) __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(x), "v"(y))
 #define LOAD(i) \
   __m256 left##i = _mm256_setzero_ps(), right##i = left##i; \
-  if (resume && (i) < rows) left##i = _mm256_loadu_ps(tile + (i) * NR), right##i = _mm256_loadu_ps(tile + (i) * NR + 8);
+  if (resume && (i) < rows) left##i = _mm256_loadu_ps(tile + (i)*NR), right##i = _mm256_loadu_ps(tile + (i)*NR + 8);
 #define STORE(i) \
-  if ((i) < rows) _mm256_storeu_ps(tile + (i) * NR, left##i), _mm256_storeu_ps(tile + (i) * NR + 8, right##i);
+  if ((i) < rows) _mm256_storeu_ps(tile + (i)*NR, left##i), _mm256_storeu_ps(tile + (i)*NR + 8, right##i);
 #define ROW(i) \
   if ((i) < rows) { \
     __m256 x = _mm256_broadcast_ss(a + step * rows + (i)); \
     FMA(left##i, x, b0); \
     FMA(right##i, x, b1); \
   }
-#define STEP(s) do { \
+#define STEP(s) \
+  do { \
     enum { step = (s) }; \
     __m256 b0 = _mm256_loadu_ps(b + step * NR), b1 = _mm256_loadu_ps(b + step * NR + 8); \
     ROWS(ROW) \
@@ -62,8 +63,9 @@ RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float
   static void micro_##rows(int64_t kc, const float *a, const float *b, float *tile, bool resume, rf_gemm_ahead near, rf_gemm_ahead far) { \
     micro(rows, kc, a, b, tile, resume, near, far); \
   }
-MICRO(1) MICRO(2) MICRO(3) MICRO(4) MICRO(5) MICRO(6)
-static void (*const micros[])(int64_t, const float *, const float *, float *, bool, rf_gemm_ahead, rf_gemm_ahead) = {NULL,    micro_1, micro_2, micro_3,
-                                                                                                   micro_4, micro_5, micro_6};
+MICRO(1)
+MICRO(2) MICRO(3) MICRO(4) MICRO(5)
+    MICRO(6) static void (*const micros[])(int64_t, const float *, const float *, float *, bool, rf_gemm_ahead,
+                                           rf_gemm_ahead) = {NULL, micro_1, micro_2, micro_3, micro_4, micro_5, micro_6};
 
 const rf_gemm_isa RF_GEMM_AVX2 = {"gemm_avx2_6x16", MR, NR, pack_a, pack_b, micros, begin_tile, finish_tile, stream};

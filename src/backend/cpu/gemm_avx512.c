@@ -9,16 +9,17 @@ enum { MR = 12, NR = 32 };
 #define FMA(acc, x, y) __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(x), "v"(y))
 #define LOAD(i) \
   __m512 left##i = _mm512_setzero_ps(), right##i = left##i; \
-  if (resume && (i) < rows) left##i = _mm512_loadu_ps(tile + (i) * NR), right##i = _mm512_loadu_ps(tile + (i) * NR + 16);
+  if (resume && (i) < rows) left##i = _mm512_loadu_ps(tile + (i)*NR), right##i = _mm512_loadu_ps(tile + (i)*NR + 16);
 #define STORE(i) \
-  if ((i) < rows) _mm512_storeu_ps(tile + (i) * NR, left##i), _mm512_storeu_ps(tile + (i) * NR + 16, right##i);
+  if ((i) < rows) _mm512_storeu_ps(tile + (i)*NR, left##i), _mm512_storeu_ps(tile + (i)*NR + 16, right##i);
 #define ROW(i) \
   if ((i) < rows) { \
     __m512 x = _mm512_set1_ps(a[step * rows + (i)]); \
     FMA(left##i, x, b0); \
     FMA(right##i, x, b1); \
   }
-#define STEP(s) do { \
+#define STEP(s) \
+  do { \
     enum { step = (s) }; \
     __m512 b0 = _mm512_loadu_ps(b + step * NR), b1 = _mm512_loadu_ps(b + step * NR + 16); \
     ROWS(ROW) \
@@ -62,8 +63,9 @@ RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float
   static void micro_##rows(int64_t kc, const float *a, const float *b, float *tile, bool resume, rf_gemm_ahead near, rf_gemm_ahead far) { \
     micro(rows, kc, a, b, tile, resume, near, far); \
   }
-MICRO(1) MICRO(2) MICRO(3) MICRO(4) MICRO(5) MICRO(6) MICRO(7) MICRO(8) MICRO(9) MICRO(10) MICRO(11) MICRO(12)
-static void (*const micros[])(int64_t, const float *, const float *, float *, bool, rf_gemm_ahead, rf_gemm_ahead) = {
-    NULL, micro_1, micro_2, micro_3, micro_4, micro_5, micro_6, micro_7, micro_8, micro_9, micro_10, micro_11, micro_12};
+MICRO(1)
+MICRO(2) MICRO(3) MICRO(4) MICRO(5) MICRO(6) MICRO(7) MICRO(8) MICRO(9) MICRO(10) MICRO(11)
+    MICRO(12) static void (*const micros[])(int64_t, const float *, const float *, float *, bool, rf_gemm_ahead, rf_gemm_ahead) = {
+        NULL, micro_1, micro_2, micro_3, micro_4, micro_5, micro_6, micro_7, micro_8, micro_9, micro_10, micro_11, micro_12};
 
 const rf_gemm_isa RF_GEMM_AVX512 = {"gemm_avx512_12x32", MR, NR, pack_a, pack_b, micros, begin_tile, finish_tile, stream};

@@ -213,7 +213,8 @@ RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, 
         rf_v16 w[STREAM_STEPS];
         for (int s = 0; s < STREAM_STEPS; s++) {
           int64_t at = (k + s) * g->b_step + j0 + j;
-          if ((j & (64 / item - 1)) == 0) __builtin_prefetch((const char *)g->b + (at + STREAM_STEPS * g->b_step) * item, 0, 2); /* the rows that come next */
+          if ((j & (64 / item - 1)) == 0)
+            __builtin_prefetch((const char *)g->b + (at + STREAM_STEPS * g->b_step) * item, 0, 2); /* the rows that come next */
           w[s] = rf_v16_get(g->b, b_dtype, at);
         }
         for (int i = 0; i < m; i++) {
@@ -293,10 +294,11 @@ RF_INLINE rf_v16 half_of(rf_v16 x, bool odd) {
 #endif
 }
 /* Sixteen columns from `column` on, for rows <= most, a constant. EACH_SUM(X) is X(0) .. X(15): sums are named variables, so that they stay in registers. */
+
 #define EACH_SUM(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
-#define SUM_LOAD(i) rf_v16 sum##i = (i) < rows ? rf_v16_load(y + (int64_t)(i) * cols) : rf_v16_zero();
+#define SUM_LOAD(i) rf_v16 sum##i = (i) < rows ? rf_v16_load(y + (int64_t)(i)*cols) : rf_v16_zero();
 #define SUM_STORE(i) \
-  if ((i) < rows) rf_v16_store(y + (int64_t)(i) * cols, sum##i);
+  if ((i) < rows) rf_v16_store(y + (int64_t)(i)*cols, sum##i);
 #define SUM_STEP(i) \
   if ((i) < most) sum##i = rf_v16_fma(rf_v16_set1(at[i]), w, sum##i);
 RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, const float *a, int64_t column, int cols, float *y) {
@@ -341,8 +343,12 @@ RF_INLINE void stream_columns_of(const rf_gemm *g, rf_dtype b_dtype, const float
 #endif
     stream_columns(g, b_dtype, RF_GEMM_STREAM_ROWS, a, column, cols, y);
 }
-static void stream_columns_bf16(const rf_gemm *g, const float *a, int64_t column, int cols, float *y) { stream_columns_of(g, RF_BF16, a, column, cols, y); }
-static void stream_columns_f32(const rf_gemm *g, const float *a, int64_t column, int cols, float *y) { stream_columns_of(g, RF_F32, a, column, cols, y); }
+static void stream_columns_bf16(const rf_gemm *g, const float *a, int64_t column, int cols, float *y) {
+  stream_columns_of(g, RF_BF16, a, column, cols, y);
+}
+static void stream_columns_f32(const rf_gemm *g, const float *a, int64_t column, int cols, float *y) {
+  stream_columns_of(g, RF_F32, a, column, cols, y);
+}
 
 static void stream(const rf_gemm *g, const float *a, int64_t j0, int cols, float *y) {
   bool half = g->b_dtype == RF_BF16;

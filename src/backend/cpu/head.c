@@ -9,7 +9,9 @@
 
 enum { CHUNK_BYTES = 64 << 20, CHUNK_LEAST_ROWS = 64 };
 
-typedef struct dims { int64_t rows, width, vocab, chunk, chunks; } dims;
+typedef struct dims {
+  int64_t rows, width, vocab, chunk, chunks;
+} dims;
 
 static dims dims_of(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
@@ -32,25 +34,66 @@ static bool accepts(const rf_graph *graph, const rf_op *op) { /* f64 is the refe
 static rf_gemm logits_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows, int64_t most) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   bool transpose = op->attr.transpose;
-  return (rf_gemm){.m = rows, .n = d->vocab, .k = d->width, .m_bound = most, .a_row = d->width, .a_step = 1, .a_dtype = x->dtype,
-                   .b_step = transpose ? 1 : d->vocab, .b_col = transpose ? d->width : 1, .b_dtype = w->dtype,
-                   .bias_dtype = op->input[2] == RF_NONE ? RF_F32 : graph->tensor[op->input[2]].dtype, .dtype = RF_F32, .ld = d->vocab};
+  return (rf_gemm){.m = rows,
+                   .n = d->vocab,
+                   .k = d->width,
+                   .m_bound = most,
+                   .a_row = d->width,
+                   .a_step = 1,
+                   .a_dtype = x->dtype,
+                   .b_step = transpose ? 1 : d->vocab,
+                   .b_col = transpose ? d->width : 1,
+                   .b_dtype = w->dtype,
+                   .bias_dtype = op->input[2] == RF_NONE ? RF_F32 : graph->tensor[op->input[2]].dtype,
+                   .dtype = RF_F32,
+                   .ld = d->vocab};
 }
 static rf_gemm dx_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows, int64_t most) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   bool transpose = op->attr.transpose;
-  return (rf_gemm){.m = rows, .n = d->width, .k = d->vocab, .m_bound = most, .a_row = d->vocab, .a_step = 1, .a_dtype = RF_F32,
-                   .b_step = transpose ? d->width : 1, .b_col = transpose ? 1 : d->vocab, .b_dtype = w->dtype, .dtype = x->dtype, .ld = d->width};
+  return (rf_gemm){.m = rows,
+                   .n = d->width,
+                   .k = d->vocab,
+                   .m_bound = most,
+                   .a_row = d->vocab,
+                   .a_step = 1,
+                   .a_dtype = RF_F32,
+                   .b_step = transpose ? d->width : 1,
+                   .b_col = transpose ? 1 : d->vocab,
+                   .b_dtype = w->dtype,
+                   .dtype = x->dtype,
+                   .ld = d->width};
 }
 static rf_gemm dw_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows, int64_t most, int dbias_slot) {
   static float present;
   rf_dtype x_dtype = graph->tensor[op->input[0]].dtype;
   if (op->attr.transpose) {
-    return (rf_gemm){.m = d->vocab, .n = d->width, .k = rows, .k_bound = most, .a_row = 1, .a_step = d->vocab, .a_dtype = RF_F32,
-                     .b_step = d->width, .b_col = 1, .b_dtype = x_dtype, .dtype = RF_F32, .ld = d->width};
+    return (rf_gemm){.m = d->vocab,
+                     .n = d->width,
+                     .k = rows,
+                     .k_bound = most,
+                     .a_row = 1,
+                     .a_step = d->vocab,
+                     .a_dtype = RF_F32,
+                     .b_step = d->width,
+                     .b_col = 1,
+                     .b_dtype = x_dtype,
+                     .dtype = RF_F32,
+                     .ld = d->width};
   }
-  return (rf_gemm){.m = d->width, .n = d->vocab, .k = rows, .k_bound = most, .a_row = 1, .a_step = d->width, .a_dtype = x_dtype, .b_step = d->vocab,
-                   .b_col = 1, .b_dtype = RF_F32, .dtype = RF_F32, .ld = d->vocab, .column_sum = op->output[dbias_slot] == RF_NONE ? NULL : &present};
+  return (rf_gemm){.m = d->width,
+                   .n = d->vocab,
+                   .k = rows,
+                   .k_bound = most,
+                   .a_row = 1,
+                   .a_step = d->width,
+                   .a_dtype = x_dtype,
+                   .b_step = d->vocab,
+                   .b_col = 1,
+                   .b_dtype = RF_F32,
+                   .dtype = RF_F32,
+                   .ld = d->vocab,
+                   .column_sum = op->output[dbias_slot] == RF_NONE ? NULL : &present};
 }
 
 /* ---- workspace: the chunk's logits, its lse, and what the largest product needs --------------------------------------- */
@@ -143,13 +186,19 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
   }
 }
 
-static size_t head_loss_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads) { return workspace(isa, graph, op, threads, -1); }
+static size_t head_loss_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+  return workspace(isa, graph, op, threads, -1);
+}
 static void head_loss_run(const rf_head_isa *isa, const rf_call *call) { walk(isa, call, call->out[0], call->out[1], call->out[2], NULL, -1); }
 
-static size_t head_loss_bwd_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads) { return workspace(isa, graph, op, threads, 0); }
+static size_t head_loss_bwd_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+  return workspace(isa, graph, op, threads, 0);
+}
 static void head_loss_bwd_run(const rf_head_isa *isa, const rf_call *call) { walk(isa, call, NULL, NULL, NULL, call->in[4], 0); }
 
-static size_t head_loss_grad_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads) { return workspace(isa, graph, op, threads, 2); }
+static size_t head_loss_grad_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+  return workspace(isa, graph, op, threads, 2);
+}
 static void head_loss_grad_run(const rf_head_isa *isa, const rf_call *call) { walk(isa, call, call->out[0], call->out[1], NULL, NULL, 2); }
 
 /* The chosen rows of x are gathered, then it is one product; a row index of -1 gives zeros. */
@@ -183,7 +232,9 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
 
 /* BIND(head_loss, avx2, RF_HEAD_AVX2) gives head_loss_run and head_loss_workspace their ISA: head_loss_avx2_run(call), ... */
 #define BIND(op, isa, head) \
-  static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { return op##_workspace(&head, graph, node, threads); } \
+  static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { \
+    return op##_workspace(&head, graph, node, threads); \
+  } \
   static void op##_##isa##_run(const rf_call *call) { op##_run(&head, call); }
 #define BIND_ALL(isa, head) BIND(head_loss, isa, head) BIND(head_loss_bwd, isa, head) BIND(head_loss_grad, isa, head) BIND(head_logits, isa, head)
 #define ROW(op, isa, level) {#op, "head_rows_" #isa, level, accepts, op##_##isa##_workspace, op##_##isa##_run},
@@ -197,9 +248,7 @@ BIND_ALL(base, RF_HEAD_BASE)
 
 const rf_kernel RF_CPU_HEAD[] = {
 #if defined(__x86_64__)
-    ROWS(avx512, RF_ISA_AVX512)
-    ROWS(avx2, RF_ISA_AVX2)
+    ROWS(avx512, RF_ISA_AVX512) ROWS(avx2, RF_ISA_AVX2)
 #endif
-    ROWS(base, RF_ISA_BASE)
-    {NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
+        ROWS(base, RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
 };

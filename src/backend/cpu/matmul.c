@@ -16,23 +16,53 @@ static const rf_tensor *tensor_or_null(const rf_graph *graph, int id) { return i
 static rf_gemm forward(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]], *bias = tensor_or_null(graph, op->input[2]);
   int64_t k = x->shape[1], n = w->shape[op->attr.transpose ? 0 : 1];
-  return (rf_gemm){.m = x->shape[0], .n = n, .k = k, .m_bound = x->shape[0], .a_row = k, .a_step = 1, .a_dtype = x->dtype,
-                   .b_step = op->attr.transpose ? 1 : n, .b_col = op->attr.transpose ? k : 1, .b_dtype = w->dtype,
-                   .bias_dtype = bias ? bias->dtype : RF_F32, .dtype = x->dtype, .ld = n};
+  return (rf_gemm){.m = x->shape[0],
+                   .n = n,
+                   .k = k,
+                   .m_bound = x->shape[0],
+                   .a_row = k,
+                   .a_step = 1,
+                   .a_dtype = x->dtype,
+                   .b_step = op->attr.transpose ? 1 : n,
+                   .b_col = op->attr.transpose ? k : 1,
+                   .b_dtype = w->dtype,
+                   .bias_dtype = bias ? bias->dtype : RF_F32,
+                   .dtype = x->dtype,
+                   .ld = n};
 }
 /* dx (M,K) = dy (M,N) w^T: the sum runs over n. */
 static rf_gemm backward_input(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *dy = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   int64_t n = dy->shape[1], k = w->shape[op->attr.transpose ? 1 : 0];
-  return (rf_gemm){.m = dy->shape[0], .n = k, .k = n, .m_bound = dy->shape[0], .a_row = n, .a_step = 1, .a_dtype = dy->dtype,
-                   .b_step = op->attr.transpose ? k : 1, .b_col = op->attr.transpose ? 1 : n, .b_dtype = w->dtype, .dtype = dy->dtype, .ld = k};
+  return (rf_gemm){.m = dy->shape[0],
+                   .n = k,
+                   .k = n,
+                   .m_bound = dy->shape[0],
+                   .a_row = n,
+                   .a_step = 1,
+                   .a_dtype = dy->dtype,
+                   .b_step = op->attr.transpose ? k : 1,
+                   .b_col = op->attr.transpose ? 1 : n,
+                   .b_dtype = w->dtype,
+                   .dtype = dy->dtype,
+                   .ld = k};
 }
 /* dw (K,N) = x^T dy, or (N,K) = dy^T x: the sum runs over tokens. */
 static rf_gemm backward_weight(const rf_graph *graph, const rf_op *op) {
   bool transpose = op->attr.transpose;
   const rf_tensor *a = &graph->tensor[op->input[transpose ? 1 : 0]], *b = &graph->tensor[op->input[transpose ? 0 : 1]];
-  return (rf_gemm){.m = a->shape[1], .n = b->shape[1], .k = a->shape[0], .k_bound = a->shape[0], .a_row = 1, .a_step = a->shape[1], .a_dtype = a->dtype,
-                   .b_step = b->shape[1], .b_col = 1, .b_dtype = b->dtype, .dtype = RF_F32, .ld = b->shape[1]};
+  return (rf_gemm){.m = a->shape[1],
+                   .n = b->shape[1],
+                   .k = a->shape[0],
+                   .k_bound = a->shape[0],
+                   .a_row = 1,
+                   .a_step = a->shape[1],
+                   .a_dtype = a->dtype,
+                   .b_step = b->shape[1],
+                   .b_col = 1,
+                   .b_dtype = b->dtype,
+                   .dtype = RF_F32,
+                   .ld = b->shape[1]};
 }
 /* The bias' gradient falls out of packing dy where dy is B. */
 static bool sums_while_packing(const rf_op *op) { return op->output[1] != RF_NONE && !op->attr.transpose; }
@@ -121,13 +151,15 @@ static void matmul_dw_run(const rf_gemm_isa *isa, const rf_call *call) {
 
 /* BIND(matmul, avx2, RF_GEMM_AVX2) gives matmul_run and matmul_workspace their ISA: matmul_avx2_run(call), matmul_avx2_workspace(...). */
 #define BIND(op, isa, gemm) \
-  static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { return op##_workspace(&gemm, graph, node, threads); } \
+  static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { \
+    return op##_workspace(&gemm, graph, node, threads); \
+  } \
   static void op##_##isa##_run(const rf_call *call) { op##_run(&gemm, call); }
 #define BIND_ALL(isa, gemm) BIND(matmul, isa, gemm) BIND(matmul_dx, isa, gemm) BIND(matmul_dw, isa, gemm)
 #define ROWS(isa, name, level) \
   {"matmul", name, level, accepts, matmul_##isa##_workspace, matmul_##isa##_run}, \
-  {"matmul_dx", name, level, accepts, matmul_dx_##isa##_workspace, matmul_dx_##isa##_run}, \
-  {"matmul_dw", name, level, accepts, matmul_dw_##isa##_workspace, matmul_dw_##isa##_run},
+      {"matmul_dx", name, level, accepts, matmul_dx_##isa##_workspace, matmul_dx_##isa##_run}, \
+      {"matmul_dw", name, level, accepts, matmul_dw_##isa##_workspace, matmul_dw_##isa##_run},
 
 #if defined(__x86_64__)
 BIND_ALL(avx512, RF_GEMM_AVX512)
@@ -137,9 +169,7 @@ BIND_ALL(base, RF_GEMM_BASE)
 
 const rf_kernel RF_CPU_MATMUL[] = {
 #if defined(__x86_64__)
-    ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512)
-    ROWS(avx2, "gemm_avx2_6x16", RF_ISA_AVX2)
+    ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512) ROWS(avx2, "gemm_avx2_6x16", RF_ISA_AVX2)
 #endif
-    ROWS(base, "gemm_base_4x16", RF_ISA_BASE)
-    {NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
+        ROWS(base, "gemm_base_4x16", RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
 };

@@ -45,15 +45,30 @@ static void *matrix(int64_t count, rf_dtype dtype) {
   }
   return p;
 }
-static float at(const void *p, rf_dtype dtype, int64_t i) { return dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)p)[i]) : ((const float *)p)[i]; }
+static float at(const void *p, rf_dtype dtype, int64_t i) {
+  return dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)p)[i]) : ((const float *)p)[i];
+}
 
-typedef struct shape { int64_t m, k, n; } shape;
+typedef struct shape {
+  int64_t m, k, n;
+} shape;
 
 static void check(shape s, rf_dtype a_dtype, rf_dtype b_dtype, bool a_transposed, bool b_transposed, bool accumulate) {
   void *a = matrix(s.m * s.k, a_dtype), *b = matrix(s.k * s.n, b_dtype), *before = matrix(s.m * s.n, RF_F32);
   float *want = malloc((size_t)(s.m * s.n) * 4 + 4), *sum = malloc((size_t)s.n * 4);
-  rf_gemm g = {.m = s.m, .n = s.n, .k = s.k, .a = a, .a_row = a_transposed ? 1 : s.k, .a_step = a_transposed ? s.m : 1, .a_dtype = a_dtype,
-               .b = b, .b_step = b_transposed ? 1 : s.n, .b_col = b_transposed ? s.k : 1, .b_dtype = b_dtype, .dtype = RF_F32, .ld = s.n,
+  rf_gemm g = {.m = s.m,
+               .n = s.n,
+               .k = s.k,
+               .a = a,
+               .a_row = a_transposed ? 1 : s.k,
+               .a_step = a_transposed ? s.m : 1,
+               .a_dtype = a_dtype,
+               .b = b,
+               .b_step = b_transposed ? 1 : s.n,
+               .b_col = b_transposed ? s.k : 1,
+               .b_dtype = b_dtype,
+               .dtype = RF_F32,
+               .ld = s.n,
                .accumulate = accumulate};
   for (int64_t i = 0; i < s.m; i++) {
     for (int64_t j = 0; j < s.n; j++) {
@@ -75,9 +90,9 @@ static void check(shape s, rf_dtype a_dtype, rf_dtype b_dtype, bool a_transposed
       if (memcmp(g.u, want, u_bytes) != 0) {
         int64_t e = 0;
         while (((float *)g.u)[e] == want[e]) e++;
-        fail_msg("%s m=%d k=%d n=%d threads=%d a=%d%s b=%d%s accumulate=%d: element (%d,%d) is %.9g, expected %.9g", list[isa]->name, (int)s.m, (int)s.k,
-                 (int)s.n, threads, a_dtype, a_transposed ? "T" : "", b_dtype, b_transposed ? "T" : "", accumulate, (int)(e / s.n), (int)(e % s.n),
-                 (double)((float *)g.u)[e], (double)want[e]);
+        fail_msg("%s m=%d k=%d n=%d threads=%d a=%d%s b=%d%s accumulate=%d: element (%d,%d) is %.9g, expected %.9g", list[isa]->name, (int)s.m,
+                 (int)s.k, (int)s.n, threads, a_dtype, a_transposed ? "T" : "", b_dtype, b_transposed ? "T" : "", accumulate, (int)(e / s.n),
+                 (int)(e % s.n), (double)((float *)g.u)[e], (double)want[e]);
       }
       release(work, work_bytes);
       release(g.u, u_bytes);
@@ -133,8 +148,20 @@ static void test_rows_are_independent(void **state) {
   float *all = malloc(sizeof(float) * M * N), *few = malloc(sizeof(float) * M * N);
   for (int isa = 0; isa < count; isa++) {
     for (int64_t m = M; m >= 1; m = m > 20 ? m - 17 : m - 1) {
-      rf_gemm g = {.m = m, .n = N, .k = K, .a = a, .a_row = K, .a_step = 1, .a_dtype = RF_F32, .b = b, .b_step = N, .b_col = 1, .b_dtype = RF_BF16,
-                   .u = m == M ? all : few, .dtype = RF_F32, .ld = N};
+      rf_gemm g = {.m = m,
+                   .n = N,
+                   .k = K,
+                   .a = a,
+                   .a_row = K,
+                   .a_step = 1,
+                   .a_dtype = RF_F32,
+                   .b = b,
+                   .b_step = N,
+                   .b_col = 1,
+                   .b_dtype = RF_BF16,
+                   .u = m == M ? all : few,
+                   .dtype = RF_F32,
+                   .ld = N};
       void *work = aligned_alloc(64, (rf_gemm_workspace(list[isa], &g, 2) + 63) / 64 * 64);
       rf_gemm_run(list[isa], &g, 2, work);
       free(work);
@@ -162,9 +189,25 @@ static void test_epilogues(void **state) {
     rf_op op = {.attr = {.dropout = 0.25f, .site = 11}};
     rf_run_inputs run = {.seed = 7, .step = 3};
     rf_dropout drop = rf_dropout_of(&(rf_call){.op = &op, .run = &run});
-    rf_gemm g = {.m = s.m, .n = s.n, .k = s.k, .a = a, .a_row = s.k, .a_step = 1, .a_dtype = dtype, .b = b, .b_step = s.n, .b_col = 1, .b_dtype = dtype,
-                 .bias = epilogue == RF_GEMM_GELU_BWD ? NULL : bias, .bias_dtype = dtype, .epilogue = epilogue, .side = side, .dtype = dtype, .ld = s.n,
-                 .drop = drop, .first_token = 1000};
+    rf_gemm g = {.m = s.m,
+                 .n = s.n,
+                 .k = s.k,
+                 .a = a,
+                 .a_row = s.k,
+                 .a_step = 1,
+                 .a_dtype = dtype,
+                 .b = b,
+                 .b_step = s.n,
+                 .b_col = 1,
+                 .b_dtype = dtype,
+                 .bias = epilogue == RF_GEMM_GELU_BWD ? NULL : bias,
+                 .bias_dtype = dtype,
+                 .epilogue = epilogue,
+                 .side = side,
+                 .dtype = dtype,
+                 .ld = s.n,
+                 .drop = drop,
+                 .first_token = 1000};
     void *first_u = NULL, *first_out = NULL;
     for (int isa = 0; isa < count; isa++) {
       void *u = guarded(bytes), *out = guarded(bytes), *work = aligned_alloc(64, (rf_gemm_workspace(list[isa], &g, 2) + 63) / 64 * 64);
@@ -176,7 +219,8 @@ static void test_epilogues(void **state) {
         int64_t i = e / s.n, j = e % s.n;
         float acc = 0.0f;
         for (int64_t p = 0; p < s.k; p++) acc = fmaf(at(a, dtype, i * s.k + p), at(b, dtype, p * s.n + j), acc);
-        float v = acc + (g.bias ? at(bias, dtype, j) : 0.0f), x = dtype == RF_BF16 ? rf_bf16_to_f32(rf_f32_to_bf16(v)) : v, y = x, w = at(side, dtype, e);
+        float v = acc + (g.bias ? at(bias, dtype, j) : 0.0f), x = dtype == RF_BF16 ? rf_bf16_to_f32(rf_f32_to_bf16(v)) : v, y = x,
+              w = at(side, dtype, e);
         assert_true(at(u, dtype, e) == x);
         if (epilogue == RF_GEMM_PLAIN) continue;
         float wide[RF_LANES] = {0};
@@ -229,8 +273,22 @@ static void test_column_sums(void **state) {
     float *u = malloc((size_t)(m * n) * 4), *sum = malloc((size_t)n * 4);
     for (int isa = count > 1 ? 1 : 0; isa < count; isa++) {
       for (int64_t j = 0; j < n; j++) sum[j] = (float)j * 0.3f;
-      rf_gemm g = {.m = m, .n = n, .k = k, .a = a, .a_row = 1, .a_step = m, .a_dtype = RF_F32, .b = b, .b_step = n, .b_col = 1, .b_dtype = b_dtype, .u = u,
-                   .dtype = RF_F32, .ld = n, .column_sum = sum, .column_sum_accumulate = accumulate};
+      rf_gemm g = {.m = m,
+                   .n = n,
+                   .k = k,
+                   .a = a,
+                   .a_row = 1,
+                   .a_step = m,
+                   .a_dtype = RF_F32,
+                   .b = b,
+                   .b_step = n,
+                   .b_col = 1,
+                   .b_dtype = b_dtype,
+                   .u = u,
+                   .dtype = RF_F32,
+                   .ld = n,
+                   .column_sum = sum,
+                   .column_sum_accumulate = accumulate};
       void *work = aligned_alloc(64, (rf_gemm_workspace(list[isa], &g, 3) + 63) / 64 * 64);
       rf_gemm_run(list[isa], &g, 3, work);
       free(work);
@@ -249,8 +307,9 @@ static void test_column_sums(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_odd_shapes),           cmocka_unit_test(test_all_dtypes_and_packings), cmocka_unit_test(test_many_blocks),
-      cmocka_unit_test(test_rows_are_independent), cmocka_unit_test(test_epilogues),               cmocka_unit_test(test_column_sums),
+      cmocka_unit_test(test_odd_shapes),  cmocka_unit_test(test_all_dtypes_and_packings),
+      cmocka_unit_test(test_many_blocks), cmocka_unit_test(test_rows_are_independent),
+      cmocka_unit_test(test_epilogues),   cmocka_unit_test(test_column_sums),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
