@@ -86,13 +86,13 @@ typedef struct rafter_trainer rafter_trainer;
 
 /* What one optimizer step did. Loss is the mean over the labels that count, in nats per token. */
 typedef struct rafter_step {
-  int64_t step;             /* 1-based */
-  int64_t tokens;           /* trained on since step 1 */
-  double loss, accuracy;    /* accuracy: share of labels that were the most likely token */
-  double lr, grad_norm;     /* grad_norm: global L2 norm before clipping */
+  int64_t step;                      /* 1-based */
+  int64_t tokens;                    /* trained on since step 1 */
+  double loss, accuracy;             /* accuracy: share of labels that were the most likely token */
+  double lr, grad_norm;              /* grad_norm: global L2 norm before clipping */
   double seconds, predicted_seconds; /* of this step */
   double tokens_per_second;
-  double mfu;               /* model FLOPs (causal) / (seconds x the machine's f32 or bf16 peak) */
+  double mfu; /* model FLOPs (causal) / (seconds x the machine's f32 or bf16 peak) */
 } rafter_step;
 
 /* Plans the job, maps its arena, opens its data, sets the weights (initialiser, --weights-from or --resume). RAFTER_NO_FIT before anything
@@ -117,10 +117,10 @@ void rafter_trainer_close(rafter_trainer *trainer);
 /* Where a command's output goes. Any function may be NULL. Texts are only valid during the call. */
 typedef struct rafter_sink {
   void *self;
-  void (*text)(void *self, const char *text);           /* for people; ends in a newline where a line ends */
-  void (*json)(void *self, const char *line);           /* one JSON object, no newline */
-  void (*bar)(void *self, const char *line);            /* a progress line that replaces the one before; "" ends it */
-  const volatile int *stop;                             /* becomes non-zero (from a signal handler): save, then return RAFTER_INTERRUPTED */
+  void (*text)(void *self, const char *text); /* for people; ends in a newline where a line ends */
+  void (*json)(void *self, const char *line); /* one JSON object, no newline */
+  void (*bar)(void *self, const char *line);  /* a progress line that replaces the one before; "" ends it */
+  const volatile int *stop;                   /* becomes non-zero (from a signal handler): save, then return RAFTER_INTERRUPTED */
 } rafter_sink;
 
 /* Runs a job's whole command, as the program does. Any status. */

@@ -7,11 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+// clang-format off
 static const struct { const char *name; rf_command_function run; } COMMANDS[] = {
     {"plan", rf_command_plan},         {"train", rf_command_train},     {"generate", rf_command_generate},
     {"calibrate", rf_command_calibrate}, {"bench", rf_command_bench},   {"roofline", rf_command_roofline},
     {"inspect", rf_command_inspect},   {"tokenize", rf_command_tokenize}, {"doctor", rf_command_doctor},
 };
+// clang-format on
 
 const char *rafter_version(void) { return "rafter " RF_VERSION " (commit " RF_COMMIT ")"; }
 void rafter_text_free(char *text) { free(text); }
@@ -39,12 +41,15 @@ rafter_status rafter_job_set(rafter_job *job, const char *name, const char *valu
   return rf_options_set(job->options, option_name(name), value, error);
 }
 
-rafter_status rafter_job_parse(rafter_job *job, int argc, char **argv, rafter_error *error) { return rf_options_parse(job->options, argc, argv, error); }
+rafter_status rafter_job_parse(rafter_job *job, int argc, char **argv, rafter_error *error) {
+  return rf_options_parse(job->options, argc, argv, error);
+}
 
 rafter_status rafter_job_get(const rafter_job *job, const char *name, char **value, rafter_error *error) {
   const char *text = NULL;
   if (!strcmp(name, "model")) text = rf_options_argument(job->options, 0);
-  else if (!rf_options_has(job->options, name)) return RF_FAIL(error, RAFTER_INVALID, NULL, "%s has no option --%s", rf_options_command(job->options), name);
+  else if (!rf_options_has(job->options, name))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s has no option --%s", rf_options_command(job->options), name);
   else if (rf_options_is_set(job->options, name)) text = rf_options_text(job->options, name);
   *value = strdup(text ? text : "");
   return *value ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");

@@ -9,11 +9,13 @@
 #include "plan/job.h"
 #include "report/report.h"
 
-struct rafter_job { rf_options *options; };
+struct rafter_job {
+  rf_options *options;
+};
 
 struct rafter_plan {
   rf_settings settings;
-  rf_plan *plan, *prefill;   /* prefill: generate jobs only */
+  rf_plan *plan, *prefill; /* prefill: generate jobs only */
   rf_advice advice[RF_MAX_ADVICE];
   int advice_count;
   rf_fit_row frontier[RF_MAX_FIT_ROWS];

@@ -12,7 +12,12 @@
 
 /* Ceilings are sampled between the measurements: neighbours on the machine slow both alike. */
 enum { MOST_BURSTS = 512 };
-typedef struct ceilings { double flops[MOST_BURSTS], read[MOST_BURSTS]; int flop_count, read_count, threads; void *buffer; size_t bytes; } ceilings;
+typedef struct ceilings {
+  double flops[MOST_BURSTS], read[MOST_BURSTS];
+  int flop_count, read_count, threads;
+  void *buffer;
+  size_t bytes;
+} ceilings;
 
 static void sample_flops(ceilings *c, int count) {
   for (int i = 0; i < count && c->flop_count < MOST_BURSTS; i++) c->flops[c->flop_count++] = rf_peak_flops(RF_F32, c->threads, 0.025);
@@ -23,7 +28,11 @@ static void sample_read(ceilings *c, int count) {
 
 static json_t *spread_json(rf_ceiling s) { return json_pack("{sf sf sf}", "median", s.median, "min", s.least, "max", s.most); }
 
-typedef struct test { char name[64]; char kind; int64_t tokens, depth; } test; /* kind: p prefill, t decode, T train */
+typedef struct test {
+  char name[64];
+  char kind;
+  int64_t tokens, depth;
+} test; /* kind: p prefill, t decode, T train */
 
 static rf_status parse_tests(const char *text, test tests[32], int *count, rf_error *error) {
   char copy[512], *rest = copy;
@@ -39,20 +48,23 @@ static rf_status parse_tests(const char *text, test tests[32], int *count, rf_er
     else if (sscanf(name, "tg%lld@d%lld%n", &tokens, &depth, &used) == 2 && !name[used]) t.kind = 't';
     else if ((used = 0, sscanf(name, "tg%lld%n", &tokens, &used) == 1) && !name[used]) t.kind = 't', depth = 0;
     if (!t.kind || tokens < 0 || depth < 0 || (t.kind != 'T' && tokens < 1))
-      return RF_FAIL(error, RAFTER_INVALID, "for example --test pp512,tg128,tg128@d256,train", "unknown test (--test: expected ppN, tgN, tgN@dN or train, got %s)", name);
+      return RF_FAIL(error, RAFTER_INVALID, "for example --test pp512,tg128,tg128@d256,train",
+                     "unknown test (--test: expected ppN, tgN, tgN@dN or train, got %s)", name);
     t.tokens = tokens, t.depth = depth, tests[(*count)++] = t;
   }
   return RAFTER_OK;
 }
 
-static void report_row(const rafter_sink *sink, const rf_settings *s, const test *t, double tokens, double *seconds, int n, double predicted, double limit_seconds, const char *limit) {
+static void report_row(const rafter_sink *sink, const rf_settings *s, const test *t, double tokens, double *seconds, int n, double predicted,
+                       double limit_seconds, const char *limit) {
   char a[32], b[32], c[32];
   rf_ceiling spread = rf_ceiling_of(seconds, n);
   double rate = tokens / spread.median, fraction = limit_seconds / spread.median;
-  rf_say(sink, "%-14s %12s tok/s   %10s (planned %s)   %5.1f %% of %s\n", t->name, rf_text_count(rate, a), rf_text_seconds(spread.median, b), rf_text_seconds(predicted, c), 100 * fraction,
-         limit);
-  rf_put_json(sink, json_pack("{ss ss ss si sf so sf sf ss si}", "test", t->name, "model", s->model.name, "dtype", rf_dtype_name(s->plan.build.dtype), "threads", s->plan.threads,
-                              "tokens_per_second", rate, "seconds", spread_json(spread), "predicted_seconds", predicted, "limit_fraction", fraction, "limit", limit, "n", n));
+  rf_say(sink, "%-14s %12s tok/s   %10s (planned %s)   %5.1f %% of %s\n", t->name, rf_text_count(rate, a), rf_text_seconds(spread.median, b),
+         rf_text_seconds(predicted, c), 100 * fraction, limit);
+  rf_put_json(sink, json_pack("{ss ss ss si sf so sf sf ss si}", "test", t->name, "model", s->model.name, "dtype", rf_dtype_name(s->plan.build.dtype),
+                              "threads", s->plan.threads, "tokens_per_second", rate, "seconds", spread_json(spread), "predicted_seconds", predicted,
+                              "limit_fraction", fraction, "limit", limit, "n", n));
 }
 
 /* A training step; its limit: 6 x matmul weights + 12 L T D per token (the whole attention square) at the f32 peak of the same run. */
@@ -82,7 +94,8 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
   double tokens = (double)s->plan.build.microbatch * s->plan.build.accumulate * (double)s->plan.build.seq;
   double copy[MOST_BURSTS];
   memcpy(copy, c->flops, sizeof copy);
-  report_row(sink, s, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds, work / rf_ceiling_of(copy, c->flop_count).median, "f32 FMA (6 P + 12 L T D)");
+  report_row(sink, s, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds, work / rf_ceiling_of(copy, c->flop_count).median,
+             "f32 FMA (6 P + 12 L T D)");
   if (rf_options_flag(job->options, "verbose")) {
     char *report = NULL;
     RF_GO(rafter_trainer_report(trainer, &report, error));
@@ -115,8 +128,8 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
   s->plan.build.microbatch = 1, s->plan.build.seq = t->tokens + t->depth + (t->kind == 't');
   if (s->plan.build.seq > s->model.max_seq && s->model.position == RF_POSITION_LEARNED) {
-    status = RF_FAIL(error, RAFTER_INVALID, "shorten the test", "%s has positions for fewer tokens (%s: expected at most %lld, got %lld)", s->model.name, t->name,
-                     (long long)s->model.max_seq, (long long)s->plan.build.seq);
+    status = RF_FAIL(error, RAFTER_INVALID, "shorten the test", "%s has positions for fewer tokens (%s: expected at most %lld, got %lld)",
+                     s->model.name, t->name, (long long)s->model.max_seq, (long long)s->plan.build.seq);
     goto done;
   }
   rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder};
@@ -140,8 +153,11 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   if (t->kind == 'p') walks = (double)((t->tokens + plan->graph->rows - 1) / plan->graph->rows);
   memcpy(copy, t->kind == 'p' ? c->flops : c->read, sizeof copy);
   if (t->kind == 'p') limit = 2 * (double)plan->graph->params.matmul * (double)t->tokens / rf_ceiling_of(copy, c->flop_count).median;
-  else limit = (double)plan->graph->params.matmul * (double)rf_dtype_bytes(s->plan.build.dtype) * (double)t->tokens / rf_ceiling_of(copy, c->read_count).median;
-  report_row(sink, s, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, plan->step_seconds * walks, limit, t->kind == 'p' ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
+  else
+    limit = (double)plan->graph->params.matmul * (double)rf_dtype_bytes(s->plan.build.dtype) * (double)t->tokens /
+            rf_ceiling_of(copy, c->read_count).median;
+  report_row(sink, s, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, plan->step_seconds * walks, limit,
+             t->kind == 'p' ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
 done:
   rf_generator_close(g);
   free(s);
@@ -177,10 +193,10 @@ rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_er
   memcpy(flops, c->flops, sizeof flops), memcpy(read, c->read, sizeof read);
   rf_ceiling f = rf_ceiling_of(flops, c->flop_count), r = rf_ceiling_of(read, c->read_count);
   f.sustained = rf_peak_flops(RF_F32, c->threads, 3.0);
-  rf_say(sink, "ceilings       f32 FMA %.0f GFLOP/s [%.0f..%.0f], sustained %.0f; read %.1f GB/s [%.1f..%.1f]; %d threads, %s\n", f.median * 1e-9, f.least * 1e-9, f.most * 1e-9,
-         f.sustained * 1e-9, r.median * 1e-9, r.least * 1e-9, r.most * 1e-9, c->threads, rf_isa_name(s->plan.isa));
-  rf_put_json(sink, json_pack("{ss ss ss si so sf so}", "test", "calibration", "model", s->model.name, "isa", rf_isa_name(s->plan.isa), "threads", c->threads, "flops", spread_json(f),
-                              "sustained_flops", f.sustained, "read_bps", spread_json(r)));
+  rf_say(sink, "ceilings       f32 FMA %.0f GFLOP/s [%.0f..%.0f], sustained %.0f; read %.1f GB/s [%.1f..%.1f]; %d threads, %s\n", f.median * 1e-9,
+         f.least * 1e-9, f.most * 1e-9, f.sustained * 1e-9, r.median * 1e-9, r.least * 1e-9, r.most * 1e-9, c->threads, rf_isa_name(s->plan.isa));
+  rf_put_json(sink, json_pack("{ss ss ss si so sf so}", "test", "calibration", "model", s->model.name, "isa", rf_isa_name(s->plan.isa), "threads",
+                              c->threads, "flops", spread_json(f), "sustained_flops", f.sustained, "read_bps", spread_json(r)));
   const char *name = NULL;
   const char *const *values = NULL;
   int count = rf_options_is_set(job->options, "sweep") ? rf_options_sweep(job->options, "sweep", &name, &values) : 0;

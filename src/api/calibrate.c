@@ -9,25 +9,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void say_progress(void *self, const char *what, double part) {
-  rf_put_bar(self, "calibrating %3.0f %%  %s", 100 * part, what);
-}
+static void say_progress(void *self, const char *what, double part) { rf_put_bar(self, "calibrating %3.0f %%  %s", 100 * part, what); }
 
 static json_t *summary(const rf_machine *m, const char *path, double seconds) {
   json_t *scaling = json_array(), *flops = json_object();
   for (int i = 0; i < m->scaling_count; i++)
-    json_array_append_new(scaling, json_pack("{si sf sf}", "threads", m->scaling[i].threads, "flops", m->scaling[i].flops, "read_bps", m->scaling[i].read_bps));
+    json_array_append_new(
+        scaling, json_pack("{si sf sf}", "threads", m->scaling[i].threads, "flops", m->scaling[i].flops, "read_bps", m->scaling[i].read_bps));
   for (int d = 0; d < RF_DTYPES; d++)
     if (m->flops[d] > 0) json_object_set_new(flops, rf_dtype_name((rf_dtype)d), json_real(m->flops[d]));
-  return json_pack("{ss ss ss si so sf sf sf so si sf}", "command", "calibrate", "file", path, "isa", m->isa, "threads", m->threads, "flops", flops, "read_bps", m->read_bps,
-                   "copy_bps", m->copy_bps, "launch_seconds", m->launch_seconds, "scaling", scaling, "curves", m->curve_count, "seconds", seconds);
+  return json_pack("{ss ss ss si so sf sf sf so si sf}", "command", "calibrate", "file", path, "isa", m->isa, "threads", m->threads, "flops", flops,
+                   "read_bps", m->read_bps, "copy_bps", m->copy_bps, "launch_seconds", m->launch_seconds, "scaling", scaling, "curves",
+                   m->curve_count, "seconds", seconds);
 }
 
 rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   double start = rf_now_seconds();
   rf_calibrate_options options = {.threads = rf_options_is_set(o, "threads") ? (int)rf_options_int(o, "threads") : omp_get_num_procs(),
-                                  .quick = rf_options_flag(o, "quick"), .say = say_progress, .self = (void *)sink};
+                                  .quick = rf_options_flag(o, "quick"),
+                                  .say = say_progress,
+                                  .self = (void *)sink};
   RF_TRY(rf_isa_resolve(rf_options_text(o, "cpu"), &options.isa, error));
   char path[4096], folder[4096];
   if (rf_options_is_set(o, "out")) snprintf(path, sizeof path, "%s", rf_options_text(o, "out"));
@@ -49,8 +51,8 @@ rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, r
     if (m->flops[RF_I8] > 0) rf_say(sink, ", int8 dot %.0f GOP/s", m->flops[RF_I8] * 1e-9);
     rf_say(sink, "\n  memory         read %.1f GB/s, copy %.1f GB/s (read + written)\n", m->read_bps * 1e-9, m->copy_bps * 1e-9);
     for (int i = 0; i < m->scaling_count; i++)
-      rf_say(sink, "  %2d thread%s     %.0f GFLOP/s, %.1f GB/s\n", m->scaling[i].threads, m->scaling[i].threads > 1 ? "s" : " ", m->scaling[i].flops * 1e-9,
-             m->scaling[i].read_bps * 1e-9);
+      rf_say(sink, "  %2d thread%s     %.0f GFLOP/s, %.1f GB/s\n", m->scaling[i].threads, m->scaling[i].threads > 1 ? "s" : " ",
+             m->scaling[i].flops * 1e-9, m->scaling[i].read_bps * 1e-9);
     rf_say(sink, "  kernels        %d curves, %.2f us to start an op\n", m->curve_count, m->launch_seconds * 1e6);
     rf_say(sink, "written to %s in %.0f s; `--on local` now plans with these figures\n", path, seconds);
     rf_put_json(sink, summary(m, path, seconds));

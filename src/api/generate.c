@@ -14,7 +14,7 @@
 typedef struct request {
   rf_settings settings;
   rf_tokenizer tokenizer;
-  bool text;                     /* prompt and answer are text */
+  bool text; /* prompt and answer are text */
   int32_t *prompt;
   int64_t prompt_count, max_tokens;
   const char *const *stop;
@@ -39,8 +39,9 @@ static rf_status read_prompt(const rf_options *o, request *r, rf_error *error) {
     r->prompt = malloc(((size_t)count + 1) * sizeof *r->prompt);
     for (int i = 0; r->prompt && i < count; i++) {
       if (ids[i] >= r->settings.model.vocab)
-        return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer", "token out of range (--tokens, token %d: expected an id below %lld, got %lld)", i,
-                       (long long)r->settings.model.vocab, (long long)ids[i]);
+        return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer",
+                       "token out of range (--tokens, token %d: expected an id below %lld, got %lld)", i, (long long)r->settings.model.vocab,
+                       (long long)ids[i]);
       r->prompt[i] = (int32_t)ids[i];
     }
   } else {
@@ -63,8 +64,8 @@ static rf_status resolve_context(const rf_options *o, request *r, rf_error *erro
   r->max_tokens = rf_options_int(o, "max-tokens");
   if (!rf_options_is_set(o, "seq")) b->seq = r->prompt_count + r->max_tokens < most ? r->prompt_count + r->max_tokens : most;
   if (r->prompt_count >= b->seq)
-    return RF_FAIL(error, RAFTER_INVALID, "shorten the prompt", "the prompt leaves no room to generate (expected fewer than %lld tokens, got %lld)", (long long)b->seq,
-                   (long long)r->prompt_count);
+    return RF_FAIL(error, RAFTER_INVALID, "shorten the prompt", "the prompt leaves no room to generate (expected fewer than %lld tokens, got %lld)",
+                   (long long)b->seq, (long long)r->prompt_count);
   b->microbatch = 1, b->accumulate = 1;
   return RAFTER_OK;
 }
@@ -156,9 +157,15 @@ static rf_status generate(const rf_options *o, request *r, const rafter_sink *si
   RF_TRY(resolve_context(o, r, error));
   r->ignore_eos = rf_options_flag(o, "ignore-eos");
   if (rf_options_is_set(o, "stop")) r->stop = rf_options_texts(o, "stop", &r->stop_count);
-  rf_sampler_options s = {.temperature = (float)rf_options_float(o, "temperature"), .top_k = (int32_t)rf_options_int(o, "top-k"), .top_p = (float)rf_options_float(o, "top-p"),
-                          .min_p = (float)rf_options_float(o, "min-p"), .seed = (uint64_t)rf_options_int(o, "seed")};
-  rf_generate_settings settings = {.model = r->settings.model, .plan = r->settings.plan, .weights_folder = r->settings.weights_folder, .seed = (uint64_t)rf_options_int(o, "seed"),
+  rf_sampler_options s = {.temperature = (float)rf_options_float(o, "temperature"),
+                          .top_k = (int32_t)rf_options_int(o, "top-k"),
+                          .top_p = (float)rf_options_float(o, "top-p"),
+                          .min_p = (float)rf_options_float(o, "min-p"),
+                          .seed = (uint64_t)rf_options_int(o, "seed")};
+  rf_generate_settings settings = {.model = r->settings.model,
+                                   .plan = r->settings.plan,
+                                   .weights_folder = r->settings.weights_folder,
+                                   .seed = (uint64_t)rf_options_int(o, "seed"),
                                    .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   a->text = calloc(1, (size_t)r->max_tokens * 16 + 16), a->tokens = json_array(), a->logprobs = json_array();
   if (!a->text) return RF_FAIL(error, RAFTER_FAILED, "lower --max-tokens", "out of memory");
@@ -174,10 +181,12 @@ static rf_status generate(const rf_options *o, request *r, const rafter_sink *si
   if (!json) rf_say(sink, "\n");
   double decode = a->seconds - a->first_seconds, steps = (double)(a->count - 1), bandwidth = r->settings.machine.read_bps;
   json_t *text = r->text ? json_stringn(a->text, a->text_bytes) : NULL;
-  rf_put_json(sink, json_pack("{ss so sO sO ss sI sI sf sf sf sI}", "command", "generate", "text", text ? text : json_null(), "tokens", a->tokens, "logprobs", a->logprobs,
-                              "finish_reason", a->finish_reason, "prompt_tokens", (json_int_t)r->prompt_count, "completion_tokens", (json_int_t)a->count, "seconds_to_first_token",
-                              a->first_seconds, "tokens_per_second", decode > 0 ? steps / decode : 0, "bandwidth_fraction",
-                              decode > 0 && bandwidth > 0 ? g->decode->bytes * steps / decode / bandwidth : 0, "arena_bytes", (json_int_t)rf_run_arena_bytes(g->run)));
+  rf_put_json(sink,
+              json_pack("{ss so sO sO ss sI sI sf sf sf sI}", "command", "generate", "text", text ? text : json_null(), "tokens", a->tokens,
+                        "logprobs", a->logprobs, "finish_reason", a->finish_reason, "prompt_tokens", (json_int_t)r->prompt_count, "completion_tokens",
+                        (json_int_t)a->count, "seconds_to_first_token", a->first_seconds, "tokens_per_second", decode > 0 ? steps / decode : 0,
+                        "bandwidth_fraction", decode > 0 && bandwidth > 0 ? g->decode->bytes * steps / decode / bandwidth : 0, "arena_bytes",
+                        (json_int_t)rf_run_arena_bytes(g->run)));
 done:
   rf_sampler_close(&sampler);
   rf_generator_close(g);

@@ -50,12 +50,13 @@ static rf_status inspect_model(const char *path, const rafter_sink *sink, json_t
   RF_TRY(rf_model_resolve(path, &m, NULL, error));
   rf_pool *pool = rf_pool_new();
   rf_params p = rf_model_params(&m, pool);
-  rf_say(sink, "%s: %s, %lld layers, width %lld, %lld heads of %lld (%lld for keys and values), feed-forward %lld, vocabulary %lld, %lld positions\n", m.name,
-         m.family == RF_FAMILY_GPT ? "GPT-style" : "Llama-style", (long long)m.layers, (long long)m.width, (long long)m.heads, (long long)m.head_dim, (long long)m.kv_heads,
-         (long long)m.ff, (long long)m.vocab, (long long)m.max_seq);
-  rf_say(sink, "%lld parameters (%lld in matrix products, %lld in tables), %s head\n", (long long)p.total, (long long)p.matmul, (long long)p.embedding, m.tied ? "tied" : "own");
-  json_object_update_new(json, json_pack("{ss ss sI sI sI sI}", "kind", "model", "name", m.name, "layers", (json_int_t)m.layers, "width", (json_int_t)m.width, "vocab",
-                                         (json_int_t)m.vocab, "parameters", (json_int_t)p.total));
+  rf_say(sink, "%s: %s, %lld layers, width %lld, %lld heads of %lld (%lld for keys and values), feed-forward %lld, vocabulary %lld, %lld positions\n",
+         m.name, m.family == RF_FAMILY_GPT ? "GPT-style" : "Llama-style", (long long)m.layers, (long long)m.width, (long long)m.heads,
+         (long long)m.head_dim, (long long)m.kv_heads, (long long)m.ff, (long long)m.vocab, (long long)m.max_seq);
+  rf_say(sink, "%lld parameters (%lld in matrix products, %lld in tables), %s head\n", (long long)p.total, (long long)p.matmul,
+         (long long)p.embedding, m.tied ? "tied" : "own");
+  json_object_update_new(json, json_pack("{ss ss sI sI sI sI}", "kind", "model", "name", m.name, "layers", (json_int_t)m.layers, "width",
+                                         (json_int_t)m.width, "vocab", (json_int_t)m.vocab, "parameters", (json_int_t)p.total));
   rf_pool_free(pool);
   return RAFTER_OK;
 }
@@ -74,8 +75,10 @@ static rf_status inspect_json(const char *path, const rafter_sink *sink, json_t 
 static rf_status inspect_shard(const char *path, const rafter_sink *sink, json_t *json, rf_error *error) {
   rf_shard s;
   RF_TRY(rf_shard_open(path, &s, error));
-  rf_say(sink, "%s: token shard, %lld tokens of %d bytes, ids below %lld, %lld documents\n", path, (long long)s.tokens, s.token_bytes, (long long)s.vocab, (long long)s.documents);
-  json_object_update_new(json, json_pack("{ss sI sI sI}", "kind", "shard", "tokens", (json_int_t)s.tokens, "vocab", (json_int_t)s.vocab, "documents", (json_int_t)s.documents));
+  rf_say(sink, "%s: token shard, %lld tokens of %d bytes, ids below %lld, %lld documents\n", path, (long long)s.tokens, s.token_bytes,
+         (long long)s.vocab, (long long)s.documents);
+  json_object_update_new(json, json_pack("{ss sI sI sI}", "kind", "shard", "tokens", (json_int_t)s.tokens, "vocab", (json_int_t)s.vocab, "documents",
+                                         (json_int_t)s.documents));
   rf_status status = rf_shard_scan(&s, s.vocab, NULL, error);
   rf_shard_close(&s);
   return status;
@@ -88,7 +91,8 @@ static rf_status inspect_run(const char *path, const rafter_sink *sink, json_t *
   RF_TRY(rf_json_read(file, 1 << 20, &run, error));
   bool resumable = rf_checkpoint_newest(path, newest, NULL) == RAFTER_OK;
   json_t *options = json_object_get(run, "options");
-  rf_say(sink, "run of %s on %s; %s%s\n", json_string_value(json_object_get(options, "model")) ? json_string_value(json_object_get(options, "model")) : "?",
+  rf_say(sink, "run of %s on %s; %s%s\n",
+         json_string_value(json_object_get(options, "model")) ? json_string_value(json_object_get(options, "model")) : "?",
          json_string_value(json_object_get(run, "machine")), resumable ? "newest checkpoint " : "no complete checkpoint", resumable ? newest : "");
   json_object_update_new(json, json_pack("{ss so ss?}", "kind", "run", "run", run, "checkpoint", resumable ? newest : NULL));
   return RAFTER_OK;
@@ -102,11 +106,13 @@ rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *sink, rf_
   json_t *json = json_pack("{ss ss}", "command", "inspect", "path", path);
   bool there = !stat(path, &info), folder = there && S_ISDIR(info.st_mode);
   if (folder && !has(path, "run.json") && !has(path, "config.json"))
-    status = RF_FAIL(error, RAFTER_FAILED, "give the folder of a run or of a model, or one file", "%s holds neither a run nor a model (expected run.json or config.json in it)", path);
+    status = RF_FAIL(error, RAFTER_FAILED, "give the folder of a run or of a model, or one file",
+                     "%s holds neither a run nor a model (expected run.json or config.json in it)", path);
   else if (folder && has(path, "run.json")) status = inspect_run(path, sink, json, error);
   else if (folder) {
     status = inspect_model(path, sink, json, error);
-    if (status == RAFTER_OK && (has(path, "model.safetensors") || has(path, "model.safetensors.index.json"))) status = inspect_tensors(path, sink, json, error);
+    if (status == RAFTER_OK && (has(path, "model.safetensors") || has(path, "model.safetensors.index.json")))
+      status = inspect_tensors(path, sink, json, error);
     if (status == RAFTER_OK && has(path, "state.json")) {
       rf_say(sink, "checkpoint: %s\n", has(path, "DONE") ? "complete" : "INCOMPLETE, DONE is missing");
       json_object_set_new(json, "complete", json_boolean(has(path, "DONE")));
@@ -115,7 +121,8 @@ rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *sink, rf_
   else if (rf_text_ends_with(path, ".json")) status = inspect_json(path, sink, json, error);
   else if (rf_text_ends_with(path, ".shard")) status = inspect_shard(path, sink, json, error);
   else if (there && !rf_text_ends_with(path, ".gguf"))
-    status = RF_FAIL(error, RAFTER_FAILED, "rename it to what it is: .safetensors, .shard or .json", "%s is of no kind that inspect knows by its name", path);
+    status = RF_FAIL(error, RAFTER_FAILED, "rename it to what it is: .safetensors, .shard or .json",
+                     "%s is of no kind that inspect knows by its name", path);
   else status = inspect_model(path, sink, json, error); /* a preset or an inline shape; its error names what is known */
   if (status == RAFTER_OK) rf_put_json(sink, json);
   else json_decref(json);

@@ -10,7 +10,8 @@
 static rf_status refuse_foreign_program(const rf_options *options, rf_error *error) {
   const char *program = rf_options_has(options, "program") ? rf_options_text(options, "program") : "rafter";
   if (!strcmp(program, "rafter")) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "leave --program out", "this version sizes its own programs only (--program: expected rafter, got %s)", program);
+  return RF_FAIL(error, RAFTER_INVALID, "leave --program out", "this version sizes its own programs only (--program: expected rafter, got %s)",
+                 program);
 }
 
 static rf_status make(rafter_plan *p, const char *job, rf_error *error) {
@@ -51,8 +52,16 @@ void rafter_plan_free(rafter_plan *plan) {
 }
 
 static rf_report_plan report_of(const rafter_plan *p) {
-  return (rf_report_plan){.plan = p->plan, .prefill = p->prefill, .job = p->prefill ? "generate" : "train", .advice = p->advice, .advice_count = p->advice_count,
-                          .frontier = p->frontier, .frontier_count = p->frontier_count, .tokens = p->tokens, .tensors = p->tensors, .ops = p->ops};
+  return (rf_report_plan){.plan = p->plan,
+                          .prefill = p->prefill,
+                          .job = p->prefill ? "generate" : "train",
+                          .advice = p->advice,
+                          .advice_count = p->advice_count,
+                          .frontier = p->frontier,
+                          .frontier_count = p->frontier_count,
+                          .tokens = p->tokens,
+                          .tensors = p->tensors,
+                          .ops = p->ops};
 }
 
 static rf_status plan_object(const rafter_plan *plan, json_t **json, rf_error *error) {
@@ -151,11 +160,14 @@ static rf_status sweep(const rafter_job *job, const rafter_sink *sink, rf_error 
     if (status == RAFTER_OK) status = plan_once(&one, NULL, &plan, error);
     rf_options_free(one.options);
     if (status != RAFTER_OK) break;
-    double bytes = json_number_value(json_object_get(json_object_get(plan, "memory"), "peak_bytes")), rate = json_number_value(json_object_get(json_object_get(plan, "rate"), "tokens_per_second"));
+    double bytes = json_number_value(json_object_get(json_object_get(plan, "memory"), "peak_bytes")),
+           rate = json_number_value(json_object_get(json_object_get(plan, "rate"), "tokens_per_second"));
     double seconds = json_number_value(json_object_get(json_object_get(plan, "time"), "seconds"));
     bool fits = json_is_true(json_object_get(json_object_get(plan, "memory"), "fits"));
-    rf_say(sink, "%-16s %12s %12s %14s  %s\n", values[i], rf_text_bytes(bytes, a), rf_text_seconds(seconds, b), rf_text_count(rate, c), fits ? "yes" : "no");
-    if (last_rate > 0 && rate < 0.8 * last_rate) json_array_append_new(cliffs, json_pack("{ss ss}", "at", values[i], "cause", "tokens per second fall by more than a fifth"));
+    rf_say(sink, "%-16s %12s %12s %14s  %s\n", values[i], rf_text_bytes(bytes, a), rf_text_seconds(seconds, b), rf_text_count(rate, c),
+           fits ? "yes" : "no");
+    if (last_rate > 0 && rate < 0.8 * last_rate)
+      json_array_append_new(cliffs, json_pack("{ss ss}", "at", values[i], "cause", "tokens per second fall by more than a fifth"));
     last_rate = rate;
     json_object_set_new(plan, name, json_string(values[i]));
     json_array_append_new(rows, plan);

@@ -17,8 +17,8 @@ static rf_status decode(const rf_options *o, const rf_tokenizer *tokenizer, cons
   for (int i = 0; i < count; i++)
     if (ids[i] >= vocab) {
       free(text);
-      return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer", "token out of range (--decode, token %d: expected an id below %lld, got %lld)", i,
-                     (long long)vocab, (long long)ids[i]);
+      return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer",
+                     "token out of range (--decode, token %d: expected an id below %lld, got %lld)", i, (long long)vocab, (long long)ids[i]);
     }
   if (!text) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   for (int i = 0; i < count; i++) at += rf_tokenizer_piece(tokenizer, (int32_t)ids[i], text + at);

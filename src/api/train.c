@@ -30,13 +30,17 @@ static rf_status schedule_of(const rf_options *o, rf_schedule *s, rf_error *erro
   s->warmup = rf_options_is_set(o, "warmup") ? rf_options_int(o, "warmup") : s->steps / 20;
   s->decay = rf_options_is_set(o, "decay") ? rf_options_int(o, "decay") : s->steps / 5;
   if (s->floor > s->peak)
-    return RF_FAIL(error, RAFTER_INVALID, "lower --min-lr", "the last learning rate is above the highest (--min-lr: expected at most %g, got %g)", s->peak, s->floor);
+    return RF_FAIL(error, RAFTER_INVALID, "lower --min-lr", "the last learning rate is above the highest (--min-lr: expected at most %g, got %g)",
+                   s->peak, s->floor);
   return RAFTER_OK;
 }
 
 static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_train_settings *s, rf_error *error) {
   RF_TRY(rf_settings_resolve(o, "train", &t->settings, error));
-  *s = (rf_train_settings){.model = t->settings.model, .plan = t->settings.plan, .seed = (uint64_t)rf_options_int(o, "seed"), .weights_folder = t->settings.weights_folder,
+  *s = (rf_train_settings){.model = t->settings.model,
+                           .plan = t->settings.plan,
+                           .seed = (uint64_t)rf_options_int(o, "seed"),
+                           .weights_folder = t->settings.weights_folder,
                            .work_folder = t->out};
   if (strcmp(rf_options_command(o), "train")) { /* bench: random tokens, constant rate */
     s->data = "random:seed=0", s->pack = true;
@@ -96,14 +100,21 @@ done:
 rafter_status rafter_trainer_open(const rafter_job *job, rafter_trainer **trainer, rafter_error *error) {
   const char *command = rf_options_command(job->options);
   if (strcmp(command, "train") && strcmp(command, "bench"))
-    return RF_FAIL(error, RAFTER_INVALID, "make the job with rafter_job_new(\"train\", ...)", "a trainer needs a train or bench job (got %s)", command);
+    return RF_FAIL(error, RAFTER_INVALID, "make the job with rafter_job_new(\"train\", ...)", "a trainer needs a train or bench job (got %s)",
+                   command);
   return open_trainer(job, trainer, error);
 }
 
-void rafter_trainer_progress(const rafter_trainer *t, int64_t *done, int64_t *of) { *done = t->trainer->step, *of = t->trainer->settings.schedule.steps; }
+void rafter_trainer_progress(const rafter_trainer *t, int64_t *done, int64_t *of) {
+  *done = t->trainer->step, *of = t->trainer->settings.schedule.steps;
+}
 rafter_status rafter_trainer_step(rafter_trainer *t, rafter_step *step, rafter_error *error) { return rf_trainer_step(t->trainer, step, error); }
-rafter_status rafter_trainer_validate(rafter_trainer *t, int64_t rows, double *loss, rafter_error *error) { return rf_trainer_validate(t->trainer, rows, loss, error); }
-rafter_status rafter_trainer_save(rafter_trainer *t, const char *folder, rafter_error *error) { return rf_checkpoint_save(t->trainer, folder, error); }
+rafter_status rafter_trainer_validate(rafter_trainer *t, int64_t rows, double *loss, rafter_error *error) {
+  return rf_trainer_validate(t->trainer, rows, loss, error);
+}
+rafter_status rafter_trainer_save(rafter_trainer *t, const char *folder, rafter_error *error) {
+  return rf_checkpoint_save(t->trainer, folder, error);
+}
 
 rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_bytes, int64_t *outside_bytes, rafter_error *error) {
   rf_outside outside;
@@ -114,8 +125,9 @@ rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_byte
 
 static json_t *report_json(const rafter_trainer *t) {
   const rf_trainer *r = t->trainer;
-  return json_pack("{ss sI sI ss so}", "rafter", RF_VERSION, "arena_bytes", (json_int_t)rf_run_arena_bytes(r->run), "peak_bytes", (json_int_t)r->plan->arena_bytes, "digest",
-                   r->plan->digest, "ops", rf_report_measured_json(r->plan, rf_run_measured(r->run, 0), false));
+  return json_pack("{ss sI sI ss so}", "rafter", RF_VERSION, "arena_bytes", (json_int_t)rf_run_arena_bytes(r->run), "peak_bytes",
+                   (json_int_t)r->plan->arena_bytes, "digest", r->plan->digest, "ops",
+                   rf_report_measured_json(r->plan, rf_run_measured(r->run, 0), false));
 }
 
 rafter_status rafter_trainer_report(const rafter_trainer *t, char **json, rafter_error *error) {
@@ -136,12 +148,12 @@ void rafter_trainer_close(rafter_trainer *t) {
 typedef struct run_log {
   const rafter_sink *sink;
   FILE *metrics;
-  double start, seconds_limit;   /* 0: none */
+  double start, seconds_limit; /* 0: none */
   int64_t steps, first_step, val_every, val_rows, save_every;
-  int64_t saved_step;            /* -1: none yet */
+  int64_t saved_step; /* -1: none yet */
   int keep;
-  bool json, continued;          /* metrics.jsonl has lines of the same run already */
-  double step_seconds;           /* of all steps so far */
+  bool json, continued; /* metrics.jsonl has lines of the same run already */
+  double step_seconds;  /* of all steps so far */
 } run_log;
 
 /* A number for JSON: what is not finite has no place there. */
@@ -150,10 +162,11 @@ static double or_zero(double x) { return isfinite(x) ? x : 0; }
 static void log_step(run_log *log, const rafter_step *s, const double *val_loss) {
   char line[640], a[32], b[32], c[32];
   int n = snprintf(line, sizeof line,
-                   "{\"step\":%lld,\"loss\":%.9g,\"lr\":%.6g,\"grad_norm\":%.6g,\"accuracy\":%.6g,\"tokens\":%lld,\"seconds\":%.6g,\"tokens_per_second\":%.6g,\"mfu\":%.5g,"
+                   "{\"step\":%lld,\"loss\":%.9g,\"lr\":%.6g,\"grad_norm\":%.6g,\"accuracy\":%.6g,\"tokens\":%lld,\"seconds\":%.6g,\"tokens_per_"
+                   "second\":%.6g,\"mfu\":%.5g,"
                    "\"predicted_seconds\":%.6g",
-                   (long long)s->step, or_zero(s->loss), s->lr, or_zero(s->grad_norm), or_zero(s->accuracy), (long long)s->tokens, s->seconds, s->tokens_per_second, s->mfu,
-                   s->predicted_seconds);
+                   (long long)s->step, or_zero(s->loss), s->lr, or_zero(s->grad_norm), or_zero(s->accuracy), (long long)s->tokens, s->seconds,
+                   s->tokens_per_second, s->mfu, s->predicted_seconds);
   if (val_loss) n += snprintf(line + n, sizeof line - (size_t)n, ",\"val_loss\":%.9g", or_zero(*val_loss));
   snprintf(line + n, sizeof line - (size_t)n, "}");
   if (log->metrics) fprintf(log->metrics, "%s\n", line), fflush(log->metrics);
@@ -162,9 +175,9 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
   if (s->step == 1 || s->step == log->steps || s->step % every == 0 || val_loss) {
     char val[48] = "";
     if (val_loss) snprintf(val, sizeof val, "  val %.4f", *val_loss);
-    rf_say(log->sink, "step %6lld/%lld  loss %.4f%s  lr %.2e  norm %.3f  acc %4.1f %%  %s (planned %s)  %s tok/s  MFU %.1f %%\n", (long long)s->step, (long long)log->steps, s->loss,
-           val, s->lr, s->grad_norm, 100 * s->accuracy, rf_text_seconds(s->seconds, a), rf_text_seconds(s->predicted_seconds, b), rf_text_count(s->tokens_per_second, c),
-           100 * s->mfu);
+    rf_say(log->sink, "step %6lld/%lld  loss %.4f%s  lr %.2e  norm %.3f  acc %4.1f %%  %s (planned %s)  %s tok/s  MFU %.1f %%\n", (long long)s->step,
+           (long long)log->steps, s->loss, val, s->lr, s->grad_norm, 100 * s->accuracy, rf_text_seconds(s->seconds, a),
+           rf_text_seconds(s->predicted_seconds, b), rf_text_count(s->tokens_per_second, c), 100 * s->mfu);
   }
   double spent = rf_now_seconds() - log->start, left = (double)(log->steps - s->step) * log->step_seconds / (double)(done > 0 ? done : 1);
   double part = (double)s->step / (double)log->steps;
@@ -173,8 +186,8 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
   int filled = (int)(40 * (part < 1 ? part : 1));
   for (int i = 0; i < 40; i++) bar[i] = i < filled ? '#' : '.';
   bar[40] = 0;
-  rf_put_bar(log->sink, "[%s] %lld/%lld  loss %.4f  %s tok/s  %s left", bar, (long long)s->step, (long long)log->steps, s->loss, rf_text_count(s->tokens_per_second, c),
-             rf_text_seconds(left > 0 ? left : 0, a));
+  rf_put_bar(log->sink, "[%s] %lld/%lld  loss %.4f  %s tok/s  %s left", bar, (long long)s->step, (long long)log->steps, s->loss,
+             rf_text_count(s->tokens_per_second, c), rf_text_seconds(left > 0 ? left : 0, a));
 }
 
 static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *error) {
@@ -217,8 +230,8 @@ static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
 static rf_status write_records(const rafter_trainer *t, const rafter_job *job, rf_error *error) {
   char path[4200];
   const rf_plan *plan = t->trainer->plan;
-  json_t *run = json_pack("{ss ss so ss ss si}", "rafter", rafter_version(), "command", "train", "options", recorded_options(t, job->options), "digest", plan->digest, "machine",
-                          plan->machine.name, "threads", plan->options.threads);
+  json_t *run = json_pack("{ss ss so ss ss si}", "rafter", rafter_version(), "command", "train", "options", recorded_options(t, job->options),
+                          "digest", plan->digest, "machine", plan->machine.name, "threads", plan->options.threads);
   snprintf(path, sizeof path, "%s/run.json", t->out);
   rf_status status = rf_json_write(path, run, 1, error);
   json_decref(run);
@@ -261,19 +274,24 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
   const rf_trainer *r = t->trainer;
   rf_outside o;
   RF_TRY(rf_run_outside(r->run, &o, error));
-  snprintf(line, sizeof line, "{\"arena_bytes\":%lld,\"peak_bytes\":%lld,\"outside_arena_bytes\":{\"total\":%lld,\"program_and_libraries\":%lld,\"heap_and_stacks\":%lld}}",
-           (long long)rf_run_arena_bytes(r->run), (long long)r->plan->arena_bytes, (long long)o.outside_bytes, (long long)o.file_bytes, (long long)o.other_bytes);
+  snprintf(
+      line, sizeof line,
+      "{\"arena_bytes\":%lld,\"peak_bytes\":%lld,\"outside_arena_bytes\":{\"total\":%lld,\"program_and_libraries\":%lld,\"heap_and_stacks\":%lld}}",
+      (long long)rf_run_arena_bytes(r->run), (long long)r->plan->arena_bytes, (long long)o.outside_bytes, (long long)o.file_bytes,
+      (long long)o.other_bytes);
   if (log->metrics && !log->continued) fprintf(log->metrics, "%s\n", line), fflush(log->metrics);
   if (log->json && log->sink->json) log->sink->json(log->sink->self, line);
-  rf_say(log->sink, "%s: %s parameters; plan %s predicted and allocated: %s; outside it %s (program and libraries %s, heap and stacks %s)\n", r->settings.model.name,
-         rf_text_count((double)r->plan->graph->params.total, a), r->plan->digest, rf_text_bytes((double)r->plan->arena_bytes, b), rf_text_bytes((double)o.outside_bytes, c),
-         rf_text_bytes((double)o.file_bytes, d), rf_text_bytes((double)o.other_bytes, line));
+  rf_say(log->sink, "%s: %s parameters; plan %s predicted and allocated: %s; outside it %s (program and libraries %s, heap and stacks %s)\n",
+         r->settings.model.name, rf_text_count((double)r->plan->graph->params.total, a), r->plan->digest,
+         rf_text_bytes((double)r->plan->arena_bytes, b), rf_text_bytes((double)o.outside_bytes, c), rf_text_bytes((double)o.file_bytes, d),
+         rf_text_bytes((double)o.other_bytes, line));
   for (int i = 0; i < r->loader.count; i++) {
     const rf_source *s = &r->loader.source[i];
     if (s->random) rf_say(log->sink, "data %s\n", s->spec);
     else
-      rf_say(log->sink, "data %s: %s tokens, %lld rows of %lld (%.1f %% full), %lld held out for validation\n", s->spec, rf_text_count((double)s->tokens, a),
-             (long long)s->train.count, (long long)s->seq, 100 * s->train.efficiency, (long long)s->held_out.count);
+      rf_say(log->sink, "data %s: %s tokens, %lld rows of %lld (%.1f %% full), %lld held out for validation\n", s->spec,
+             rf_text_count((double)s->tokens, a), (long long)s->train.count, (long long)s->seq, 100 * s->train.efficiency,
+             (long long)s->held_out.count);
   }
   if (r->step) rf_say(log->sink, "resumed from %s at step %lld\n", t->resume, (long long)r->step);
   return RAFTER_OK;
@@ -310,13 +328,14 @@ static rf_status say_end(const rafter_trainer *t, run_log *log, rf_error *error)
   RF_TRY(rf_run_outside(r->run, &o, error));
   rf_say(log->sink, "\n");
   rf_say_text(log->sink, rf_report_measured_text(r->plan, rf_run_measured(r->run, 0), done));
-  rf_say(log->sink, "\nmemory   predicted %lld bytes, allocated %lld bytes; outside the arena %s\n", (long long)r->plan->arena_bytes, (long long)rf_run_arena_bytes(r->run),
-         rf_text_bytes((double)o.outside_bytes, a));
-  rf_say(log->sink, "time     predicted %s a step, measured %s (%.2f x the prediction)\n", rf_text_seconds(planned, a), rf_text_seconds(measured, b), measured / planned);
+  rf_say(log->sink, "\nmemory   predicted %lld bytes, allocated %lld bytes; outside the arena %s\n", (long long)r->plan->arena_bytes,
+         (long long)rf_run_arena_bytes(r->run), rf_text_bytes((double)o.outside_bytes, a));
+  rf_say(log->sink, "time     predicted %s a step, measured %s (%.2f x the prediction)\n", rf_text_seconds(planned, a), rf_text_seconds(measured, b),
+         measured / planned);
   if (peak > 0)
     rf_say(log->sink, "limit    %s tokens/s: %.1f %% of this machine's %.0f GFLOP/s (causal FLOPs; %.1f %% counting the whole attention square)\n",
-           rf_text_count((double)r->plan->graph->rows * r->plan->options.build.accumulate / measured, c), 100 * r->plan->model_flops / (measured * peak), peak * 1e-9,
-           100 * r->plan->flops_full_square / (measured * peak));
+           rf_text_count((double)r->plan->graph->rows * r->plan->options.build.accumulate / measured, c),
+           100 * r->plan->model_flops / (measured * peak), peak * 1e-9, 100 * r->plan->flops_full_square / (measured * peak));
   snprintf(path, sizeof path, "%s/report.json", t->out);
   json_t *json = report_json(t);
   rf_status status = rf_json_write(path, json, 1, error);
@@ -354,8 +373,15 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   rf_status status = RAFTER_OK;
   rafter_trainer *t = NULL;
   bool stopped = false;
-  run_log log = {.saved_step = -1, .sink = sink, .start = rf_now_seconds(), .steps = rf_options_int(o, "steps"), .val_every = rf_options_int(o, "val-every"), .val_rows = 64,
-                 .save_every = rf_options_int(o, "save-every"), .keep = (int)rf_options_int(o, "keep"), .json = rf_options_flag(o, "json")};
+  run_log log = {.saved_step = -1,
+                 .sink = sink,
+                 .start = rf_now_seconds(),
+                 .steps = rf_options_int(o, "steps"),
+                 .val_every = rf_options_int(o, "val-every"),
+                 .val_rows = 64,
+                 .save_every = rf_options_int(o, "save-every"),
+                 .keep = (int)rf_options_int(o, "keep"),
+                 .json = rf_options_flag(o, "json")};
   if (rf_options_is_set(o, "max-seconds")) log.seconds_limit = rf_options_float(o, "max-seconds");
   RF_TRY(open_trainer(job, &t, error));
   log.first_step = t->trainer->step;
@@ -366,7 +392,8 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   rf_put_bar(sink, "%s", "");
   RF_GO(save_checkpoint(t, &log, error));
   RF_GO(say_end(t, &log, error));
-  if (stopped) status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped at step %lld; continue with --resume %s", (long long)t->trainer->step, t->out);
+  if (stopped)
+    status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped at step %lld; continue with --resume %s", (long long)t->trainer->step, t->out);
 done:
   if (log.metrics) fclose(log.metrics);
   rafter_trainer_close(t);

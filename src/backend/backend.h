@@ -7,13 +7,13 @@
 
 /* What changes from step to step; the same struct for every op of a walk. */
 typedef struct rf_run_inputs {
-  uint64_t seed;         /* dropout draws are keyed by (seed, step, attr.site, global token, channel) */
-  int64_t step;          /* 1-based optimizer step (Adam's bias correction) */
-  int32_t micro;         /* microbatch of this step, 0-based */
-  int64_t first_token;   /* index in the step's token order of this microbatch's row 0: micro * n */
-  float loss_scale;      /* 1 / (valid tokens of the whole step) */
+  uint64_t seed;       /* dropout draws are keyed by (seed, step, attr.site, global token, channel) */
+  int64_t step;        /* 1-based optimizer step (Adam's bias correction) */
+  int32_t micro;       /* microbatch of this step, 0-based */
+  int64_t first_token; /* index in the step's token order of this microbatch's row 0: micro * n */
+  float loss_scale;    /* 1 / (valid tokens of the whole step) */
   float lr;
-  int64_t rows;          /* rows in use of this walk, <= graph rows; training: all */
+  int64_t rows; /* rows in use of this walk, <= graph rows; training: all */
 } rf_run_inputs;
 
 /* One call of a kernel. in/out follow the op's slots; an absent slot is NULL. Kernels never allocate. */
@@ -22,7 +22,7 @@ typedef struct rf_call {
   const rf_op *op;
   const void *in[RF_MAX_INPUTS];
   void *out[RF_MAX_OUTPUTS];
-  void *workspace;       /* workspace_bytes() of it, 64-byte aligned */
+  void *workspace; /* workspace_bytes() of it, 64-byte aligned */
   int threads;
   const rf_run_inputs *run;
 } rf_call;
@@ -37,18 +37,18 @@ const char *rf_isa_name(rf_isa isa); /* "base", "avx2", "avx512", "avx512bf16" *
 rf_status rf_isa_resolve(const char *name, rf_isa *isa, rf_error *error);
 
 typedef struct rf_kernel {
-  const char *op;                    /* op_def name */
-  const char *name;                  /* by technique: "gemm_avx512_12x32" */
-  rf_isa isa;                        /* lowest level it needs */
-  bool (*accepts)(const rf_graph *graph, const rf_op *op);                         /* NULL: all */
-  size_t (*workspace_bytes)(const rf_graph *graph, const rf_op *op, int threads);  /* NULL: none */
+  const char *op;                                                                 /* op_def name */
+  const char *name;                                                               /* by technique: "gemm_avx512_12x32" */
+  rf_isa isa;                                                                     /* lowest level it needs */
+  bool (*accepts)(const rf_graph *graph, const rf_op *op);                        /* NULL: all */
+  size_t (*workspace_bytes)(const rf_graph *graph, const rf_op *op, int threads); /* NULL: none */
   void (*run)(const rf_call *call);
 } rf_kernel;
 
 typedef struct rf_backend {
-  const char *name;                  /* "reference", "cpu", "null" */
-  const rf_kernel *const *tables;    /* NULL-terminated list of tables, each ended by a row with op == NULL; earlier rows win */
-  bool touches_memory;               /* null: false */
+  const char *name;               /* "reference", "cpu", "null" */
+  const rf_kernel *const *tables; /* NULL-terminated list of tables, each ended by a row with op == NULL; earlier rows win */
+  bool touches_memory;            /* null: false */
 } rf_backend;
 
 extern const rf_backend RF_BACKEND_REFERENCE, RF_BACKEND_CPU, RF_BACKEND_NULL;

@@ -17,25 +17,39 @@ rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line,
 #define RF_FAIL(error, status, hint, ...) rf_failed(rf_fail((error), (status), __FILE__, __LINE__, (hint), __VA_ARGS__), (status))
 /* Lets the compiler see which status comes back, so that it can tell which variables a failed call leaves unset. */
 static inline rf_status rf_failed(rf_status filled, rf_status status) { return (void)filled, status; }
-#define RF_TRY(call) do { rf_status rf_try_status = (call); if (rf_try_status != RAFTER_OK) return rf_try_status; } while (0)
+#define RF_TRY(call) \
+  do { \
+    rf_status rf_try_status = (call); \
+    if (rf_try_status != RAFTER_OK) return rf_try_status; \
+  } while (0)
 /* The same inside a function with one clean-up: needs `rf_status status` and a label `done`. */
-#define RF_GO(call) do { status = (call); if (status != RAFTER_OK) goto done; } while (0)
+#define RF_GO(call) \
+  do { \
+    status = (call); \
+    if (status != RAFTER_OK) goto done; \
+  } while (0)
 
 /* ---- dtypes ---------------------------------------------------------------------------------------------------- */
 
 typedef enum rf_dtype { RF_F32, RF_BF16, RF_F16, RF_F64, RF_I32, RF_I8, RF_U8, RF_F8_E4M3, RF_F8_E5M2, RF_I64, RF_DTYPES } rf_dtype;
-int64_t rf_dtype_bytes(rf_dtype dtype);                     /* bytes of one element */
-const char *rf_dtype_name(rf_dtype dtype);                  /* "f32", "bf16", ... */
+int64_t rf_dtype_bytes(rf_dtype dtype);    /* bytes of one element */
+const char *rf_dtype_name(rf_dtype dtype); /* "f32", "bf16", ... */
 rf_status rf_dtype_parse(const char *name, rf_dtype *dtype, rf_error *error);
 
 typedef uint16_t rf_bf16;
 /* Widening is exact; narrowing rounds to nearest, ties to even, and keeps NaN a (quiet) NaN and subnormals exact. */
 static inline float rf_bf16_to_f32(rf_bf16 x) {
-  union { uint32_t u; float f; } v = {.u = (uint32_t)x << 16};
+  union {
+    uint32_t u;
+    float f;
+  } v = {.u = (uint32_t)x << 16};
   return v.f;
 }
 static inline rf_bf16 rf_f32_to_bf16(float f) {
-  union { float f; uint32_t u; } v = {.f = f};
+  union {
+    float f;
+    uint32_t u;
+  } v = {.f = f};
   if ((v.u & 0x7fffffffu) > 0x7f800000u) return (rf_bf16)((v.u >> 16) | 0x40u);
   return (rf_bf16)((v.u + 0x7fffu + ((v.u >> 16) & 1u)) >> 16);
 }
@@ -59,7 +73,7 @@ void *rf_must(void *memory);
 typedef struct rf_pool rf_pool;
 rf_pool *rf_pool_new(void);
 void rf_pool_free(rf_pool *pool);
-void *rf_pool_alloc(rf_pool *pool, size_t bytes);           /* zeroed, 16-byte aligned; aborts only when the machine has no memory left */
+void *rf_pool_alloc(rf_pool *pool, size_t bytes); /* zeroed, 16-byte aligned; aborts only when the machine has no memory left */
 char *rf_pool_format(rf_pool *pool, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- clock ----------------------------------------------------------------------------------------------------- */

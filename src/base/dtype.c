@@ -4,9 +4,12 @@
 #include <string.h>
 #include <strings.h>
 
-static const struct { const char *name; int64_t bytes; } DTYPES[RF_DTYPES] = {
-  [RF_F32] = {"f32", 4}, [RF_BF16] = {"bf16", 2},       [RF_F16] = {"f16", 2},       [RF_F64] = {"f64", 8}, [RF_I32] = {"i32", 4},
-  [RF_I8] = {"i8", 1},   [RF_U8] = {"u8", 1}, [RF_F8_E4M3] = {"f8_e4m3", 1}, [RF_F8_E5M2] = {"f8_e5m2", 1}, [RF_I64] = {"i64", 8},
+static const struct {
+  const char *name;
+  int64_t bytes;
+} DTYPES[RF_DTYPES] = {
+    [RF_F32] = {"f32", 4}, [RF_BF16] = {"bf16", 2}, [RF_F16] = {"f16", 2},         [RF_F64] = {"f64", 8},         [RF_I32] = {"i32", 4},
+    [RF_I8] = {"i8", 1},   [RF_U8] = {"u8", 1},     [RF_F8_E4M3] = {"f8_e4m3", 1}, [RF_F8_E5M2] = {"f8_e5m2", 1}, [RF_I64] = {"i64", 8},
 };
 
 int64_t rf_dtype_bytes(rf_dtype dtype) { return (unsigned)dtype < RF_DTYPES ? DTYPES[dtype].bytes : 0; }
@@ -24,7 +27,10 @@ rf_status rf_dtype_parse(const char *name, rf_dtype *dtype, rf_error *error) {
 
 float rf_f16_to_f32(uint16_t x) {
   uint32_t sign = (uint32_t)(x & 0x8000u) << 16, exponent = (x >> 10) & 0x1fu, mantissa = x & 0x3ffu;
-  union { uint32_t u; float f; } v;
+  union {
+    uint32_t u;
+    float f;
+  } v;
   if (exponent == 0x1f) {
     v.u = sign | 0x7f800000u | mantissa << 13 | (mantissa ? 0x400000u : 0);
   } else if (exponent != 0) {
@@ -37,13 +43,19 @@ float rf_f16_to_f32(uint16_t x) {
 }
 
 uint16_t rf_f32_to_f16(float x) {
-  union { float f; uint32_t u; } v = {.f = x};
+  union {
+    float f;
+    uint32_t u;
+  } v = {.f = x};
   uint16_t sign = (uint16_t)(v.u >> 16 & 0x8000u);
   uint32_t magnitude = v.u & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x1ffu));
   if (magnitude >= 0x47800000u) return (uint16_t)(sign | 0x7c00u); /* 65536 and above; 65520..65535 carry into infinity below */
   if (magnitude < 0x38800000u) {                                   /* below 2^-14: adding 0.5 rounds at the last subnormal bit, ties to even */
-    union { float f; uint32_t u; } small = {.u = magnitude};
+    union {
+      float f;
+      uint32_t u;
+    } small = {.u = magnitude};
     small.f += 0.5f;
     return (uint16_t)(sign | (small.u - 0x3f000000u));
   }

@@ -87,7 +87,8 @@ rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out_file **re
   out->fd = open(out->beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   rf_status status = RAFTER_OK;
   if (out->fd < 0) status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", path, strerror(errno));
-  else if (expected_bytes > 0 && fallocate(out->fd, FALLOC_FL_KEEP_SIZE, 0, expected_bytes) != 0 && (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
+  else if (expected_bytes > 0 && fallocate(out->fd, FALLOC_FL_KEEP_SIZE, 0, expected_bytes) != 0 &&
+           (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
     status = RF_FAIL(error, RAFTER_FAILED, "free some space or choose another folder with --out", "cannot write %s (%s: %lld bytes are needed)", path,
                      strerror(errno), (long long)expected_bytes);
   if (status == RAFTER_OK) *result = out;

@@ -32,13 +32,13 @@ rf_status rf_json_read(const char *path, size_t most, json_t **json, rf_error *e
 
 static const char *type_name(const json_t *value) {
   switch (json_typeof(value)) {
-    case JSON_OBJECT: return "an object";
-    case JSON_ARRAY: return "a list";
-    case JSON_STRING: return "a text";
-    case JSON_INTEGER: return "a whole number";
-    case JSON_REAL: return "a number";
-    case JSON_NULL: return "null";
-    default: return "true or false";
+  case JSON_OBJECT: return "an object";
+  case JSON_ARRAY: return "a list";
+  case JSON_STRING: return "a text";
+  case JSON_INTEGER: return "a whole number";
+  case JSON_REAL: return "a number";
+  case JSON_NULL: return "null";
+  default: return "true or false";
   }
 }
 
@@ -62,8 +62,8 @@ rf_status rf_json_int(const json_t *object, const char *key, const char *where, 
   else if (real == floor(real) && fabs(real) < 0x1p53) number = (int64_t)real;
   else return wrong_type(found, key, where, "a whole number", error);
   if (number < least || number > most)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is out of range (expected %" PRId64 " to %" PRId64 ", got %" PRId64 ")", where, key,
-                   least, most, number);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is out of range (expected %" PRId64 " to %" PRId64 ", got %" PRId64 ")", where,
+                   key, least, most, number);
   *value = number;
   return RAFTER_OK;
 }
@@ -159,34 +159,34 @@ static void put(FILE *out, const json_t *value, int indent, int depth) {
   json_t *child;
   size_t index, count = 0;
   switch (json_typeof(value)) {
-    case JSON_OBJECT:
-      putc('{', out);
-      json_object_foreach((json_t *)value, key, child) {
-        if (count++) putc(',', out);
-        new_line(out, indent, depth + 1);
-        put_string(out, key, strlen(key));
-        fputs(indent ? ": " : ":", out);
-        put(out, child, indent, depth + 1);
-      }
-      if (count) new_line(out, indent, depth);
-      putc('}', out);
-      break;
-    case JSON_ARRAY:
-      putc('[', out);
-      json_array_foreach(value, index, child) {
-        if (index) putc(',', out);
-        new_line(out, indent, depth + 1);
-        put(out, child, indent, depth + 1);
-      }
-      if (json_array_size(value)) new_line(out, indent, depth);
-      putc(']', out);
-      break;
-    case JSON_STRING: put_string(out, json_string_value(value), json_string_length(value)); break;
-    case JSON_INTEGER: fprintf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(value)); break;
-    case JSON_REAL: put_real(out, json_real_value(value)); break;
-    case JSON_TRUE: fputs("true", out); break;
-    case JSON_FALSE: fputs("false", out); break;
-    default: fputs("null", out);
+  case JSON_OBJECT:
+    putc('{', out);
+    json_object_foreach((json_t *)value, key, child) {
+      if (count++) putc(',', out);
+      new_line(out, indent, depth + 1);
+      put_string(out, key, strlen(key));
+      fputs(indent ? ": " : ":", out);
+      put(out, child, indent, depth + 1);
+    }
+    if (count) new_line(out, indent, depth);
+    putc('}', out);
+    break;
+  case JSON_ARRAY:
+    putc('[', out);
+    json_array_foreach(value, index, child) {
+      if (index) putc(',', out);
+      new_line(out, indent, depth + 1);
+      put(out, child, indent, depth + 1);
+    }
+    if (json_array_size(value)) new_line(out, indent, depth);
+    putc(']', out);
+    break;
+  case JSON_STRING: put_string(out, json_string_value(value), json_string_length(value)); break;
+  case JSON_INTEGER: fprintf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(value)); break;
+  case JSON_REAL: put_real(out, json_real_value(value)); break;
+  case JSON_TRUE: fputs("true", out); break;
+  case JSON_FALSE: fputs("false", out); break;
+  default: fputs("null", out);
   }
 }
 

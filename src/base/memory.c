@@ -108,8 +108,7 @@ rf_status rf_pages_map(size_t bytes, void **base, size_t *huge_bytes, rf_error *
                    (double)available * 0x1p-30);
   size_t length = page_round(bytes), mapped = length + HUGE_PAGE;
   char *start = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (start == MAP_FAILED)
-    return RF_FAIL(error, RAFTER_FAILED, hint, "cannot map %.2f GiB of memory (%s)", (double)bytes * 0x1p-30, strerror(errno));
+  if (start == MAP_FAILED) return RF_FAIL(error, RAFTER_FAILED, hint, "cannot map %.2f GiB of memory (%s)", (double)bytes * 0x1p-30, strerror(errno));
   size_t head = (HUGE_PAGE - (uintptr_t)start % HUGE_PAGE) % HUGE_PAGE;
   if (head) munmap(start, head);
   if (HUGE_PAGE - head) munmap(start + head + length, HUGE_PAGE - head);
@@ -132,7 +131,9 @@ typedef struct chunk {
   _Alignas(16) unsigned char bytes[];
 } chunk;
 
-struct rf_pool { chunk *first; };
+struct rf_pool {
+  chunk *first;
+};
 
 void *rf_must(void *memory) {
   if (memory) return memory;

@@ -5,6 +5,7 @@
 enum { PLAN = 1, TRAIN = 2, GENERATE = 4, CALIBRATE = 8, BENCH = 16, ROOFLINE = 32, INSPECT = 64, TOKENIZE = 128, DOCTOR = 256 };
 enum { ALL = 511, MODELS = PLAN | TRAIN | GENERATE | BENCH, STEPS = PLAN | TRAIN | BENCH };
 
+// clang-format off
 const rf_command RF_COMMAND_ROWS[] = {
   {"plan", "MODEL", 1, 1, "say whether a model fits, how fast it will run and what it costs, without running it"},
   {"train", "MODEL", 1, 1, "train a model as planned"},
@@ -118,3 +119,4 @@ const rf_option RF_OPTION_ROWS[] = {
   FLAG("verbose", ALL, "say more, and where errors come from"),
 };
 const int RF_OPTION_ROW_COUNT = sizeof RF_OPTION_ROWS / sizeof RF_OPTION_ROWS[0];
+// clang-format on

@@ -15,20 +15,20 @@ enum { MOST_VALUES = 4096, CONFIG_MOST = 16 << 20 };
 typedef struct value {
   rf_option_source source;
   bool bare;
-  int64_t whole;    /* INT, SIZE, TOKENS, COUNT; CHOICE: its index; FLAG */
-  double real;      /* the numbers, DURATION, FLOAT */
-  int count;        /* of texts or list */
-  char **text;      /* [0]: as typed; TEXTS: each; SWEEP: as typed, the option, then each value */
+  int64_t whole; /* INT, SIZE, TOKENS, COUNT; CHOICE: its index; FLAG */
+  double real;   /* the numbers, DURATION, FLOAT */
+  int count;     /* of texts or list */
+  char **text;   /* [0]: as typed; TEXTS: each; SWEEP: as typed, the option, then each value */
   int64_t *list;
 } value;
 
 struct rf_options {
   int command;
-  value *values;    /* one per row of the table; rows of other commands stay unset */
+  value *values; /* one per row of the table; rows of other commands stay unset */
   int argument_count;
   rf_option_source argument_source;
   char **argument;
-  char *joined;     /* TEXTS joined, for the last rf_options_text that asked */
+  char *joined; /* TEXTS joined, for the last rf_options_text that asked */
 };
 
 /* ---- small pieces ---------------------------------------------------------------------------------------------- */
@@ -101,8 +101,8 @@ static rf_status parse_choice(const rf_option *row, const char *text, value *v, 
   for (char *rest = words, *word; n < 32 && (word = strsep(&rest, "|"));) names[n++] = word;
   const char *nearest = rf_nearest(text, names, n);
   snprintf(hint, sizeof hint, "one of %s", row->choices);
-  return RF_FAIL(error, RAFTER_INVALID, hint, "--%s does not know '%.60s'%s%s%s", row->name, text, nearest ? " (did you mean '" : "", nearest ? nearest : "",
-                 nearest ? "'?)" : "");
+  return RF_FAIL(error, RAFTER_INVALID, hint, "--%s does not know '%.60s'%s%s%s", row->name, text, nearest ? " (did you mean '" : "",
+                 nearest ? nearest : "", nearest ? "'?)" : "");
 }
 
 /* OPTION=LIST: numbers of a list option's grammar when OPTION is a number, else words between commas; each must be a value of OPTION. */
@@ -111,12 +111,13 @@ static rf_status parse_sweep(int command, const rf_option *row, const char *text
   const char *equals = strchr(text, '=');
   char name[64];
   if (!equals || equals == text || !equals[1] || (size_t)(equals - text) >= sizeof name)
-    return RF_FAIL(error, RAFTER_INVALID, "write --sweep batch=1..256 or --sweep dtype=f32,bf16", "--%s needs OPTION=LIST (got '%.60s')", row->name, text);
+    return RF_FAIL(error, RAFTER_INVALID, "write --sweep batch=1..256 or --sweep dtype=f32,bf16", "--%s needs OPTION=LIST (got '%.60s')", row->name,
+                   text);
   snprintf(name, sizeof name, "%.*s", (int)(equals - text), text);
   int swept = find_row(command, name);
   if (swept < 0 || RF_OPTION_ROWS[swept].type >= RF_OPTION_TEXTS || RF_OPTION_ROWS[swept].type == RF_OPTION_FLAG)
-    return RF_FAIL(error, RAFTER_INVALID, "sweep over an option with numbers or choices, such as batch or dtype", "--%s cannot vary '%s' (%s)", row->name, name,
-                   swept < 0 ? "no such option of this command" : "it has no single value");
+    return RF_FAIL(error, RAFTER_INVALID, "sweep over an option with numbers or choices, such as batch or dtype", "--%s cannot vary '%s' (%s)",
+                   row->name, name, swept < 0 ? "no such option of this command" : "it has no single value");
   push(&v->text, text);
   push(&v->text, RF_OPTION_ROWS[swept].name);
   int64_t number[MOST_VALUES];
@@ -126,7 +127,8 @@ static rf_status parse_sweep(int command, const rf_option *row, const char *text
     count = 0;
     for (const char *at = equals + 1; count < MOST_VALUES; ++at) {
       size_t length = strcspn(at, ",");
-      if (length == 0 || length >= sizeof word) return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s has an empty or too long value in '%.60s'", row->name, text);
+      if (length == 0 || length >= sizeof word)
+        return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s has an empty or too long value in '%.60s'", row->name, text);
       snprintf(word, sizeof word, "%.*s", (int)length, at);
       push(&v->text, word);
       ++count;
@@ -166,36 +168,36 @@ static rf_status parse_value(int command, const rf_option *row, const char *text
   snprintf(what, sizeof what, "--%s", row->name);
   RF_TRY(check_utf8(what, text, error));
   switch (row->type) {
-    case RF_OPTION_FLAG:
-      if (!rf_text_bool(text, &flag))
-        return RF_FAIL(error, RAFTER_INVALID, "write it without a value to turn it on", "--%s is a switch (expected true or false, got '%.60s')", row->name, text);
-      v->whole = flag;
-      break;
-    case RF_OPTION_INT:
-      if (!rf_text_int(text, &v->whole))
-        status = RF_FAIL(&inner, RAFTER_INVALID, "write digits only", "'%.60s' is not a whole number", text);
-      v->real = (double)v->whole;
-      break;
-    case RF_OPTION_SIZE: status = rf_parse_size(text, &v->whole, &inner), v->real = (double)v->whole; break;
-    case RF_OPTION_TOKENS: status = rf_parse_tokens(text, &v->whole, &inner), v->real = (double)v->whole; break;
-    case RF_OPTION_COUNT: status = rf_parse_count(text, &v->whole, &inner), v->real = (double)v->whole; break;
-    case RF_OPTION_DURATION: status = rf_parse_duration(text, &v->real, &inner); break;
-    case RF_OPTION_FLOAT:
-      if (!rf_text_float(text, &v->real)) status = RF_FAIL(&inner, RAFTER_INVALID, "write 0.1 or 3e-4", "'%.60s' is not a number", text);
-      break;
-    case RF_OPTION_CHOICE:
-      RF_TRY(parse_choice(row, text, v, error));
-      bounded = false;
-      break;
-    case RF_OPTION_LIST:
-      v->list = rf_must(malloc(MOST_VALUES * sizeof *v->list));
-      status = rf_parse_list(text, v->list, MOST_VALUES, &v->count, &inner);
-      bounded = false;
-      break;
-    case RF_OPTION_SWEEP: return parse_sweep(command, row, text, v, error);
-    default:
-      bounded = false;
-      if (row->type == RF_OPTION_PATH && !*text) return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s needs a path (got an empty text)", row->name);
+  case RF_OPTION_FLAG:
+    if (!rf_text_bool(text, &flag))
+      return RF_FAIL(error, RAFTER_INVALID, "write it without a value to turn it on", "--%s is a switch (expected true or false, got '%.60s')",
+                     row->name, text);
+    v->whole = flag;
+    break;
+  case RF_OPTION_INT:
+    if (!rf_text_int(text, &v->whole)) status = RF_FAIL(&inner, RAFTER_INVALID, "write digits only", "'%.60s' is not a whole number", text);
+    v->real = (double)v->whole;
+    break;
+  case RF_OPTION_SIZE: status = rf_parse_size(text, &v->whole, &inner), v->real = (double)v->whole; break;
+  case RF_OPTION_TOKENS: status = rf_parse_tokens(text, &v->whole, &inner), v->real = (double)v->whole; break;
+  case RF_OPTION_COUNT: status = rf_parse_count(text, &v->whole, &inner), v->real = (double)v->whole; break;
+  case RF_OPTION_DURATION: status = rf_parse_duration(text, &v->real, &inner); break;
+  case RF_OPTION_FLOAT:
+    if (!rf_text_float(text, &v->real)) status = RF_FAIL(&inner, RAFTER_INVALID, "write 0.1 or 3e-4", "'%.60s' is not a number", text);
+    break;
+  case RF_OPTION_CHOICE:
+    RF_TRY(parse_choice(row, text, v, error));
+    bounded = false;
+    break;
+  case RF_OPTION_LIST:
+    v->list = rf_must(malloc(MOST_VALUES * sizeof *v->list));
+    status = rf_parse_list(text, v->list, MOST_VALUES, &v->count, &inner);
+    bounded = false;
+    break;
+  case RF_OPTION_SWEEP: return parse_sweep(command, row, text, v, error);
+  default:
+    bounded = false;
+    if (row->type == RF_OPTION_PATH && !*text) return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s needs a path (got an empty text)", row->name);
   }
   if (status != RAFTER_OK) return RF_FAIL(error, RAFTER_INVALID, inner.hint, "--%s: %s", row->name, inner.message);
   if (bounded && (row->least != 0 || row->most != 0) && !(v->real >= row->least && v->real <= row->most)) return out_of_range(row, text, error);
@@ -385,12 +387,12 @@ rf_status rf_options_set(rf_options *o, const char *name, const char *text, rf_e
 /* A JSON scalar as it would be typed; false for objects, lists and null. */
 static bool scalar_text(const json_t *json, char *text, size_t size) {
   switch (json_typeof(json)) {
-    case JSON_STRING: return (size_t)snprintf(text, size, "%s", json_string_value(json)) < size;
-    case JSON_INTEGER: snprintf(text, size, "%lld", (long long)json_integer_value(json)); return true;
-    case JSON_TRUE: snprintf(text, size, "true"); return true;
-    case JSON_FALSE: snprintf(text, size, "false"); return true;
-    case JSON_REAL: rf_text_real(json_real_value(json), text); return true;
-    default: return false;
+  case JSON_STRING: return (size_t)snprintf(text, size, "%s", json_string_value(json)) < size;
+  case JSON_INTEGER: snprintf(text, size, "%lld", (long long)json_integer_value(json)); return true;
+  case JSON_TRUE: snprintf(text, size, "true"); return true;
+  case JSON_FALSE: snprintf(text, size, "false"); return true;
+  case JSON_REAL: rf_text_real(json_real_value(json), text); return true;
+  default: return false;
   }
 }
 
@@ -403,7 +405,8 @@ static rf_status set_from_json(rf_options *o, int i, const json_t *json, const c
     status = set_row(o, i, NULL, RF_OPTION_CONFIG, error);
   } else if (json_is_array(json) && row->type == RF_OPTION_TEXTS) {
     for (size_t j = 0; j < json_array_size(json) && status == RAFTER_OK; ++j)
-      if (!scalar_text(json_array_get(json, j), text, TEXT_MOST)) status = RF_FAIL(error, RAFTER_INVALID, NULL, "expected texts in the list of \"%s\"", row->name);
+      if (!scalar_text(json_array_get(json, j), text, TEXT_MOST))
+        status = RF_FAIL(error, RAFTER_INVALID, NULL, "expected texts in the list of \"%s\"", row->name);
       else status = set_row(o, i, text, RF_OPTION_CONFIG, error);
   } else if (json_is_array(json) && row->type == RF_OPTION_LIST) {
     text[0] = 0;
@@ -481,22 +484,22 @@ json_t *rf_options_json(const rf_options *o) {
       continue;
     }
     switch (RF_OPTION_ROWS[i].type) {
-      case RF_OPTION_FLAG: item = json_boolean(v->whole); break;
-      case RF_OPTION_INT:
-      case RF_OPTION_SIZE:
-      case RF_OPTION_TOKENS:
-      case RF_OPTION_COUNT: item = json_integer(v->whole); break;
-      case RF_OPTION_DURATION:
-      case RF_OPTION_FLOAT: item = json_real(v->real); break;
-      case RF_OPTION_TEXTS:
-        item = json_array();
-        for (int j = 0; j < v->count; ++j) json_array_append_new(item, json_string(v->text[j]));
-        break;
-      case RF_OPTION_LIST:
-        item = json_array();
-        for (int j = 0; j < v->count; ++j) json_array_append_new(item, json_integer(v->list[j]));
-        break;
-      default: item = json_string(v->text[0]);
+    case RF_OPTION_FLAG: item = json_boolean(v->whole); break;
+    case RF_OPTION_INT:
+    case RF_OPTION_SIZE:
+    case RF_OPTION_TOKENS:
+    case RF_OPTION_COUNT: item = json_integer(v->whole); break;
+    case RF_OPTION_DURATION:
+    case RF_OPTION_FLOAT: item = json_real(v->real); break;
+    case RF_OPTION_TEXTS:
+      item = json_array();
+      for (int j = 0; j < v->count; ++j) json_array_append_new(item, json_string(v->text[j]));
+      break;
+    case RF_OPTION_LIST:
+      item = json_array();
+      for (int j = 0; j < v->count; ++j) json_array_append_new(item, json_integer(v->list[j]));
+      break;
+    default: item = json_string(v->text[0]);
     }
     json_object_set_new(json, RF_OPTION_ROWS[i].name, item);
   }

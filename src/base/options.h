@@ -18,21 +18,21 @@ typedef enum rf_option_type {
   RF_OPTION_CHOICE,   /* one of `choices` */
   RF_OPTION_TEXT,
   RF_OPTION_PATH,
-  RF_OPTION_TEXTS,    /* may be repeated */
-  RF_OPTION_LIST,     /* 1,2,4 or 1..256 (doubling) or 64..132:4 (step) */
-  RF_OPTION_SWEEP     /* OPTION=LIST, OPTION of the same command; OPTION=a,b of choices */
+  RF_OPTION_TEXTS, /* may be repeated */
+  RF_OPTION_LIST,  /* 1,2,4 or 1..256 (doubling) or 64..132:4 (step) */
+  RF_OPTION_SWEEP  /* OPTION=LIST, OPTION of the same command; OPTION=a,b of choices */
 } rf_option_type;
 
 typedef struct rf_option {
   const char *name;
   rf_option_type type;
-  const char *unit;      /* what the value is, for --help: "N", "BYTES", "SECONDS"; NULL: by type */
-  double least, most;    /* of numbers; most 0 and least 0: no bounds */
-  const char *fallback;  /* default, as it would be typed; NULL: unset */
-  const char *choices;   /* "a|b|c" */
+  const char *unit;     /* what the value is, for --help: "N", "BYTES", "SECONDS"; NULL: by type */
+  double least, most;   /* of numbers; most 0 and least 0: no bounds */
+  const char *fallback; /* default, as it would be typed; NULL: unset */
+  const char *choices;  /* "a|b|c" */
   const char *help;
-  uint32_t commands;     /* bit i: row i of the command table */
-  bool bare;             /* the value may be left out */
+  uint32_t commands; /* bit i: row i of the command table */
+  bool bare;         /* the value may be left out */
 } rf_option;
 
 typedef struct rf_command {
@@ -70,19 +70,19 @@ rf_status rf_options_read_file(rf_options *options, const char *path, rf_error *
 
 /* Values. Asking for an option that the command has not is a mistake of the program and aborts. Unset numbers are 0, unset texts NULL. */
 rf_option_source rf_options_source(const rf_options *options, const char *name);
-bool rf_options_is_set(const rf_options *options, const char *name);    /* a value or a default is there */
-bool rf_options_given(const rf_options *options, const char *name);     /* from the command line, a config file or rf_options_set */
-bool rf_options_has(const rf_options *options, const char *name);       /* the command knows it */
+bool rf_options_is_set(const rf_options *options, const char *name); /* a value or a default is there */
+bool rf_options_given(const rf_options *options, const char *name);  /* from the command line, a config file or rf_options_set */
+bool rf_options_has(const rf_options *options, const char *name);    /* the command knows it */
 bool rf_options_flag(const rf_options *options, const char *name);
-int64_t rf_options_int(const rf_options *options, const char *name);    /* INT, SIZE, TOKENS, COUNT */
-double rf_options_float(const rf_options *options, const char *name);   /* FLOAT, DURATION, and the above */
-int rf_options_choice(const rf_options *options, const char *name);     /* index into the row's choices; -1: unset */
+int64_t rf_options_int(const rf_options *options, const char *name);      /* INT, SIZE, TOKENS, COUNT */
+double rf_options_float(const rf_options *options, const char *name);     /* FLOAT, DURATION, and the above */
+int rf_options_choice(const rf_options *options, const char *name);       /* index into the row's choices; -1: unset */
 const char *rf_options_text(const rf_options *options, const char *name); /* any type, as typed (defaults too); TEXTS joined by ',' */
 const char *const *rf_options_texts(const rf_options *options, const char *name, int *count);
 const int64_t *rf_options_list(const rf_options *options, const char *name, int *count);
-bool rf_options_bare(const rf_options *options, const char *name);      /* given without its value */
+bool rf_options_bare(const rf_options *options, const char *name); /* given without its value */
 int rf_options_argument_count(const rf_options *options);
-const char *rf_options_argument(const rf_options *options, int index);  /* NULL past the end */
+const char *rf_options_argument(const rf_options *options, int index); /* NULL past the end */
 const char *rf_options_command(const rf_options *options);
 
 /* --sweep: the option it names and the texts to set it to. Count 0: unset. */
@@ -95,9 +95,9 @@ char *rf_options_line(const rf_options *options);
 
 /* ---- texts made from the table: malloc'ed ------------------------------------------------------------------------ */
 
-char *rf_options_help(const char *command);  /* of one command; NULL: the list of commands */
-char *rf_options_man(void);                  /* man page, roff */
-char *rf_options_completion(void);           /* bash */
+char *rf_options_help(const char *command); /* of one command; NULL: the list of commands */
+char *rf_options_man(void);                 /* man page, roff */
+char *rf_options_completion(void);          /* bash */
 
 /* ---- pieces, also of use alone ----------------------------------------------------------------------------------- */
 

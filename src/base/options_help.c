@@ -13,17 +13,17 @@ enum { COLUMN = 26, WIDTH = 100 };
 static const char *unit_of(const rf_option *row) {
   if (row->unit) return row->unit;
   switch (row->type) {
-    case RF_OPTION_FLAG: return "";
-    case RF_OPTION_SIZE: return "BYTES";
-    case RF_OPTION_DURATION: return "TIME";
-    case RF_OPTION_TOKENS: return "TOKENS";
-    case RF_OPTION_FLOAT: return "X";
-    case RF_OPTION_TEXT:
-    case RF_OPTION_TEXTS: return "TEXT";
-    case RF_OPTION_PATH: return "PATH";
-    case RF_OPTION_LIST: return "LIST";
-    case RF_OPTION_CHOICE: return "NAME";
-    default: return "N";
+  case RF_OPTION_FLAG: return "";
+  case RF_OPTION_SIZE: return "BYTES";
+  case RF_OPTION_DURATION: return "TIME";
+  case RF_OPTION_TOKENS: return "TOKENS";
+  case RF_OPTION_FLOAT: return "X";
+  case RF_OPTION_TEXT:
+  case RF_OPTION_TEXTS: return "TEXT";
+  case RF_OPTION_PATH: return "PATH";
+  case RF_OPTION_LIST: return "LIST";
+  case RF_OPTION_CHOICE: return "NAME";
+  default: return "N";
   }
 }
 
@@ -108,7 +108,8 @@ char *rf_options_help(const char *name) {
       wrap(out, RF_COMMAND_ROWS[i].help, column, 14);
     }
     fputs("\nMODEL is a preset (gpt2, uva, llama3-8b, ...), a folder with config.json, or a shape (gpt:layers=4,width=512).\n"
-          "rafter COMMAND --help lists the options of a command.\n", out);
+          "rafter COMMAND --help lists the options of a command.\n",
+          out);
   } else {
     fputs("usage: ", out);
     put_usage(out, &RF_COMMAND_ROWS[command]);
@@ -152,8 +153,10 @@ char *rf_options_man(void) {
     }
     fputs("[\\-\\-option value]\n.br\n", out);
   }
-  fputs(".SH DESCRIPTION\nSizes are written 16GiB, 16GB or 1048576; durations 1.5s or 20ms; token lengths 4096 or 4k; counts 2M or 15T; lists 1,2,4, 1..256\n"
-        "(doubling) or 64..132:4 (in steps).\n", out);
+  fputs(".SH DESCRIPTION\nSizes are written 16GiB, 16GB or 1048576; durations 1.5s or 20ms; token lengths 4096 or 4k; counts 2M or 15T; lists 1,2,4, "
+        "1..256\n"
+        "(doubling) or 64..132:4 (in steps).\n",
+        out);
   for (int c = 0; c < RF_COMMAND_ROW_COUNT; ++c) {
     fprintf(out, ".SH RAFTER %s\n", RF_COMMAND_ROWS[c].name);
     put_roff(out, RF_COMMAND_ROWS[c].help);
@@ -183,7 +186,8 @@ char *rf_options_completion(void) {
   if (!out) return NULL;
   fputs("# bash completion of rafter, made from its options table\n_rafter() {\n"
         "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]} words=\n"
-        "  if [ \"$COMP_CWORD\" = 1 ]; then\n    words='", out);
+        "  if [ \"$COMP_CWORD\" = 1 ]; then\n    words='",
+        out);
   for (int c = 0; c < RF_COMMAND_ROW_COUNT; ++c) fprintf(out, "%s%s", c ? " " : "", RF_COMMAND_ROWS[c].name);
   fputs("'\n  else\n    case $command:$before in\n", out);
   for (int c = 0; c < RF_COMMAND_ROW_COUNT; ++c)
@@ -206,7 +210,8 @@ char *rf_options_completion(void) {
     fputs("--help' ;;\n", out);
   }
   fputs("      esac ;;\n    esac\n  fi\n  COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
-        "  if [ -z \"${COMPREPLY[*]}\" ]; then COMPREPLY=($(compgen -f -- \"$word\")); fi\n}\ncomplete -F _rafter rafter\n", out);
+        "  if [ -z \"${COMPREPLY[*]}\" ]; then COMPREPLY=($(compgen -f -- \"$word\")); fi\n}\ncomplete -F _rafter rafter\n",
+        out);
   fclose(out);
   return text;
 }

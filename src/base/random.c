@@ -51,7 +51,10 @@ float rf_uniform(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
  * model's first weights must not depend on which C library computes them. Error below 1e-12, far under a float's. */
 void rf_normal_pair(uint32_t a, uint32_t b, float out[2]) {
   /* u in (0, 1]: (a + 1) / 2^32 = mantissa * 2^exponent, mantissa in [sqrt(1/2), sqrt(2)) */
-  union { double d; uint64_t u; } v = {.d = (double)a + 1.0};
+  union {
+    double d;
+    uint64_t u;
+  } v = {.d = (double)a + 1.0};
   int exponent = (int)(v.u >> 52) - 1023 - 32;
   v.u = (v.u & 0xFFFFFFFFFFFFFu) | 0x3FF0000000000000u;
   if (v.d > 1.4142135623730951) {

@@ -9,7 +9,10 @@
 #include "base/options.h"
 #include "base/text.h"
 
-typedef struct unit { const char *name; double scale; } unit;
+typedef struct unit {
+  const char *name;
+  double scale;
+} unit;
 
 /* number + unit, the unit compared by `compare`; no unit: the first row. */
 static bool with_unit(const char *text, const unit *units, int count, int (*compare)(const char *, const char *), double *value) {
@@ -35,8 +38,8 @@ static bool whole(double value, int64_t *result) {
 }
 
 rf_status rf_parse_size(const char *text, int64_t *bytes, rf_error *error) {
-  static const unit units[] = {{"", 1},        {"B", 1},        {"kB", 1e3},      {"MB", 1e6},      {"GB", 1e9},    {"TB", 1e12},
-                               {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+  static const unit units[] = {{"", 1},      {"B", 1},        {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+                               {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
   double value;
   if (rf_text_int(text, bytes) && *bytes >= 0) return RAFTER_OK;
   if (with_unit(text, units, 10, strcasecmp, &value) && value >= 0 && value < 0x1p62) {

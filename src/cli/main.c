@@ -19,7 +19,7 @@ static void ask_stop(int signal_number) {
 
 typedef struct terminal {
   bool only_results; /* --quiet: what is said on the way is left out, an answer that was asked for is not */
-  FILE *people;    /* stdout, or stderr when stdout carries JSON */
+  FILE *people;      /* stdout, or stderr when stdout carries JSON */
   bool json, bar_is_up, quiet, is_terminal;
 } terminal;
 
@@ -119,7 +119,8 @@ int main(int argc, char **argv) {
     status = (int)rafter_run(job, &sink, &error);
     clear_bar(&t);
     if (fflush(stdout) || ferror(stdout)) { /* a full disk behind a redirect must not look like success */
-      if (status == RAFTER_OK) fprintf(stderr, "rafter: cannot write the output\nhint: free some space or choose another place\n"), status = RAFTER_FAILED;
+      if (status == RAFTER_OK)
+        fprintf(stderr, "rafter: cannot write the output\nhint: free some space or choose another place\n"), status = RAFTER_FAILED;
     }
   }
   if (status != RAFTER_OK) {

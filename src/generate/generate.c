@@ -28,8 +28,9 @@ rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator *
   const rf_plan *plans[] = {g->prefill, g->decode};
   RF_GO(rf_run_open(plans, 2, settings->debug, &g->run, error));
   for (int p = 0; p < 2; p++)
-    g->io[p] = (struct rf_walk_inputs){rf_run_named(g->run, p, "tokens", NULL), rf_run_named(g->run, p, "positions", NULL), rf_run_named(g->run, p, "slots", NULL),
-                                       rf_run_named(g->run, p, "rows", NULL), rf_run_named(g->run, p, "logits", NULL)};
+    g->io[p] = (struct rf_walk_inputs){rf_run_named(g->run, p, "tokens", NULL), rf_run_named(g->run, p, "positions", NULL),
+                                       rf_run_named(g->run, p, "slots", NULL), rf_run_named(g->run, p, "rows", NULL),
+                                       rf_run_named(g->run, p, "logits", NULL)};
   if (!g->io[0].tokens) goto done; /* the null backend has no memory to fill */
   if (settings->weights_folder && *settings->weights_folder) status = rf_load_weights(g->run, 0, g->prefill, settings->weights_folder, error);
   else rf_initialise_weights(g->run, 0, g->prefill, settings->seed);
@@ -68,12 +69,12 @@ static rf_status walk(rf_generator *g, const int32_t *tokens, int64_t count, con
 rf_status rf_generator_feed(rf_generator *g, const int32_t *tokens, int64_t count, const float **logits, rf_error *error) {
   int64_t context = g->settings.plan.build.seq, vocab = g->settings.model.vocab, rows = g->prefill->graph->rows;
   if (count < 1 || g->length + count > context)
-    return RF_FAIL(error, RAFTER_INVALID, "shorten the prompt, or raise --seq where the model has the positions", "the context is full (expected at most %lld tokens, got %lld)",
-                   (long long)context, (long long)(g->length + count));
+    return RF_FAIL(error, RAFTER_INVALID, "shorten the prompt, or raise --seq where the model has the positions",
+                   "the context is full (expected at most %lld tokens, got %lld)", (long long)context, (long long)(g->length + count));
   for (int64_t i = 0; i < count; i++)
     if (tokens[i] < 0 || tokens[i] >= vocab)
-      return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer", "token out of range (token %lld: expected an id below %lld, got %d)", (long long)i,
-                     (long long)vocab, tokens[i]);
+      return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer",
+                     "token out of range (token %lld: expected an id below %lld, got %d)", (long long)i, (long long)vocab, tokens[i]);
   for (int64_t at = 0; at < count; at += rows) RF_TRY(walk(g, tokens + at, count - at < rows ? count - at : rows, logits, error));
   return RAFTER_OK;
 }

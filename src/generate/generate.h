@@ -7,9 +7,9 @@
 
 typedef struct rf_generate_settings {
   rf_model model;
-  rf_plan_options plan;      /* build.seq: context bound in tokens; build.microbatch: 1 */
+  rf_plan_options plan; /* build.seq: context bound in tokens; build.microbatch: 1 */
   const char *weights_folder;
-  uint64_t seed;             /* of the initialiser, when there are no weights */
+  uint64_t seed; /* of the initialiser, when there are no weights */
   rf_run_debug debug;
 } rf_generate_settings;
 
@@ -17,8 +17,11 @@ typedef struct rf_generator {
   rf_generate_settings settings;
   rf_plan *prefill, *decode; /* one arena, one persistent region: weights and KV */
   rf_run *run;
-  struct rf_walk_inputs { int32_t *tokens, *positions, *slots, *rows; float *logits; } io[2]; /* of prefill, decode */
-  int64_t length;            /* tokens in the cache */
+  struct rf_walk_inputs {
+    int32_t *tokens, *positions, *slots, *rows;
+    float *logits;
+  } io[2];        /* of prefill, decode */
+  int64_t length; /* tokens in the cache */
 } rf_generator;
 
 enum { RF_PREFILL_ROWS = 256 }; /* rows of one prefill walk, at most */

@@ -14,9 +14,9 @@ typedef struct builder {
   rf_error *error;
   rf_dtype dtype;
   float dropout;
-  int layer;                       /* of the block being built, -1 outside */
-  const char *row_name[MAX_ROWS];  /* by row of the parameter table: its name inside a block */
-  int *row_tensor[MAX_ROWS];       /* weight tensor by layer + 1, or RF_NONE */
+  int layer;                                            /* of the block being built, -1 outside */
+  const char *row_name[MAX_ROWS];                       /* by row of the parameter table: its name inside a block */
+  int *row_tensor[MAX_ROWS];                            /* weight tensor by layer + 1, or RF_NONE */
   int tokens, labels, positions, segments, slots, rows; /* io tensors */
 } builder;
 
@@ -80,7 +80,10 @@ static int emit(builder *b, const rf_op_def *def, const char *part, const int *i
 }
 
 /* A builder function returns a tensor id, or RF_NONE when it failed: its caller passes that on. */
-#define RF_BUILT(id) do { if ((id) == RF_NONE) return RF_NONE; } while (0)
+#define RF_BUILT(id) \
+  do { \
+    if ((id) == RF_NONE) return RF_NONE; \
+  } while (0)
 
 static int norm(builder *b, const char *part, int x) {
   rf_attr attr = {.eps = b->model->norm_eps};
@@ -105,8 +108,12 @@ static int residual(builder *b, const char *part, const char *site, int x, int h
 
 static int attention(builder *b, int qkv) {
   const rf_model *model = b->model;
-  rf_attr attr = {.heads = (int32_t)model->heads, .kv_heads = (int32_t)model->kv_heads, .head_dim = (int32_t)model->head_dim,
-                  .softmax = b->options->softmax, .theta = model->rope_theta, .scale = 1.0f / __builtin_sqrtf((float)model->head_dim)};
+  rf_attr attr = {.heads = (int32_t)model->heads,
+                  .kv_heads = (int32_t)model->kv_heads,
+                  .head_dim = (int32_t)model->head_dim,
+                  .softmax = b->options->softmax,
+                  .theta = model->rope_theta,
+                  .scale = 1.0f / __builtin_sqrtf((float)model->head_dim)};
   if (model->position == RF_POSITION_ROPE) {
     qkv = emit(b, &RF_OP_ROPE, "attn/rope", (const int[]){qkv, b->positions}, 2, (const int[]){RF_WANTED}, 1, &attr, 0);
     RF_BUILT(qkv);
@@ -221,8 +228,7 @@ static rf_status options_check(const rf_model *model, const rf_build_options *o,
                    (long long)model->max_seq, (long long)o->seq);
   if (o->job == RF_JOB_TRAIN && o->accumulate < 1)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "no microbatch (accumulate: expected >= 1, got %d)", o->accumulate);
-  if (o->dropout >= 1)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "dropout out of range (dropout: expected 0 <= p < 1, got %g)", (double)o->dropout);
+  if (o->dropout >= 1) return RF_FAIL(error, RAFTER_INVALID, NULL, "dropout out of range (dropout: expected 0 <= p < 1, got %g)", (double)o->dropout);
   if (o->microbatch > INT32_MAX / o->seq || o->rows > INT32_MAX)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "microbatch too large (microbatch * seq: expected below 2^31, got %lld * %lld)",
                    (long long)o->microbatch, (long long)o->seq);
@@ -252,7 +258,8 @@ rf_status rf_graph_build(const rf_model *model, const rf_build_options *options,
   static const char *const passes[] = {"build", "differentiate", "optimize", "fuse"};
   bool learns = options->job == RF_JOB_TRAIN && !options->loss_only;
   int last = 3;
-  for (int i = 0; after && i < 4; i++) if (strcmp(after, passes[i]) == 0) last = i, after = NULL;
+  for (int i = 0; after && i < 4; i++)
+    if (strcmp(after, passes[i]) == 0) last = i, after = NULL;
   if (after)
     return RF_FAIL(error, RAFTER_INVALID, "a pass is build, differentiate, optimize or fuse", "no such pass (after: expected a pass, got '%s')",
                    after);

@@ -8,10 +8,10 @@
 typedef struct tape {
   rf_graph *graph;
   rf_error *error;
-  int count;        /* forward tensors */
-  bool *needs;      /* depends on a parameter */
-  int *grad;        /* gradient tensor so far, or RF_NONE; of a weight: its parameter's gradient */
-  bool *written;    /* by parameter: some op wrote its gradient already */
+  int count;     /* forward tensors */
+  bool *needs;   /* depends on a parameter */
+  int *grad;     /* gradient tensor so far, or RF_NONE; of a weight: its parameter's gradient */
+  bool *written; /* by parameter: some op wrote its gradient already */
 } tape;
 
 static bool is_float(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64; }
@@ -104,8 +104,12 @@ static void say_why_kept(rf_graph *graph, int forward_tensors, int forward_ops) 
 
 rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error) {
   size_t count = (size_t)graph->tensor_count;
-  tape walk = {.graph = graph, .error = error, .count = graph->tensor_count, .needs = rf_pool_alloc(graph->pool, count),
-               .grad = rf_pool_alloc(graph->pool, count * sizeof(int)), .written = rf_pool_alloc(graph->pool, (size_t)graph->params.count)};
+  tape walk = {.graph = graph,
+               .error = error,
+               .count = graph->tensor_count,
+               .needs = rf_pool_alloc(graph->pool, count),
+               .grad = rf_pool_alloc(graph->pool, count * sizeof(int)),
+               .written = rf_pool_alloc(graph->pool, (size_t)graph->params.count)};
   int forward_ops = graph->op_count;
   mark_needs(&walk);
   for (int o = forward_ops - 1; o >= 0; o--)

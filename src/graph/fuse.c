@@ -5,8 +5,8 @@
 typedef struct fuser {
   rf_graph *graph;
   rf_uses uses;
-  int *writer;   /* op that makes tensor t now, or RF_NONE for what comes from outside */
-  bool *gone;    /* by op */
+  int *writer; /* op that makes tensor t now, or RF_NONE for what comes from outside */
+  bool *gone;  /* by op */
 } fuser;
 
 static int readers(const fuser *f, int t) { return f->uses.reader_at[t + 1] - f->uses.reader_at[t]; }
@@ -110,7 +110,8 @@ static bool fuse_op(fuser *f, rf_op *op) {
 
 rf_status rf_pass_fuse(rf_graph *graph, rf_error *error) {
   (void)error;
-  fuser f = {.graph = graph, .uses = rf_graph_uses(graph, graph->pool),
+  fuser f = {.graph = graph,
+             .uses = rf_graph_uses(graph, graph->pool),
              .writer = rf_pool_alloc(graph->pool, (size_t)graph->tensor_count * sizeof(int)),
              .gone = rf_pool_alloc(graph->pool, (size_t)graph->op_count)};
   int *order = rf_pool_alloc(graph->pool, (size_t)graph->op_count * sizeof(int)), count = 0;

@@ -4,8 +4,8 @@
 #include <string.h>
 
 const char *rf_class_name(rf_class class) {
-  static const char *const names[RF_CLASSES] = {"weight", "master", "gradient", "moment", "adapter", "activation",
-                                                "logits", "kv", "collective", "workspace", "io", "padding"};
+  static const char *const names[RF_CLASSES] = {"weight", "master", "gradient",   "moment",    "adapter", "activation",
+                                                "logits", "kv",     "collective", "workspace", "io",      "padding"};
   return (unsigned)class < RF_CLASSES ? names[class] : "?";
 }
 
@@ -150,8 +150,8 @@ static int slot_count(const char *const *slots, int limit) {
   return count;
 }
 
-int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section, const int *inputs, int input_count,
-                  const int *outputs, int output_count, const rf_attr *attr, rf_error *error) {
+int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section, const int *inputs, int input_count, const int *outputs,
+                  int output_count, const rf_attr *attr, rf_error *error) {
   rf_op op = {.def = def, .name = name_copy(graph->pool, name), .section = section, .recompute_of = RF_NONE};
   if (attr) op.attr = *attr;
   op.input_count = slot_count(def->inputs, RF_MAX_INPUTS);
@@ -164,8 +164,7 @@ int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_se
   for (int i = 0; i < RF_MAX_INPUTS; i++) op.input[i] = i < input_count ? inputs[i] : RF_NONE;
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) op.output[i] = i < output_count ? outputs[i] : RF_NONE;
   if (def->shape(graph, &op, error) != RAFTER_OK) return RF_NONE;
-  if (graph->op_count >= graph->op_capacity)
-    graph->op = grown(graph->pool, graph->op, graph->op_count, &graph->op_capacity, sizeof *graph->op);
+  if (graph->op_count >= graph->op_capacity) graph->op = grown(graph->pool, graph->op, graph->op_count, &graph->op_capacity, sizeof *graph->op);
   graph->op[graph->op_count] = op;
   return graph->op_count++;
 }
@@ -199,8 +198,10 @@ void rf_graph_compact(rf_graph *graph) {
   int *place = rf_pool_alloc(graph->pool, (size_t)(graph->tensor_count + 1) * sizeof *place);
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
-    for (int i = 0; i < op->input_count; i++) if (op->input[i] >= 0) place[op->input[i]] = 1;
-    for (int i = 0; i < op->output_count; i++) if (op->output[i] >= 0) place[op->output[i]] = 1;
+    for (int i = 0; i < op->input_count; i++)
+      if (op->input[i] >= 0) place[op->input[i]] = 1;
+    for (int i = 0; i < op->output_count; i++)
+      if (op->output[i] >= 0) place[op->output[i]] = 1;
   }
   int count = 0;
   for (int t = 0; t < graph->tensor_count; t++) {
@@ -212,8 +213,10 @@ void rf_graph_compact(rf_graph *graph) {
   graph->tensor_count = count;
   for (int o = 0; o < graph->op_count; o++) {
     rf_op *op = &graph->op[o];
-    for (int i = 0; i < op->input_count; i++) if (op->input[i] >= 0) op->input[i] = place[op->input[i]];
-    for (int i = 0; i < op->output_count; i++) if (op->output[i] >= 0) op->output[i] = place[op->output[i]];
+    for (int i = 0; i < op->input_count; i++)
+      if (op->input[i] >= 0) op->input[i] = place[op->input[i]];
+    for (int i = 0; i < op->output_count; i++)
+      if (op->output[i] >= 0) op->output[i] = place[op->output[i]];
   }
 }
 
@@ -225,8 +228,10 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool) {
   /* Counts stand two places further on, so that filling the lists leaves each start where it belongs. */
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
-    for (int i = 0; i < op->input_count; i++) if (op->input[i] >= 0) uses.reader_at[op->input[i] + 2]++;
-    for (int i = 0; i < op->output_count; i++) if (op->output[i] >= 0) uses.writer_at[op->output[i] + 2]++;
+    for (int i = 0; i < op->input_count; i++)
+      if (op->input[i] >= 0) uses.reader_at[op->input[i] + 2]++;
+    for (int i = 0; i < op->output_count; i++)
+      if (op->output[i] >= 0) uses.writer_at[op->output[i] + 2]++;
   }
   for (size_t t = 2; t <= tensors; t++) {
     uses.reader_at[t] += uses.reader_at[t - 1];
@@ -241,8 +246,10 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool) {
   uses.writer = rf_pool_alloc(pool, (writes + 1) * sizeof(int));
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
-    for (int i = 0; i < op->input_count; i++) if (op->input[i] >= 0) uses.reader[uses.reader_at[op->input[i] + 1]++] = o;
-    for (int i = 0; i < op->output_count; i++) if (op->output[i] >= 0) uses.writer[uses.writer_at[op->output[i] + 1]++] = o;
+    for (int i = 0; i < op->input_count; i++)
+      if (op->input[i] >= 0) uses.reader[uses.reader_at[op->input[i] + 1]++] = o;
+    for (int i = 0; i < op->output_count; i++)
+      if (op->output[i] >= 0) uses.writer[uses.writer_at[op->output[i] + 1]++] = o;
   }
   return uses;
 }
@@ -270,7 +277,8 @@ static void shape_text(char text[96], int rank, const int64_t *dims) {
     char digits[24];
     int length = 0;
     if (i) text[at++] = ',';
-    do digits[length++] = (char)('0' + value % 10); while ((value /= 10) > 0 && length < 20);
+    do digits[length++] = (char)('0' + value % 10);
+    while ((value /= 10) > 0 && length < 20);
     while (length > 0 && at < 88) text[at++] = digits[--length];
   }
   text[at++] = ')';

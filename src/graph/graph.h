@@ -9,25 +9,36 @@
 #include "model/model.h"
 
 enum { RF_MAX_RANK = 4, RF_MAX_INPUTS = 8, RF_MAX_OUTPUTS = 6, RF_NONE = -1 };
-enum { RF_WANTED = -2 };          /* an output slot, or a gradient, that the op's rule still has to make */
+enum { RF_WANTED = -2 }; /* an output slot, or a gradient, that the op's rule still has to make */
 
 typedef enum rf_class {
-  RF_CLASS_WEIGHT, RF_CLASS_MASTER, RF_CLASS_GRADIENT, RF_CLASS_MOMENT, RF_CLASS_ADAPTER, RF_CLASS_ACTIVATION, RF_CLASS_LOGITS,
-  RF_CLASS_KV, RF_CLASS_COLLECTIVE, RF_CLASS_WORKSPACE, RF_CLASS_IO, RF_CLASS_PADDING, RF_CLASSES
+  RF_CLASS_WEIGHT,
+  RF_CLASS_MASTER,
+  RF_CLASS_GRADIENT,
+  RF_CLASS_MOMENT,
+  RF_CLASS_ADAPTER,
+  RF_CLASS_ACTIVATION,
+  RF_CLASS_LOGITS,
+  RF_CLASS_KV,
+  RF_CLASS_COLLECTIVE,
+  RF_CLASS_WORKSPACE,
+  RF_CLASS_IO,
+  RF_CLASS_PADDING,
+  RF_CLASSES
 } rf_class;
 const char *rf_class_name(rf_class class);
 
 typedef struct rf_tensor {
-  const char *name;               /* path: "block.3/mlp/up/out", "block.3/mlp/up/weight", "block.3/mlp/up/weight/grad" */
+  const char *name; /* path: "block.3/mlp/up/out", "block.3/mlp/up/weight", "block.3/mlp/up/weight/grad" */
   rf_dtype dtype;
   rf_class class;
   int rank;
-  int64_t shape[RF_MAX_RANK];     /* the bound; extents are run inputs */
-  int param;                      /* row of the parameter table this tensor belongs to (weight, master, moments, gradient); RF_NONE */
-  bool persistent;                /* keeps its bytes from step to step (weights, masters, moments, KV) */
-  bool input;                     /* the caller writes it before each microbatch / walk (tokens, labels, ...) */
-  bool output;                    /* the caller reads it after the step (metrics, logits) */
-  const char *reason;             /* why it is kept, for the plan's reader; may be NULL */
+  int64_t shape[RF_MAX_RANK]; /* the bound; extents are run inputs */
+  int param;                  /* row of the parameter table this tensor belongs to (weight, master, moments, gradient); RF_NONE */
+  bool persistent;            /* keeps its bytes from step to step (weights, masters, moments, KV) */
+  bool input;                 /* the caller writes it before each microbatch / walk (tokens, labels, ...) */
+  bool output;                /* the caller reads it after the step (metrics, logits) */
+  const char *reason;         /* why it is kept, for the plan's reader; may be NULL */
 } rf_tensor;
 
 typedef enum rf_section { RF_SECTION_BEGIN, RF_SECTION_MICRO, RF_SECTION_END, RF_SECTIONS } rf_section;
@@ -40,75 +51,81 @@ typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESID
 
 /* Attributes: one flat struct; an op reads the fields its row names. */
 typedef struct rf_attr {
-  float eps;                      /* norms, adamw */
-  float scale;                    /* attention: 1/sqrt(H) */
+  float eps;                                 /* norms, adamw */
+  float scale;                               /* attention: 1/sqrt(H) */
   int32_t heads, kv_heads, head_dim, window; /* attention, rope; window 0: full causal */
-  rf_dtype softmax;               /* attention: RF_F32, or RF_BF16: scaled scores are rounded to bf16 before the exponential */
-  float theta;                    /* rope */
-  bool inverse;                   /* rope: rotate back (its own backward) */
-  rf_epilogue epilogue;           /* matmul */
-  bool transpose;                 /* matmul, head: the weight is stored (out, in) */
-  float dropout;                  /* probability of zeroing */
-  uint64_t site;                  /* rf_name_key of the dropout site */
+  rf_dtype softmax;                          /* attention: RF_F32, or RF_BF16: scaled scores are rounded to bf16 before the exponential */
+  float theta;                               /* rope */
+  bool inverse;                              /* rope: rotate back (its own backward) */
+  rf_epilogue epilogue;                      /* matmul */
+  bool transpose;                            /* matmul, head: the weight is stored (out, in) */
+  float dropout;                             /* probability of zeroing */
+  uint64_t site;                             /* rf_name_key of the dropout site */
   rf_accumulate accumulate[RF_MAX_OUTPUTS];
   float beta1, beta2, weight_decay; /* adamw */
-  float clip;                     /* clip: largest global norm; 0: measure only */
-  int32_t index;                  /* norm_sq: which element of the sums it writes */
+  float clip;                       /* clip: largest global norm; 0: measure only */
+  int32_t index;                    /* norm_sq: which element of the sums it writes */
 } rf_attr;
 
 struct rf_op_def;
 typedef struct rf_op {
   const struct rf_op_def *def;
-  const char *name;               /* path "step/micro/block.11/mlp/down/bwd" */
+  const char *name; /* path "step/micro/block.11/mlp/down/bwd" */
   rf_section section;
   rf_attr attr;
-  int input_count, output_count;  /* slots, absent ones hold RF_NONE */
-  int input[RF_MAX_INPUTS];       /* tensor ids */
+  int input_count, output_count; /* slots, absent ones hold RF_NONE */
+  int input[RF_MAX_INPUTS];      /* tensor ids */
   int output[RF_MAX_OUTPUTS];
-  bool backward;                  /* made by differentiate */
-  int recompute_of;               /* op id whose output this op makes again (remat), or RF_NONE. The same def takes the same kernel; the def
+  bool backward;    /* made by differentiate */
+  int recompute_of; /* op id whose output this op makes again (remat), or RF_NONE. The same def takes the same kernel; the def
                                    * differs when only the epilogue is repeated (gelu from a kept u), with the same bits */
 } rf_op;
 
 typedef struct rf_graph {
-  rf_pool *pool;                  /* owns every name and array */
+  rf_pool *pool; /* owns every name and array */
   rf_model model;
   rf_params params;
   int tensor_count, tensor_capacity, op_count, op_capacity;
   rf_tensor *tensor;
   rf_op *op;
-  int accumulate;                 /* microbatches of a step */
-  int64_t rows;                   /* n: tokens of a microbatch */
-  int64_t seq;                    /* T */
-  char scope[256];                /* path prefix of the builder */
+  int accumulate;  /* microbatches of a step */
+  int64_t rows;    /* n: tokens of a microbatch */
+  int64_t seq;     /* T */
+  char scope[256]; /* path prefix of the builder */
 } rf_graph;
 
 /* What an op costs, declared once, read by planner and report. FLOPs count multiply and add as two, of matrix products and attention
  * only (elementwise ops, norms and the optimizer are timed by their bytes and count none); causal attention counts what the mask
  * leaves (flops) and flops_full the whole square. flops is the model's share: what an op computes again inside itself (the scores in
  * attention_bwd, the logits in head_loss_bwd) stands in flops_again and is hardware work only. Bytes are each operand once. */
-typedef struct rf_work { double flops, flops_full, bytes_read, bytes_written, flops_again; } rf_work;
+typedef struct rf_work {
+  double flops, flops_full, bytes_read, bytes_written, flops_again;
+} rf_work;
 
 /* The output may take the input's bytes when nobody else reads them later. Every kernel of the op must allow it: element i of that input
  * is read before element i of the output is written, and never again. */
-typedef struct rf_inplace { int output, input; } rf_inplace;
+typedef struct rf_inplace {
+  int output, input;
+} rf_inplace;
 
 typedef struct rf_op_def {
   const char *name;
-  const char *formula;                       /* one line of mathematics */
-  const char *inputs[RF_MAX_INPUTS];         /* "x (M,K)", "bias (N)?": a trailing '?' marks an optional one */
+  const char *formula;               /* one line of mathematics */
+  const char *inputs[RF_MAX_INPUTS]; /* "x (M,K)", "bias (N)?": a trailing '?' marks an optional one */
   const char *outputs[RF_MAX_OUTPUTS];
   rf_status (*shape)(rf_graph *graph, rf_op *op, rf_error *error); /* checks inputs, creates the outputs that are still RF_NONE and wanted */
   rf_work (*work)(const rf_graph *graph, const rf_op *op);
-  rf_inplace inplace[4];                     /* ends at {0,0} with inplace_count */
+  rf_inplace inplace[4]; /* ends at {0,0} with inplace_count */
   int inplace_count;
   /* Emits backward ops. grad_out[i]: gradient tensor of output i (RF_NONE: not needed). grad_in[i] says on entry what is asked for input
    * i: RF_NONE nothing, RF_WANTED a new tensor (whose id is returned in its place), an id the parameter gradient to write.
    * NULL: not differentiable (optimizer, backward ops themselves). */
   rf_status (*backward)(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error);
-  struct { float f32, bf16; } tolerance;     /* of a kernel against the reference, relative to the output's norm */
-  bool random;                               /* draws from the step's generator (dropout) */
-  bool loss;                                 /* backward starts here: the gradient of its output is run->loss_scale */
+  struct {
+    float f32, bf16;
+  } tolerance; /* of a kernel against the reference, relative to the output's norm */
+  bool random; /* draws from the step's generator (dropout) */
+  bool loss;   /* backward starts here: the gradient of its output is run->loss_scale */
 } rf_op_def;
 
 /* The op table, NULL-terminated, in docs order. */
@@ -121,20 +138,22 @@ rf_graph *rf_graph_new(const rf_model *model);
 void rf_graph_free(rf_graph *graph);
 rf_graph *rf_graph_copy(const rf_graph *graph);
 int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank, const int64_t *shape); /* new tensor id */
-int64_t rf_tensor_count(const rf_tensor *tensor);  /* elements */
+int64_t rf_tensor_count(const rf_tensor *tensor);                                                                       /* elements */
 int64_t rf_tensor_bytes(const rf_tensor *tensor);
 /* Appends an op to `section`; def->shape makes the outputs marked wanted (bit i: output i). Returns the op id, or -1 with error. */
 int rf_graph_op(rf_graph *graph, const char *def, const char *name, rf_section section, const int *inputs, int input_count, unsigned wanted,
                 const rf_attr *attr, rf_error *error);
 /* The same with every output slot given: an existing tensor id (checked against the shape rule), RF_WANTED or RF_NONE. */
-int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section, const int *inputs, int input_count,
-                  const int *outputs, int output_count, const rf_attr *attr, rf_error *error);
+int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section, const int *inputs, int input_count, const int *outputs,
+                  int output_count, const rf_attr *attr, rf_error *error);
 int rf_graph_find(const rf_graph *graph, const char *name); /* tensor id by name, or RF_NONE; a linear search */
 bool rf_slot_optional(const char *slot);                    /* a slot text of rf_op_def.inputs or .outputs */
 
 /* Who reads and writes each tensor, in op order: readers of t are reader[reader_at[t]] .. reader[reader_at[t + 1] - 1].
  * A snapshot in `pool`; made in two walks over the ops. */
-typedef struct rf_uses { int *reader_at, *reader, *writer_at, *writer; } rf_uses;
+typedef struct rf_uses {
+  int *reader_at, *reader, *writer_at, *writer;
+} rf_uses;
 rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool);
 
 /* ---- passes, in their order -------------------------------------------------------------------------------------- */
@@ -148,17 +167,17 @@ const char *rf_remat_name(rf_remat remat); /* "none", "mlp", "attn", "mlp+attn",
 
 typedef struct rf_build_options {
   rf_job_kind job;
-  rf_dtype dtype;          /* of weights and activations; bf16 keeps f32 masters */
+  rf_dtype dtype; /* of weights and activations; bf16 keeps f32 masters */
   rf_dtype softmax;
-  int64_t microbatch;      /* sequences of a microbatch (train) or slots (generate) */
-  int64_t seq;             /* T: tokens of a training row; context bound of a slot */
-  int64_t rows;            /* generate: rows of one walk (prefill chunk, or slots for decode) */
+  int64_t microbatch; /* sequences of a microbatch (train) or slots (generate) */
+  int64_t seq;        /* T: tokens of a training row; context bound of a slot */
+  int64_t rows;       /* generate: rows of one walk (prefill chunk, or slots for decode) */
   int accumulate;
-  float dropout;           /* < 0: the model's own */
+  float dropout; /* < 0: the model's own */
   rf_optimizer optimizer;
   float beta1, beta2, eps, weight_decay;
-  float clip;              /* 0: none */
-  bool loss_only;          /* validation: forward and loss, no backward */
+  float clip;     /* 0: none */
+  bool loss_only; /* validation: forward and loss, no backward */
 } rf_build_options;
 
 /* build + differentiate + optimize + accumulate + fuse, i.e. everything before kernels are chosen. `after` (may be NULL) stops after the

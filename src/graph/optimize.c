@@ -5,7 +5,9 @@
 
 #include <string.h>
 
-typedef struct states { int weight, master, m, v, gradient; } states;
+typedef struct states {
+  int weight, master, m, v, gradient;
+} states;
 
 static int state_tensor(rf_graph *graph, int weight, const char *suffix, rf_class class, const char *reason) {
   rf_tensor tensor = graph->tensor[weight];
@@ -31,8 +33,8 @@ static states *make_states(rf_graph *graph) {
   for (int p = 0; p < count; p++) {
     if (state[p].gradient == RF_NONE) continue;
     bool narrow = graph->tensor[state[p].weight].dtype != graph->tensor[state[p].gradient].dtype;
-    state[p].master = narrow ? state_tensor(graph, state[p].weight, "/master", RF_CLASS_MASTER, "the weight in f32, what the optimizer updates")
-                             : state[p].weight;
+    state[p].master =
+        narrow ? state_tensor(graph, state[p].weight, "/master", RF_CLASS_MASTER, "the weight in f32, what the optimizer updates") : state[p].weight;
   }
   for (int p = 0; p < count; p++)
     if (state[p].gradient != RF_NONE) state[p].m = state_tensor(graph, state[p].weight, "/m", RF_CLASS_MOMENT, "first moment of the optimizer");
@@ -50,7 +52,9 @@ static rf_status emit_norm(rf_graph *graph, rf_section section, const char *path
 static rf_status emit_update(rf_graph *graph, rf_section section, const char *path, const states *state, int clip, const rf_build_options *options,
                              rf_error *error) {
   const rf_param *param = &graph->params.at[graph->tensor[state->weight].param];
-  rf_attr attr = {.beta1 = options->beta1, .beta2 = options->beta2, .eps = options->eps,
+  rf_attr attr = {.beta1 = options->beta1,
+                  .beta2 = options->beta2,
+                  .eps = options->eps,
                   .weight_decay = options->optimizer == RF_ADAMW && param->decays ? options->weight_decay : 0};
   int inputs[] = {state->gradient, state->master, state->m, state->v, clip};
   int outputs[] = {state->master, state->m, state->v, state->master == state->weight ? RF_NONE : state->weight};

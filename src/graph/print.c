@@ -6,7 +6,10 @@
 #include <string.h>
 
 /* A growing text; one copy into the pool at the end. */
-typedef struct text { char *at; size_t length, capacity; } text;
+typedef struct text {
+  char *at;
+  size_t length, capacity;
+} text;
 
 static void put(text *out, const char *piece, size_t length) {
   if (out->length + length + 1 > out->capacity) {

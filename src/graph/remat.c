@@ -13,12 +13,12 @@ const char *rf_remat_name(rf_remat remat) {
 typedef struct remat {
   rf_graph *graph;
   rf_error *error;
-  int tensors, ops;     /* of the graph as it came */
-  int *source;          /* by tensor: the forward op that makes it, or RF_NONE */
-  bool *kept;           /* read by backward and not dropped: there when backward starts */
-  bool *remake;         /* to be made again, because it is dropped or because a dropped one is made from it */
-  int *remade;          /* by tensor: its second copy, once made */
-  int *order, count;    /* ops of the new graph */
+  int tensors, ops;  /* of the graph as it came */
+  int *source;       /* by tensor: the forward op that makes it, or RF_NONE */
+  bool *kept;        /* read by backward and not dropped: there when backward starts */
+  bool *remake;      /* to be made again, because it is dropped or because a dropped one is made from it */
+  int *remade;       /* by tensor: its second copy, once made */
+  int *order, count; /* ops of the new graph */
 } remat;
 
 static bool is_forward(const rf_op *op) { return op->section == RF_SECTION_MICRO && !op->backward && op->recompute_of == RF_NONE; }
@@ -119,9 +119,15 @@ static rf_status make_again(remat *r, int t) {
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
   size_t tensors = (size_t)graph->tensor_count, ops = (size_t)graph->op_count;
   rf_pool *pool = graph->pool;
-  remat r = {.graph = graph, .error = error, .tensors = graph->tensor_count, .ops = graph->op_count,
-             .source = rf_pool_alloc(pool, tensors * sizeof(int)), .kept = rf_pool_alloc(pool, tensors), .remake = rf_pool_alloc(pool, tensors),
-             .remade = rf_pool_alloc(pool, tensors * sizeof(int)), .order = rf_pool_alloc(pool, 2 * ops * sizeof(int))};
+  remat r = {.graph = graph,
+             .error = error,
+             .tensors = graph->tensor_count,
+             .ops = graph->op_count,
+             .source = rf_pool_alloc(pool, tensors * sizeof(int)),
+             .kept = rf_pool_alloc(pool, tensors),
+             .remake = rf_pool_alloc(pool, tensors),
+             .remade = rf_pool_alloc(pool, tensors * sizeof(int)),
+             .order = rf_pool_alloc(pool, 2 * ops * sizeof(int))};
   choose(&r, drop);
   for (int o = 0; o < r.ops; o++) {
     if (!is_forward(&graph->op[o]))
@@ -139,7 +145,10 @@ rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
 /* ---- named policies --------------------------------------------------------------------------------------------- */
 
 /* Which part of which block an op belongs to, from its path "step/micro/block.3/mlp/...". */
-typedef struct place { long block; bool mlp, attn; } place;
+typedef struct place {
+  long block;
+  bool mlp, attn;
+} place;
 
 static place place_of(const rf_op *op) {
   place none = {-1, false, false};
@@ -160,8 +169,8 @@ static int stream_of(const rf_op *op) {
 void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop) {
   bool block = policy == RF_REMAT_BLOCK;
   bool mlp = block || policy == RF_REMAT_MLP || policy == RF_REMAT_MLP_ATTN, attn = block || policy == RF_REMAT_ATTN || policy == RF_REMAT_MLP_ATTN;
-  int stream = RF_NONE;    /* the residual stream behind the last sublayer seen */
-  long stream_block = -1;  /* and its block */
+  int stream = RF_NONE;   /* the residual stream behind the last sublayer seen */
+  long stream_block = -1; /* and its block */
   size_t tensors = (size_t)graph->tensor_count;
   if (tensors) memset(drop, 0, tensors);
   bool *backward_read = calloc(tensors + 1, 1);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+// clang-format off
 const rf_op_def *const RF_OPS[] = {
     &RF_OP_EMBED, &RF_OP_EMBED_BWD,
     &RF_OP_LAYERNORM, &RF_OP_LAYERNORM_BWD, &RF_OP_RMSNORM, &RF_OP_RMSNORM_BWD,
@@ -14,6 +15,7 @@ const rf_op_def *const RF_OPS[] = {
     &RF_OP_HEAD_LOSS, &RF_OP_HEAD_LOSS_BWD, &RF_OP_HEAD_LOSS_GRAD, &RF_OP_LOSS_SUM, &RF_OP_HEAD_LOGITS,
     &RF_OP_NORM_SQ, &RF_OP_CLIP, &RF_OP_ADAMW,
     NULL};
+// clang-format on
 
 const rf_op_def *rf_op_find(const char *name) {
   for (int i = 0; RF_OPS[i]; i++)

@@ -42,8 +42,8 @@ static rf_status check_slots(checker *c, const rf_op *op, const int *ids, int co
   for (int i = 0; i < count; i++) {
     bool absent = ids[i] == RF_NONE && rf_slot_optional(texts[i]);
     if (!absent && (ids[i] < 0 || ids[i] >= c->graph->tensor_count))
-      return FAULT(c, "bad tensor id (%s %s, %s %s: expected 0 to %d, got %d)", op->def->name, op->name, side, texts[i],
-                   c->graph->tensor_count - 1, ids[i]);
+      return FAULT(c, "bad tensor id (%s %s, %s %s: expected 0 to %d, got %d)", op->def->name, op->name, side, texts[i], c->graph->tensor_count - 1,
+                   ids[i]);
     for (int k = 0; k < i && ids[i] >= 0 && side[0] == 'o'; k++)
       if (ids[k] == ids[i]) return FAULT(c, "written twice by one op (%s %s, output %s)", op->def->name, op->name, texts[i]);
   }
@@ -186,9 +186,12 @@ static rf_status check_all(checker *c, rf_pool *pool) {
 rf_status rf_graph_verify(const rf_graph *graph, rf_error *error) {
   rf_pool *pool = rf_pool_new();
   size_t tensors = (size_t)graph->tensor_count + 1;
-  checker c = {.graph = graph, .error = error, .writer = rf_pool_alloc(pool, tensors * sizeof(int)),
+  checker c = {.graph = graph,
+               .error = error,
+               .writer = rf_pool_alloc(pool, tensors * sizeof(int)),
                .written = rf_pool_alloc(pool, tensors * sizeof(int)),
-               .birth = rf_pool_alloc(pool, tensors * sizeof(rf_section)), .how = rf_pool_alloc(pool, tensors * sizeof(rf_accumulate)),
+               .birth = rf_pool_alloc(pool, tensors * sizeof(rf_section)),
+               .how = rf_pool_alloc(pool, tensors * sizeof(rf_accumulate)),
                .read = rf_pool_alloc(pool, tensors)};
   rf_status status = check_all(&c, pool);
   free(c.element);

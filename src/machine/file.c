@@ -96,10 +96,8 @@ static rf_status parse_scaling(const json_t *list, const char *where, rf_machine
 static void note_of(const json_t *object, rf_machine *machine) {
   const json_t *source = json_object_get(object, "source");
   const char *flops = json_string_value(json_object_get(source, "flops")), *memory = json_string_value(json_object_get(source, "memory_bps"));
-  if (json_is_string(source))
-    snprintf(machine->source_note, sizeof machine->source_note, "%s", json_string_value(source));
-  else if (flops && memory)
-    snprintf(machine->source_note, sizeof machine->source_note, "%s; %s", memory, flops);
+  if (json_is_string(source)) snprintf(machine->source_note, sizeof machine->source_note, "%s", json_string_value(source));
+  else if (flops && memory) snprintf(machine->source_note, sizeof machine->source_note, "%s; %s", memory, flops);
 }
 
 rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *out, rf_error *error) {
@@ -156,8 +154,7 @@ rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error
   if (format && (!json_is_string(format) || strcmp(json_string_value(format), FORMAT)))
     status = RF_FAIL(error, RAFTER_FAILED, HINT, "%s has another format (expected \"%s\", got \"%.40s\")", path, FORMAT,
                      json_is_string(format) ? json_string_value(format) : "something that is no text");
-  else
-    status = rf_machine_parse(root, path, machine, error);
+  else status = rf_machine_parse(root, path, machine, error);
   json_decref(root);
   return status;
 }

@@ -8,34 +8,37 @@
  * plan says which); all zero: `size` is `work`. Between points the rate work/seconds is interpolated over log(size). */
 enum { RF_CURVE_POINTS = 24 };
 typedef struct rf_curve {
-  char op[32];                        /* op_def name */
+  char op[32]; /* op_def name */
   rf_dtype dtype;
   int count;
-  double work[RF_CURVE_POINTS];       /* flops (compute-bound ops) or bytes (memory-bound ops) of one call */
-  double seconds[RF_CURVE_POINTS];    /* measured seconds of that call, threads as calibrated */
+  double work[RF_CURVE_POINTS];    /* flops (compute-bound ops) or bytes (memory-bound ops) of one call */
+  double seconds[RF_CURVE_POINTS]; /* measured seconds of that call, threads as calibrated */
   double size[RF_CURVE_POINTS];
   char kernel[64];
 } rf_curve;
 
 /* Ceilings with fewer threads. */
 enum { RF_SCALING_POINTS = 16 };
-typedef struct rf_scaling { int threads; double flops, read_bps; } rf_scaling; /* f32 FLOP/s, bytes/s */
+typedef struct rf_scaling {
+  int threads;
+  double flops, read_bps;
+} rf_scaling; /* f32 FLOP/s, bytes/s */
 
 enum { RF_MAX_CURVES = 96 };
 typedef struct rf_machine {
   char name[64];
-  char kind[16];                      /* "cpu", "gpu", "tpu" */
-  char source[24];                    /* "data-sheet", "detected", "calibrated", "file" */
-  char source_note[256];              /* where the figures come from */
+  char kind[16];         /* "cpu", "gpu", "tpu" */
+  char source[24];       /* "data-sheet", "detected", "calibrated", "file" */
+  char source_note[256]; /* where the figures come from */
   int chips, threads;
-  double flops[RF_DTYPES];            /* peak FLOP/s per chip by dtype of the product; 0: unknown */
-  double memory_bytes;                /* capacity per chip */
-  double reserve_bytes;               /* what the runtime keeps for itself */
-  double read_bps, copy_bps;          /* bytes/s; data sheets fill both with the memory bandwidth */
-  double launch_seconds;              /* per op */
-  double usd_per_chip_hour;           /* 0: unknown */
+  double flops[RF_DTYPES];                      /* peak FLOP/s per chip by dtype of the product; 0: unknown */
+  double memory_bytes;                          /* capacity per chip */
+  double reserve_bytes;                         /* what the runtime keeps for itself */
+  double read_bps, copy_bps;                    /* bytes/s; data sheets fill both with the memory bandwidth */
+  double launch_seconds;                        /* per op */
+  double usd_per_chip_hour;                     /* 0: unknown */
   double efficiency_compute, efficiency_memory; /* for machines without curves */
-  char isa[16];                       /* of a CPU */
+  char isa[16];                                 /* of a CPU */
   int scaling_count;
   rf_scaling scaling[RF_SCALING_POINTS];
   int curve_count;

@@ -79,10 +79,8 @@ void rf_machine_local_path(char path[4096]) {
   for (char *c = host; *c; c++)
     if (*c == '/') *c = '_';
   const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-  if (cache && cache[0] == '/')
-    snprintf(path, 4096, "%.3800s/rafter/%s.json", cache, host);
-  else
-    snprintf(path, 4096, "%.3800s/.cache/rafter/%s.json", home && home[0] == '/' ? home : "/tmp", host);
+  if (cache && cache[0] == '/') snprintf(path, 4096, "%.3800s/rafter/%s.json", cache, host);
+  else snprintf(path, 4096, "%.3800s/.cache/rafter/%s.json", home && home[0] == '/' ? home : "/tmp", host);
 }
 
 rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error) {

@@ -18,7 +18,7 @@ typedef struct config_field {
   const char *key, *other; /* `other`: an older name of the same field */
   int type;
   bool required;
-  double otherwise;        /* what Hugging Face takes when it is missing */
+  double otherwise; /* what Hugging Face takes when it is missing */
   size_t offset;
 } config_field;
 
@@ -26,24 +26,32 @@ typedef struct config_field {
 
 /* n_inner null means 4 * n_embd; head_dim and the key/value heads follow from the heads. Our own fields stand at the end. */
 static const config_field GPT2[] = {
-  {"n_layer", NULL, INT, true, 0, AT(layers)},          {"n_embd", NULL, INT, true, 0, AT(width)},
-  {"n_head", NULL, INT, true, 0, AT(heads)},            {"n_inner", NULL, INT, false, 0, AT(ff)},
-  {"vocab_size", NULL, INT, true, 0, AT(vocab)},        {"n_positions", "n_ctx", INT, true, 0, AT(max_seq)},
-  {"layer_norm_epsilon", NULL, FLOAT, false, 1e-5, AT(norm_eps)}, {"resid_pdrop", NULL, FLOAT, false, 0.1, AT(dropout)},
-  {"tie_word_embeddings", NULL, BOOL, false, 1, AT(tied)},
+    {"n_layer", NULL, INT, true, 0, AT(layers)},
+    {"n_embd", NULL, INT, true, 0, AT(width)},
+    {"n_head", NULL, INT, true, 0, AT(heads)},
+    {"n_inner", NULL, INT, false, 0, AT(ff)},
+    {"vocab_size", NULL, INT, true, 0, AT(vocab)},
+    {"n_positions", "n_ctx", INT, true, 0, AT(max_seq)},
+    {"layer_norm_epsilon", NULL, FLOAT, false, 1e-5, AT(norm_eps)},
+    {"resid_pdrop", NULL, FLOAT, false, 0.1, AT(dropout)},
+    {"tie_word_embeddings", NULL, BOOL, false, 1, AT(tied)},
 };
 static const config_field RAFTER_GPT[] = {
-  {"head_dim", NULL, INT, true, 0, AT(head_dim)},       {"kv_heads", NULL, INT, true, 0, AT(kv_heads)},
-  {"bias", NULL, BOOL, true, 1, AT(bias)},              {"head_bias", NULL, BOOL, true, 0, AT(head_bias)},
-  {"mlp_first", NULL, BOOL, true, 0, AT(mlp_first)},
+    {"head_dim", NULL, INT, true, 0, AT(head_dim)},    {"kv_heads", NULL, INT, true, 0, AT(kv_heads)},    {"bias", NULL, BOOL, true, 1, AT(bias)},
+    {"head_bias", NULL, BOOL, true, 0, AT(head_bias)}, {"mlp_first", NULL, BOOL, true, 0, AT(mlp_first)},
 };
 static const config_field LLAMA[] = {
-  {"num_hidden_layers", NULL, INT, true, 0, AT(layers)},   {"hidden_size", NULL, INT, true, 0, AT(width)},
-  {"num_attention_heads", NULL, INT, true, 0, AT(heads)},  {"num_key_value_heads", NULL, INT, false, 0, AT(kv_heads)},
-  {"head_dim", NULL, INT, false, 0, AT(head_dim)},         {"intermediate_size", NULL, INT, true, 0, AT(ff)},
-  {"vocab_size", NULL, INT, true, 0, AT(vocab)},           {"max_position_embeddings", NULL, INT, false, 2048, AT(max_seq)},
-  {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)}, {"rope_theta", NULL, FLOAT, false, 1e4, AT(rope_theta)},
-  {"tie_word_embeddings", NULL, BOOL, false, 0, AT(tied)},
+    {"num_hidden_layers", NULL, INT, true, 0, AT(layers)},
+    {"hidden_size", NULL, INT, true, 0, AT(width)},
+    {"num_attention_heads", NULL, INT, true, 0, AT(heads)},
+    {"num_key_value_heads", NULL, INT, false, 0, AT(kv_heads)},
+    {"head_dim", NULL, INT, false, 0, AT(head_dim)},
+    {"intermediate_size", NULL, INT, true, 0, AT(ff)},
+    {"vocab_size", NULL, INT, true, 0, AT(vocab)},
+    {"max_position_embeddings", NULL, INT, false, 2048, AT(max_seq)},
+    {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
+    {"rope_theta", NULL, FLOAT, false, 1e4, AT(rope_theta)},
+    {"tie_word_embeddings", NULL, BOOL, false, 0, AT(tied)},
 };
 #define COUNT(table) (int)(sizeof table / sizeof table[0])
 
@@ -121,12 +129,13 @@ static rf_status read_gpt2(const json_t *json, const char *where, bool own, rf_m
     RF_TRY(read_fields(json, where, RAFTER_GPT, COUNT(RAFTER_GPT), model, error));
     RF_TRY(rf_json_string(json, "init", where, &init, error));
     model->init = rf_model_init(init);
-    if (!model->init) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"init\" is unknown (expected gpt2, flax or llama, got \"%.40s\")", where, init);
+    if (!model->init)
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"init\" is unknown (expected gpt2, flax or llama, got \"%.40s\")", where, init);
     return RAFTER_OK;
   }
   if (model->width % model->heads != 0)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"n_embd\" is no multiple of \"n_head\" (%lld and %lld)", where, (long long)model->width,
-                   (long long)model->heads);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"n_embd\" is no multiple of \"n_head\" (%lld and %lld)", where,
+                   (long long)model->width, (long long)model->heads);
   model->kv_heads = model->heads;
   model->head_dim = model->width / model->heads;
   return RAFTER_OK;
@@ -181,8 +190,8 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
   else if (strcmp(type, "rafter_gpt") == 0) RF_TRY(read_gpt2(json, where, true, &model, error));
   else if (strcmp(type, "llama") == 0) RF_TRY(read_llama(json, where, &model, error));
   else
-    return RF_FAIL(error, RAFTER_FAILED, "models of type gpt2 and llama can be read", "%s: this version does not know the model type \"%.60s\" (field \"model_type\")",
-                   where, type);
+    return RF_FAIL(error, RAFTER_FAILED, "models of type gpt2 and llama can be read",
+                   "%s: this version does not know the model type \"%.60s\" (field \"model_type\")", where, type);
   snprintf(model.name, sizeof model.name, "%s", type);
   if (rf_model_check(&model, where, error) != RAFTER_OK) {
     if (error) error->status = RAFTER_FAILED; /* the file is wrong, not the command line */
@@ -194,7 +203,8 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
 
 rf_status rf_model_config_parse(const char *text, size_t bytes, const char *where, rf_model *model, rf_error *error) {
   json_t *json;
-  if (bytes > CONFIG_MOST) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is too large (expected at most %d bytes, got %zu)", where, CONFIG_MOST, bytes);
+  if (bytes > CONFIG_MOST)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is too large (expected at most %d bytes, got %zu)", where, CONFIG_MOST, bytes);
   RF_TRY(rf_json_parse(text, bytes, where, &json, error));
   rf_status status = from_json(json, where, model, error);
   json_decref(json);

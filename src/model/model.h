@@ -20,16 +20,16 @@ typedef struct rf_model {
   rf_norm_kind norm;
   rf_mlp_kind mlp;
   rf_position_kind position;
-  bool bias;        /* linear layers carry biases */
-  bool head_bias;   /* so does the head */
-  bool tied;        /* the head is the token table */
-  bool mlp_first;   /* block order MLP, attention (uva); else attention, MLP */
+  bool bias;      /* linear layers carry biases */
+  bool head_bias; /* so does the head */
+  bool tied;      /* the head is the token table */
+  bool mlp_first; /* block order MLP, attention (uva); else attention, MLP */
   float norm_eps;
   float rope_theta;
-  float dropout;    /* the model's own default, on block outputs */
+  float dropout;          /* the model's own default, on block outputs */
   int32_t bos_id, eos_id; /* -1: none */
-  const char *init; /* initialiser set: "gpt2" (normal 0.02, projections / sqrt(2L)), "flax" (lecun normal), "llama" (normal 0.02) */
-  const char *plan_only; /* why this model can be planned but not run ("rope scaling llama3"); NULL: it runs */
+  const char *init;       /* initialiser set: "gpt2" (normal 0.02, projections / sqrt(2L)), "flax" (lecun normal), "llama" (normal 0.02) */
+  const char *plan_only;  /* why this model can be planned but not run ("rope scaling llama3"); NULL: it runs */
 } rf_model;
 
 /* Whether the fields fit together (positive, bounded so that no product of them overflows, heads / kv_heads whole). `where` begins the message. */
@@ -63,27 +63,27 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
  * One row per kind of parameter; every user (count, init, load, save, optimizer groups, graph builder, tests) walks these rows. */
 typedef enum rf_init { RF_INIT_ZEROS, RF_INIT_ONES, RF_INIT_NORMAL, RF_INIT_LECUN } rf_init;
 typedef struct rf_param {
-  const char *name;   /* "block.3/attn/qkv/weight": also the graph's tensor name */
-  int row;            /* which row of the table */
-  int layer;          /* -1: global */
+  const char *name; /* "block.3/attn/qkv/weight": also the graph's tensor name */
+  int row;          /* which row of the table */
+  int layer;        /* -1: global */
   int rank;
-  int64_t shape[2];   /* linear weights are (in, out); tables are (V, D) and (T, D); the untied head is (D, V) */
-  int64_t count;      /* elements */
-  bool decays;        /* weight decay applies (two axes) */
-  bool lora;          /* a linear weight that LoRA may adapt */
-  bool matmul;        /* multiplies every token (counts in P_mm) */
-  bool embedding;     /* a table that is looked up */
-  int shard_axis;     /* the axis that tensor parallelism splits; -1: replicated */
+  int64_t shape[2]; /* linear weights are (in, out); tables are (V, D) and (T, D); the untied head is (D, V) */
+  int64_t count;    /* elements */
+  bool decays;      /* weight decay applies (two axes) */
+  bool lora;        /* a linear weight that LoRA may adapt */
+  bool matmul;      /* multiplies every token (counts in P_mm) */
+  bool embedding;   /* a table that is looked up */
+  int shard_axis;   /* the axis that tensor parallelism splits; -1: replicated */
   rf_init init;
-  float init_std;     /* of RF_INIT_NORMAL and RF_INIT_LECUN (1/sqrt(fan_in)) */
+  float init_std; /* of RF_INIT_NORMAL and RF_INIT_LECUN (1/sqrt(fan_in)) */
 } rf_param;
 
 typedef struct rf_params {
   int count;
-  const rf_param *at;         /* in the model's order */
-  int64_t total;              /* elements: P */
-  int64_t matmul;             /* elements that multiply every token (tied: the table counts once): P_mm */
-  int64_t embedding;          /* elements of lookup tables */
+  const rf_param *at; /* in the model's order */
+  int64_t total;      /* elements: P */
+  int64_t matmul;     /* elements that multiply every token (tied: the table counts once): P_mm */
+  int64_t embedding;  /* elements of lookup tables */
 } rf_params;
 
 /* The parameter table of a model, in `pool`. */

@@ -15,12 +15,13 @@ enum { LINEAR, TABLE, HEAD, GAIN, BIAS };
 
 typedef struct param_row {
   const char *name;
-  char shape[3];     /* letters of model.h; Q = (N+2K)H, C = N*H, G = 2F */
+  char shape[3]; /* letters of model.h; Q = (N+2K)H, C = N*H, G = 2F */
   unsigned char place, kind, needs;
   bool residual;     /* writes to the residual stream: GPT-2 shrinks its first values by sqrt(2L) */
   signed char shard; /* the axis that tensor parallelism splits */
 } param_row;
 
+// clang-format off
 static const param_row ROWS[] = {
   {"embed/token/weight", "VD", FIRST, TABLE, 0, false, 0},
   {"embed/position/weight", "TD", FIRST, TABLE, IF_LEARNED, false, -1},
@@ -43,6 +44,7 @@ static const param_row ROWS[] = {
   {"head/weight", "DV", LAST, HEAD, IF_UNTIED, false, 1},
   {"head/bias", "V", LAST, BIAS, IF_HEAD_BIAS, false, 0},
 };
+// clang-format on
 enum { ROW_COUNT = sizeof ROWS / sizeof ROWS[0] };
 
 static unsigned features(const rf_model *model) {
@@ -53,14 +55,14 @@ static unsigned features(const rf_model *model) {
 
 static int64_t extent(const rf_model *model, char letter) {
   switch (letter) {
-    case 'V': return model->vocab;
-    case 'D': return model->width;
-    case 'T': return model->max_seq;
-    case 'F': return model->ff;
-    case 'G': return 2 * model->ff;
-    case 'C': return model->heads * model->head_dim;
-    case 'Q': return (model->heads + 2 * model->kv_heads) * model->head_dim;
-    default: return 0;
+  case 'V': return model->vocab;
+  case 'D': return model->width;
+  case 'T': return model->max_seq;
+  case 'F': return model->ff;
+  case 'G': return 2 * model->ff;
+  case 'C': return model->heads * model->head_dim;
+  case 'Q': return (model->heads + 2 * model->kv_heads) * model->head_dim;
+  default: return 0;
   }
 }
 

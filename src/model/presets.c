@@ -12,6 +12,7 @@
 
 /* GPT-2: pre-norm, learned positions, biases, tied head. The published weights were made with dropout 0.1, but these shapes are since
  * measured and tuned without; --dropout turns it on. */
+// clang-format off
 #define GPT2(preset, l, d, n)                                                                                                                  \
   {.name = preset, .family = RF_FAMILY_GPT, .layers = l, .width = d, .heads = n, .kv_heads = n, .head_dim = 64, .ff = 4 * (d), .vocab = 50257, \
    .max_seq = 1024, .norm = RF_NORM_LAYERNORM, .mlp = RF_MLP_GELU, .position = RF_POSITION_LEARNED, .bias = true, .tied = true,                \
@@ -41,12 +42,13 @@ static const rf_model PRESETS[] = {
   LLAMA("llama3.1-70b", 80, 8192, 28672, 64, 8, 128256, 131072, 5e5f, 128000, 128001, SCALED),
   LLAMA("llama3.2-1b", 16, 2048, 8192, 32, 8, 128256, 131072, 5e5f, 128000, 128001, .tied = true, SCALED),
 };
+// clang-format on
 enum { PRESET_COUNT = sizeof PRESETS / sizeof PRESETS[0] };
 
 /* What `gpt:` and `llama:` start from. */
 static const rf_model BASES[] = {
-  GPT2("gpt", 12, 768, 12),
-  LLAMA("llama", 16, 2048, 5632, 32, 32, 32000, 4096, 1e4f, -1, -1, .tied = false),
+    GPT2("gpt", 12, 768, 12),
+    LLAMA("llama", 16, 2048, 5632, 32, 32, 32000, 4096, 1e4f, -1, -1, .tied = false),
 };
 
 const char *rf_model_preset(int index) { return index >= 0 && index < PRESET_COUNT ? PRESETS[index].name : NULL; }
@@ -61,18 +63,20 @@ static const rf_model *find(const rf_model *models, int count, const char *name,
 
 rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error) {
   /* The bounds keep every product below (parameters, FLOPs of a step) inside 63 bits. */
-  const struct { const char *name; int64_t value, most; } field[] = {
-    {"layers", model->layers, 4096},          {"width", model->width, 1 << 18},    {"heads", model->heads, 4096},
-    {"kv_heads", model->kv_heads, 4096},      {"head_dim", model->head_dim, 4096}, {"ff", model->ff, 1 << 20},
-    {"vocab", model->vocab, 1 << 22},         {"seq", model->max_seq, 1 << 24},
+  const struct {
+    const char *name;
+    int64_t value, most;
+  } field[] = {
+      {"layers", model->layers, 4096},     {"width", model->width, 1 << 18}, {"heads", model->heads, 4096},    {"kv_heads", model->kv_heads, 4096},
+      {"head_dim", model->head_dim, 4096}, {"ff", model->ff, 1 << 20},       {"vocab", model->vocab, 1 << 22}, {"seq", model->max_seq, 1 << 24},
   };
   for (size_t i = 0; i < sizeof field / sizeof field[0]; ++i)
     if (field[i].value < 1 || field[i].value > field[i].most)
       return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is out of range (expected 1 to %lld, got %lld)", where, field[i].name,
                      (long long)field[i].most, (long long)field[i].value);
   if (model->heads % model->kv_heads != 0)
-    return RF_FAIL(error, RAFTER_INVALID, "choose kv_heads that divides heads", "%s: %lld query heads cannot share %lld key/value heads evenly", where,
-                   (long long)model->heads, (long long)model->kv_heads);
+    return RF_FAIL(error, RAFTER_INVALID, "choose kv_heads that divides heads", "%s: %lld query heads cannot share %lld key/value heads evenly",
+                   where, (long long)model->heads, (long long)model->kv_heads);
   if (model->heads * model->head_dim > 1 << 20)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: heads * head_dim is out of range (expected at most %d, got %lld)", where, 1 << 20,
                    (long long)(model->heads * model->head_dim));
@@ -95,16 +99,20 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
 
 enum { KEY_INT, KEY_FLOAT, KEY_BOOL, KEY_ID, KEY_INIT };
 enum { GPT = 1, LLA = 2, BOTH = 3 };
-static const struct shape_key { const char *name; int type, families; size_t offset; } KEYS[] = {
-  {"layers", KEY_INT, BOTH, offsetof(rf_model, layers)},       {"width", KEY_INT, BOTH, offsetof(rf_model, width)},
-  {"heads", KEY_INT, BOTH, offsetof(rf_model, heads)},         {"kv_heads", KEY_INT, BOTH, offsetof(rf_model, kv_heads)},
-  {"head_dim", KEY_INT, BOTH, offsetof(rf_model, head_dim)},   {"ff", KEY_INT, BOTH, offsetof(rf_model, ff)},
-  {"vocab", KEY_INT, BOTH, offsetof(rf_model, vocab)},         {"seq", KEY_INT, BOTH, offsetof(rf_model, max_seq)},
-  {"tied", KEY_BOOL, BOTH, offsetof(rf_model, tied)},          {"bias", KEY_BOOL, GPT, offsetof(rf_model, bias)},
-  {"head_bias", KEY_BOOL, GPT, offsetof(rf_model, head_bias)}, {"mlp_first", KEY_BOOL, GPT, offsetof(rf_model, mlp_first)},
-  {"norm_eps", KEY_FLOAT, BOTH, offsetof(rf_model, norm_eps)}, {"rope_theta", KEY_FLOAT, LLA, offsetof(rf_model, rope_theta)},
-  {"dropout", KEY_FLOAT, GPT, offsetof(rf_model, dropout)},    {"bos", KEY_ID, BOTH, offsetof(rf_model, bos_id)},
-  {"eos", KEY_ID, BOTH, offsetof(rf_model, eos_id)},           {"init", KEY_INIT, BOTH, offsetof(rf_model, init)},
+static const struct shape_key {
+  const char *name;
+  int type, families;
+  size_t offset;
+} KEYS[] = {
+    {"layers", KEY_INT, BOTH, offsetof(rf_model, layers)},       {"width", KEY_INT, BOTH, offsetof(rf_model, width)},
+    {"heads", KEY_INT, BOTH, offsetof(rf_model, heads)},         {"kv_heads", KEY_INT, BOTH, offsetof(rf_model, kv_heads)},
+    {"head_dim", KEY_INT, BOTH, offsetof(rf_model, head_dim)},   {"ff", KEY_INT, BOTH, offsetof(rf_model, ff)},
+    {"vocab", KEY_INT, BOTH, offsetof(rf_model, vocab)},         {"seq", KEY_INT, BOTH, offsetof(rf_model, max_seq)},
+    {"tied", KEY_BOOL, BOTH, offsetof(rf_model, tied)},          {"bias", KEY_BOOL, GPT, offsetof(rf_model, bias)},
+    {"head_bias", KEY_BOOL, GPT, offsetof(rf_model, head_bias)}, {"mlp_first", KEY_BOOL, GPT, offsetof(rf_model, mlp_first)},
+    {"norm_eps", KEY_FLOAT, BOTH, offsetof(rf_model, norm_eps)}, {"rope_theta", KEY_FLOAT, LLA, offsetof(rf_model, rope_theta)},
+    {"dropout", KEY_FLOAT, GPT, offsetof(rf_model, dropout)},    {"bos", KEY_ID, BOTH, offsetof(rf_model, bos_id)},
+    {"eos", KEY_ID, BOTH, offsetof(rf_model, eos_id)},           {"init", KEY_INIT, BOTH, offsetof(rf_model, init)},
 };
 enum { KEY_COUNT = sizeof KEYS / sizeof KEYS[0] };
 enum { LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_DIM, FF }; /* the first keys, in KEYS' order: those that others are derived from */
@@ -130,28 +138,29 @@ static rf_status set_key(rf_model *model, const struct shape_key *key, const cha
   double real;
   bool flag;
   switch (key->type) {
-    case KEY_INT:
-      if (!rf_text_int(value, &number) || number < 1)
-        return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a count (expected a whole number from 1, got '%s')", spec, key->name, value);
-      memcpy(field, &number, sizeof number);
-      return RAFTER_OK;
-    case KEY_ID:
-      if (!rf_text_int(value, &number) || number < -1 || number > INT32_MAX)
-        return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a token id (expected -1 for none or an id, got '%s')", spec, key->name, value);
-      memcpy(field, &(int32_t){(int32_t)number}, sizeof(int32_t));
-      return RAFTER_OK;
-    case KEY_FLOAT:
-      if (!rf_text_float(value, &real)) return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a number (got '%s')", spec, key->name, value);
-      memcpy(field, &(float){(float)real}, sizeof(float));
-      return RAFTER_OK;
-    case KEY_BOOL:
-      if (!rf_text_bool(value, &flag)) return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a switch (expected 0 or 1, got '%s')", spec, key->name, value);
-      memcpy(field, &flag, sizeof flag);
-      return RAFTER_OK;
-    default:
-      model->init = rf_model_init(value);
-      if (model->init) return RAFTER_OK;
-      return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: init is unknown (expected gpt2, flax or llama, got '%s')", spec, value);
+  case KEY_INT:
+    if (!rf_text_int(value, &number) || number < 1)
+      return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a count (expected a whole number from 1, got '%s')", spec, key->name, value);
+    memcpy(field, &number, sizeof number);
+    return RAFTER_OK;
+  case KEY_ID:
+    if (!rf_text_int(value, &number) || number < -1 || number > INT32_MAX)
+      return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a token id (expected -1 for none or an id, got '%s')", spec, key->name, value);
+    memcpy(field, &(int32_t){(int32_t)number}, sizeof(int32_t));
+    return RAFTER_OK;
+  case KEY_FLOAT:
+    if (!rf_text_float(value, &real)) return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a number (got '%s')", spec, key->name, value);
+    memcpy(field, &(float){(float)real}, sizeof(float));
+    return RAFTER_OK;
+  case KEY_BOOL:
+    if (!rf_text_bool(value, &flag))
+      return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a switch (expected 0 or 1, got '%s')", spec, key->name, value);
+    memcpy(field, &flag, sizeof flag);
+    return RAFTER_OK;
+  default:
+    model->init = rf_model_init(value);
+    if (model->init) return RAFTER_OK;
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: init is unknown (expected gpt2, flax or llama, got '%s')", spec, value);
   }
 }
 
@@ -200,8 +209,8 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
     while (key < KEY_COUNT && !(names[key] && strcmp(names[key], pair) == 0)) ++key;
     if (key == KEY_COUNT) {
       const char *nearest = rf_nearest(pair, names, KEY_COUNT);
-      return RF_FAIL(error, RAFTER_INVALID, hint, "model shape: unknown key '%s'%s%s%s", pair, nearest ? " (did you mean '" : "", nearest ? nearest : "",
-                     nearest ? "'?)" : "");
+      return RF_FAIL(error, RAFTER_INVALID, hint, "model shape: unknown key '%s'%s%s%s", pair, nearest ? " (did you mean '" : "",
+                     nearest ? nearest : "", nearest ? "'?)" : "");
     }
     if (given[key]) return RF_FAIL(error, RAFTER_INVALID, NULL, "model shape: %s is given twice", pair);
     given[key] = true;
@@ -216,7 +225,8 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
 /* ---- MODEL ----------------------------------------------------------------------------------------------------- */
 
 /* Families that other programs know and this version does not: a better answer than the nearest preset. */
-static const char *const OTHER_FAMILIES[] = {"gemma", "mixtral", "mistral", "qwen", "palm", "deepseek", "phi", "gpt-neox", "gpt_neox", "falcon", "llama4"};
+static const char *const OTHER_FAMILIES[] = {"gemma", "mixtral",  "mistral",  "qwen",   "palm",  "deepseek",
+                                             "phi",   "gpt-neox", "gpt_neox", "falcon", "llama4"};
 
 static rf_status unknown_model(const char *spec, rf_error *error) {
   char name[64], list[512] = "";
@@ -240,7 +250,8 @@ static rf_status unknown_model(const char *spec, rf_error *error) {
 
 rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096], rf_error *error) {
   if (folder) folder[0] = 0;
-  if (!spec || !*spec) return RF_FAIL(error, RAFTER_INVALID, "name a preset such as gpt2, a folder, or a shape such as gpt:layers=4,width=512", "no model is given");
+  if (!spec || !*spec)
+    return RF_FAIL(error, RAFTER_INVALID, "name a preset such as gpt2, a folder, or a shape such as gpt:layers=4,width=512", "no model is given");
   size_t name_length = strcspn(spec, ":");
   const rf_model *base = find(PRESETS, PRESET_COUNT, spec, name_length);
   if (base && !spec[name_length]) {
@@ -253,7 +264,8 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
   if (base && !there) return parse_shape(spec, base, spec[name_length] ? spec + name_length + 1 : "", model, error);
   if (!there) {
     if (strchr(spec, '/') || rf_text_ends_with(spec, ".safetensors"))
-      return RF_FAIL(error, RAFTER_INVALID, "give a folder with config.json, or a .safetensors file with its config.json beside it", "no model at '%.300s'", spec);
+      return RF_FAIL(error, RAFTER_INVALID, "give a folder with config.json, or a .safetensors file with its config.json beside it",
+                     "no model at '%.300s'", spec);
     return unknown_model(spec, error);
   }
   char where[4096], path[4096 + 16];
@@ -266,7 +278,8 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
     if (slash) slash[slash == where] = 0;
     else snprintf(where, sizeof where, ".");
   }
-  if (strlen(spec) >= sizeof where) return RF_FAIL(error, RAFTER_INVALID, NULL, "the model's path is too long (expected below %zu letters)", sizeof where);
+  if (strlen(spec) >= sizeof where)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "the model's path is too long (expected below %zu letters)", sizeof where);
   snprintf(path, sizeof path, "%s/config.json", where);
   rf_model read;
   RF_TRY(rf_model_config_read(path, &read, error));
@@ -277,5 +290,6 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
 
 rf_status rf_model_require_runnable(const rf_model *model, rf_error *error) {
   if (!model->plan_only) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` sizes and prices it", "this version plans %s but does not run it (%s)", model->name, model->plan_only);
+  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` sizes and prices it", "this version plans %s but does not run it (%s)", model->name,
+                 model->plan_only);
 }

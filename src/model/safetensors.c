@@ -17,13 +17,17 @@
 enum { HEADER_MOST = 100000000, INDEX_MOST = 100000000, SHARDS_MOST = 4096 }; /* bytes, bytes, files */
 
 const rf_stored_type RF_STORED_TYPES[] = {
-  {"F32", 4, RF_F32},         {"BF16", 2, RF_BF16},       {"F16", 2, RF_F16},   {"F64", 8, RF_F64},   {"I32", 4, RF_I32},   {"I64", 8, RF_I64},
-  {"I8", 1, RF_I8},           {"U8", 1, RF_U8},           {"F8_E4M3", 1, RF_F8_E4M3}, {"F8_E5M2", 1, RF_F8_E5M2}, {"BOOL", 1, RF_DTYPES}, {"I16", 2, RF_DTYPES},
-  {"U16", 2, RF_DTYPES},      {"U32", 4, RF_DTYPES},      {"U64", 8, RF_DTYPES},
+    {"F32", 4, RF_F32},     {"BF16", 2, RF_BF16},  {"F16", 2, RF_F16},    {"F64", 8, RF_F64},         {"I32", 4, RF_I32},
+    {"I64", 8, RF_I64},     {"I8", 1, RF_I8},      {"U8", 1, RF_U8},      {"F8_E4M3", 1, RF_F8_E4M3}, {"F8_E5M2", 1, RF_F8_E5M2},
+    {"BOOL", 1, RF_DTYPES}, {"I16", 2, RF_DTYPES}, {"U16", 2, RF_DTYPES}, {"U32", 4, RF_DTYPES},      {"U64", 8, RF_DTYPES},
 };
 const int RF_STORED_TYPE_COUNT = sizeof RF_STORED_TYPES / sizeof RF_STORED_TYPES[0];
 
-typedef struct mapping { void *base; size_t bytes; json_t *header; } mapping;
+typedef struct mapping {
+  void *base;
+  size_t bytes;
+  json_t *header;
+} mapping;
 
 struct rf_tensor_file {
   char *path;
@@ -36,8 +40,8 @@ struct rf_tensor_file {
 /* ---- the header ------------------------------------------------------------------------------------------------ */
 
 /* Shape, dtype and place of one tensor. `data` has `data_bytes` bytes. */
-static rf_status read_entry(const char *where, const char *name, const json_t *entry, const unsigned char *data, uint64_t data_bytes, rf_stored *tensor,
-                            uint64_t span[2], rf_error *error) {
+static rf_status read_entry(const char *where, const char *name, const json_t *entry, const unsigned char *data, uint64_t data_bytes,
+                            rf_stored *tensor, uint64_t span[2], rf_error *error) {
   if (!json_is_object(entry)) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensor \"%.100s\" is no object", where, name);
   char inside[512];
   snprintf(inside, sizeof inside, "%.300s: tensor \"%.100s\"", where, name);
@@ -72,16 +76,20 @@ static rf_status read_entry(const char *where, const char *name, const json_t *e
     span[i] = (uint64_t)json_integer_value(offset);
   }
   if (span[0] > span[1] || span[1] > data_bytes)
-    return RF_FAIL(error, RAFTER_FAILED, "the file may be truncated: copy it again", "%s: data_offsets lie outside the data (expected 0 to %llu, got %llu to %llu)",
-                   inside, (unsigned long long)data_bytes, (unsigned long long)span[0], (unsigned long long)span[1]);
+    return RF_FAIL(error, RAFTER_FAILED, "the file may be truncated: copy it again",
+                   "%s: data_offsets lie outside the data (expected 0 to %llu, got %llu to %llu)", inside, (unsigned long long)data_bytes,
+                   (unsigned long long)span[0], (unsigned long long)span[1]);
   if (span[1] - span[0] != (uint64_t)tensor->bytes)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: data_offsets do not fit its shape (expected %lld bytes, got %llu)", inside, (long long)tensor->bytes,
-                   (unsigned long long)(span[1] - span[0]));
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: data_offsets do not fit its shape (expected %lld bytes, got %llu)", inside,
+                   (long long)tensor->bytes, (unsigned long long)(span[1] - span[0]));
   tensor->data = data + span[0];
   return RAFTER_OK;
 }
 
-typedef struct place { uint64_t first, last; const char *name; } place;
+typedef struct place {
+  uint64_t first, last;
+  const char *name;
+} place;
 
 static int by_place(const void *a, const void *b) {
   const place *x = a, *y = b;
@@ -102,21 +110,23 @@ static rf_status check_places(const char *where, place *places, int count, uint6
     end = places[i].last;
   }
   if (end != data_bytes)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %llu bytes behind the last tensor belong to no tensor", where, (unsigned long long)(data_bytes - end));
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %llu bytes behind the last tensor belong to no tensor", where,
+                   (unsigned long long)(data_bytes - end));
   return RAFTER_OK;
 }
 
 /* Checks a whole file in memory. *header gets the parsed object (names live in it), *tensors a malloc'ed array. */
-static rf_status read_header(const unsigned char *bytes, size_t size, const char *where, json_t **header, rf_stored **tensors, int *count, rf_error *error) {
+static rf_status read_header(const unsigned char *bytes, size_t size, const char *where, json_t **header, rf_stored **tensors, int *count,
+                             rf_error *error) {
   static const char hint[] = "the file may be truncated or no safetensors file: copy it again";
-  if (size < 8) return RF_FAIL(error, RAFTER_FAILED, hint, "%s is too short for a safetensors file (expected at least 8 bytes, got %zu)", where, size);
+  if (size < 8)
+    return RF_FAIL(error, RAFTER_FAILED, hint, "%s is too short for a safetensors file (expected at least 8 bytes, got %zu)", where, size);
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | bytes[i];
   if (header_bytes > HEADER_MOST || header_bytes > size - 8)
     return RF_FAIL(error, RAFTER_FAILED, hint, "%s: the header's length is wrong (expected at most %zu bytes, got %llu)", where,
                    size - 8 < HEADER_MOST ? size - 8 : (size_t)HEADER_MOST, (unsigned long long)header_bytes);
-  if (header_bytes == 0 || bytes[8] != '{')
-    return RF_FAIL(error, RAFTER_FAILED, hint, "%s: the header does not begin with '{' (byte 8)", where);
+  if (header_bytes == 0 || bytes[8] != '{') return RF_FAIL(error, RAFTER_FAILED, hint, "%s: the header does not begin with '{' (byte 8)", where);
   rf_status status = RAFTER_OK;
   json_t *json = NULL, *entry;
   rf_stored *tensor = NULL;
@@ -231,7 +241,8 @@ static rf_status add_shards(rf_tensor_file *file, const char *path, rf_error *er
   json_object_foreach(weights, name, value) {
     const char *home = json_string_value(value);
     if (!home || !plain_name(home)) {
-      status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s: weight_map names no file for tensor \"%.100s\" (expected a name without folders)", path, name);
+      status =
+          RF_FAIL(error, RAFTER_FAILED, NULL, "%s: weight_map names no file for tensor \"%.100s\" (expected a name without folders)", path, name);
       goto done;
     }
     int i = shards; /* names of one shard mostly follow each other */
@@ -284,7 +295,8 @@ rf_status rf_tensor_file_open(const char *path, rf_tensor_file **result, rf_erro
     sprintf(real, "%s/model.safetensors", path);
     if (stat(real, &info) != 0) sprintf(real, "%s/model.safetensors.index.json", path);
     if (stat(real, &info) != 0) {
-      status = RF_FAIL(error, RAFTER_FAILED, "weights are read from safetensors files", "%s holds no weights (expected model.safetensors or its index)", path);
+      status = RF_FAIL(error, RAFTER_FAILED, "weights are read from safetensors files",
+                       "%s holds no weights (expected model.safetensors or its index)", path);
       goto done;
     }
   }
@@ -323,31 +335,32 @@ const char *rf_tensor_file_metadata(const rf_tensor_file *file, const char *key)
 
 rf_status rf_stored_read(const rf_stored *tensor, int64_t first, int64_t count, float *out, rf_error *error) {
   if (first < 0 || count < 0 || first > tensor->count || count > tensor->count - first)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "tensor \"%.100s\" has %lld elements (wanted %lld from %lld on)", tensor->name, (long long)tensor->count,
-                   (long long)count, (long long)first);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "tensor \"%.100s\" has %lld elements (wanted %lld from %lld on)", tensor->name,
+                   (long long)tensor->count, (long long)count, (long long)first);
   const unsigned char *from = tensor->data;
   switch (tensor->dtype) {
-    case RF_F32:
-      if (count) memcpy(out, from + first * 4, (size_t)count * 4);
-      return RAFTER_OK;
-    case RF_BF16:
-    case RF_F16:
-      from += first * 2;
-      for (int64_t i = 0; i < count; ++i) {
-        uint16_t half;
-        memcpy(&half, from + i * 2, 2);
-        out[i] = tensor->dtype == RF_BF16 ? rf_bf16_to_f32(half) : rf_f16_to_f32(half);
-      }
-      return RAFTER_OK;
-    case RF_F64:
-      from += first * 8;
-      for (int64_t i = 0; i < count; ++i) {
-        double wide;
-        memcpy(&wide, from + i * 8, 8);
-        out[i] = (float)wide;
-      }
-      return RAFTER_OK;
-    default:
-      return RF_FAIL(error, RAFTER_FAILED, "weights are read from F32, F16, BF16 and F64", "tensor \"%.100s\" has a type that holds no plain numbers", tensor->name);
+  case RF_F32:
+    if (count) memcpy(out, from + first * 4, (size_t)count * 4);
+    return RAFTER_OK;
+  case RF_BF16:
+  case RF_F16:
+    from += first * 2;
+    for (int64_t i = 0; i < count; ++i) {
+      uint16_t half;
+      memcpy(&half, from + i * 2, 2);
+      out[i] = tensor->dtype == RF_BF16 ? rf_bf16_to_f32(half) : rf_f16_to_f32(half);
+    }
+    return RAFTER_OK;
+  case RF_F64:
+    from += first * 8;
+    for (int64_t i = 0; i < count; ++i) {
+      double wide;
+      memcpy(&wide, from + i * 8, 8);
+      out[i] = (float)wide;
+    }
+    return RAFTER_OK;
+  default:
+    return RF_FAIL(error, RAFTER_FAILED, "weights are read from F32, F16, BF16 and F64", "tensor \"%.100s\" has a type that holds no plain numbers",
+                   tensor->name);
   }
 }

@@ -14,7 +14,7 @@ typedef struct rf_stored {
   int rank;
   int64_t shape[RF_STORED_RANK];
   int64_t count, bytes;
-  const void *data;    /* in the mapped file, not aligned to anything */
+  const void *data; /* in the mapped file, not aligned to anything */
 } rf_stored;
 
 typedef struct rf_tensor_file rf_tensor_file;
@@ -35,7 +35,8 @@ rf_status rf_stored_read(const rf_stored *tensor, int64_t first, int64_t count, 
 /* Streaming writer: all tensors are named first (name, dtype, rank, shape are read), then their values come in that order. */
 typedef struct rf_tensor_writer rf_tensor_writer;
 /* `metadata`: key, value, key, value, ..., NULL; may be NULL. RAFTER_FAILED also when the disk has not the space. */
-rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int count, const char *const *metadata, rf_tensor_writer **writer, rf_error *error);
+rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int count, const char *const *metadata, rf_tensor_writer **writer,
+                                rf_error *error);
 /* The next `count` values of the current tensor, rounded to its dtype (F32, F16, BF16, F64); a full tensor moves on to the next. */
 rf_status rf_tensor_writer_put(rf_tensor_writer *writer, const float *values, int64_t count, rf_error *error);
 /* The same for any dtype, as bytes. */

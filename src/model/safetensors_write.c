@@ -14,8 +14,11 @@ struct rf_tensor_writer {
   rf_out_file *out;
   char *path;
   int count, current;
-  int64_t done;         /* bytes of the current tensor */
-  struct { rf_dtype dtype; int64_t bytes; } *tensor;
+  int64_t done; /* bytes of the current tensor */
+  struct {
+    rf_dtype dtype;
+    int64_t bytes;
+  } * tensor;
 };
 
 static const rf_stored_type *type_of(rf_dtype dtype) {
@@ -42,7 +45,8 @@ static void skip_full(rf_tensor_writer *writer) {
   }
 }
 
-rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int count, const char *const *metadata, rf_tensor_writer **result, rf_error *error) {
+rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int count, const char *const *metadata, rf_tensor_writer **result,
+                                rf_error *error) {
   rf_status status = RAFTER_OK;
   json_t *header = json_object(), *notes = json_object();
   char *text = NULL;
@@ -63,7 +67,8 @@ rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int 
   for (int i = 0; i < count; ++i) {
     const rf_stored_type *type = type_of(tensors[i].dtype);
     if (!type || json_object_get(header, tensors[i].name)) {
-      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" %s)", path, tensors[i].name, type ? "is there twice" : "has a type the format has not");
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" %s)", path, tensors[i].name,
+                       type ? "is there twice" : "has a type the format has not");
       goto done;
     }
     writer->tensor[i].dtype = tensors[i].dtype;
@@ -136,8 +141,8 @@ rf_status rf_tensor_writer_put(rf_tensor_writer *writer, const float *values, in
 rf_status rf_tensor_writer_commit(rf_tensor_writer *writer, rf_error *error) {
   rf_status status = RAFTER_OK;
   if (writer->current < writer->count) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s lacks values (tensor %d of %d has %lld of %lld bytes)", writer->path, writer->current + 1, writer->count,
-                     (long long)writer->done, (long long)writer->tensor[writer->current].bytes);
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s lacks values (tensor %d of %d has %lld of %lld bytes)", writer->path, writer->current + 1,
+                     writer->count, (long long)writer->done, (long long)writer->tensor[writer->current].bytes);
   } else {
     status = rf_out_commit(writer->out, error);
     writer->out = NULL;

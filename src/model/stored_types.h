@@ -4,7 +4,11 @@
 
 #include "base/base.h"
 
-typedef struct rf_stored_type { const char *name; int64_t bytes; rf_dtype dtype; } rf_stored_type;
+typedef struct rf_stored_type {
+  const char *name;
+  int64_t bytes;
+  rf_dtype dtype;
+} rf_stored_type;
 extern const rf_stored_type RF_STORED_TYPES[];
 extern const int RF_STORED_TYPE_COUNT;
 

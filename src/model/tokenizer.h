@@ -6,8 +6,8 @@
 #include "model/model.h"
 
 typedef struct rf_tokenizer {
-  const char *name;     /* "byte" */
-  int64_t vocab;        /* ids are below this */
+  const char *name;       /* "byte" */
+  int64_t vocab;          /* ids are below this */
   int32_t bos_id, eos_id; /* -1: none */
 } rf_tokenizer;
 

@@ -31,8 +31,8 @@ static rf_status find_parts(const rf_tensor_file *file, const rf_model *model, c
     if (!part[i] && model->tied && strcmp(param->name, "embed/token/weight") == 0)
       part[i] = rf_tensor_file_find(file, "lm_head.weight"); /* some tied models are published under their head's name */
     if (!part[i])
-      return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models", "%s has no tensor \"%s\" (it has %d tensors)",
-                     rf_tensor_file_path(file), name->part[i], rf_tensor_file_count(file));
+      return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models",
+                     "%s has no tensor \"%s\" (it has %d tensors)", rf_tensor_file_path(file), name->part[i], rf_tensor_file_count(file));
     int64_t shape[2] = {rows_of(param), name->columns[i]};
     if (name->turned) shape[0] = name->columns[i], shape[1] = rows_of(param);
     const int64_t *expected = param->rank == 2 ? shape : &name->columns[i];
@@ -40,8 +40,8 @@ static rf_status find_parts(const rf_tensor_file *file, const rf_model *model, c
       char want[128], got[128];
       shape_text(expected, param->rank, want);
       shape_text(part[i]->shape, part[i]->rank, got);
-      return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models", "%s: tensor \"%s\" has the wrong shape (expected %s, got %s)",
-                     rf_tensor_file_path(file), name->part[i], want, got);
+      return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models",
+                     "%s: tensor \"%s\" has the wrong shape (expected %s, got %s)", rf_tensor_file_path(file), name->part[i], want, got);
     }
     RF_TRY(rf_stored_read(part[i], 0, 0, NULL, error)); /* a type that can be read */
   }
@@ -54,14 +54,15 @@ static rf_status check_rest(const rf_tensor_file *file, const rf_model *model, i
   for (int i = 0; i < rf_tensor_file_count(file); ++i) {
     const rf_stored *tensor = rf_tensor_file_at(file, i);
     if (!seen[i] && !rf_name_is_extra(model, tensor->name))
-      return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models", "%s: tensor \"%.100s\" has no place in the model",
-                     rf_tensor_file_path(file), tensor->name);
+      return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models",
+                     "%s: tensor \"%.100s\" has no place in the model", rf_tensor_file_path(file), tensor->name);
   }
   return RAFTER_OK;
 }
 
 /* Rows [first, first + rows) of the parameter from its parts. `strip` holds one turned run. */
-static rf_status gather(const rf_name *name, const rf_stored *const *part, const rf_param *param, int64_t first, int64_t rows, float *out, rf_error *error) {
+static rf_status gather(const rf_name *name, const rf_stored *const *part, const rf_param *param, int64_t first, int64_t rows, float *out,
+                        rf_error *error) {
   int64_t columns = columns_of(param), height = rows_of(param), column = 0;
   for (int i = 0; i < name->count; column += name->columns[i++]) {
     if (!name->turned) {
@@ -78,8 +79,8 @@ static rf_status gather(const rf_name *name, const rf_stored *const *part, const
   return RAFTER_OK;
 }
 
-static rf_status read_param(const rf_name *name, const rf_stored *const *part, int index, const rf_param *param, rf_weights_visit visit, void *context,
-                            float *block, rf_error *error) {
+static rf_status read_param(const rf_name *name, const rf_stored *const *part, int index, const rf_param *param, rf_weights_visit visit,
+                            void *context, float *block, rf_error *error) {
   if (name->count == 1 && !name->turned) {
     for (int64_t first = 0, count; first < param->count; first += count) {
       count = param->count - first < BLOCK_VALUES ? param->count - first : BLOCK_VALUES;
@@ -141,8 +142,8 @@ done:
 /* ---- writing --------------------------------------------------------------------------------------------------- */
 
 /* Columns [column, column + columns) of a parameter, as they are or turned, `source` being asked for runs of a row. */
-static rf_status write_part(rf_tensor_writer *writer, int index, const rf_param *param, int64_t column, int64_t columns, bool turned, rf_weights_source source,
-                            void *context, float *block, rf_error *error) {
+static rf_status write_part(rf_tensor_writer *writer, int index, const rf_param *param, int64_t column, int64_t columns, bool turned,
+                            rf_weights_source source, void *context, float *block, rf_error *error) {
   int64_t all = columns_of(param), height = rows_of(param);
   if (!turned && columns == all) {
     for (int64_t first = 0, count; first < param->count; first += count) {
@@ -171,8 +172,8 @@ static rf_status write_part(rf_tensor_writer *writer, int index, const rf_param 
   return RAFTER_OK;
 }
 
-rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype, rf_weights_source source, void *context,
-                           rf_error *error) {
+rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype, rf_weights_source source,
+                           void *context, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_tensor_writer *writer = NULL;
   size_t path_bytes = strlen(folder) + 32;

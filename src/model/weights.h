@@ -14,7 +14,7 @@ rf_status rf_weights_read(const char *path, const rf_model *model, const rf_para
 
 /* Writes FOLDER/model.safetensors (rounded to `dtype`: f32, bf16 or f16) and FOLDER/config.json, with Hugging Face's names where it has such a
  * model, with our own otherwise. The folder must be there. */
-rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype, rf_weights_source source, void *context,
-                           rf_error *error);
+rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype, rf_weights_source source,
+                           void *context, rf_error *error);
 
 #endif

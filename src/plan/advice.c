@@ -3,7 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct variant { char change[48]; rf_plan_options options; } variant;
+typedef struct variant {
+  char change[48];
+  rf_plan_options options;
+} variant;
 
 static int variants_of(const rf_plan *plan, variant *list) {
   const rf_plan_options *from = &plan->options;
@@ -42,8 +45,8 @@ int rf_plan_advise(const rf_plan *plan, rf_advice advice[RF_MAX_ADVICE]) {
       rf_advice *row = &advice[kept++];
       snprintf(row->change, sizeof row->change, "%s", list[i].change);
       row->peak_bytes = other->arena_bytes, row->seconds = other->step_seconds;
-      snprintf(row->why, sizeof row->why, "%.1f %% %s memory, %.1f %% %s", 100 * (saved >= 0 ? saved : -saved) / (double)plan->arena_bytes, saved >= 0 ? "less" : "more",
-               100 * (slower >= 0 ? slower : -slower), slower >= 0 ? "slower" : "faster");
+      snprintf(row->why, sizeof row->why, "%.1f %% %s memory, %.1f %% %s", 100 * (saved >= 0 ? saved : -saved) / (double)plan->arena_bytes,
+               saved >= 0 ? "less" : "more", 100 * (slower >= 0 ? slower : -slower), slower >= 0 ? "slower" : "faster");
     }
     rf_plan_free(other);
   }

@@ -6,10 +6,10 @@
 
 enum { RF_MAX_ADVICE = 8 };
 typedef struct rf_advice {
-  char change[48];      /* "remat=mlp", "microbatch=8 accumulate=8", "dtype=bf16" */
+  char change[48]; /* "remat=mlp", "microbatch=8 accumulate=8", "dtype=bf16" */
   char why[160];
   int64_t peak_bytes;
-  double seconds;       /* per step */
+  double seconds; /* per step */
 } rf_advice;
 
 /* Tries the neighbours of a training plan and keeps those that lower memory or time. Returns how many rows it wrote. */

@@ -92,10 +92,8 @@ static int seek(const checker *c, int64_t start) {
   int low = 0, high = c->held_count;
   while (low < high) {
     int middle = (low + high) / 2;
-    if (c->held[middle].end <= start)
-      low = middle + 1;
-    else
-      high = middle;
+    if (c->held[middle].end <= start) low = middle + 1;
+    else high = middle;
   }
   return low;
 }

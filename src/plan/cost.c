@@ -147,10 +147,8 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
   if (curve) {
     double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
     /* A product of few rows streams its weights: then the ceiling is memory, whatever its FLOPs. */
-    if (flops > 0)
-      compute = seconds;
-    else
-      memory = seconds;
+    if (flops > 0) compute = seconds;
+    else memory = seconds;
   } else {
     compute = flops / (peak_flops(machine, dtype) * efficiency_compute);
     memory /= efficiency_memory;

@@ -36,8 +36,7 @@ static void consider(fitter *f, rf_plan *plan) {
   if (better) {
     rf_plan_free(*slot);
     *slot = plan;
-  } else
-    rf_plan_free(plan);
+  } else rf_plan_free(plan);
 }
 
 typedef struct setting {
@@ -57,8 +56,7 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
   for (int d = 0; d < (vary.dtype ? 2 : 1); d++) {
     rf_dtype dtype = vary.dtype ? dtypes[d] : options->build.dtype;
     int tried = 0;
-    if (!train || !vary.microbatch)
-      list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
+    if (!train || !vary.microbatch) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
     else
       for (int64_t micro = batch; micro >= 1 && tried < MAX_DIVISORS; micro--)
         if (batch % micro == 0) list[count++] = (setting){.dtype = dtype, .microbatch = micro}, tried++;
@@ -117,10 +115,8 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
   int count = list_settings(options, vary, list);
   rf_status status = RAFTER_OK;
   RF_GO(try_settings(f, list, count, vary.remat && options->build.job == RF_JOB_TRAIN, error));
-  if (!f->best)
-    status = rf_plan_require_fit(f->least, error);
-  else
-    *out = f->best, f->best = NULL;
+  if (!f->best) status = rf_plan_require_fit(f->least, error);
+  else *out = f->best, f->best = NULL;
   if (rows && row_count) *row_count = frontier(f, rows);
 done:
   rf_plan_free(f->best), rf_plan_free(f->least);

@@ -25,8 +25,9 @@ static rf_status resolve_batch(const rf_options *options, rf_build_options *buil
   if (!micro) micro = batch / accumulate;
   if (!accumulate) accumulate = batch / micro;
   if (micro < 1 || accumulate < 1 || micro * accumulate != batch)
-    return RF_FAIL(error, RAFTER_INVALID, "choose a microbatch that divides the batch", "batch, microbatch and accumulate do not go together (expected %lld = microbatch x accumulate, got %lld x %lld)",
-                   (long long)batch, (long long)micro, (long long)accumulate);
+    return RF_FAIL(error, RAFTER_INVALID, "choose a microbatch that divides the batch",
+                   "batch, microbatch and accumulate do not go together (expected %lld = microbatch x accumulate, got %lld x %lld)", (long long)batch,
+                   (long long)micro, (long long)accumulate);
   build->microbatch = micro, build->accumulate = (int)accumulate;
   return RAFTER_OK;
 }
@@ -35,7 +36,8 @@ static rf_status resolve_cpu(const rf_options *options, rf_plan_options *plan, r
   RF_TRY(rf_isa_resolve(text_or(options, "cpu", "auto"), &plan->isa, error));
   plan->threads = (int)int_or(options, "threads", omp_get_num_procs());
   plan->backend = rf_backend_find(text_or(options, "backend", "auto"));
-  return plan->backend ? RAFTER_OK : RF_FAIL(error, RAFTER_INVALID, "one of auto, reference, cpu, null", "unknown backend %s", text_or(options, "backend", ""));
+  return plan->backend ? RAFTER_OK
+                       : RF_FAIL(error, RAFTER_INVALID, "one of auto, reference, cpu, null", "unknown backend %s", text_or(options, "backend", ""));
 }
 
 static rf_status resolve_seq(const rf_options *options, const rf_model *model, rf_build_options *build, rf_error *error) {
@@ -44,8 +46,8 @@ static rf_status resolve_seq(const rf_options *options, const rf_model *model, r
     return RF_FAIL(error, RAFTER_INVALID, "lower --seq", "%s has positions for fewer tokens (--seq: expected at most %lld, got %lld)", model->name,
                    (long long)model->max_seq, (long long)build->seq);
   if (build->microbatch * build->seq > INT32_MAX / 2)
-    return RF_FAIL(error, RAFTER_INVALID, "lower --microbatch or --seq", "a microbatch has too many tokens (expected at most %d, got %lld)", INT32_MAX / 2,
-                   (long long)(build->microbatch * build->seq));
+    return RF_FAIL(error, RAFTER_INVALID, "lower --microbatch or --seq", "a microbatch has too many tokens (expected at most %d, got %lld)",
+                   INT32_MAX / 2, (long long)(build->microbatch * build->seq));
   return RAFTER_OK;
 }
 
@@ -55,7 +57,8 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   rf_build_options *build = &plan->build;
   bool train = !strcmp(job, "train");
   const char *spec = rf_options_argument(options, 0);
-  if (!spec) return RF_FAIL(error, RAFTER_INVALID, "for example `rafter plan gpt2`; `rafter plan --help` lists the forms", "which model? (MODEL is missing)");
+  if (!spec)
+    return RF_FAIL(error, RAFTER_INVALID, "for example `rafter plan gpt2`; `rafter plan --help` lists the forms", "which model? (MODEL is missing)");
   RF_TRY(rf_model_resolve(spec, &s->model, s->weights_folder, error));
   RF_TRY(rf_machine_find(text_or(options, "on", "local"), &s->machine, error));
   RF_TRY(resolve_cpu(options, plan, error));
@@ -71,10 +74,14 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   build->eps = (float)float_or(options, "eps", 1e-8);
   build->weight_decay = build->optimizer == RF_ADAM ? 0 : (float)float_or(options, "weight-decay", 0);
   if (build->optimizer == RF_ADAM && given(options, "weight-decay") && rf_options_float(options, "weight-decay") > 0)
-    return RF_FAIL(error, RAFTER_INVALID, "choose --optimizer adamw", "adam has no weight decay (--weight-decay: expected 0, got %g)", rf_options_float(options, "weight-decay"));
+    return RF_FAIL(error, RAFTER_INVALID, "choose --optimizer adamw", "adam has no weight decay (--weight-decay: expected 0, got %g)",
+                   rf_options_float(options, "weight-decay"));
   build->clip = (float)float_or(options, "clip", 0);
   plan->remat = rf_options_has(options, "remat") ? (rf_remat)rf_options_choice(options, "remat") : RF_REMAT_NONE;
-  if (rf_options_has(options, "fit") && given(options, "fit")) s->fit = true, plan->budget_bytes = rf_options_bare(options, "fit") ? 0 : rf_options_int(options, "fit");
-  s->vary = (rf_fit_vary){.remat = !given(options, "remat"), .microbatch = !given(options, "microbatch") && !given(options, "accumulate"), .dtype = !given(options, "dtype")};
+  if (rf_options_has(options, "fit") && given(options, "fit"))
+    s->fit = true, plan->budget_bytes = rf_options_bare(options, "fit") ? 0 : rf_options_int(options, "fit");
+  s->vary = (rf_fit_vary){.remat = !given(options, "remat"),
+                          .microbatch = !given(options, "microbatch") && !given(options, "accumulate"),
+                          .dtype = !given(options, "dtype")};
   return RAFTER_OK;
 }

@@ -7,10 +7,10 @@
 
 typedef struct rf_settings {
   rf_model model;
-  char weights_folder[4096];  /* "" when the model is a preset or an inline shape */
+  char weights_folder[4096]; /* "" when the model is a preset or an inline shape */
   rf_machine machine;
-  rf_plan_options plan;       /* plan.machine points to `machine` above: do not move the struct */
-  rf_fit_vary vary;           /* what --fit may change: all that the user did not set */
+  rf_plan_options plan; /* plan.machine points to `machine` above: do not move the struct */
+  rf_fit_vary vary;     /* what --fit may change: all that the user did not set */
   bool fit;
 } rf_settings;
 

@@ -61,10 +61,8 @@ static void put(shelf *s, const rf_block *b) {
   int low = 0, high = s->count;
   while (low < high) {
     int middle = (low + high) / 2;
-    if (s->start[middle] < b->offset)
-      low = middle + 1;
-    else
-      high = middle;
+    if (s->start[middle] < b->offset) low = middle + 1;
+    else high = middle;
   }
   size_t tail = (size_t)(s->count - low);
   memmove(s->first + low + 1, s->first + low, tail * sizeof *s->first);
@@ -103,10 +101,8 @@ static int gap_at(const packer *p, int64_t at) { /* the last gap that starts at 
   int low = 0, high = p->gaps;
   while (low < high) {
     int middle = (low + high) / 2;
-    if (p->gap_start[middle] <= at)
-      low = middle + 1;
-    else
-      high = middle;
+    if (p->gap_start[middle] <= at) low = middle + 1;
+    else high = middle;
   }
   return low - 1;
 }
@@ -128,24 +124,18 @@ static void gap_remove(packer *p, int at) {
 static void occupy(packer *p, int64_t start, int64_t end) {
   int at = gap_at(p, start);
   int64_t gap_end = p->gap_end[at];
-  if (p->gap_start[at] == start)
-    gap_remove(p, at);
-  else
-    p->gap_end[at++] = start;
+  if (p->gap_start[at] == start) gap_remove(p, at);
+  else p->gap_end[at++] = start;
   if (end < gap_end) gap_insert(p, at, end, gap_end);
 }
 
 static void vacate(packer *p, int64_t start, int64_t end) {
   int at = gap_at(p, start);
   bool left = at >= 0 && p->gap_end[at] == start, right = at + 1 < p->gaps && p->gap_start[at + 1] == end;
-  if (left && right)
-    p->gap_end[at] = p->gap_end[at + 1], gap_remove(p, at + 1);
-  else if (left)
-    p->gap_end[at] = end;
-  else if (right)
-    p->gap_start[at + 1] = start;
-  else
-    gap_insert(p, at + 1, start, end);
+  if (left && right) p->gap_end[at] = p->gap_end[at + 1], gap_remove(p, at + 1);
+  else if (left) p->gap_end[at] = end;
+  else if (right) p->gap_start[at + 1] = start;
+  else gap_insert(p, at + 1, start, end);
 }
 
 /* Everything that stands in a short block's way: what lies between the gaps now, long blocks that begin before it ends, other short ones. */
@@ -243,10 +233,8 @@ static int promote(const packer *p, int *order, int *scratch, int64_t limit) {
   int moved = 0, rest = 0;
   for (int k = 0; k < p->count; k++) {
     int i = order[k];
-    if (p->offset[i] + p->shape[i].bytes > limit)
-      order[moved++] = i;
-    else
-      scratch[rest++] = i;
+    if (p->offset[i] + p->shape[i].bytes > limit) order[moved++] = i;
+    else scratch[rest++] = i;
   }
   memcpy(order + moved, scratch, (size_t)rest * sizeof *order);
   return moved;

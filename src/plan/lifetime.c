@@ -89,12 +89,9 @@ void rf_plan_lifetimes(rf_plan *plan) {
   for (w.op = 0; w.op < graph->op_count; w.op++) touch_op(&w);
   for (int t = 0; t < graph->tensor_count; t++) {
     rf_plan_tensor *p = &plan->tensor[t];
-    if (graph->tensor[t].persistent)
-      p->first = -1, p->last = graph->op_count;
-    else if (p->first == INT32_MAX)
-      p->first = p->last = RF_NONE;
-    else
-      extend(&w, t);
+    if (graph->tensor[t].persistent) p->first = -1, p->last = graph->op_count;
+    else if (p->first == INT32_MAX) p->first = p->last = RF_NONE;
+    else extend(&w, t);
   }
   for (int i = 0; i < graph->op_count; i++) share(plan, i);
   rf_pool_free(scratch);

@@ -103,10 +103,8 @@ static rf_status check_options(const rf_plan_options *o, rf_error *error) {
 static rf_status apply_remat(rf_graph *graph, const rf_plan_options *options, rf_error *error) {
   if (options->build.job != RF_JOB_TRAIN || options->build.loss_only || options->remat == RF_REMAT_NONE) return RAFTER_OK;
   bool *drop = rf_pool_alloc(graph->pool, (size_t)graph->tensor_count + 1);
-  if (options->remat == RF_REMAT_AUTO)
-    RF_TRY(rf_plan_auto_remat(graph, options, rf_plan_room(options), drop, error));
-  else
-    rf_remat_policy(graph, options->remat, drop);
+  if (options->remat == RF_REMAT_AUTO) RF_TRY(rf_plan_auto_remat(graph, options, rf_plan_room(options), drop, error));
+  else rf_remat_policy(graph, options->remat, drop);
   for (int t = 0; t < graph->tensor_count; t++)
     if (drop[t]) return rf_pass_remat(graph, drop, error);
   return RAFTER_OK;

@@ -157,10 +157,8 @@ static rf_status shrink_kind(search *s, int k, int64_t room, trial *now) {
     rf_status status = try_now(s, false, &t);
     s->dropped[k] = high;
     RF_TRY(status);
-    if (t.bytes <= room)
-      high = middle, *now = t;
-    else
-      low = middle + 1;
+    if (t.bytes <= room) high = middle, *now = t;
+    else low = middle + 1;
     s->dropped[k] = high;
   }
   return RAFTER_OK;

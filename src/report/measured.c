@@ -6,7 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct kind { const char *op; double predicted, seconds, flops; int64_t calls; } kind;
+typedef struct kind {
+  const char *op;
+  double predicted, seconds, flops;
+  int64_t calls;
+} kind;
 
 static int slower_first(const void *a, const void *b) {
   double x = ((const kind *)a)->seconds, y = ((const kind *)b)->seconds;
@@ -33,16 +37,16 @@ json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured
   json_t *list = json_array();
   if (per_op) {
     for (int i = 0; i < plan->graph->op_count; i++)
-      json_array_append_new(list, json_pack("{si ss sf sf sf sI}", "id", i, "name", plan->graph->op[i].name, "predicted_seconds", plan->op[i].seconds, "seconds",
-                                            measured[i].calls ? measured[i].seconds / (double)measured[i].calls : 0, "least_seconds", measured[i].least, "calls",
-                                            (json_int_t)measured[i].calls));
+      json_array_append_new(list, json_pack("{si ss sf sf sf sI}", "id", i, "name", plan->graph->op[i].name, "predicted_seconds", plan->op[i].seconds,
+                                            "seconds", measured[i].calls ? measured[i].seconds / (double)measured[i].calls : 0, "least_seconds",
+                                            measured[i].least, "calls", (json_int_t)measured[i].calls));
     return list;
   }
   kind kinds[64];
   int count = kinds_of(plan, measured, kinds, 64);
   for (int k = 0; k < count; k++)
-    json_array_append_new(list, json_pack("{ss sf sf sf sI}", "op", kinds[k].op, "predicted_seconds", kinds[k].predicted, "seconds", kinds[k].seconds, "flops",
-                                          kinds[k].flops, "calls", (json_int_t)kinds[k].calls));
+    json_array_append_new(list, json_pack("{ss sf sf sf sI}", "op", kinds[k].op, "predicted_seconds", kinds[k].predicted, "seconds", kinds[k].seconds,
+                                          "flops", kinds[k].flops, "calls", (json_int_t)kinds[k].calls));
   return list;
 }
 
@@ -59,9 +63,10 @@ char *rf_report_measured_text(const rf_plan *plan, const rf_measured *measured, 
   for (int k = 0; k < count; k++) {
     char a[32], b[32], limit[32] = "-";
     if (kinds[k].seconds < 0.001 * total) continue;
-    if (peak > 0 && kinds[k].flops / (kinds[k].seconds * peak) > 0.05) snprintf(limit, sizeof limit, "%.0f %%", 100 * kinds[k].flops / (kinds[k].seconds * peak));
-    fprintf(out, "  %-16s %12s %12s %6.1f %% %12s\n", kinds[k].op, rf_text_seconds(kinds[k].seconds / per, a), rf_text_seconds(kinds[k].predicted / per, b),
-            100 * kinds[k].seconds / total, limit);
+    if (peak > 0 && kinds[k].flops / (kinds[k].seconds * peak) > 0.05)
+      snprintf(limit, sizeof limit, "%.0f %%", 100 * kinds[k].flops / (kinds[k].seconds * peak));
+    fprintf(out, "  %-16s %12s %12s %6.1f %% %12s\n", kinds[k].op, rf_text_seconds(kinds[k].seconds / per, a),
+            rf_text_seconds(kinds[k].predicted / per, b), 100 * kinds[k].seconds / total, limit);
   }
   char a[32], b[32];
   fprintf(out, "  %-16s %12s %12s\n", "all ops", rf_text_seconds(total / per, a), rf_text_seconds(predicted / per, b));

@@ -10,17 +10,18 @@ static json_t *model_json(const rf_plan *plan) {
   const rf_model *m = &plan->graph->model;
   const rf_params *p = &plan->graph->params;
   return json_pack("{ss ss sI sI sI sI sI sI sI sI sI sI sI}", "name", m->name, "family", m->family == RF_FAMILY_GPT ? "gpt" : "llama", "layers",
-                   (json_int_t)m->layers, "width", (json_int_t)m->width, "heads", (json_int_t)m->heads, "kv_heads", (json_int_t)m->kv_heads, "head_dim",
-                   (json_int_t)m->head_dim, "ff", (json_int_t)m->ff, "vocab", (json_int_t)m->vocab, "parameters", (json_int_t)p->total, "parameters_embedding",
-                   (json_int_t)p->embedding, "parameters_matmul", (json_int_t)p->matmul, "parameters_active", (json_int_t)p->total);
+                   (json_int_t)m->layers, "width", (json_int_t)m->width, "heads", (json_int_t)m->heads, "kv_heads", (json_int_t)m->kv_heads,
+                   "head_dim", (json_int_t)m->head_dim, "ff", (json_int_t)m->ff, "vocab", (json_int_t)m->vocab, "parameters", (json_int_t)p->total,
+                   "parameters_embedding", (json_int_t)p->embedding, "parameters_matmul", (json_int_t)p->matmul, "parameters_active",
+                   (json_int_t)p->total);
 }
 
 static json_t *settings_json(const rf_plan *plan) {
   const rf_build_options *b = &plan->options.build;
-  return json_pack("{sI sI sI si ss ss ss ss si sf so}", "batch", (json_int_t)(b->microbatch * b->accumulate), "seq", (json_int_t)b->seq, "microbatch",
-                   (json_int_t)b->microbatch, "accumulate", b->accumulate, "dtype", rf_dtype_name(b->dtype), "softmax", rf_dtype_name(b->softmax), "remat",
-                   rf_remat_name(plan->options.remat), "backend", plan->options.backend->name, "threads", plan->options.threads, "dropout",
-                   b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh", json_object());
+  return json_pack("{sI sI sI si ss ss ss ss si sf so}", "batch", (json_int_t)(b->microbatch * b->accumulate), "seq", (json_int_t)b->seq,
+                   "microbatch", (json_int_t)b->microbatch, "accumulate", b->accumulate, "dtype", rf_dtype_name(b->dtype), "softmax",
+                   rf_dtype_name(b->softmax), "remat", rf_remat_name(plan->options.remat), "backend", plan->options.backend->name, "threads",
+                   plan->options.threads, "dropout", b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh", json_object());
 }
 
 static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
@@ -29,8 +30,8 @@ static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
   json_t *by_class = json_object();
   for (int c = 0; c < RF_CLASSES; c++) json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)largest->by_class[c]));
   return json_pack("{sI sI sI sI sb sI ss so}", "capacity_bytes", (json_int_t)capacity, "reserve_bytes", (json_int_t)reserve, "peak_bytes",
-                   (json_int_t)largest->arena_bytes, "persistent_bytes", (json_int_t)largest->persistent_bytes, "fits", (double)largest->arena_bytes <= room,
-                   "headroom_bytes", (json_int_t)(room - (double)largest->arena_bytes), "peak_op",
+                   (json_int_t)largest->arena_bytes, "persistent_bytes", (json_int_t)largest->persistent_bytes, "fits",
+                   (double)largest->arena_bytes <= room, "headroom_bytes", (json_int_t)(room - (double)largest->arena_bytes), "peak_op",
                    largest->graph->op_count ? largest->graph->op[largest->peak_op].name : "", "by_class", by_class);
 }
 
@@ -53,15 +54,16 @@ static double tokens_of_step(const rf_plan *plan) { return (double)plan->graph->
 
 static json_t *rate_json(const rf_plan *plan) {
   double peak = rf_plan_peak_flops(plan), t = plan->step_seconds, work = peak * t;
-  return json_pack("{sf sf sf sf sf sf}", "tokens_per_second", t > 0 ? tokens_of_step(plan) / t : 0, "mfu", work > 0 ? plan->model_flops / work : 0, "hfu",
-                   work > 0 ? plan->hardware_flops / work : 0, "mfu_full_square", work > 0 ? plan->flops_full_square / work : 0, "emfu",
+  return json_pack("{sf sf sf sf sf sf}", "tokens_per_second", t > 0 ? tokens_of_step(plan) / t : 0, "mfu", work > 0 ? plan->model_flops / work : 0,
+                   "hfu", work > 0 ? plan->hardware_flops / work : 0, "mfu_full_square", work > 0 ? plan->flops_full_square / work : 0, "emfu",
                    work > 0 ? plan->model_flops / work : 0, "bandwidth_fraction",
                    t > 0 && plan->machine.read_bps > 0 ? plan->bytes / (t * plan->machine.read_bps) : 0);
 }
 
 static json_t *cost_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
-  double usd = plan->machine.usd_per_chip_hour, rate = plan->step_seconds > 0 ? tokens_of_step(plan) / plan->step_seconds : 0, peak = rf_plan_peak_flops(plan);
+  double usd = plan->machine.usd_per_chip_hour, rate = plan->step_seconds > 0 ? tokens_of_step(plan) / plan->step_seconds : 0,
+         peak = rf_plan_peak_flops(plan);
   return json_pack("{sf sf sf sf sf}", "usd_per_chip_hour", usd, "usd_per_million_tokens", rate > 0 ? usd / 3600 / rate * 1e6 : 0, "tokens_per_usd",
                    usd > 0 ? rate * 3600 / usd : 0, "peak_flops_per_usd", usd > 0 ? peak * 3600 / usd : 0, "seconds_for_tokens",
                    rate > 0 ? report->tokens / rate : 0);
@@ -73,9 +75,11 @@ static json_t *assumptions_json(const rf_plan *plan) {
   snprintf(line, sizeof line, "machine figures: %s (%s)", plan->machine.source, plan->machine.source_note);
   json_array_append_new(list, json_string(line));
   json_array_append_new(list, json_string("FLOPs count what the causal mask leaves; mfu_full_square counts the whole square, as PaLM does"));
-  if (!strcmp(plan->machine.kind, "cpu")) json_array_append_new(list, json_string("on a CPU bf16 is stored and f32 multiplied, so rates are against the f32 peak"));
+  if (!strcmp(plan->machine.kind, "cpu"))
+    json_array_append_new(list, json_string("on a CPU bf16 is stored and f32 multiplied, so rates are against the f32 peak"));
   if (plan->machine.curve_count == 0)
-    json_array_append_new(list, json_string("times come from ceilings and a general efficiency: run `rafter calibrate` on the machine for measured ones"));
+    json_array_append_new(list,
+                          json_string("times come from ceilings and a general efficiency: run `rafter calibrate` on the machine for measured ones"));
   return list;
 }
 
@@ -91,8 +95,8 @@ static json_t *tensors_json(const rf_plan *plan) {
     const rf_tensor *tensor = &plan->graph->tensor[t];
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset < 0) continue;
-    json_array_append_new(list, json_pack("{si ss ss ss so sI sI si si ss?}", "id", t, "name", tensor->name, "class", rf_class_name(tensor->class), "dtype",
-                                          rf_dtype_name(tensor->dtype), "shape", shape_json(tensor), "bytes", (json_int_t)p->bytes, "offset",
+    json_array_append_new(list, json_pack("{si ss ss ss so sI sI si si ss?}", "id", t, "name", tensor->name, "class", rf_class_name(tensor->class),
+                                          "dtype", rf_dtype_name(tensor->dtype), "shape", shape_json(tensor), "bytes", (json_int_t)p->bytes, "offset",
                                           (json_int_t)p->offset, "first", p->first, "last", p->last, "reason", tensor->reason));
   }
   return list;
@@ -110,9 +114,10 @@ static json_t *ops_json(const rf_plan *plan) {
   for (int i = 0; i < plan->graph->op_count; i++) {
     const rf_op *op = &plan->graph->op[i];
     const rf_plan_op *p = &plan->op[i];
-    json_array_append_new(list, json_pack("{si ss ss ss sf sf sf ss si so so}", "id", i, "name", op->name, "op", op->def->name, "kernel", p->kernel->name, "flops",
-                                          p->work.flops, "bytes", p->work.bytes_read + p->work.bytes_written, "seconds", p->seconds, "bound", BOUND[p->bound],
-                                          "calls", p->calls, "inputs", ids_json(op->input, op->input_count), "outputs", ids_json(op->output, op->output_count)));
+    json_array_append_new(list, json_pack("{si ss ss ss sf sf sf ss si so so}", "id", i, "name", op->name, "op", op->def->name, "kernel",
+                                          p->kernel->name, "flops", p->work.flops, "bytes", p->work.bytes_read + p->work.bytes_written, "seconds",
+                                          p->seconds, "bound", BOUND[p->bound], "calls", p->calls, "inputs", ids_json(op->input, op->input_count),
+                                          "outputs", ids_json(op->output, op->output_count)));
   }
   return list;
 }
@@ -134,8 +139,8 @@ static json_t *frontier_json(const rf_report_plan *report) {
   for (int i = 0; i < report->frontier_count; i++) {
     const rf_fit_row *r = &report->frontier[i];
     json_array_append_new(list, json_pack("{ss ss sI si sI sf sb}", "dtype", rf_dtype_name(r->dtype), "remat", rf_remat_name(r->remat), "microbatch",
-                                          (json_int_t)r->microbatch, "accumulate", r->accumulate, "peak_bytes", (json_int_t)r->peak_bytes, "seconds", r->seconds,
-                                          "fits", r->fits));
+                                          (json_int_t)r->microbatch, "accumulate", r->accumulate, "peak_bytes", (json_int_t)r->peak_bytes, "seconds",
+                                          r->seconds, "fits", r->fits));
   }
   return list;
 }
@@ -148,14 +153,16 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
   sscanf(version, "rafter %31s", number);
   json_t *advice = json_array();
   for (int i = 0; i < report->advice_count; i++)
-    json_array_append_new(advice, json_pack("{ss sI sf ss}", "change", report->advice[i].change, "peak_bytes", (json_int_t)report->advice[i].peak_bytes, "seconds",
-                                            report->advice[i].seconds, "why", report->advice[i].why));
+    json_array_append_new(advice,
+                          json_pack("{ss sI sf ss}", "change", report->advice[i].change, "peak_bytes", (json_int_t)report->advice[i].peak_bytes,
+                                    "seconds", report->advice[i].seconds, "why", report->advice[i].why));
   json_t *json = json_pack(
       "{ss ss ss so so so so so so so so so so ss sf}", "rafter", number, "command", "plan", "job", report->job, "model", model_json(plan), "machine",
-      json_pack("{ss si ss ss}", "name", plan->machine.name, "chips", plan->machine.chips, "source", plan->machine.source, "kind", plan->machine.kind), "settings",
-      settings_json(plan), "memory", memory_json(plan, largest), "work",
-      json_pack("{sf sf sf sf sf ss}", "model_flops", plan->model_flops, "hardware_flops", plan->hardware_flops, "flops_full_square", plan->flops_full_square, "bytes", plan->bytes, "collective_bytes", 0.0,
-                "flops_convention", "causal"),
+      json_pack("{ss si ss ss}", "name", plan->machine.name, "chips", plan->machine.chips, "source", plan->machine.source, "kind",
+                plan->machine.kind),
+      "settings", settings_json(plan), "memory", memory_json(plan, largest), "work",
+      json_pack("{sf sf sf sf sf ss}", "model_flops", plan->model_flops, "hardware_flops", plan->hardware_flops, "flops_full_square",
+                plan->flops_full_square, "bytes", plan->bytes, "collective_bytes", 0.0, "flops_convention", "causal"),
       "time", time_json(plan), "rate", rate_json(plan), "cost", cost_json(report), "advice", advice, "assumptions", assumptions_json(plan), "digest",
       plan->digest, "plan_seconds", plan->build_seconds);
   if (json && report->frontier_count) json_object_set_new(json, "frontier", frontier_json(report));

@@ -21,11 +21,17 @@ static void put_memory(FILE *out, const rf_report_plan *report) {
     if (plan->by_class[c])
       fprintf(out, "  %-12s %10s  %5.1f %%\n", rf_class_name((rf_class)c), rf_text_bytes((double)plan->by_class[c], a),
               100 * (double)plan->by_class[c] / (double)plan->arena_bytes);
-  if (plan->graph->op_count) fprintf(out, "  peak at %s; a perfect layout would need %.2f %% of this\n", plan->graph->op[plan->peak_op].name, 100.0 * (double)plan->live_bytes / (double)plan->arena_bytes);
+  if (plan->graph->op_count)
+    fprintf(out, "  peak at %s; a perfect layout would need %.2f %% of this\n", plan->graph->op[plan->peak_op].name,
+            100.0 * (double)plan->live_bytes / (double)plan->arena_bytes);
 }
 
 /* Buffers of one kind over all blocks: "block.N/mlp/up/u". */
-typedef struct family { char name[96]; int tensor, count; int64_t bytes; } family;
+typedef struct family {
+  char name[96];
+  int tensor, count;
+  int64_t bytes;
+} family;
 
 static int larger_first(const void *a, const void *b) {
   const family *x = a, *y = b;
@@ -48,7 +54,8 @@ static void put_largest(FILE *out, const rf_plan *plan) {
   if (!list) return;
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
-    bool holds = p->offset >= 0 && p->first + (p->shares != RF_NONE) <= plan->peak_op && p->last >= plan->peak_op; /* an heir counts from its second op on */
+    bool holds =
+        p->offset >= 0 && p->first + (p->shares != RF_NONE) <= plan->peak_op && p->last >= plan->peak_op; /* an heir counts from its second op on */
     if (!holds) continue;
     family_name(plan->graph->tensor[t].name, name);
     int k = 0;
@@ -64,8 +71,8 @@ static void put_largest(FILE *out, const rf_plan *plan) {
     char shape[96] = "", each[48] = "";
     for (int d = 0; d < t->rank; d++) snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%lld", d ? "," : "", (long long)t->shape[d]);
     if (list[i].count > 1) snprintf(each, sizeof each, "%d x %s", list[i].count, rf_text_bytes((double)rf_tensor_bytes(t), b));
-    fprintf(out, "  %10s %14s  %-36s (%s) %s%s%s\n", rf_text_bytes((double)list[i].bytes, a), each, list[i].name, shape, rf_dtype_name(t->dtype), t->reason ? ": " : "",
-            t->reason ? t->reason : "");
+    fprintf(out, "  %10s %14s  %-36s (%s) %s%s%s\n", rf_text_bytes((double)list[i].bytes, a), each, list[i].name, shape, rf_dtype_name(t->dtype),
+            t->reason ? ": " : "", t->reason ? t->reason : "");
   }
   free(list);
 }
@@ -75,11 +82,13 @@ static void put_time(FILE *out, const rf_report_plan *report) {
   char a[32], b[32], c[32];
   double by[3] = {0}, peak = rf_plan_peak_flops(plan), t = plan->step_seconds;
   for (int i = 0; i < plan->graph->op_count; i++) by[plan->op[i].bound] += plan->op[i].seconds * plan->op[i].calls;
-  fprintf(out, "\ntime      %s per %s on %s (%s figures)\n", rf_text_seconds(t, a), report->prefill ? "token" : "step", plan->machine.name, plan->machine.source);
+  fprintf(out, "\ntime      %s per %s on %s (%s figures)\n", rf_text_seconds(t, a), report->prefill ? "token" : "step", plan->machine.name,
+          plan->machine.source);
   for (int i = 0; i < 3; i++)
     if (by[i] > 0) fprintf(out, "  %-18s %10s  %5.1f %%\n", BOUND[i], rf_text_seconds(by[i], a), 100 * by[i] / t);
   if (report->prefill)
-    fprintf(out, "  prefill            %10s for %lld tokens\n", rf_text_seconds(report->prefill->step_seconds, a), (long long)report->prefill->graph->rows);
+    fprintf(out, "  prefill            %10s for %lld tokens\n", rf_text_seconds(report->prefill->step_seconds, a),
+            (long long)report->prefill->graph->rows);
   fprintf(out, "\nrate      %s tokens/s", rf_text_count(t > 0 ? tokens_of(plan) / t : 0, a));
   if (peak > 0 && t > 0 && !report->prefill)
     fprintf(out, ", MFU %.1f %% (%.1f %% counting the whole attention square), HFU %.1f %%", 100 * plan->model_flops / (peak * t),
@@ -87,10 +96,11 @@ static void put_time(FILE *out, const rf_report_plan *report) {
   if (plan->machine.read_bps > 0 && report->prefill) fprintf(out, ", %.1f %% of memory bandwidth", 100 * plan->bytes / (t * plan->machine.read_bps));
   fputc('\n', out);
   if (plan->machine.usd_per_chip_hour > 0 && t > 0)
-    fprintf(out, "cost      %.4g USD per million tokens at %.2f USD per chip hour\n", plan->machine.usd_per_chip_hour / 3600 * t / tokens_of(plan) * 1e6,
-            plan->machine.usd_per_chip_hour);
+    fprintf(out, "cost      %.4g USD per million tokens at %.2f USD per chip hour\n",
+            plan->machine.usd_per_chip_hour / 3600 * t / tokens_of(plan) * 1e6, plan->machine.usd_per_chip_hour);
   if (report->tokens > 0 && t > 0)
-    fprintf(out, "          %s tokens take %s and %.2f USD\n", rf_text_count(report->tokens, b), rf_text_seconds(report->tokens / tokens_of(plan) * t, c),
+    fprintf(out, "          %s tokens take %s and %.2f USD\n", rf_text_count(report->tokens, b),
+            rf_text_seconds(report->tokens / tokens_of(plan) * t, c),
             report->tokens / tokens_of(plan) * t / 3600 * plan->machine.usd_per_chip_hour * plan->machine.chips);
 }
 
@@ -99,8 +109,10 @@ static void put_frontier(FILE *out, const rf_report_plan *report) {
   if (report->frontier_count) fprintf(out, "\nwhat was weighed (none beats another in both memory and time)\n");
   for (int i = 0; i < report->frontier_count; i++) {
     const rf_fit_row *r = &report->frontier[i];
-    snprintf(setting, sizeof setting, "%s, remat %s, %d x %lld", rf_dtype_name(r->dtype), rf_remat_name(r->remat), r->accumulate, (long long)r->microbatch);
-    fprintf(out, "  %-32s %10s  %10s  %s\n", setting, rf_text_bytes((double)r->peak_bytes, a), rf_text_seconds(r->seconds, b), r->fits ? "fits" : "too large");
+    snprintf(setting, sizeof setting, "%s, remat %s, %d x %lld", rf_dtype_name(r->dtype), rf_remat_name(r->remat), r->accumulate,
+             (long long)r->microbatch);
+    fprintf(out, "  %-32s %10s  %10s  %s\n", setting, rf_text_bytes((double)r->peak_bytes, a), rf_text_seconds(r->seconds, b),
+            r->fits ? "fits" : "too large");
   }
 }
 
@@ -119,17 +131,19 @@ char *rf_report_plan_text(const rf_report_plan *report) {
   size_t bytes = 0;
   FILE *out = open_memstream(&text, &bytes);
   if (!out) return NULL;
-  fprintf(out, "%s: %s parameters, %s on %s\n", plan->graph->model.name, rf_text_count((double)plan->graph->params.total, a), report->job, plan->machine.name);
+  fprintf(out, "%s: %s parameters, %s on %s\n", plan->graph->model.name, rf_text_count((double)plan->graph->params.total, a), report->job,
+          plan->machine.name);
   if (!report->prefill)
-    fprintf(out, "batch %lld x %lld tokens (%d microbatch%s of %lld), %s, remat %s\n", (long long)(b->microbatch * b->accumulate), (long long)b->seq, b->accumulate, b->accumulate > 1 ? "es" : "",
-            (long long)b->microbatch, rf_dtype_name(b->dtype), rf_remat_name(plan->options.remat));
+    fprintf(out, "batch %lld x %lld tokens (%d microbatch%s of %lld), %s, remat %s\n", (long long)(b->microbatch * b->accumulate), (long long)b->seq,
+            b->accumulate, b->accumulate > 1 ? "es" : "", (long long)b->microbatch, rf_dtype_name(b->dtype), rf_remat_name(plan->options.remat));
   else fprintf(out, "%lld sequences of up to %lld tokens, %s\n", (long long)b->microbatch, (long long)b->seq, rf_dtype_name(b->dtype));
   put_memory(out, report);
   put_largest(out, plan);
   put_time(out, report);
   put_frontier(out, report);
   put_advice(out, report);
-  fprintf(out, "\nplan %s, %d ops, %d tensors, made in %s\n", plan->digest, plan->graph->op_count, plan->graph->tensor_count, rf_text_seconds(plan->build_seconds, c));
+  fprintf(out, "\nplan %s, %d ops, %d tensors, made in %s\n", plan->digest, plan->graph->op_count, plan->graph->tensor_count,
+          rf_text_seconds(plan->build_seconds, c));
   fclose(out);
   return text;
 }

@@ -8,15 +8,15 @@
 #include "run/run.h"
 
 typedef struct rf_report_plan {
-  const rf_plan *plan;          /* train: the step; generate: one decode walk */
-  const rf_plan *prefill;       /* generate: one prefill walk; NULL for train */
-  const char *job;              /* "train", "generate" */
+  const rf_plan *plan;    /* train: the step; generate: one decode walk */
+  const rf_plan *prefill; /* generate: one prefill walk; NULL for train */
+  const char *job;        /* "train", "generate" */
   const rf_advice *advice;
   int advice_count;
-  const rf_fit_row *frontier;   /* of --fit; fastest first */
+  const rf_fit_row *frontier; /* of --fit; fastest first */
   int frontier_count;
-  double tokens;                /* price this many tokens; 0: none */
-  bool tensors, ops;            /* add tensors[], ops[] */
+  double tokens;     /* price this many tokens; 0: none */
+  bool tensors, ops; /* add tensors[], ops[] */
 } rf_report_plan;
 
 /* contracts: docs/formats.md, "plan". The caller owns the object. NULL only without memory. */

@@ -4,7 +4,10 @@
 #include <math.h>
 #include <stdio.h>
 
-typedef struct unit { double size; const char *name; } unit;
+typedef struct unit {
+  double size;
+  const char *name;
+} unit;
 
 static char *scaled(double value, const unit *units, int count, char text[32]) {
   int i = 0;

@@ -55,7 +55,12 @@ static rf_status measure_ceilings(const rf_calibrate_options *o, rf_machine *m, 
 /* ---- ops ---------------------------------------------------------------------------------------------------------- */
 
 /* What is walked: a layer or two of a model, small enough to be quick and wide enough to leave the caches. */
-typedef struct shape { const char *model; int64_t microbatch, rows; float dropout; bool generate, quick; } shape;
+typedef struct shape {
+  const char *model;
+  int64_t microbatch, rows;
+  float dropout;
+  bool generate, quick;
+} shape;
 static const shape SHAPES[] = {
     {"gpt:layers=1,width=64,heads=2,ff=256,vocab=256,seq=64", 1, 0, 0, false, true},
     {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=64", 4, 0, 0.1f, false, true},
@@ -88,8 +93,10 @@ static void fill_plan(rf_run *run, const rf_plan *plan) {
         else if (tensor->dtype == RF_BF16) ((rf_bf16 *)at)[i] = rf_f32_to_bf16(value);
       }
   }
-  int32_t *tokens = rf_run_named(run, 0, "tokens", NULL), *labels = rf_run_named(run, 0, "labels", NULL), *positions = rf_run_named(run, 0, "positions", NULL);
-  int32_t *segments = rf_run_named(run, 0, "segments", NULL), *slots = rf_run_named(run, 0, "slots", NULL), *rows = rf_run_named(run, 0, "rows", NULL);
+  int32_t *tokens = rf_run_named(run, 0, "tokens", NULL), *labels = rf_run_named(run, 0, "labels", NULL),
+          *positions = rf_run_named(run, 0, "positions", NULL);
+  int32_t *segments = rf_run_named(run, 0, "segments", NULL), *slots = rf_run_named(run, 0, "slots", NULL),
+          *rows = rf_run_named(run, 0, "rows", NULL);
   for (int64_t i = 0; i < n; i++) {
     tokens[i] = (int32_t)((i * 7919 + 13) % graph->model.vocab), positions[i] = (int32_t)(slots && n == 1 ? graph->seq - 1 : i % graph->seq);
     if (labels) labels[i] = (int32_t)((i * 104729 + 5) % graph->model.vocab);
@@ -130,10 +137,24 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
   rf_plan *plan = NULL;
   rf_run *run = NULL;
   RF_TRY(rf_model_resolve(s->model, &model, NULL, error));
-  rf_plan_options options = {.build = {.job = s->generate ? RF_JOB_GENERATE : RF_JOB_TRAIN, .dtype = dtype, .softmax = RF_F32, .microbatch = s->microbatch,
-                                       .seq = model.max_seq, .rows = s->rows, .accumulate = 1, .dropout = s->dropout, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
-                                       .weight_decay = 0.1f, .clip = 1},
-                             .remat = RF_REMAT_NONE, .backend = &RF_BACKEND_CPU, .isa = o->isa, .threads = o->threads, .machine = m};
+  rf_plan_options options = {.build = {.job = s->generate ? RF_JOB_GENERATE : RF_JOB_TRAIN,
+                                       .dtype = dtype,
+                                       .softmax = RF_F32,
+                                       .microbatch = s->microbatch,
+                                       .seq = model.max_seq,
+                                       .rows = s->rows,
+                                       .accumulate = 1,
+                                       .dropout = s->dropout,
+                                       .beta1 = 0.9f,
+                                       .beta2 = 0.95f,
+                                       .eps = 1e-8f,
+                                       .weight_decay = 0.1f,
+                                       .clip = 1},
+                             .remat = RF_REMAT_NONE,
+                             .backend = &RF_BACKEND_CPU,
+                             .isa = o->isa,
+                             .threads = o->threads,
+                             .machine = m};
   rf_machine bare = *m; /* plans of the calibration itself need no curves */
   bare.curve_count = 0, options.machine = &bare;
   RF_GO(rf_plan_make(&model, &options, &plan, error));
@@ -176,6 +197,7 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
     if (o->say) o->say(o->self, SHAPES[i].model, 0.2 + 0.8 * ++done / shapes);
   }
   snprintf(machine->source, sizeof machine->source, "calibrated");
-  snprintf(machine->source_note, sizeof machine->source_note, "measured by rafter calibrate%s with %d threads, %s", o->quick ? " --quick" : "", o->threads, rf_isa_name(o->isa));
+  snprintf(machine->source_note, sizeof machine->source_note, "measured by rafter calibrate%s with %d threads, %s", o->quick ? " --quick" : "",
+           o->threads, rf_isa_name(o->isa));
   return RAFTER_OK;
 }

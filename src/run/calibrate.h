@@ -7,13 +7,16 @@
 typedef struct rf_calibrate_options {
   rf_isa isa;
   int threads;
-  bool quick;                                       /* fewer and shorter measurements: seconds, not most of a minute */
+  bool quick;                                             /* fewer and shorter measurements: seconds, not most of a minute */
   void (*say)(void *self, const char *what, double part); /* progress in [0,1]; may be NULL */
   void *self;
 } rf_calibrate_options;
 
 /* A sample of one ceiling: bursts of 15-50 ms. */
-typedef struct rf_ceiling { double median, least, most, sustained; int count; } rf_ceiling;
+typedef struct rf_ceiling {
+  double median, least, most, sustained;
+  int count;
+} rf_ceiling;
 
 /* Median, least and most of values[count]; reorders them. */
 rf_ceiling rf_ceiling_of(double *values, int count);

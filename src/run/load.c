@@ -4,7 +4,11 @@
 
 #include <string.h>
 
-typedef struct target { rf_run *run; int plan; const rf_plan *of; } target;
+typedef struct target {
+  rf_run *run;
+  int plan;
+  const rf_plan *of;
+} target;
 
 /* Writes values into every persistent tensor that holds this parameter: weight (in its dtype) and master. */
 static void put_values(const target *t, int param, int64_t first, int64_t count, const float *values) {

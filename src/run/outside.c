@@ -21,7 +21,8 @@ rf_status rf_run_outside(const rf_run *run, rf_outside *outside, rf_error *error
   if (got <= 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read /proc/self/status");
   text[got] = 0;
   int64_t anonymous = proc_row_bytes(text, "RssAnon:"), from_files = proc_row_bytes(text, "RssFile:"), shared = proc_row_bytes(text, "RssShmem:");
-  if (anonymous < 0 || from_files < 0 || shared < 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "/proc/self/status has no RssAnon, RssFile or RssShmem row");
+  if (anonymous < 0 || from_files < 0 || shared < 0)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "/proc/self/status has no RssAnon, RssFile or RssShmem row");
   outside->resident_bytes = anonymous + from_files + shared;
   outside->arena_bytes = run ? rf_run_arena_bytes(run) : 0; /* every page was touched at open */
   outside->file_bytes = from_files + shared;

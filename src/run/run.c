@@ -18,9 +18,9 @@ typedef enum rf_probe { PROBE_NONE, PROBE_FIRST, PROBE_INDEX } rf_probe;
 
 typedef struct rf_bound_plan {
   const rf_plan *plan;
-  rf_call *call;          /* one per op: every pointer is resolved once, at open */
+  rf_call *call; /* one per op: every pointer is resolved once, at open */
   rf_measured *measured;
-  uint8_t *probe;         /* rf_probe per op */
+  uint8_t *probe; /* rf_probe per op */
   int begin[RF_SECTIONS], end[RF_SECTIONS];
   int *fresh_at, *dead_at, *fresh, *dead; /* debug: tensors by the op at which their bytes begin / end (CSR lists) */
 } rf_bound_plan;
@@ -32,7 +32,7 @@ struct rf_run {
   int count;
   rf_bound_plan *bound;
   rf_run_debug debug;
-  bool watched;           /* opened with poison: the untouched pattern and slack are in place */
+  bool watched; /* opened with poison: the untouched pattern and slack are in place */
 };
 
 static void fill_words(void *at, int64_t bytes, uint32_t word) {
@@ -46,7 +46,10 @@ static unsigned char *address(const rf_run *run, const rf_plan *plan, int tensor
 }
 
 static rf_probe probe_of(const rf_op *op) {
-  static const struct { const char *op; rf_probe probe; } rows[] = {{"loss_sum", PROBE_FIRST}, {"clip", PROBE_FIRST}, {"norm_sq", PROBE_INDEX}};
+  static const struct {
+    const char *op;
+    rf_probe probe;
+  } rows[] = {{"loss_sum", PROBE_FIRST}, {"clip", PROBE_FIRST}, {"norm_sq", PROBE_INDEX}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (!strcmp(op->def->name, rows[i].op)) return rows[i].probe;
   return PROBE_NONE;
@@ -174,8 +177,7 @@ void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **te
 const rf_measured *rf_run_measured(const rf_run *run, int plan) { return run->bound[plan].measured; }
 
 void rf_run_measured_reset(rf_run *run) {
-  for (int i = 0; i < run->count; i++)
-    memset(run->bound[i].measured, 0, (size_t)run->bound[i].plan->graph->op_count * sizeof(rf_measured));
+  for (int i = 0; i < run->count; i++) memset(run->bound[i].measured, 0, (size_t)run->bound[i].plan->graph->op_count * sizeof(rf_measured));
 }
 
 /* ---- debug walks ------------------------------------------------------------------------------------------------ */

@@ -29,7 +29,10 @@ rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run
 void rf_run_set_debug(rf_run *run, rf_run_debug debug);
 
 /* Measured seconds per op of a plan since the last reset, joined with the predicted ones by op id. */
-typedef struct rf_measured { double seconds, least; int64_t calls; } rf_measured;
+typedef struct rf_measured {
+  double seconds, least;
+  int64_t calls;
+} rf_measured;
 const rf_measured *rf_run_measured(const rf_run *run, int plan); /* graph->op_count entries */
 void rf_run_measured_reset(rf_run *run);
 

@@ -65,8 +65,12 @@ static rf_status save_moments(rf_trainer *t, const char *folder, rf_error *error
   rf_stored *list = rf_pool_alloc(pool, 2 * (size_t)params->count * sizeof *list);
   for (int i = 0; i < 2 * params->count; i++) {
     const rf_param *p = &params->at[i / 2];
-    list[i] = (rf_stored){.name = rf_pool_format(pool, "%s/%s", i % 2 ? "v" : "m", p->name), .dtype = RF_F32, .rank = p->rank, .shape = {p->shape[0], p->shape[1]},
-                          .count = p->count, .bytes = p->count * 4};
+    list[i] = (rf_stored){.name = rf_pool_format(pool, "%s/%s", i % 2 ? "v" : "m", p->name),
+                          .dtype = RF_F32,
+                          .rank = p->rank,
+                          .shape = {p->shape[0], p->shape[1]},
+                          .count = p->count,
+                          .bytes = p->count * 4};
   }
   snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);
   RF_GO(rf_tensor_writer_open(path, list, 2 * params->count, NULL, &writer, error));
@@ -88,8 +92,8 @@ static json_t *sources_json(const rf_loader *loader) {
   for (int i = 0; i < loader->count; i++) {
     const rf_source *s = &loader->source[i];
     char digest[17];
-    json_array_append_new(list, json_pack("{ss sI sI ss sI}", "source", s->spec, "tokens", (json_int_t)s->tokens, "rows", (json_int_t)s->train.count, "digest",
-                                          hex(s->digest, digest), "drawn", (json_int_t)loader->state.drawn[i]));
+    json_array_append_new(list, json_pack("{ss sI sI ss sI}", "source", s->spec, "tokens", (json_int_t)s->tokens, "rows", (json_int_t)s->train.count,
+                                          "digest", hex(s->digest, digest), "drawn", (json_int_t)loader->state.drawn[i]));
   }
   return list;
 }
@@ -98,9 +102,9 @@ static rf_status save_state(const rf_trainer *t, const char *folder, rf_error *e
   char path[PATH_BYTES + 32];
   const rf_build_options *b = &t->settings.plan.build;
   snprintf(path, sizeof path, "%s/state.json", folder);
-  json_t *json = json_pack("{ss ss sI sI sI sI sI ss so}", "rafter", "state", "model", t->settings.model.name, "step", (json_int_t)t->step, "tokens", (json_int_t)t->tokens, "seed",
-                           (json_int_t)t->settings.seed, "rows", (json_int_t)t->loader.state.rows, "seq", (json_int_t)b->seq, "dtype", rf_dtype_name(b->dtype), "data",
-                           sources_json(&t->loader));
+  json_t *json = json_pack("{ss ss sI sI sI sI sI ss so}", "rafter", "state", "model", t->settings.model.name, "step", (json_int_t)t->step, "tokens",
+                           (json_int_t)t->tokens, "seed", (json_int_t)t->settings.seed, "rows", (json_int_t)t->loader.state.rows, "seq",
+                           (json_int_t)b->seq, "dtype", rf_dtype_name(b->dtype), "data", sources_json(&t->loader));
   rf_status status = rf_json_write(path, json, 1, error);
   json_decref(json);
   return status;
@@ -110,7 +114,8 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
   rf_status status = RAFTER_OK;
   char part[PATH_BYTES], path[PATH_BYTES + 32];
   if (!t->batch.tokens) return RF_FAIL(error, RAFTER_INVALID, "choose another --backend", "the null backend has no weights to save");
-  if (snprintf(part, sizeof part, "%s.part", folder) >= PATH_BYTES - 32) return RF_FAIL(error, RAFTER_INVALID, NULL, "the checkpoint's path is too long");
+  if (snprintf(part, sizeof part, "%s.part", folder) >= PATH_BYTES - 32)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "the checkpoint's path is too long");
   remove_folder(part);
   RF_GO(rf_make_folders(part, error));
   RF_GO(rf_weights_write(part, &t->settings.model, &t->plan->graph->params, RF_F32, master_values, t, error));
@@ -148,7 +153,8 @@ rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_err
   char path[PATH_BYTES + 300];
   if (is_complete(run_folder)) return snprintf(folder, 4096, "%s", run_folder), RAFTER_OK;
   DIR *open_folder = opendir(run_folder);
-  if (!open_folder) return RF_FAIL(error, RAFTER_FAILED, "give the folder of a run, for example runs/ID", "cannot open the run %s (%s)", run_folder, strerror(errno));
+  if (!open_folder)
+    return RF_FAIL(error, RAFTER_FAILED, "give the folder of a run, for example runs/ID", "cannot open the run %s (%s)", run_folder, strerror(errno));
   for (struct dirent *entry; (entry = readdir(open_folder)) != NULL;) {
     long long step = step_of(entry->d_name);
     snprintf(path, sizeof path, "%s/%s", run_folder, entry->d_name);
@@ -196,8 +202,8 @@ static rf_status load_moments(rf_trainer *t, const char *folder, rf_error *error
     snprintf(name, sizeof name, "%s/%s", i % 2 ? "v" : "m", p->name);
     const rf_stored *stored = rf_tensor_file_find(file, name);
     if (!stored || stored->count != p->count || stored->dtype != RF_F32) {
-      status = RF_FAIL(error, RAFTER_FAILED, "the checkpoint is of another model", "%s does not hold %s (expected %lld values, got %lld)", path, name, (long long)p->count,
-                       stored ? (long long)stored->count : 0);
+      status = RF_FAIL(error, RAFTER_FAILED, "the checkpoint is of another model", "%s does not hold %s (expected %lld values, got %lld)", path, name,
+                       (long long)p->count, stored ? (long long)stored->count : 0);
       goto done;
     }
     const rf_state_tensors *s = &t->state[i / 2];
@@ -239,8 +245,9 @@ static rf_status load_state(rf_trainer *t, const char *folder, rf_error *error) 
   }
   if (!same) {
     status = RF_FAIL(error, RAFTER_FAILED, "resume with the data, seed and sequence length of the run, or start a new run from its weights",
-                     "the data is not what the run was trained on (%s: expected %s%.200s%s%zu sources, seed %lld, seq %lld)", path, changed ? "the bytes and split that " : "",
-                     changed ? changed : "", changed ? " had then, " : "", json_array_size(data), (long long)seed, (long long)seq);
+                     "the data is not what the run was trained on (%s: expected %s%.200s%s%zu sources, seed %lld, seq %lld)", path,
+                     changed ? "the bytes and split that " : "", changed ? changed : "", changed ? " had then, " : "", json_array_size(data),
+                     (long long)seed, (long long)seq);
     goto done;
   }
   t->loader.state = state;

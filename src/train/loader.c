@@ -48,14 +48,16 @@ rf_status rf_loader_open(const char *data, const rf_source_options *options, uin
     }
     double weight = split_weight(spec);
     if (!(weight > 0 && weight < 1e9)) {
-      status = RF_FAIL(error, RAFTER_INVALID, "weights are shares of rows, for example a.txt:3,b.txt:1", "bad weight of %s (expected above 0, got %g)", spec, weight);
+      status = RF_FAIL(error, RAFTER_INVALID, "weights are shares of rows, for example a.txt:3,b.txt:1",
+                       "bad weight of %s (expected above 0, got %g)", spec, weight);
       goto done;
     }
     RF_GO(rf_source_open(spec, weight, options, &loader->source[loader->count], error));
     loader->count++;
   }
   if (!loader->count)
-    status = RF_FAIL(error, RAFTER_INVALID, "give --data FILE (text, .jsonl or .shard), or --data random:seed=0 to measure", "there is no data to train on (--data is empty)");
+    status = RF_FAIL(error, RAFTER_INVALID, "give --data FILE (text, .jsonl or .shard), or --data random:seed=0 to measure",
+                     "there is no data to train on (--data is empty)");
 done:
   free(copy);
   if (status != RAFTER_OK) rf_loader_close(loader);
@@ -99,8 +101,8 @@ static rf_status fill_rows(const rf_loader *loader, bool held_out, const struct 
   for (int64_t r = 0; r < count; r++) {
     const rf_source *source = &loader->source[draw[r].source];
     int64_t at = r * loader->seq;
-    RF_TRY(rf_source_fill(source, held_out ? &source->held_out : &source->train, draw[r].row, at, batch.tokens + at, batch.labels + at, batch.positions + at,
-                          batch.segments, &segments, error));
+    RF_TRY(rf_source_fill(source, held_out ? &source->held_out : &source->train, draw[r].row, at, batch.tokens + at, batch.labels + at,
+                          batch.positions + at, batch.segments, &segments, error));
   }
   while (segments <= n) batch.segments[segments++] = (int32_t)n;
   return RAFTER_OK;

@@ -8,20 +8,25 @@
 enum { RF_MAX_SOURCES = 16 };
 
 typedef struct rf_loader_state {
-  int64_t rows;                   /* drawn so far, all sources together */
-  int64_t drawn[RF_MAX_SOURCES];  /* drawn so far from each */
+  int64_t rows;                  /* drawn so far, all sources together */
+  int64_t drawn[RF_MAX_SOURCES]; /* drawn so far from each */
 } rf_loader_state;
 
-typedef struct rf_batch { int32_t *tokens, *labels, *positions, *segments; } rf_batch; /* (n), (n), (n), (n+1) */
+typedef struct rf_batch {
+  int32_t *tokens, *labels, *positions, *segments;
+} rf_batch; /* (n), (n), (n), (n+1) */
 
 typedef struct rf_loader {
   int count;
   rf_source source[RF_MAX_SOURCES];
   uint64_t seed;
   int64_t seq;
-  rf_loader_state state;          /* what resume needs; advanced by rf_loader_draw */
+  rf_loader_state state; /* what resume needs; advanced by rf_loader_draw */
   int64_t step_rows;
-  struct rf_draw { int source; int64_t row; } *draw, *held; /* step_rows each: the rows of the current step; of a validation batch */
+  struct rf_draw {
+    int source;
+    int64_t row;
+  } * draw, *held; /* step_rows each: the rows of the current step; of a validation batch */
 } rf_loader;
 
 /* `data`: sources separated by commas, each `FILE` or `FILE:WEIGHT` (weights are shares of rows; default 1). `step_rows`: rows of one

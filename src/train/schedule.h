@@ -8,9 +8,9 @@ typedef enum rf_schedule_kind { RF_SCHEDULE_CONSTANT, RF_SCHEDULE_WARMUP_COSINE,
 
 typedef struct rf_schedule {
   rf_schedule_kind kind;
-  double peak, floor;          /* learning rates */
-  int64_t warmup, steps;       /* linear from peak/warmup at step 1 to peak at step `warmup`; the last step is `steps` */
-  int64_t decay;               /* wsd: steps of the final linear decay */
+  double peak, floor;    /* learning rates */
+  int64_t warmup, steps; /* linear from peak/warmup at step 1 to peak at step `warmup`; the last step is `steps` */
+  int64_t decay;         /* wsd: steps of the final linear decay */
 } rf_schedule;
 
 /* Learning rate of step 1..steps (later steps keep the last value).

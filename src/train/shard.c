@@ -59,12 +59,13 @@ rf_status rf_shard_open(const char *path, rf_shard *shard, rf_error *error) {
     field = "tokens", expected = (long long)((bytes - HEADER_BYTES) / (int64_t)h.token_bytes), got = (long long)h.tokens;
   else {
     int64_t left = bytes - starts_at(h.token_bytes, (int64_t)h.tokens);
-    if (h.documents && (left < 16 || h.documents > (uint64_t)left / 8 - 1)) field = "documents", expected = left < 16 ? 0 : left / 8 - 1, got = (long long)h.documents;
+    if (h.documents && (left < 16 || h.documents > (uint64_t)left / 8 - 1))
+      field = "documents", expected = left < 16 ? 0 : left / 8 - 1, got = (long long)h.documents;
   }
   if (field) {
     rf_shard_close(shard);
-    return RF_FAIL(error, RAFTER_FAILED, "write it again with `rafter tokenize --output`", "%s is not a whole token shard (%s: expected %lld, got %lld)", path,
-                   field, expected, got);
+    return RF_FAIL(error, RAFTER_FAILED, "write it again with `rafter tokenize --output`",
+                   "%s is not a whole token shard (%s: expected %lld, got %lld)", path, field, expected, got);
   }
   shard->token_bytes = (int)h.token_bytes, shard->vocab = h.vocab, shard->tokens = (int64_t)h.tokens, shard->documents = (int64_t)h.documents;
   shard->first_byte = HEADER_BYTES, shard->starts_byte = starts_at(h.token_bytes, (int64_t)h.tokens);
@@ -83,13 +84,14 @@ rf_status rf_shard_read(const rf_shard *shard, int64_t first, int64_t count, int
     int64_t now = count - done < step ? count - done : step, bytes = now * shard->token_bytes;
     int64_t at = shard->first_byte + (first + done) * shard->token_bytes;
     if (first < 0 || first + count > shard->tokens || pread(shard->file, buffer, (size_t)bytes, at) != bytes)
-      return RF_FAIL(error, RAFTER_FAILED, "the file changed while it was read", "%s is shorter than it was (expected %lld bytes at %lld)", shard->path,
-                     (long long)bytes, (long long)at);
+      return RF_FAIL(error, RAFTER_FAILED, "the file changed while it was read", "%s is shorter than it was (expected %lld bytes at %lld)",
+                     shard->path, (long long)bytes, (long long)at);
     for (int64_t i = 0; i < now; i++) {
       uint32_t id = shard->token_bytes == 1 ? buffer[i] : shard->token_bytes == 2 ? ((const uint16_t *)buffer)[i] : ((const uint32_t *)buffer)[i];
       if (id >= (uint64_t)vocab)
         return RF_FAIL(error, RAFTER_FAILED, "the data was made for another tokenizer: take the model's own, or a model with a larger vocab",
-                       "token out of range (%s, token %lld: expected below %lld, got %u)", shard->path, (long long)(first + done + i), (long long)vocab, id);
+                       "token out of range (%s, token %lld: expected below %lld, got %u)", shard->path, (long long)(first + done + i),
+                       (long long)vocab, id);
       ids[done + i] = (int32_t)id;
     }
   }
@@ -99,8 +101,9 @@ rf_status rf_shard_read(const rf_shard *shard, int64_t first, int64_t count, int
 rf_status rf_shard_document(const rf_shard *shard, int64_t document, int64_t *start, rf_error *error) {
   uint64_t at = 0;
   if (pread(shard->file, &at, 8, shard->starts_byte + 8 * document) != 8 || at > (uint64_t)shard->tokens)
-    return RF_FAIL(error, RAFTER_FAILED, "write it again with `rafter tokenize --output`", "%s has a bad document table (document %lld: expected at most %lld, got %llu)",
-                   shard->path, (long long)document, (long long)shard->tokens, (unsigned long long)at);
+    return RF_FAIL(error, RAFTER_FAILED, "write it again with `rafter tokenize --output`",
+                   "%s has a bad document table (document %lld: expected at most %lld, got %llu)", shard->path, (long long)document,
+                   (long long)shard->tokens, (unsigned long long)at);
   *start = (int64_t)at;
   return RAFTER_OK;
 }
@@ -166,12 +169,14 @@ rf_status rf_shard_create(const char *path, int64_t vocab, rf_shard_writer **out
 rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error) {
   for (int64_t i = 0; i < count; i++)
     if (ids[i] < 0 || (uint32_t)ids[i] >= writer->head.vocab)
-      return RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer", "token out of range (document %llu, token %lld: expected below %u, got %d)",
-                     (unsigned long long)writer->head.documents, (long long)i, writer->head.vocab, ids[i]);
+      return RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer",
+                     "token out of range (document %llu, token %lld: expected below %u, got %d)", (unsigned long long)writer->head.documents,
+                     (long long)i, writer->head.vocab, ids[i]);
   for (int64_t i = 0; i < count; i++) {
     uint32_t wide = (uint32_t)ids[i];
     uint16_t narrow = (uint16_t)wide;
-    if (fwrite(writer->head.token_bytes == 2 ? (void *)&narrow : (void *)&wide, writer->head.token_bytes, 1, writer->file) != 1) return write_failed(writer, error);
+    if (fwrite(writer->head.token_bytes == 2 ? (void *)&narrow : (void *)&wide, writer->head.token_bytes, 1, writer->file) != 1)
+      return write_failed(writer, error);
   }
   writer->head.tokens += (uint64_t)count;
   return RAFTER_OK;
@@ -191,7 +196,8 @@ rf_status rf_shard_finish(rf_shard_writer *writer, rf_error *error) {
                              (int64_t)writer->head.token_bytes * (int64_t)writer->head.tokens);
   rf_status status = RAFTER_OK;
   bool ok = fwrite(zeros, 1, pad, writer->file) == pad && !fseek(writer->starts, 0, SEEK_SET);
-  while (ok && writer->head.documents && (got = fread(buffer, 1, sizeof buffer, writer->starts)) > 0) ok = fwrite(buffer, 1, got, writer->file) == got;
+  while (ok && writer->head.documents && (got = fread(buffer, 1, sizeof buffer, writer->starts)) > 0)
+    ok = fwrite(buffer, 1, got, writer->file) == got;
   ok = ok && !fseek(writer->file, 0, SEEK_SET) && fwrite(&writer->head, sizeof(header), 1, writer->file) == 1 && !fflush(writer->file) &&
        !fsync(fileno(writer->file));
   if (!ok || rename(writer->beside, writer->path)) status = write_failed(writer, error);

@@ -15,12 +15,12 @@
 #include "model/tokenizer.h"
 
 typedef struct rf_shard {
-  int file;               /* descriptor */
+  int file; /* descriptor */
   char path[1024];
-  int token_bytes;        /* 1 (plain text read as bytes), 2 or 4 */
-  int64_t first_byte;     /* of token 0 */
+  int token_bytes;    /* 1 (plain text read as bytes), 2 or 4 */
+  int64_t first_byte; /* of token 0 */
   int64_t vocab, tokens, documents;
-  int64_t starts_byte;    /* of the document table */
+  int64_t starts_byte; /* of the document table */
 } rf_shard;
 
 /* Opens a shard file; every size is checked against the file's. RAFTER_FAILED names file and field. */
@@ -39,7 +39,8 @@ rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, 
 typedef struct rf_shard_writer rf_shard_writer;
 rf_status rf_shard_create(const char *path, int64_t vocab, rf_shard_writer **writer, rf_error *error);
 rf_status rf_shard_append(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error); /* one document */
-rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error); /* tokens without bounds; not mixed with documents */
+rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, int64_t count,
+                                 rf_error *error);                   /* tokens without bounds; not mixed with documents */
 rf_status rf_shard_finish(rf_shard_writer *writer, rf_error *error); /* frees the writer, also on failure */
 void rf_shard_discard(rf_shard_writer *writer);
 

@@ -12,7 +12,10 @@
 
 /* ---- packing ---------------------------------------------------------------------------------------------------- */
 
-typedef struct piece_list { rf_piece *at; int64_t count, capacity; } piece_list;
+typedef struct piece_list {
+  rf_piece *at;
+  int64_t count, capacity;
+} piece_list;
 
 static bool push_piece(piece_list *list, rf_piece piece) {
   if (list->count == list->capacity) {
@@ -32,7 +35,11 @@ static int longer_first(const void *a, const void *b) {
 }
 
 /* Rows with `space` tokens left stand in a list per space; a bit says which lists are not empty, so the tightest row is found in T / 64 steps. */
-typedef struct open_rows { int64_t *head, *next; uint64_t *bits; int64_t words; } open_rows;
+typedef struct open_rows {
+  int64_t *head, *next;
+  uint64_t *bits;
+  int64_t words;
+} open_rows;
 
 static void open_put(open_rows *open, int64_t space, int64_t row) {
   open->next[row] = open->head[space], open->head[space] = row;
@@ -96,8 +103,8 @@ static rf_status pack_documents(rf_source *source, int64_t first, int64_t last, 
   for (int64_t d = first; d < last; d++, start = end) {
     RF_GO(rf_shard_document(&source->shard, d + 1, &end, error));
     if (end < start) {
-      status = RF_FAIL(error, RAFTER_FAILED, "write it again with `rafter tokenize --output`", "%s has a bad document table (document %lld ends before it starts)",
-                       source->shard.path, (long long)d);
+      status = RF_FAIL(error, RAFTER_FAILED, "write it again with `rafter tokenize --output`",
+                       "%s has a bad document table (document %lld ends before it starts)", source->shard.path, (long long)d);
       goto done;
     }
     for (int64_t at = start; end - at >= 2; at += source->seq) { /* a lone last token predicts nothing */
@@ -130,13 +137,13 @@ static rf_status jsonl_row(const char *path, int64_t line, const char *text, siz
   }
   bool is_text = json_is_string(value = json_object_get(row, "text"));
   if (!is_text && !json_is_array(value = json_object_get(row, "tokens"))) {
-    status = RF_FAIL(error, RAFTER_FAILED, "this version reads rows with \"text\" or \"tokens\"", "a row has neither text nor tokens (%s, line %lld)", path,
-                     (long long)line);
+    status = RF_FAIL(error, RAFTER_FAILED, "this version reads rows with \"text\" or \"tokens\"", "a row has neither text nor tokens (%s, line %lld)",
+                     path, (long long)line);
     goto done;
   }
   if (is_text && !tokenizer) {
-    status = RF_FAIL(error, RAFTER_FAILED, "raise vocab to 256, or give rows with \"tokens\"", "the model cannot read text byte by byte (%s, line %lld)", path,
-                     (long long)line);
+    status = RF_FAIL(error, RAFTER_FAILED, "raise vocab to 256, or give rows with \"tokens\"",
+                     "the model cannot read text byte by byte (%s, line %lld)", path, (long long)line);
     goto done;
   }
   int64_t need = (is_text ? (int64_t)json_string_length(value) : (int64_t)json_array_size(value)) + 1;
@@ -158,7 +165,8 @@ static rf_status jsonl_row(const char *path, int64_t line, const char *text, siz
       json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
       if (v < 0 || v >= vocab) {
         status = RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer or model",
-                         "token out of range (%s, line %lld, token %zu: expected an id below %lld, got %lld)", path, (long long)line, i, (long long)vocab, (long long)v);
+                         "token out of range (%s, line %lld, token %zu: expected an id below %lld, got %lld)", path, (long long)line, i,
+                         (long long)vocab, (long long)v);
         goto done;
       }
       (*ids)[count++] = (int32_t)v;
@@ -224,11 +232,15 @@ static int64_t held_out(int64_t count, double fraction) {
 
 static rf_status too_short(const rf_source *source, rf_error *error) {
   if (source->documents)
-    return RF_FAIL(error, RAFTER_FAILED, "give more or longer documents", "%s has nothing to train on (expected a document of at least 2 tokens, got %lld tokens in %lld documents)",
-                   source->spec, (long long)source->tokens, (long long)source->documents);
-  if (!source->tokens) return RF_FAIL(error, RAFTER_FAILED, "give a longer text", "%s has no tokens (expected at least %lld, got 0)", source->spec, (long long)source->seq + 1);
-  return RF_FAIL(error, RAFTER_FAILED, "give a longer text, or lower --seq or --val-fraction", "%s is too short for one row (expected at least %lld tokens, got %lld)",
-                 source->spec, (long long)source->seq + 1, (long long)source->tokens);
+    return RF_FAIL(error, RAFTER_FAILED, "give more or longer documents",
+                   "%s has nothing to train on (expected a document of at least 2 tokens, got %lld tokens in %lld documents)", source->spec,
+                   (long long)source->tokens, (long long)source->documents);
+  if (!source->tokens)
+    return RF_FAIL(error, RAFTER_FAILED, "give a longer text", "%s has no tokens (expected at least %lld, got 0)", source->spec,
+                   (long long)source->seq + 1);
+  return RF_FAIL(error, RAFTER_FAILED, "give a longer text, or lower --seq or --val-fraction",
+                 "%s is too short for one row (expected at least %lld tokens, got %lld)", source->spec, (long long)source->seq + 1,
+                 (long long)source->tokens);
 }
 
 rf_status rf_source_open(const char *spec, double weight, const rf_source_options *options, rf_source *source, rf_error *error) {
@@ -305,8 +317,8 @@ static void fill_random(const rf_source *source, int64_t start, int32_t *tokens,
   }
 }
 
-rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t row, int64_t base, int32_t *tokens, int32_t *labels, int32_t *positions,
-                         int32_t *segments, int64_t *segment_count, rf_error *error) {
+rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t row, int64_t base, int32_t *tokens, int32_t *labels,
+                         int32_t *positions, int32_t *segments, int64_t *segment_count, rf_error *error) {
   int64_t seq = source->seq, at = 0, vocab = source->shard.vocab > 0 ? source->shard.vocab : INT32_MAX;
   if (!rows->first) {
     segments[(*segment_count)++] = (int32_t)base;

@@ -9,14 +9,18 @@
 #include "train/shard.h"
 
 /* Consecutive tokens of one document. `next` says whether the token behind the last one continues the document (it is that token's label). */
-typedef struct rf_piece { int64_t start; int32_t tokens; bool next; } rf_piece;
+typedef struct rf_piece {
+  int64_t start;
+  int32_t tokens;
+  bool next;
+} rf_piece;
 
 typedef struct rf_rows {
   int64_t count;
-  int64_t *first;           /* count + 1: pieces of row r are [first[r], first[r + 1]); NULL for a stream */
+  int64_t *first; /* count + 1: pieces of row r are [first[r], first[r + 1]); NULL for a stream */
   rf_piece *piece;
-  int64_t stream_start;     /* of a stream: row r is the T tokens from stream_start + r T */
-  double efficiency;        /* tokens in rows / (rows T) */
+  int64_t stream_start; /* of a stream: row r is the T tokens from stream_start + r T */
+  double efficiency;    /* tokens in rows / (rows T) */
 } rf_rows;
 
 typedef struct rf_source {
@@ -25,17 +29,17 @@ typedef struct rf_source {
   bool random;
   uint64_t random_seed, digest; /* digest: of every token and bound */
   rf_shard shard;
-  int64_t seq;              /* T */
+  int64_t seq; /* T */
   int64_t tokens, documents;
-  rf_rows train, held_out;  /* held_out: the validation split */
+  rf_rows train, held_out; /* held_out: the validation split */
 } rf_source;
 
 typedef struct rf_source_options {
   const rf_model *model;
   int64_t seq;
-  bool pack;                /* false: one document a row, the rest of the row unused */
-  double val_fraction;      /* of stream tokens or documents, from the end */
-  const char *work_folder;  /* where a .jsonl file is turned into a shard */
+  bool pack;               /* false: one document a row, the rest of the row unused */
+  double val_fraction;     /* of stream tokens or documents, from the end */
+  const char *work_folder; /* where a .jsonl file is turned into a shard */
 } rf_source_options;
 
 /* `spec`: random:seed=0 | a text file | a .jsonl file of {"text":...} or {"tokens":[...]} rows | a .shard file.
@@ -45,7 +49,7 @@ void rf_source_close(rf_source *source);
 /* Labels that count in a row: T of a stream, fewer when documents end in it. */
 int64_t rf_source_valid(const rf_source *source, const rf_rows *rows, int64_t row);
 /* Fills row `row`: tokens, labels (-1: none), positions, each T long, and appends the segment starts (offset by `base`) to segments[*segment_count]. */
-rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t row, int64_t base, int32_t *tokens, int32_t *labels, int32_t *positions,
-                         int32_t *segments, int64_t *segment_count, rf_error *error);
+rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t row, int64_t base, int32_t *tokens, int32_t *labels,
+                         int32_t *positions, int32_t *segments, int64_t *segment_count, rf_error *error);
 
 #endif

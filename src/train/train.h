@@ -9,30 +9,32 @@
 typedef struct rf_train_settings {
   rf_model model;
   rf_plan_options plan;
-  const char *data;             /* loader's syntax */
+  const char *data; /* loader's syntax */
   bool pack;
   double val_fraction;
-  const char *work_folder;      /* where data is converted: the run's folder */
+  const char *work_folder; /* where data is converted: the run's folder */
   rf_schedule schedule;
   uint64_t seed;
-  const char *weights_folder;   /* start from these weights; NULL or "": initialise */
-  const char *resume_folder;    /* a complete checkpoint; NULL: start at step 1 */
+  const char *weights_folder; /* start from these weights; NULL or "": initialise */
+  const char *resume_folder;  /* a complete checkpoint; NULL: start at step 1 */
   rf_run_debug debug;
 } rf_train_settings;
 
 /* Tensor ids of one parameter in the training plan. f32: the weight is its own master. */
-typedef struct rf_state_tensors { int weight, master, m, v; } rf_state_tensors;
+typedef struct rf_state_tensors {
+  int weight, master, m, v;
+} rf_state_tensors;
 
 typedef struct rf_trainer {
   rf_train_settings settings;
-  rf_plan *plan, *val_plan;     /* one arena, the same persistent region; val_plan NULL without a validation split */
+  rf_plan *plan, *val_plan; /* one arena, the same persistent region; val_plan NULL without a validation split */
   rf_run *run;
   rf_loader loader;
-  rf_state_tensors *state;      /* one per parameter */
-  rf_batch batch, val_batch;    /* inputs of the plans, in the arena */
+  rf_state_tensors *state;   /* one per parameter */
+  rf_batch batch, val_batch; /* inputs of the plans, in the arena */
   double *metrics, *val_metrics;
-  float *clip;                  /* {global norm, scale} */
-  int64_t step, tokens;         /* done so far; labels trained on so far */
+  float *clip;          /* {global norm, scale} */
+  int64_t step, tokens; /* done so far; labels trained on so far */
 } rf_trainer;
 
 /* Plans first: RAFTER_NO_FIT before data is read or memory is taken. */

@@ -41,7 +41,10 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   const rf_build_options *build = &settings->plan.build;
   RF_GO(rf_plan_make(&settings->model, &settings->plan, &trainer->plan, error));
   RF_GO(rf_plan_require_fit(trainer->plan, error));
-  rf_source_options data = {.model = &settings->model, .seq = build->seq, .pack = settings->pack, .val_fraction = settings->val_fraction,
+  rf_source_options data = {.model = &settings->model,
+                            .seq = build->seq,
+                            .pack = settings->pack,
+                            .val_fraction = settings->val_fraction,
                             .work_folder = settings->work_folder};
   RF_GO(rf_loader_open(settings->data, &data, settings->seed, build->microbatch * build->accumulate, &trainer->loader, error));
   if (rf_loader_held_out(&trainer->loader) > 0) {
@@ -58,7 +61,8 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   if (trainer->val_plan) trainer->val_batch = batch_of(trainer->run, 1), trainer->val_metrics = rf_run_named(trainer->run, 1, "metrics", NULL);
   if (trainer->batch.tokens) { /* not on the null backend */
     if (settings->resume_folder) RF_GO(rf_checkpoint_load(trainer, settings->resume_folder, error));
-    else if (settings->weights_folder && *settings->weights_folder) RF_GO(rf_load_weights(trainer->run, 0, trainer->plan, settings->weights_folder, error));
+    else if (settings->weights_folder && *settings->weights_folder)
+      RF_GO(rf_load_weights(trainer->run, 0, trainer->plan, settings->weights_folder, error));
     else rf_initialise_weights(trainer->run, 0, trainer->plan, settings->seed);
   }
 done:
@@ -78,8 +82,11 @@ void rf_trainer_close(rf_trainer *trainer) {
 
 static rf_run_inputs inputs_of(const rf_trainer *trainer, int64_t valid) {
   int64_t step = trainer->step + 1;
-  return (rf_run_inputs){.seed = trainer->settings.seed, .step = step, .loss_scale = valid ? 1.0f / (float)valid : 0.0f,
-                         .lr = (float)rf_schedule_lr(&trainer->settings.schedule, step), .rows = trainer->plan->graph->rows};
+  return (rf_run_inputs){.seed = trainer->settings.seed,
+                         .step = step,
+                         .loss_scale = valid ? 1.0f / (float)valid : 0.0f,
+                         .lr = (float)rf_schedule_lr(&trainer->settings.schedule, step),
+                         .rows = trainer->plan->graph->rows};
 }
 
 static rf_status walk_microbatches(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
@@ -120,11 +127,16 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error
   if (status != RAFTER_OK) return status;
   trainer->step++, trainer->tokens += valid;
   double seconds = rf_now_seconds() - start, tokens = (double)trainer->plan->graph->rows * trainer->settings.plan.build.accumulate;
-  *out = (rafter_step){.step = trainer->step, .tokens = trainer->tokens, .lr = (double)inputs.lr, .seconds = seconds,
-                       .predicted_seconds = trainer->plan->step_seconds, .tokens_per_second = tokens / seconds};
+  *out = (rafter_step){.step = trainer->step,
+                       .tokens = trainer->tokens,
+                       .lr = (double)inputs.lr,
+                       .seconds = seconds,
+                       .predicted_seconds = trainer->plan->step_seconds,
+                       .tokens_per_second = tokens / seconds};
   double peak = rf_plan_peak_flops(trainer->plan);
   if (peak > 0) out->mfu = trainer->plan->model_flops / (seconds * peak);
-  if (trainer->metrics && trainer->metrics[1] > 0) out->loss = trainer->metrics[0] / trainer->metrics[1], out->accuracy = trainer->metrics[2] / trainer->metrics[1];
+  if (trainer->metrics && trainer->metrics[1] > 0)
+    out->loss = trainer->metrics[0] / trainer->metrics[1], out->accuracy = trainer->metrics[2] / trainer->metrics[1];
   if (trainer->clip) out->grad_norm = (double)trainer->clip[0];
   return RAFTER_OK;
 }
@@ -132,8 +144,8 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error
 rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, rf_error *error) {
   int64_t have = rf_loader_held_out(&trainer->loader), batch = trainer->settings.plan.build.microbatch;
   if (!trainer->val_plan || have < batch)
-    return RF_FAIL(error, RAFTER_INVALID, "set --val-fraction, or lower --microbatch", "there are not enough validation rows (expected at least %lld, got %lld)",
-                   (long long)batch, (long long)have);
+    return RF_FAIL(error, RAFTER_INVALID, "set --val-fraction, or lower --microbatch",
+                   "there are not enough validation rows (expected at least %lld, got %lld)", (long long)batch, (long long)have);
   double nll = 0, labels = 0;
   for (int64_t at = 0; at + batch <= have && at < rows; at += batch) {
     int64_t valid = 0;

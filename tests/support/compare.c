@@ -7,22 +7,22 @@
 
 double compare_load(rf_dtype dtype, const void *data, int64_t i) {
   switch (dtype) {
-    case RF_F32: return (double)((const float *)data)[i];
-    case RF_BF16: return (double)rf_bf16_to_f32(((const rf_bf16 *)data)[i]);
-    case RF_F16: return (double)rf_f16_to_f32(((const uint16_t *)data)[i]);
-    case RF_F64: return ((const double *)data)[i];
-    case RF_I32: return ((const int32_t *)data)[i];
-    default: return NAN;
+  case RF_F32: return (double)((const float *)data)[i];
+  case RF_BF16: return (double)rf_bf16_to_f32(((const rf_bf16 *)data)[i]);
+  case RF_F16: return (double)rf_f16_to_f32(((const uint16_t *)data)[i]);
+  case RF_F64: return ((const double *)data)[i];
+  case RF_I32: return ((const int32_t *)data)[i];
+  default: return NAN;
   }
 }
 
 double compare_epsilon(rf_dtype dtype) {
   switch (dtype) {
-    case RF_F64: return 0x1p-53;
-    case RF_F32: return 0x1p-24;
-    case RF_F16: return 0x1p-11;
-    case RF_BF16: return 0x1p-8;
-    default: return 0;
+  case RF_F64: return 0x1p-53;
+  case RF_F32: return 0x1p-24;
+  case RF_F16: return 0x1p-11;
+  case RF_BF16: return 0x1p-8;
+  default: return 0;
   }
 }
 
@@ -37,8 +37,7 @@ static bool say(compare_report *report, bool ok, double norm, double max, int64_
   snprintf(report->text, sizeof report->text, "%s: error %.3g of the norm (bound %.3g), %.3g of the largest element (bound %.3g)%s",
            ok ? "close" : "FAR", norm, bound.norm, max, bound.max, at < 0 ? "" : ", worst");
   size_t used = strlen(report->text);
-  if (at >= 0)
-    snprintf(report->text + used, sizeof report->text - used, " at %lld: got %.9g, expected %.9g", (long long)at, got, want);
+  if (at >= 0) snprintf(report->text + used, sizeof report->text - used, " at %lld: got %.9g, expected %.9g", (long long)at, got, want);
   return ok;
 }
 

@@ -13,9 +13,9 @@ typedef struct compare_bound {
 } compare_bound;
 
 typedef struct compare_report {
-  double norm, max;  /* what was measured, in the units of the bound; INFINITY for what is not finite */
-  int64_t at;        /* the worst element; -1 when none differs */
-  char text[256];    /* one line for people */
+  double norm, max; /* what was measured, in the units of the bound; INFINITY for what is not finite */
+  int64_t at;       /* the worst element; -1 when none differs */
+  char text[256];   /* one line for people */
 } compare_report;
 
 /* The unit roundoff of a dtype (half the gap above 1): 2^-24 for f32. */

@@ -241,7 +241,9 @@ static void build_attention_kv(op_harness *h, const op_case *of, const op_size *
   op_apply(h, "attention_kv", OP_IDS(qkv, cache, slot_ids, position_ids), OP_IDS(RF_WANTED, cache), &attr);
 }
 
-typedef struct head_inputs { int x, w, bias, labels; } head_inputs;
+typedef struct head_inputs {
+  int x, w, bias, labels;
+} head_inputs;
 
 static head_inputs head_of(op_harness *h, const op_case *of, const op_size *size) {
   head_inputs in = {.x = activation(h, "x", 1, size->rows, size->width)};
@@ -318,31 +320,27 @@ op_harness *op_case_build(const op_case *of, const op_size *size, rf_dtype dtype
 /* ---- sizes: small ones first, then around the widths of vectors, tiles and blocks, and past them -------------------- */
 
 /* rows, width, columns, heads, kv_heads, head_dim */
-static const op_size ROW_SIZES[] = {
-    {3, 7, 5, 0, 0, 0}, {6, 16, 9, 0, 0, 0}, {1, 1, 1, 0, 0, 0}, {37, 65, 50, 0, 0, 0}, {5, 768, 129, 0, 0, 0}, {130, 31, 300, 0, 0, 0},
-    {29, 1000, 17, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
+static const op_size ROW_SIZES[] = {{3, 7, 5, 0, 0, 0},     {6, 16, 9, 0, 0, 0},     {1, 1, 1, 0, 0, 0},      {37, 65, 50, 0, 0, 0},
+                                    {5, 768, 129, 0, 0, 0}, {130, 31, 300, 0, 0, 0}, {29, 1000, 17, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
 /* A row of one or two elements has a norm gradient of nothing but cancellation: no tolerance relative to it means anything. */
-static const op_size NORM_SIZES[] = {
-    {3, 7, 0, 0, 0, 0}, {6, 16, 0, 0, 0, 0}, {1, 3, 0, 0, 0, 0}, {37, 65, 0, 0, 0, 0}, {5, 768, 0, 0, 0, 0}, {130, 31, 0, 0, 0, 0},
-    {29, 1000, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
-static const op_size MATMUL_SIZES[] = {
-    {3, 5, 4, 0, 0, 0}, {5, 3, 7, 0, 0, 0}, {1, 1, 1, 0, 0, 0}, {1, 129, 65, 0, 0, 0}, {2, 64, 32, 0, 0, 0}, {13, 33, 31, 0, 0, 0},
-    {37, 129, 100, 0, 0, 0}, {70, 600, 33, 0, 0, 0}, {30, 1100, 40, 0, 0, 0}, {200, 40, 67, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
+static const op_size NORM_SIZES[] = {{3, 7, 0, 0, 0, 0},   {6, 16, 0, 0, 0, 0},   {1, 3, 0, 0, 0, 0},     {37, 65, 0, 0, 0, 0},
+                                     {5, 768, 0, 0, 0, 0}, {130, 31, 0, 0, 0, 0}, {29, 1000, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
+static const op_size MATMUL_SIZES[] = {{3, 5, 4, 0, 0, 0},      {5, 3, 7, 0, 0, 0},     {1, 1, 1, 0, 0, 0},      {1, 129, 65, 0, 0, 0},
+                                       {2, 64, 32, 0, 0, 0},    {13, 33, 31, 0, 0, 0},  {37, 129, 100, 0, 0, 0}, {70, 600, 33, 0, 0, 0},
+                                       {30, 1100, 40, 0, 0, 0}, {200, 40, 67, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
 /* The rows of x and dy are what dW sums over. */
-static const op_size DW_SIZES[] = {
-    {3, 5, 4, 0, 0, 0}, {5, 3, 7, 0, 0, 0}, {1, 1, 1, 0, 0, 0}, {1, 65, 33, 0, 0, 0}, {33, 13, 31, 0, 0, 0}, {129, 37, 100, 0, 0, 0},
-    {600, 40, 33, 0, 0, 0}, {1100, 14, 35, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
-static const op_size ATTENTION_SIZES[] = {
-    {4, 0, 0, 2, 1, 4}, {7, 0, 0, 2, 2, 2}, {1, 0, 0, 1, 1, 2}, {37, 0, 0, 6, 2, 10}, {33, 0, 0, 3, 3, 64}, {70, 0, 0, 2, 1, 80},
-    {0, 0, 0, 0, 0, 0}};
+static const op_size DW_SIZES[] = {{3, 5, 4, 0, 0, 0},     {5, 3, 7, 0, 0, 0},      {1, 1, 1, 0, 0, 0},
+                                   {1, 65, 33, 0, 0, 0},   {33, 13, 31, 0, 0, 0},   {129, 37, 100, 0, 0, 0},
+                                   {600, 40, 33, 0, 0, 0}, {1100, 14, 35, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
+static const op_size ATTENTION_SIZES[] = {{4, 0, 0, 2, 1, 4},   {7, 0, 0, 2, 2, 2},   {1, 0, 0, 1, 1, 2}, {37, 0, 0, 6, 2, 10},
+                                          {33, 0, 0, 3, 3, 64}, {70, 0, 0, 2, 1, 80}, {0, 0, 0, 0, 0, 0}};
 static const op_size ATTENTION_LONG[] = {{4, 0, 0, 2, 1, 4}, {6, 0, 0, 4, 2, 6}, {530, 0, 0, 1, 1, 4}, {270, 0, 0, 2, 1, 16}, {0, 0, 0, 0, 0, 0}};
-static const op_size DECODE_SIZES[] = {
-    {4, 0, 0, 2, 1, 4}, {7, 0, 0, 2, 2, 2}, {1, 0, 0, 1, 1, 2}, {6, 0, 0, 6, 2, 10}, {5, 0, 0, 3, 3, 64}, {4, 0, 0, 2, 1, 80}, {0, 0, 0, 0, 0, 0}};
-static const op_size HEAD_SIZES[] = {
-    {3, 4, 6, 0, 0, 0}, {5, 3, 9, 0, 0, 0}, {1, 1, 5, 0, 0, 0}, {4, 2, 2, 0, 0, 0}, {7, 33, 65, 0, 0, 0}, {20, 16, 257, 0, 0, 0}, {33, 48, 600, 0, 0, 0},
-    {70, 130, 50, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
-static const op_size FLAT_SIZES[] = {
-    {1, 1, 0, 0, 0, 0}, {3, 17, 0, 0, 0, 0}, {1, 4096, 0, 0, 0, 0}, {1, 4097, 0, 0, 0, 0}, {67, 1000, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
+static const op_size DECODE_SIZES[] = {{4, 0, 0, 2, 1, 4},  {7, 0, 0, 2, 2, 2},  {1, 0, 0, 1, 1, 2}, {6, 0, 0, 6, 2, 10},
+                                       {5, 0, 0, 3, 3, 64}, {4, 0, 0, 2, 1, 80}, {0, 0, 0, 0, 0, 0}};
+static const op_size HEAD_SIZES[] = {{3, 4, 6, 0, 0, 0},     {5, 3, 9, 0, 0, 0},     {1, 1, 5, 0, 0, 0},     {4, 2, 2, 0, 0, 0}, {7, 33, 65, 0, 0, 0},
+                                     {20, 16, 257, 0, 0, 0}, {33, 48, 600, 0, 0, 0}, {70, 130, 50, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
+static const op_size FLAT_SIZES[] = {{1, 1, 0, 0, 0, 0},    {3, 17, 0, 0, 0, 0},    {1, 4096, 0, 0, 0, 0},
+                                     {1, 4097, 0, 0, 0, 0}, {67, 1000, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
 
 const op_case OP_CASES[] = {
     {"embed", "tokens", build_embed, ROW_SIZES, OP_EXACT},
@@ -367,8 +365,7 @@ const op_case OP_CASES[] = {
     {"matmul", "gelu, u kept", build_matmul, MATMUL_SIZES, OP_BIAS | OP_GELU | OP_KEEP_U},
     {"matmul", "residual", build_matmul, MATMUL_SIZES, OP_RESIDUAL | OP_BIAS | OP_EXACT},
     {"matmul", "residual, dropout", build_matmul, MATMUL_SIZES, OP_RESIDUAL | OP_BIAS | OP_DROPOUT | OP_EXACT},
-    {"matmul", "transposed, residual, dropout, u kept", build_matmul, MATMUL_SIZES,
-     OP_TRANSPOSE | OP_RESIDUAL | OP_DROPOUT | OP_KEEP_U | OP_EXACT},
+    {"matmul", "transposed, residual, dropout, u kept", build_matmul, MATMUL_SIZES, OP_TRANSPOSE | OP_RESIDUAL | OP_DROPOUT | OP_KEEP_U | OP_EXACT},
     {"matmul_dx", "plain", build_matmul_dx, MATMUL_SIZES, OP_EXACT},
     {"matmul_dx", "transposed", build_matmul_dx, MATMUL_SIZES, OP_TRANSPOSE | OP_EXACT},
     {"matmul_dx", "gelu", build_matmul_dx, MATMUL_SIZES, OP_GELU},

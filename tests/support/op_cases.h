@@ -6,31 +6,41 @@
 
 /* Sizes of a case; a family of ops reads the fields it needs. */
 typedef struct op_size {
-  int64_t rows;           /* n or M */
-  int64_t width;          /* D or K: what is summed */
-  int64_t columns;        /* N, F or V */
+  int64_t rows;    /* n or M */
+  int64_t width;   /* D or K: what is summed */
+  int64_t columns; /* N, F or V */
   int32_t heads, kv_heads, head_dim;
 } op_size;
 
 /* Variations of a case. */
 enum {
-  OP_TRANSPOSE = 1 << 0, OP_BIAS = 1 << 1, OP_GELU = 1 << 2, OP_RESIDUAL = 1 << 3, OP_DROPOUT = 1 << 4, OP_KEEP_U = 1 << 5,
-  OP_ADD = 1 << 6,        /* gradients add to what is there */
-  OP_MICRO = 1 << 7,      /* second microbatch of a step: adds too */
-  OP_FIRST_MICRO = 1 << 8,/* first microbatch: writes */
-  OP_RESIDUE = 1 << 9,    /* dres of the norms' backward */
-  OP_WINDOW = 1 << 10, OP_SEGMENTS = 1 << 11, OP_BF16_SOFTMAX = 1 << 12,
+  OP_TRANSPOSE = 1 << 0,
+  OP_BIAS = 1 << 1,
+  OP_GELU = 1 << 2,
+  OP_RESIDUAL = 1 << 3,
+  OP_DROPOUT = 1 << 4,
+  OP_KEEP_U = 1 << 5,
+  OP_ADD = 1 << 6,         /* gradients add to what is there */
+  OP_MICRO = 1 << 7,       /* second microbatch of a step: adds too */
+  OP_FIRST_MICRO = 1 << 8, /* first microbatch: writes */
+  OP_RESIDUE = 1 << 9,     /* dres of the norms' backward */
+  OP_WINDOW = 1 << 10,
+  OP_SEGMENTS = 1 << 11,
+  OP_BF16_SOFTMAX = 1 << 12,
   OP_IGNORED = 1 << 13,   /* labels of -1 */
   OP_POSITIONS = 1 << 14, /* embed with a position table */
-  OP_INVERSE = 1 << 15, OP_CLIP = 1 << 16, OP_WEIGHT = 1 << 17, OP_DECAY = 1 << 18,
-  OP_PREFILL = 1 << 19,   /* attention_kv: all rows of one slot; otherwise one row per slot, one of them idle */
-  OP_EXACT = 1 << 20,     /* its bits are part of the definition: every kernel gives those of the reference */
+  OP_INVERSE = 1 << 15,
+  OP_CLIP = 1 << 16,
+  OP_WEIGHT = 1 << 17,
+  OP_DECAY = 1 << 18,
+  OP_PREFILL = 1 << 19, /* attention_kv: all rows of one slot; otherwise one row per slot, one of them idle */
+  OP_EXACT = 1 << 20,   /* its bits are part of the definition: every kernel gives those of the reference */
 };
 
 typedef struct op_case {
   const char *op, *name;
   void (*build)(op_harness *h, const struct op_case *of, const op_size *size);
-  const op_size *sizes;   /* ends with rows == 0; the first ones are small enough for finite differences */
+  const op_size *sizes; /* ends with rows == 0; the first ones are small enough for finite differences */
   unsigned flags;
 } op_case;
 

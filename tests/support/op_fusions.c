@@ -35,8 +35,8 @@ static void build_epilogue(op_harness *h, const op_fusion *of, const op_size *si
   int residual = gelu ? RF_NONE : activation(h, "residual", size->rows, size->columns);
   int alone = op_apply(h, "matmul", OP_IDS(x, w, bias), OP_IDS(RF_WANTED, RF_NONE), &plain), u = op_output(h, alone, 0);
   rf_attr drop = {.dropout = attr.dropout, .site = attr.site};
-  int after = gelu ? op_apply(h, "gelu", OP_IDS(u), OP_IDS(RF_WANTED), &drop)
-                   : op_apply(h, "add_dropout", OP_IDS(residual, u), OP_IDS(RF_WANTED), &drop);
+  int after =
+      gelu ? op_apply(h, "gelu", OP_IDS(u), OP_IDS(RF_WANTED), &drop) : op_apply(h, "add_dropout", OP_IDS(residual, u), OP_IDS(RF_WANTED), &drop);
   int kept = op_apply(h, "matmul", OP_IDS(x, w, bias, residual), OP_IDS(RF_WANTED, RF_WANTED), &attr);
   int lost = op_apply(h, "matmul", OP_IDS(x, w, bias, residual), OP_IDS(RF_NONE, RF_WANTED), &attr);
   same(h, equal, equals, kept, 0, alone, 0);

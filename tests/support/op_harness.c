@@ -13,12 +13,12 @@
 enum { GUARD_BYTES = 64, GUARD = 0x5c };
 
 struct op_buffer {
-  bool filled;            /* by the case: normal numbers or ids; otherwise an op writes it, and it starts as NaN */
+  bool filled; /* by the case: normal numbers or ids; otherwise an op writes it, and it starts as NaN */
   op_fill fill;
   int32_t *ids;
   size_t bytes;
-  unsigned char *block;   /* guard, data, guard */
-  unsigned char *first;   /* the first value of every byte */
+  unsigned char *block; /* guard, data, guard */
+  unsigned char *first; /* the first value of every byte */
 };
 
 static size_t rounded_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -56,8 +56,21 @@ static op_buffer *buffer_of(op_harness *h, int tensor) {
 op_harness *op_harness_new(rf_dtype dtype, int64_t rows) {
   op_harness *h = calloc(1, sizeof *h);
   assert_non_null(h);
-  rf_model model = {.name = "harness", .family = RF_FAMILY_GPT, .layers = 1, .width = 8, .heads = 2, .kv_heads = 2, .head_dim = 4, .ff = 16,
-                    .vocab = 16, .max_seq = 16, .bias = true, .norm_eps = 1e-5f, .bos_id = -1, .eos_id = -1, .init = "gpt2"};
+  rf_model model = {.name = "harness",
+                    .family = RF_FAMILY_GPT,
+                    .layers = 1,
+                    .width = 8,
+                    .heads = 2,
+                    .kv_heads = 2,
+                    .head_dim = 4,
+                    .ff = 16,
+                    .vocab = 16,
+                    .max_seq = 16,
+                    .bias = true,
+                    .norm_eps = 1e-5f,
+                    .bos_id = -1,
+                    .eos_id = -1,
+                    .init = "gpt2"};
   h->graph = rf_graph_new(&model);
   h->graph->rows = h->graph->seq = rows;
   h->dtype = dtype;
@@ -110,11 +123,11 @@ double op_get(const op_harness *h, int tensor, int64_t i) { return compare_load(
 
 void op_set(op_harness *h, int tensor, int64_t i, double value) {
   switch (h->graph->tensor[tensor].dtype) {
-    case RF_F64: ((double *)op_data(h, tensor))[i] = value; break;
-    case RF_F32: ((float *)op_data(h, tensor))[i] = (float)value; break;
-    case RF_BF16: ((rf_bf16 *)op_data(h, tensor))[i] = rf_f32_to_bf16((float)value); break;
-    case RF_I32: ((int32_t *)op_data(h, tensor))[i] = (int32_t)value; break;
-    default: fail_msg("tensor %s has a dtype that no op takes", h->graph->tensor[tensor].name);
+  case RF_F64: ((double *)op_data(h, tensor))[i] = value; break;
+  case RF_F32: ((float *)op_data(h, tensor))[i] = (float)value; break;
+  case RF_BF16: ((rf_bf16 *)op_data(h, tensor))[i] = rf_f32_to_bf16((float)value); break;
+  case RF_I32: ((int32_t *)op_data(h, tensor))[i] = (int32_t)value; break;
+  default: fail_msg("tensor %s has a dtype that no op takes", h->graph->tensor[tensor].name);
   }
 }
 

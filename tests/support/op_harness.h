@@ -11,11 +11,11 @@ typedef struct op_buffer op_buffer;
 
 typedef struct op_harness {
   rf_graph *graph;
-  rf_dtype dtype, wide;   /* activations and weights; sums, statistics and gradients */
+  rf_dtype dtype, wide; /* activations and weights; sums, statistics and gradients */
   rf_run_inputs run;
-  int subject;            /* the op under test; the ops before it prepare its inputs */
+  int subject; /* the op under test; the ops before it prepare its inputs */
   int buffer_capacity;
-  op_buffer *buffer;      /* one per tensor */
+  op_buffer *buffer; /* one per tensor */
 } op_harness;
 
 /* An empty graph of `rows` token rows in activation dtype `dtype`. */
@@ -23,14 +23,18 @@ op_harness *op_harness_new(rf_dtype dtype, int64_t rows);
 void op_harness_free(op_harness *h);
 
 /* Tensors that the case fills: normal numbers of `scale` around `offset`, or the ids given. Return the tensor id. */
-typedef struct op_fill { double scale, offset; } op_fill;
+typedef struct op_fill {
+  double scale, offset;
+} op_fill;
 int op_tensor(op_harness *h, const char *name, rf_class class, rf_dtype dtype, op_fill fill, int rank, const int64_t *shape);
 int op_ids(op_harness *h, const char *name, int64_t count, const int32_t *values);
-#define OP_SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__}
+#define OP_SHAPE(...) \
+  (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) { __VA_ARGS__ }
 
 /* Appends an op; outputs hold ids, RF_WANTED or RF_NONE. It becomes the subject. Returns its id. */
 int op_apply(op_harness *h, const char *def, int input_count, const int *inputs, int output_count, const int *outputs, const rf_attr *attr);
-#define OP_IDS(...) (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), (int[]){__VA_ARGS__}
+#define OP_IDS(...) \
+  (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), (int[]) { __VA_ARGS__ }
 int op_output(const op_harness *h, int op, int slot); /* tensor id */
 
 /* Allocates what is not there yet and sets every tensor to its first value. */

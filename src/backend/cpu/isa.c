@@ -37,7 +37,8 @@ rf_status rf_isa_resolve(const char *name, rf_isa *isa, rf_error *error) {
   for (int i = 0; i < RF_ISAS; i++) {
     if (strcmp(name, rf_isa_name((rf_isa)i))) continue;
     if ((rf_isa)i > most)
-      return RF_FAIL(error, RAFTER_INVALID, "leave --cpu out", "this CPU has no such instructions (--cpu: expected at most %s, got %s)", rf_isa_name(most), name);
+      return RF_FAIL(error, RAFTER_INVALID, "leave --cpu out", "this CPU has no such instructions (--cpu: expected at most %s, got %s)",
+                     rf_isa_name(most), name);
     return *isa = (rf_isa)i, RAFTER_OK;
   }
   return RF_FAIL(error, RAFTER_INVALID, "one of auto, base, avx2, avx512, avx512bf16", "unknown instruction set %s", name);

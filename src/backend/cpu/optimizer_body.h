@@ -56,7 +56,9 @@ static void clip_run(const rf_call *call) {
 
 /* ---- AdamW ----------------------------------------------------------------------------------------------------------- */
 
-typedef struct adamw_constants { rf_v16 scale, beta1, rest1, beta2, rest2, unbias1, unbias2, eps, lr, decay; } adamw_constants;
+typedef struct adamw_constants {
+  rf_v16 scale, beta1, rest1, beta2, rest2, unbias1, unbias2, eps, lr, decay;
+} adamw_constants;
 
 /* m' = b1 m + (1-b1) g, v' = b2 v + (1-b2) g^2, w' = w - lr (mhat / (sqrt(vhat) + eps) + wd w). */
 RF_INLINE rf_v16 adamw_step(const adamw_constants *k, rf_v16 g, rf_v16 w, rf_v16 *m, rf_v16 *v) {

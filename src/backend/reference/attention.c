@@ -9,7 +9,10 @@ size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, 
 }
 
 /* One key/value head's rows: element (j, c) stands at key_at + j * stride + c, and its value at value_at + j * stride + c. */
-typedef struct head_rows { rf_view data; int64_t key_at, value_at, stride; } head_rows;
+typedef struct head_rows {
+  rf_view data;
+  int64_t key_at, value_at, stride;
+} head_rows;
 
 /* The scaled score of a query and a key. With a bf16 softmax the score is an f32 chain like a matmul's, because rounding it to bf16
  * is part of the definition; elsewhere it is a plain double sum. */
@@ -28,8 +31,7 @@ static int64_t first_key(const rf_attr *attr, int64_t i) { return attr->window >
 
 /* Query i (position in its segment) against keys first_key .. i: writes H elements of ctx, returns log(sum(exp(score))).
  * `sums` has room for H. */
-static double attend(const rf_attr *attr, rf_view q, int64_t query_at, const head_rows *rows, int64_t i, rf_view ctx, int64_t ctx_at,
-                     double *sums) {
+static double attend(const rf_attr *attr, rf_view q, int64_t query_at, const head_rows *rows, int64_t i, rf_view ctx, int64_t ctx_at, double *sums) {
   int64_t from = first_key(attr, i);
   double largest = -INFINITY, sum = 0;
   for (int64_t j = from; j <= i; j++) largest = fmax(largest, score(attr, q, query_at, rows, j));
@@ -71,7 +73,9 @@ void rf_reference_attention(const rf_call *call) {
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-typedef struct pair { double p, ds; } pair;
+typedef struct pair {
+  double p, ds;
+} pair;
 
 /* The probability of key j for query i (rows of the segment at `begin`, head h), and the gradient of its score. */
 static pair pair_of(const rf_call *call, int64_t begin, int64_t h, int64_t i, int64_t j) {

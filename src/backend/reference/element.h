@@ -10,7 +10,10 @@
 #define RF_UNUSED __attribute__((unused))
 
 /* A tensor as a kernel sees it; data is NULL for an absent slot. */
-typedef struct rf_view { void *data; rf_dtype dtype; } rf_view;
+typedef struct rf_view {
+  void *data;
+  rf_dtype dtype;
+} rf_view;
 
 RF_UNUSED static rf_view in_view(const rf_call *call, int slot) {
   if (!call->in[slot]) return (rf_view){NULL, RF_F32};
@@ -24,21 +27,21 @@ RF_UNUSED static rf_view out_view(const rf_call *call, int slot) {
 
 RF_UNUSED static double load(rf_view view, int64_t i) {
   switch (view.dtype) {
-    case RF_F32: return ((const float *)view.data)[i];
-    case RF_BF16: return rf_bf16_to_f32(((const rf_bf16 *)view.data)[i]);
-    case RF_F16: return rf_f16_to_f32(((const uint16_t *)view.data)[i]);
-    case RF_F64: return ((const double *)view.data)[i];
-    default: return NAN;
+  case RF_F32: return ((const float *)view.data)[i];
+  case RF_BF16: return rf_bf16_to_f32(((const rf_bf16 *)view.data)[i]);
+  case RF_F16: return rf_f16_to_f32(((const uint16_t *)view.data)[i]);
+  case RF_F64: return ((const double *)view.data)[i];
+  default: return NAN;
   }
 }
 
 RF_UNUSED static void store(rf_view view, int64_t i, double x) {
   switch (view.dtype) {
-    case RF_F32: ((float *)view.data)[i] = (float)x; break;
-    case RF_BF16: ((rf_bf16 *)view.data)[i] = rf_f32_to_bf16((float)x); break;
-    case RF_F16: ((uint16_t *)view.data)[i] = rf_f32_to_f16((float)x); break;
-    case RF_F64: ((double *)view.data)[i] = x; break;
-    default: break;
+  case RF_F32: ((float *)view.data)[i] = (float)x; break;
+  case RF_BF16: ((rf_bf16 *)view.data)[i] = rf_f32_to_bf16((float)x); break;
+  case RF_F16: ((uint16_t *)view.data)[i] = rf_f32_to_f16((float)x); break;
+  case RF_F64: ((double *)view.data)[i] = x; break;
+  default: break;
   }
 }
 
@@ -77,9 +80,7 @@ RF_UNUSED static double start(const rf_call *call, int slot, rf_view view, int64
 /* ---- functions that several ops apply ---------------------------------------------------------------------------- */
 
 /* GELU in the tanh form, 0.5 u (1 + tanh(sqrt(2/pi) (u + 0.044715 u^3))), and its derivative. */
-RF_UNUSED static double gelu(double u) {
-  return 0.5 * u * (1.0 + tanh(0.79788456080286535588 * (u + 0.044715 * u * u * u)));
-}
+RF_UNUSED static double gelu(double u) { return 0.5 * u * (1.0 + tanh(0.79788456080286535588 * (u + 0.044715 * u * u * u))); }
 RF_UNUSED static double gelu_slope(double u) {
   double t = tanh(0.79788456080286535588 * (u + 0.044715 * u * u * u));
   return 0.5 * (1.0 + t) + 0.5 * u * (1.0 - t * t) * 0.79788456080286535588 * (1.0 + 3.0 * 0.044715 * u * u);

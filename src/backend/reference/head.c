@@ -3,13 +3,17 @@
 #include "backend/reference/kernels.h"
 
 /* The operands that all ops of this file share: x (n,D), w (D,V) or (V,D), bias (V)?. */
-typedef struct head { rf_view x, w, bias; int64_t rows, width, vocab; bool transpose, wide; } head;
+typedef struct head {
+  rf_view x, w, bias;
+  int64_t rows, width, vocab;
+  bool transpose, wide;
+} head;
 
 static head head_of(const rf_call *call) {
   const rf_tensor *x = rf_in(call, 0), *w = rf_in(call, 1);
   bool transpose = call->op->attr.transpose;
-  return (head){in_view(call, 0), in_view(call, 1), in_view(call, 2), rows_in_use(call, x->shape[0]), x->shape[1], w->shape[transpose ? 0 : 1],
-                transpose, x->dtype == RF_F64};
+  return (head){in_view(call, 0), in_view(call, 1),  in_view(call, 2), rows_in_use(call, x->shape[0]), x->shape[1], w->shape[transpose ? 0 : 1],
+                transpose,        x->dtype == RF_F64};
 }
 
 static int64_t weight_at(const head *of, int64_t d, int64_t v) { return of->transpose ? v * of->width + d : d * of->vocab + v; }

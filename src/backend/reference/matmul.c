@@ -23,8 +23,7 @@ void rf_reference_matmul(const rf_call *call) {
       double value = rounded(result->dtype, sum);
       if (u.data) store(u, at, value);
       if (attr->epilogue == RF_EPILOGUE_GELU && out.data) store(out, at, gelu(value));
-      if (attr->epilogue == RF_EPILOGUE_RESIDUAL && out.data)
-        store(out, at, exact_add(wide, load(residual, at), drop(call, wide, m, n, value)));
+      if (attr->epilogue == RF_EPILOGUE_RESIDUAL && out.data) store(out, at, exact_add(wide, load(residual, at), drop(call, wide, m, n, value)));
     }
 }
 
@@ -37,8 +36,7 @@ void rf_reference_matmul_dx(const rf_call *call) {
   for (int64_t m = 0; m < rows; m++)
     for (int64_t k = 0; k < inner; k++) {
       double sum = 0;
-      for (int64_t n = 0; n < columns; n++)
-        sum = exact_fma(wide, load(dy, m * columns + n), load(w, weight_at(call, k, n, inner, columns)), sum);
+      for (int64_t n = 0; n < columns; n++) sum = exact_fma(wide, load(dy, m * columns + n), load(w, weight_at(call, k, n, inner, columns)), sum);
       int64_t at = m * inner + k;
       double value = rounded(result->dtype, sum);
       double slope = u.data ? gelu_slope(load(u, at)) : 1.0;

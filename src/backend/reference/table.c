@@ -2,7 +2,8 @@
 #include "backend/reference/kernels.h"
 #include "backend/reference/reference.h"
 
-#define ROW(op, workspace) {#op, "reference_" #op, RF_ISA_BASE, NULL, workspace, rf_reference_##op}
+#define ROW(op, workspace) \
+  { #op, "reference_" #op, RF_ISA_BASE, NULL, workspace, rf_reference_##op }
 
 const rf_kernel RF_REFERENCE_KERNELS[] = {
     ROW(embed, NULL),

@@ -35,8 +35,8 @@ static rf_work attention_work(const rf_graph *graph, const rf_op *op) {
 static rf_status attention_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
   int inputs[] = {op->input[0], op->output[0], op->output[1], grad_out[0], op->input[1]};
   rf_attr attr = op->attr;
-  int id = rf_graph_emit(graph, &RF_OP_ATTENTION_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5, (const int[]){RF_WANTED}, 1, &attr,
-                         error);
+  int id =
+      rf_graph_emit(graph, &RF_OP_ATTENTION_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5, (const int[]){RF_WANTED}, 1, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   grad_in[0] = graph->op[id].output[0];
   return RAFTER_OK;

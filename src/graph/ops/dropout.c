@@ -20,8 +20,8 @@ static rf_status add_dropout_backward(rf_graph *graph, const rf_op *op, const in
   if (grad_in[0] == RF_WANTED) grad_in[0] = grad_out[0];
   if (grad_in[1] == RF_NONE) return RAFTER_OK;
   rf_attr attr = {.dropout = op->attr.dropout, .site = op->attr.site};
-  int id = rf_graph_emit(graph, &RF_OP_DROPOUT_BWD, rf_backward_name(graph, op, ""), op->section, grad_out, 1, (const int[]){RF_WANTED}, 1, &attr,
-                         error);
+  int id =
+      rf_graph_emit(graph, &RF_OP_DROPOUT_BWD, rf_backward_name(graph, op, ""), op->section, grad_out, 1, (const int[]){RF_WANTED}, 1, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   grad_in[1] = graph->op[id].output[0];
   return RAFTER_OK;

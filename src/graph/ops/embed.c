@@ -36,8 +36,7 @@ static rf_status embed_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
     if (op->output[i] == RF_WANTED)
       return RF_FAIL(error, RAFTER_INVALID, NULL, "table gradient not given (embed_bwd %s: expected a tensor id, its height follows from no input)",
                      op->name);
-    if (op->output[i] >= 0 && op->output[i] < graph->tensor_count)
-      RF_OUT(i, RF_CLASS_GRADIENT, wide, graph->tensor[op->output[i]].shape[0], width);
+    if (op->output[i] >= 0 && op->output[i] < graph->tensor_count) RF_OUT(i, RF_CLASS_GRADIENT, wide, graph->tensor[op->output[i]].shape[0], width);
   }
   return RAFTER_OK;
 }

@@ -2,13 +2,18 @@
  * chosen rows. Logits of a training step exist only for a bounded chunk of rows in a kernel's workspace. */
 #include "graph/ops/ops.h"
 
-typedef struct head_dims { int64_t rows, width, vocab, w[2]; rf_dtype dtype, wide; } head_dims;
+typedef struct head_dims {
+  int64_t rows, width, vocab, w[2];
+  rf_dtype dtype, wide;
+} head_dims;
 
 /* Inputs 0..2 of every head op: x (n,D), w (D,V) or (V,D), bias (V)?. */
 static rf_status head_inputs(rf_graph *graph, rf_op *op, head_dims *dims, rf_error *error) {
   bool transpose = op->attr.transpose;
-  *dims = (head_dims){.rows = rf_input_dim(graph, op, 0, 0), .width = rf_input_dim(graph, op, 0, 1),
-                      .vocab = rf_input_dim(graph, op, 1, transpose ? 0 : 1), .dtype = rf_input_dtype(graph, op, 0)};
+  *dims = (head_dims){.rows = rf_input_dim(graph, op, 0, 0),
+                      .width = rf_input_dim(graph, op, 0, 1),
+                      .vocab = rf_input_dim(graph, op, 1, transpose ? 0 : 1),
+                      .dtype = rf_input_dtype(graph, op, 0)};
   dims->wide = rf_wide_dtype(dims->dtype);
   dims->w[0] = transpose ? dims->vocab : dims->width;
   dims->w[1] = transpose ? dims->width : dims->vocab;

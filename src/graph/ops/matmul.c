@@ -94,8 +94,7 @@ static rf_status matmul_dw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 }
 
 static rf_work matmul_dw_work(const rf_graph *graph, const rf_op *op) {
-  return product_work(graph, op, (double)rf_input_dim(graph, op, 0, 0), (double)rf_input_dim(graph, op, 0, 1),
-                      (double)rf_input_dim(graph, op, 1, 1));
+  return product_work(graph, op, (double)rf_input_dim(graph, op, 0, 0), (double)rf_input_dim(graph, op, 0, 1), (double)rf_input_dim(graph, op, 1, 1));
 }
 
 const rf_op_def RF_OP_MATMUL = {

@@ -4,10 +4,10 @@
 
 #include "graph/graph.h"
 
-extern const rf_op_def RF_OP_EMBED, RF_OP_EMBED_BWD, RF_OP_LAYERNORM, RF_OP_LAYERNORM_BWD, RF_OP_RMSNORM, RF_OP_RMSNORM_BWD, RF_OP_ROPE,
-    RF_OP_MATMUL, RF_OP_MATMUL_DX, RF_OP_MATMUL_DW, RF_OP_GELU, RF_OP_GELU_BWD, RF_OP_SWIGLU, RF_OP_SWIGLU_BWD, RF_OP_ADD, RF_OP_ADD_DROPOUT,
-    RF_OP_DROPOUT_BWD, RF_OP_ATTENTION, RF_OP_ATTENTION_BWD, RF_OP_ATTENTION_KV, RF_OP_HEAD_LOSS, RF_OP_HEAD_LOSS_BWD, RF_OP_HEAD_LOSS_GRAD,
-    RF_OP_LOSS_SUM, RF_OP_HEAD_LOGITS, RF_OP_NORM_SQ, RF_OP_CLIP, RF_OP_ADAMW;
+extern const rf_op_def RF_OP_EMBED, RF_OP_EMBED_BWD, RF_OP_LAYERNORM, RF_OP_LAYERNORM_BWD, RF_OP_RMSNORM, RF_OP_RMSNORM_BWD, RF_OP_ROPE, RF_OP_MATMUL,
+    RF_OP_MATMUL_DX, RF_OP_MATMUL_DW, RF_OP_GELU, RF_OP_GELU_BWD, RF_OP_SWIGLU, RF_OP_SWIGLU_BWD, RF_OP_ADD, RF_OP_ADD_DROPOUT, RF_OP_DROPOUT_BWD,
+    RF_OP_ATTENTION, RF_OP_ATTENTION_BWD, RF_OP_ATTENTION_KV, RF_OP_HEAD_LOSS, RF_OP_HEAD_LOSS_BWD, RF_OP_HEAD_LOSS_GRAD, RF_OP_LOSS_SUM,
+    RF_OP_HEAD_LOGITS, RF_OP_NORM_SQ, RF_OP_CLIP, RF_OP_ADAMW;
 
 /* Dtype rules of a slot beside a plain rf_dtype. */
 enum { RF_ANY_FLOAT = -1 };
@@ -28,8 +28,7 @@ rf_status rf_shape_output(rf_graph *graph, rf_op *op, int slot, rf_class class, 
 /* A shape rule reads as a list: RF_IN(0, dtype, rows, width) is
  *   RF_TRY(rf_shape_input(graph, op, 0, dtype, 2, (const int64_t[]){rows, width}, error)); */
 #define RF_RANK(...) ((int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))
-#define RF_IN(slot, dtype, ...) \
-  RF_TRY(rf_shape_input(graph, op, (slot), (int)(dtype), RF_RANK(__VA_ARGS__), (const int64_t[]){__VA_ARGS__}, error))
+#define RF_IN(slot, dtype, ...) RF_TRY(rf_shape_input(graph, op, (slot), (int)(dtype), RF_RANK(__VA_ARGS__), (const int64_t[]){__VA_ARGS__}, error))
 #define RF_OUT(slot, class, dtype, ...) \
   RF_TRY(rf_shape_output(graph, op, (slot), (class), (dtype), RF_RANK(__VA_ARGS__), (const int64_t[]){__VA_ARGS__}, error))
 

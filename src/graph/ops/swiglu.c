@@ -10,8 +10,7 @@ static rf_status swiglu_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 
 static rf_status swiglu_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
   int inputs[] = {op->input[0], grad_out[0]};
-  int id = rf_graph_emit(graph, &RF_OP_SWIGLU_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 2, (const int[]){RF_WANTED}, 1, NULL,
-                         error);
+  int id = rf_graph_emit(graph, &RF_OP_SWIGLU_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 2, (const int[]){RF_WANTED}, 1, NULL, error);
   if (id < 0) return RAFTER_INVALID;
   grad_in[0] = graph->op[id].output[0];
   return RAFTER_OK;

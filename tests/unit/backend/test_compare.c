@@ -11,7 +11,10 @@
 
 enum { ROWS = 24, COLUMNS = 24, COUNT = ROWS * COLUMNS };
 
-typedef struct pair { rf_dtype dtype; double want[COUNT], got[COUNT]; } pair;
+typedef struct pair {
+  rf_dtype dtype;
+  double want[COUNT], got[COUNT];
+} pair;
 
 static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F64};
 
@@ -37,9 +40,7 @@ static void honest(pair *p, rf_dtype dtype) {
   }
 }
 
-static bool close(const pair *p) {
-  return compare_close(p->dtype, p->got, p->want, COUNT, compare_bound_of(p->dtype, RF_F32, 16), NULL);
-}
+static bool close(const pair *p) { return compare_close(p->dtype, p->got, p->want, COUNT, compare_bound_of(p->dtype, RF_F32, 16), NULL); }
 
 static void swap(pair *p, int64_t i, int64_t k) {
   double a = compare_load(p->dtype, p->got, i), b = compare_load(p->dtype, p->got, k);
@@ -94,13 +95,28 @@ static void plant_truth_of_zeros(pair *p) {
   put(p->dtype, p->got, 5, 1e-30);
 }
 
-typedef struct fault { const char *name; void (*plant)(pair *p); } fault;
+typedef struct fault {
+  const char *name;
+  void (*plant)(pair *p);
+} fault;
 static const fault faults[] = {
-    {"NaN", plant_nan}, {"NaN first", plant_first_nan}, {"infinity", plant_infinity}, {"NaN on both sides", plant_nan_on_both_sides},
-    {"infinity on both sides", plant_infinity_on_both_sides}, {"wrong sign", plant_sign}, {"one wrong sign", plant_one_sign},
-    {"shifted by a row", plant_shift}, {"shifted by a column", plant_column_shift}, {"transposed", plant_transpose}, {"zeroed", plant_zeros},
-    {"one row zeroed", plant_zero_row}, {"stale", plant_stale}, {"last element unwritten", plant_unwritten_last},
-    {"one element off", plant_one_element_off}, {"all scaled", plant_scale}, {"truth of zeros", plant_truth_of_zeros},
+    {"NaN", plant_nan},
+    {"NaN first", plant_first_nan},
+    {"infinity", plant_infinity},
+    {"NaN on both sides", plant_nan_on_both_sides},
+    {"infinity on both sides", plant_infinity_on_both_sides},
+    {"wrong sign", plant_sign},
+    {"one wrong sign", plant_one_sign},
+    {"shifted by a row", plant_shift},
+    {"shifted by a column", plant_column_shift},
+    {"transposed", plant_transpose},
+    {"zeroed", plant_zeros},
+    {"one row zeroed", plant_zero_row},
+    {"stale", plant_stale},
+    {"last element unwritten", plant_unwritten_last},
+    {"one element off", plant_one_element_off},
+    {"all scaled", plant_scale},
+    {"truth of zeros", plant_truth_of_zeros},
 };
 
 static void test_honest_answers_pass(void **state) {
@@ -162,8 +178,10 @@ static void test_bounds_come_from_the_arithmetic(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_honest_answers_pass),     cmocka_unit_test(test_every_planted_fault_is_caught),
-      cmocka_unit_test(test_one_bit_is_a_difference), cmocka_unit_test(test_integers_must_be_equal),
+      cmocka_unit_test(test_honest_answers_pass),
+      cmocka_unit_test(test_every_planted_fault_is_caught),
+      cmocka_unit_test(test_one_bit_is_a_difference),
+      cmocka_unit_test(test_integers_must_be_equal),
       cmocka_unit_test(test_bounds_come_from_the_arithmetic),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

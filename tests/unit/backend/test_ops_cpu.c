@@ -26,9 +26,9 @@ static void say(const char *what, const char *text) {
 }
 
 static void locate(const char *op, const char *name, const op_size *size, rf_dtype dtype, rf_isa isa, const char *kernel, int threads) {
-  snprintf(where, sizeof where, "%s [%s] %s (rows %lld, width %lld, columns %lld, heads %d/%d x %d) %s %s threads %d", op, name,
-           rf_dtype_name(dtype), (long long)size->rows, (long long)size->width, (long long)size->columns, size->heads, size->kv_heads,
-           size->head_dim, rf_isa_name(isa), kernel, threads);
+  snprintf(where, sizeof where, "%s [%s] %s (rows %lld, width %lld, columns %lld, heads %d/%d x %d) %s %s threads %d", op, name, rf_dtype_name(dtype),
+           (long long)size->rows, (long long)size->width, (long long)size->columns, size->heads, size->kv_heads, size->head_dim, rf_isa_name(isa),
+           kernel, threads);
 }
 
 static compare_bound tolerance_of(const rf_op *op, rf_dtype dtype) {
@@ -37,7 +37,9 @@ static compare_bound tolerance_of(const rf_op *op, rf_dtype dtype) {
 }
 
 /* The op's outputs as they stand; freed by drop. */
-typedef struct outputs { void *data[RF_MAX_OUTPUTS]; } outputs;
+typedef struct outputs {
+  void *data[RF_MAX_OUTPUTS];
+} outputs;
 
 static outputs take(const op_harness *h, const rf_op *op) {
   outputs taken = {{0}};

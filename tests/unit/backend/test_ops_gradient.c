@@ -19,8 +19,8 @@ static void run(op_harness *h, int from, int to) { op_run_range(h, from, to, &RF
 /* A case of one op with its backward: the functional is <weights, output 0>, or the mean loss of a loss op. */
 typedef struct gradient_case {
   op_harness *h;
-  int op, end;                       /* the forward op; ops behind it up to `end` are its backward */
-  int weights;                       /* tensor: gradient of output 0; RF_NONE for a loss */
+  int op, end;                                          /* the forward op; ops behind it up to `end` are its backward */
+  int weights;                                          /* tensor: gradient of output 0; RF_NONE for a loss */
   int input[RF_MAX_INPUTS], grad[RF_MAX_INPUTS], count; /* inputs that have a gradient */
 } gradient_case;
 
@@ -64,8 +64,7 @@ static double functional(const gradient_case *g) {
   run(h, g->op, g->op + 1);
   int out = op_output(h, g->op, 0);
   double sum = 0;
-  for (int64_t i = 0; i < op_count(h, out); i++)
-    sum += op_get(h, out, i) * (g->weights < 0 ? (double)h->run.loss_scale : op_get(h, g->weights, i));
+  for (int64_t i = 0; i < op_count(h, out); i++) sum += op_get(h, out, i) * (g->weights < 0 ? (double)h->run.loss_scale : op_get(h, g->weights, i));
   return sum;
 }
 
@@ -189,8 +188,8 @@ static void test_fused_ops_are_their_parts(void **state) {
           int a = equal[i][0], b = equal[i][1];
           const rf_tensor *tensor = h->graph->tensor;
           if (!compare_equal(tensor[a].dtype, op_data(h, a), op_data(h, b), op_count(h, a), &report))
-            fail_msg("%s, %s, rows %lld: %s is not %s: %s", of->name, rf_dtype_name(dtypes[d]), (long long)size->rows, tensor[a].name,
-                     tensor[b].name, report.text);
+            fail_msg("%s, %s, rows %lld: %s is not %s: %s", of->name, rf_dtype_name(dtypes[d]), (long long)size->rows, tensor[a].name, tensor[b].name,
+                     report.text);
         }
         op_harness_free(h);
       }

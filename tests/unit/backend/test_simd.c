@@ -26,8 +26,8 @@ static float from_bits(uint32_t u) {
 
 /* Every kind of float: all magnitudes, both signs, and in front what is special. */
 static void fill_all_magnitudes(float *x, uint64_t key) {
-  static const float special[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-45f, -1e-45f, 0x1p-126f, 3.4028235e38f, -3.4028235e38f, 1.0f, -1.0f,
-                                  88.72283f, 88.72284f, -87.33f, -87.34f, -103.0f, 0.55f, 30.0f, -30.0f, 0x1.fffffep-1f};
+  static const float special[] = {0.0f,  -0.0f,     INFINITY,  -INFINITY, NAN,     1e-45f,  -1e-45f, 0x1p-126f, 3.4028235e38f, -3.4028235e38f, 1.0f,
+                                  -1.0f, 88.72283f, 88.72284f, -87.33f,   -87.34f, -103.0f, 0.55f,   30.0f,     -30.0f,        0x1.fffffep-1f};
   enum { SPECIAL = sizeof special / sizeof special[0] };
   for (int i = 0; i < COUNT; i += 4) {
     uint32_t words[4];
@@ -223,9 +223,12 @@ static void test_masks_are_philox(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_all_isas_give_the_same_bits), cmocka_unit_test(test_functions_are_near_the_truth),
-      cmocka_unit_test(test_edges),                       cmocka_unit_test(test_bf16_rounds_as_the_scalar),
-      cmocka_unit_test(test_folds_follow_the_tree),       cmocka_unit_test(test_pieces_stay_inside),
+      cmocka_unit_test(test_all_isas_give_the_same_bits),
+      cmocka_unit_test(test_functions_are_near_the_truth),
+      cmocka_unit_test(test_edges),
+      cmocka_unit_test(test_bf16_rounds_as_the_scalar),
+      cmocka_unit_test(test_folds_follow_the_tree),
+      cmocka_unit_test(test_pieces_stay_inside),
       cmocka_unit_test(test_masks_are_philox),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -83,12 +83,18 @@ static void bfloat16_rounds_to_nearest_even(void **state) {
     }
     assert_int_equal(rf_f32_to_bf16(f), x);
     if ((x & 0x7f80) == 0x7f80) continue;
-    union { uint32_t u; float f; } below = {.u = x << 16 | 0x7fff}, middle = {.u = x << 16 | 0x8000}, above = {.u = x << 16 | 0x8001};
+    union {
+      uint32_t u;
+      float f;
+    } below = {.u = x << 16 | 0x7fff}, middle = {.u = x << 16 | 0x8000}, above = {.u = x << 16 | 0x8001};
     assert_int_equal(rf_f32_to_bf16(below.f), x);
     assert_int_equal(rf_f32_to_bf16(middle.f), x + (x & 1));
     assert_int_equal(rf_f32_to_bf16(above.f), x + 1);
   }
-  union { uint32_t u; float f; } nan = {.u = 0x7f800001u}; /* its high half alone would read as infinity */
+  union {
+    uint32_t u;
+    float f;
+  } nan = {.u = 0x7f800001u}; /* its high half alone would read as infinity */
   assert_true(isnan(rf_bf16_to_f32(rf_f32_to_bf16(nan.f))));
 }
 
@@ -143,10 +149,13 @@ static void a_pool_gives_zeroed_aligned_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(an_error_says_what_where_and_what_to_do), cmocka_unit_test(dtypes_have_names_and_sizes),
-    cmocka_unit_test(halves_round_to_nearest_even),            cmocka_unit_test(bfloat16_rounds_to_nearest_even),
-    cmocka_unit_test(pages_are_aligned_and_zero),              cmocka_unit_test(memory_that_is_not_there_is_refused),
-    cmocka_unit_test(a_pool_gives_zeroed_aligned_memory),
+      cmocka_unit_test(an_error_says_what_where_and_what_to_do),
+      cmocka_unit_test(dtypes_have_names_and_sizes),
+      cmocka_unit_test(halves_round_to_nearest_even),
+      cmocka_unit_test(bfloat16_rounds_to_nearest_even),
+      cmocka_unit_test(pages_are_aligned_and_zero),
+      cmocka_unit_test(memory_that_is_not_there_is_refused),
+      cmocka_unit_test(a_pool_gives_zeroed_aligned_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -187,8 +187,9 @@ static void texts_read_back(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(a_disk_that_is_full_leaves_no_file), cmocka_unit_test(folders_are_made),
-    cmocka_unit_test(fields_are_checked),      cmocka_unit_test(texts_read_back),
+      cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(a_disk_that_is_full_leaves_no_file),
+      cmocka_unit_test(folders_are_made),        cmocka_unit_test(fields_are_checked),
+      cmocka_unit_test(texts_read_back),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -62,7 +62,8 @@ static void the_table_holds_together(void **state) {
 
 static void values_are_read(void **state) {
   (void)state;
-  rf_options *o = good("train", "uva --batch 64 --seq=4k --lr 3e-5 --max-seconds 2m --data a.txt --json --data b.txt:0.5 --remat mlp+attn --weight_decay 0");
+  rf_options *o =
+      good("train", "uva --batch 64 --seq=4k --lr 3e-5 --max-seconds 2m --data a.txt --json --data b.txt:0.5 --remat mlp+attn --weight_decay 0");
   assert_string_equal(rf_options_argument(o, 0), "uva");
   assert_null(rf_options_argument(o, 1));
   assert_int_equal(rf_options_int(o, "batch"), 64);
@@ -78,7 +79,8 @@ static void values_are_read(void **state) {
   assert_true(rf_options_is_set(o, "steps") && !rf_options_given(o, "steps") && !rf_options_is_set(o, "microbatch"));
   assert_int_equal(rf_options_int(o, "steps"), 1000);
   char *line = rf_options_line(o);
-  assert_string_equal(line, "train uva --batch 64 --seq 4k --remat mlp+attn --data a.txt --data b.txt:0.5 --lr 3e-5 --weight-decay 0 --max-seconds 2m --json");
+  assert_string_equal(
+      line, "train uva --batch 64 --seq 4k --remat mlp+attn --data a.txt --data b.txt:0.5 --lr 3e-5 --weight-decay 0 --max-seconds 2m --json");
   free(line);
   rf_options_free(o);
 
@@ -118,33 +120,56 @@ static void values_are_read(void **state) {
 
 static void mistakes_are_named(void **state) {
   (void)state;
-  static const struct { const char *command, *line, *message; } row[] = {
-    {"train", "uva --bacth 4", "did you mean --batch?"},     {"train", "uva --batch", "--batch needs a value"},
-    {"train", "uva --batch --json", "--batch needs a value"}, {"train", "uva --batch 0", "--batch is out of range (expected 1 to 1048576, got 0)"},
-    {"train", "uva --batch -3", "out of range"},             {"train", "uva --batch 4.5", "not a whole number"},
-    {"train", "uva --batch 4x", "not a whole number"},       {"train", "uva --batch 99999999999999999999", "not a whole number"},
-    {"train", "uva --batch 4 --batch 5", "given twice"},     {"train", "uva --lr fast", "not a number"},
-    {"train", "uva --lr nan", "not a number"},               {"train", "uva --lr -1", "out of range"},
-    {"train", "uva --lr 1e999", "not a number"},             {"train", "uva --dropout 1", "out of range"},
-    {"train", "uva --remat mpl", "did you mean 'mlp'?"},     {"train", "uva --remat mlp|attn", "does not know"},
-    {"train", "uva --json=perhaps", "switch"},               {"train", "uva --max-seconds 5x", "not a duration"},
-    {"train", "uva extra", "'extra'"},                       {"train", "", "train needs MODEL"},
-    {"train", "uva -b 4", "unknown option '-b'"},            {"train", "uva --fit 3GiB", "unknown option --fit"},
-    {"train", "uva --config /no/such/file", "/no/such/file"}, {"plan", "uva --fit 3XiB", "'3XiB'"},
-    {"plan", "uva --fit=16G", "not a size"},                 {"plan", "uva --seq 4q", "not a number of tokens"},
-    {"plan", "uva --tokens 0.5", "not a count"},             {"plan", "uva --sweep batch", "OPTION=LIST"},
-    {"plan", "uva --sweep bathc=1,2", "cannot vary 'bathc'"}, {"plan", "uva --sweep json=1,2", "cannot vary"},
-    {"plan", "uva --sweep batch=0,2", "out of range"},       {"plan", "uva --sweep dtype=f32,f33", "does not know 'f33'"},
-    {"plan", "uva --sweep batch=1,,2", "empty"},             {"generate", "gpt2 --tokens 1,x", "not a list"},
-    {"generate", "gpt2 --tokens 5..1", "not a list"},        {"generate", "gpt2 --tokens 1..10000:1", "too many"},
-    {"trian", "uva", "did you mean 'train'?"},               {"xyzzy", "", "unknown command"},
-    {"train", "uv\xff", "not UTF-8"},                        {"train", "uva --out d\xe9p\xf4t", "--out is not UTF-8"},
+  static const struct {
+    const char *command, *line, *message;
+  } row[] = {
+      {"train", "uva --bacth 4", "did you mean --batch?"},
+      {"train", "uva --batch", "--batch needs a value"},
+      {"train", "uva --batch --json", "--batch needs a value"},
+      {"train", "uva --batch 0", "--batch is out of range (expected 1 to 1048576, got 0)"},
+      {"train", "uva --batch -3", "out of range"},
+      {"train", "uva --batch 4.5", "not a whole number"},
+      {"train", "uva --batch 4x", "not a whole number"},
+      {"train", "uva --batch 99999999999999999999", "not a whole number"},
+      {"train", "uva --batch 4 --batch 5", "given twice"},
+      {"train", "uva --lr fast", "not a number"},
+      {"train", "uva --lr nan", "not a number"},
+      {"train", "uva --lr -1", "out of range"},
+      {"train", "uva --lr 1e999", "not a number"},
+      {"train", "uva --dropout 1", "out of range"},
+      {"train", "uva --remat mpl", "did you mean 'mlp'?"},
+      {"train", "uva --remat mlp|attn", "does not know"},
+      {"train", "uva --json=perhaps", "switch"},
+      {"train", "uva --max-seconds 5x", "not a duration"},
+      {"train", "uva extra", "'extra'"},
+      {"train", "", "train needs MODEL"},
+      {"train", "uva -b 4", "unknown option '-b'"},
+      {"train", "uva --fit 3GiB", "unknown option --fit"},
+      {"train", "uva --config /no/such/file", "/no/such/file"},
+      {"plan", "uva --fit 3XiB", "'3XiB'"},
+      {"plan", "uva --fit=16G", "not a size"},
+      {"plan", "uva --seq 4q", "not a number of tokens"},
+      {"plan", "uva --tokens 0.5", "not a count"},
+      {"plan", "uva --sweep batch", "OPTION=LIST"},
+      {"plan", "uva --sweep bathc=1,2", "cannot vary 'bathc'"},
+      {"plan", "uva --sweep json=1,2", "cannot vary"},
+      {"plan", "uva --sweep batch=0,2", "out of range"},
+      {"plan", "uva --sweep dtype=f32,f33", "does not know 'f33'"},
+      {"plan", "uva --sweep batch=1,,2", "empty"},
+      {"generate", "gpt2 --tokens 1,x", "not a list"},
+      {"generate", "gpt2 --tokens 5..1", "not a list"},
+      {"generate", "gpt2 --tokens 1..10000:1", "too many"},
+      {"trian", "uva", "did you mean 'train'?"},
+      {"xyzzy", "", "unknown command"},
+      {"train", "uv\xff", "not UTF-8"},
+      {"train", "uva --out d\xe9p\xf4t", "--out is not UTF-8"},
   };
   for (size_t i = 0; i < sizeof row / sizeof row[0]; ++i) {
     rf_options *o;
     rf_error error = {0};
     rf_status status = parse(row[i].command, row[i].line, &o, &error);
-    if (status == RAFTER_OK || !strstr(error.message, row[i].message)) fail_msg("%s %s: status %d, '%s'", row[i].command, row[i].line, status, error.message);
+    if (status == RAFTER_OK || !strstr(error.message, row[i].message))
+      fail_msg("%s %s: status %d, '%s'", row[i].command, row[i].line, status, error.message);
     if (!strstr(row[i].line, "--config")) assert_int_equal(status, RAFTER_INVALID);
     rf_options_free(o);
   }
@@ -154,8 +179,11 @@ static void units_are_read(void **state) {
   (void)state;
   int64_t n;
   double s;
-  static const struct { const char *text; int64_t bytes; } size[] = {
-    {"0", 0}, {"1048576", 1048576}, {"16GiB", 16ll << 30}, {"16GB", 16000000000ll}, {"1.5KiB", 1536}, {"2mib", 2 << 20}, {"7B", 7}, {"1e3", 1000},
+  static const struct {
+    const char *text;
+    int64_t bytes;
+  } size[] = {
+      {"0", 0}, {"1048576", 1048576}, {"16GiB", 16ll << 30}, {"16GB", 16000000000ll}, {"1.5KiB", 1536}, {"2mib", 2 << 20}, {"7B", 7}, {"1e3", 1000},
   };
   for (size_t i = 0; i < sizeof size / sizeof size[0]; ++i) {
     assert_int_equal(rf_parse_size(size[i].text, &n, NULL), RAFTER_OK);
@@ -191,14 +219,16 @@ static void units_are_read(void **state) {
   assert_int_equal(rf_parse_list("1..9223372036854775807", list, 16, &count, NULL), RAFTER_INVALID);
   assert_int_equal(rf_parse_list("9223372036854775806..9223372036854775807:9223372036854775807", list, 16, &count, NULL), RAFTER_OK);
   const char *not_list[] = {"", ",", "1,", "a", "1..", "..2", "0..8", "1..8:0", "1:2", "4..2"};
-  for (size_t i = 0; i < sizeof not_list / sizeof not_list[0]; ++i) assert_int_equal(rf_parse_list(not_list[i], list, 16, &count, NULL), RAFTER_INVALID);
+  for (size_t i = 0; i < sizeof not_list / sizeof not_list[0]; ++i)
+    assert_int_equal(rf_parse_list(not_list[i], list, 16, &count, NULL), RAFTER_INVALID);
 }
 
 static void a_file_is_weaker_than_what_is_typed(void **state) {
   (void)state;
   char path[] = "/tmp/rafter-test-XXXXXX", line[128];
   int fd = mkstemp(path);
-  static const char text[] = "{\"model\":\"gpt2\",\"batch\":16,\"lr\":0.001,\"min_lr\":1e-5,\"json\":true,\"data\":[\"x\",\"y\"],\"seq\":\"2k\",\"top-k\":5,\"clip\":null}";
+  static const char text[] =
+      "{\"model\":\"gpt2\",\"batch\":16,\"lr\":0.001,\"min_lr\":1e-5,\"json\":true,\"data\":[\"x\",\"y\"],\"seq\":\"2k\",\"top-k\":5,\"clip\":null}";
   assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
   close(fd);
   snprintf(line, sizeof line, "--batch 4 --config %s --data z", path);
@@ -223,12 +253,14 @@ static void a_file_is_weaker_than_what_is_typed(void **state) {
   json_decref(run);
   rf_options_free(o);
   unlink(path);
-  static const char *const bad[] = {"[]", "{\"bacth\":3}", "{\"batch\":\"many\"}", "{\"batch\":[1]}", "{\"batch\":0}", "{\"model\":7}", "{\"data\":[{}]}", "{\"lr\":true}"};
+  static const char *const bad[] = {
+      "[]", "{\"bacth\":3}", "{\"batch\":\"many\"}", "{\"batch\":[1]}", "{\"batch\":0}", "{\"model\":7}", "{\"data\":[{}]}", "{\"lr\":true}"};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
     rf_error error = {0};
     json_t *json = json_loads(bad[i], 0, NULL);
     assert_int_equal(rf_options_new("train", &o, NULL), RAFTER_OK);
-    if (rf_options_read_json(o, json, "job.json", &error) != RAFTER_INVALID || !strstr(error.message, "job.json")) fail_msg("%s: '%s'", bad[i], error.message);
+    if (rf_options_read_json(o, json, "job.json", &error) != RAFTER_INVALID || !strstr(error.message, "job.json"))
+      fail_msg("%s: '%s'", bad[i], error.message);
     json_decref(json);
     rf_options_free(o);
   }
@@ -275,10 +307,13 @@ static void names_that_are_near_are_found(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(the_table_holds_together), cmocka_unit_test(values_are_read),
-    cmocka_unit_test(mistakes_are_named),       cmocka_unit_test(units_are_read),
-    cmocka_unit_test(a_file_is_weaker_than_what_is_typed), cmocka_unit_test(help_shows_every_row),
-    cmocka_unit_test(names_that_are_near_are_found),
+      cmocka_unit_test(the_table_holds_together),
+      cmocka_unit_test(values_are_read),
+      cmocka_unit_test(mistakes_are_named),
+      cmocka_unit_test(units_are_read),
+      cmocka_unit_test(a_file_is_weaker_than_what_is_typed),
+      cmocka_unit_test(help_shows_every_row),
+      cmocka_unit_test(names_that_are_near_are_found),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

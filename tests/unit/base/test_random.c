@@ -10,10 +10,13 @@
 
 static void known_answers(void **state) {
   (void)state;
-  static const struct { uint64_t key, low, high; uint32_t word[4]; } row[] = {
-    {0, 0, 0, {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}},
-    {~0ull, ~0ull, ~0ull, {0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}},
-    {0x299f31d0a4093822ull, 0x85a308d3243f6a88ull, 0x0370734413198a2eull, {0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}},
+  static const struct {
+    uint64_t key, low, high;
+    uint32_t word[4];
+  } row[] = {
+      {0, 0, 0, {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}},
+      {~0ull, ~0ull, ~0ull, {0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}},
+      {0x299f31d0a4093822ull, 0x85a308d3243f6a88ull, 0x0370734413198a2eull, {0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}},
   };
   for (size_t i = 0; i < sizeof row / sizeof row[0]; ++i) {
     uint32_t word[4];
@@ -74,10 +77,10 @@ static void keys_differ(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(known_answers),
-    cmocka_unit_test(uniform_is_24_bits_below_one),
-    cmocka_unit_test(normal_pairs_are_those_of_the_formula),
-    cmocka_unit_test(keys_differ),
+      cmocka_unit_test(known_answers),
+      cmocka_unit_test(uniform_is_24_bits_below_one),
+      cmocka_unit_test(normal_pairs_are_those_of_the_formula),
+      cmocka_unit_test(keys_differ),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,10 @@ static rf_generate_settings settings_of(const char *model, rf_dtype dtype, rf_is
   rf_error error;
   if (rf_model_resolve(model, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
   s.plan = (rf_plan_options){.build = {.job = RF_JOB_GENERATE, .dtype = dtype, .softmax = RF_F32, .microbatch = 1, .seq = context},
-                             .backend = &RF_BACKEND_CPU, .isa = isa, .threads = threads, .machine = &machine};
+                             .backend = &RF_BACKEND_CPU,
+                             .isa = isa,
+                             .threads = threads,
+                             .machine = &machine};
   return s;
 }
 
@@ -168,7 +171,10 @@ static void reset_forgets(void **state) {
 
 /* ---- = training's forward pass ----------------------------------------------------------------------------------------- */
 
-typedef struct losses { double nll[TOKENS]; int32_t argmax[TOKENS]; } losses;
+typedef struct losses {
+  double nll[TOKENS];
+  int32_t argmax[TOKENS];
+} losses;
 
 /* Loss per token by the training graph: one row of documents of the given lengths. */
 static void train_forward(const rf_generate_settings *s, const int64_t *lengths, int documents, losses *out) {
@@ -241,8 +247,8 @@ static void decoding_is_the_training_forward(void **state) {
       double whole = compare_with_training(g, one, 1, &want);
       train_forward(&s, packed, 4, &want);
       double parts = compare_with_training(g, packed, 4, &want);
-      print_message("model %d, %s: loss per token within %.1e of training's, %.1e in a packed row\n", m, rf_dtype_name(s.plan.build.dtype),
-                    whole, parts);
+      print_message("model %d, %s: loss per token within %.1e of training's, %.1e in a packed row\n", m, rf_dtype_name(s.plan.build.dtype), whole,
+                    parts);
       assert_true(whole <= 1e-5 && parts <= 1e-5);
       /* planted: a loss that saw one document more, or is off by one token */
       if (m == 0) {

@@ -37,7 +37,11 @@ static rf_generator *open_or_fail(const char *folder, const rf_backend *backend,
   rf_generator *g = NULL;
   if (rf_model_resolve(folder, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
   s.plan = (rf_plan_options){.build = {.job = RF_JOB_GENERATE, .dtype = RF_F32, .softmax = RF_F32, .microbatch = 1, .seq = context},
-                             .backend = backend, .isa = isa, .threads = poison ? 2 : 1, .machine = &machine, .guard_bytes = poison ? 256 : 0};
+                             .backend = backend,
+                             .isa = isa,
+                             .threads = poison ? 2 : 1,
+                             .machine = &machine,
+                             .guard_bytes = poison ? 256 : 0};
   if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
   return g;
 }
@@ -136,8 +140,8 @@ static void check_greedy(rf_generator *g) {
 static void check_variant(const rf_backend *backend, rf_isa isa, bool poison) {
   rf_generator *g = open_or_fail(MODEL, backend, isa, 64, poison);
   double logprob_error = 0, logit_error = check_model(g, &logprob_error);
-  print_message("%-10s%-11s%s errors: logits %.1e, log-probabilities %.1e\n", backend->name, rf_isa_name(isa), poison ? " poisoned" : "",
-                logit_error, logprob_error);
+  print_message("%-10s%-11s%s errors: logits %.1e, log-probabilities %.1e\n", backend->name, rf_isa_name(isa), poison ? " poisoned" : "", logit_error,
+                logprob_error);
   assert_true(logit_error <= LOGIT_BOUND && logprob_error <= LOGIT_BOUND);
   check_greedy(g);
   rf_generator_close(g);

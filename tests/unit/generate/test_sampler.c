@@ -27,7 +27,10 @@ static int32_t next(rf_sampler *sampler, const float *logits, int64_t position) 
 
 /* ---- an independent reading of the definition ------------------------------------------------------------------------ */
 
-typedef struct entry { long double p; int32_t id; } entry;
+typedef struct entry {
+  long double p;
+  int32_t id;
+} entry;
 
 static int likelier(const void *a, const void *b) {
   const entry *x = a, *y = b;
@@ -131,18 +134,35 @@ static void filters_leave_these_sets(void **state) {
   (void)state;
   const float logits[] = {-1000, logf(0.125f), logf(0.5f), logf(0.125f), -INFINITY, logf(0.25f)};
   enum { A = 1 << 2, B = 1 << 5, C = 1 << 1, D = 1 << 3 }; /* likeliest first; C and D tie */
-  static const struct { float temperature; int32_t top_k; float top_p, min_p; int set; } cases[] = {
-      {1, 0, 1, 0, A | B | C | D},       {1, 1, 1, 0, A},               {1, 2, 1, 0, A | B},
-      {1, 3, 1, 0, A | B | C},           {1, 4, 1, 0, A | B | C | D},   {1, 99, 1, 0, A | B | C | D},
-      {1, 0, 0.4f, 0, A},                {1, 0, 0.6f, 0, A | B},        {1, 0, 0.8f, 0, A | B | C},
-      {1, 0, 0.9f, 0, A | B | C | D},    {1, 0, 1, 0.2f, A | B | C | D}, {1, 0, 1, 0.3f, A | B},
-      {1, 0, 1, 0.6f, A},                {1, 0, 1, 1, A},               {1, 0, 0.6f, 0.9f, A},
-      {1, 2, 0.6f, 0, A},                /* of the two left, the first has 2/3 */
-      {1, 3, 0.8f, 0, A | B},            /* of the three left: 4/7, 2/7, 1/7 */
+  static const struct {
+    float temperature;
+    int32_t top_k;
+    float top_p, min_p;
+    int set;
+  } cases[] = {
+      {1, 0, 1, 0, A | B | C | D},
+      {1, 1, 1, 0, A},
+      {1, 2, 1, 0, A | B},
+      {1, 3, 1, 0, A | B | C},
+      {1, 4, 1, 0, A | B | C | D},
+      {1, 99, 1, 0, A | B | C | D},
+      {1, 0, 0.4f, 0, A},
+      {1, 0, 0.6f, 0, A | B},
+      {1, 0, 0.8f, 0, A | B | C},
+      {1, 0, 0.9f, 0, A | B | C | D},
+      {1, 0, 1, 0.2f, A | B | C | D},
+      {1, 0, 1, 0.3f, A | B},
+      {1, 0, 1, 0.6f, A},
+      {1, 0, 1, 1, A},
+      {1, 0, 0.6f, 0.9f, A},
+      {1, 2, 0.6f, 0, A},     /* of the two left, the first has 2/3 */
+      {1, 3, 0.8f, 0, A | B}, /* of the three left: 4/7, 2/7, 1/7 */
       {1, 3, 0.9f, 0.3f, A | B},
-      {2, 0, 0.6f, 0, A | B},            /* at temperature 2: 0.369, 0.261, 0.185, 0.185 */
-      {2, 0, 0.65f, 0, A | B | C},       {2, 0, 1, 0.6f, A | B},        {2, 0, 1, 0.45f, A | B | C | D},
-      {0.5f, 0, 0.75f, 0, A | B},        /* at temperature 1/2: 0.727, 0.182, 0.045, 0.045 */
+      {2, 0, 0.6f, 0, A | B}, /* at temperature 2: 0.369, 0.261, 0.185, 0.185 */
+      {2, 0, 0.65f, 0, A | B | C},
+      {2, 0, 1, 0.6f, A | B},
+      {2, 0, 1, 0.45f, A | B | C | D},
+      {0.5f, 0, 0.75f, 0, A | B}, /* at temperature 1/2: 0.727, 0.182, 0.045, 0.045 */
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     rf_sampler_options o = {cases[i].temperature, cases[i].top_k, cases[i].top_p, cases[i].min_p, .seed = 5};
@@ -153,8 +173,8 @@ static void filters_leave_these_sets(void **state) {
     int drawn = 0, oracle = 0;
     for (int id = 0; id < 6; id++) drawn |= (seen[id] > 0) << id, oracle |= (p[id] > 1e-9) << id;
     if (drawn != cases[i].set || oracle != cases[i].set)
-      fail_msg("case %zu: drew the set %x, the definition gives %x, by hand %x (k %d, p %g, min %g, temperature %g)", i, drawn, oracle,
-               cases[i].set, o.top_k, (double)o.top_p, (double)o.min_p, (double)o.temperature);
+      fail_msg("case %zu: drew the set %x, the definition gives %x, by hand %x (k %d, p %g, min %g, temperature %g)", i, drawn, oracle, cases[i].set,
+               o.top_k, (double)o.top_p, (double)o.min_p, (double)o.temperature);
   }
 }
 
@@ -188,9 +208,12 @@ static void top_k_is_a_sorted_prefix(void **state) {
 static void frequencies_follow_the_softmax(void **state) {
   (void)state;
   static const rf_sampler_options requests[] = {
-      {.temperature = 1, .top_p = 1, .seed = 1},                  {.temperature = 0.7f, .top_p = 1, .seed = 2},
-      {.temperature = 2, .top_p = 1, .seed = 3},                  {.temperature = 1, .top_k = 12, .top_p = 1, .seed = 4},
-      {.temperature = 1, .top_p = 0.8f, .seed = 5},               {.temperature = 1, .top_p = 1, .min_p = 0.05f, .seed = 6},
+      {.temperature = 1, .top_p = 1, .seed = 1},
+      {.temperature = 0.7f, .top_p = 1, .seed = 2},
+      {.temperature = 2, .top_p = 1, .seed = 3},
+      {.temperature = 1, .top_k = 12, .top_p = 1, .seed = 4},
+      {.temperature = 1, .top_p = 0.8f, .seed = 5},
+      {.temperature = 1, .top_p = 1, .min_p = 0.05f, .seed = 6},
       {.temperature = 0.9f, .top_k = 30, .top_p = 0.9f, .min_p = 0.02f, .seed = 7},
   };
   enum { V = 60 };
@@ -265,7 +288,8 @@ static void logprob_is_the_plain_softmax(void **state) {
   enum { V = 500 };
   float logits[V];
   random_logits(logits, V, 8, 4);
-  static const rf_sampler_options requests[] = {{.temperature = 0, .top_p = 1}, {.temperature = 1, .top_p = 1},
+  static const rf_sampler_options requests[] = {{.temperature = 0, .top_p = 1},
+                                                {.temperature = 1, .top_p = 1},
                                                 {.temperature = 0.3f, .top_k = 7, .top_p = 1},
                                                 {.temperature = 1.7f, .top_p = 0.5f, .min_p = 0.1f}};
   for (size_t r = 0; r < sizeof requests / sizeof *requests; r++) {
@@ -302,9 +326,15 @@ static void edges(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(greedy_takes_the_likeliest), cmocka_unit_test(ties_go_to_the_lower_id),        cmocka_unit_test(filters_leave_these_sets),
-      cmocka_unit_test(top_k_is_a_sorted_prefix),   cmocka_unit_test(frequencies_follow_the_softmax), cmocka_unit_test(draws_are_independent),
-      cmocka_unit_test(a_draw_depends_on_seed_and_position_alone), cmocka_unit_test(logprob_is_the_plain_softmax), cmocka_unit_test(edges),
+      cmocka_unit_test(greedy_takes_the_likeliest),
+      cmocka_unit_test(ties_go_to_the_lower_id),
+      cmocka_unit_test(filters_leave_these_sets),
+      cmocka_unit_test(top_k_is_a_sorted_prefix),
+      cmocka_unit_test(frequencies_follow_the_softmax),
+      cmocka_unit_test(draws_are_independent),
+      cmocka_unit_test(a_draw_depends_on_seed_and_position_alone),
+      cmocka_unit_test(logprob_is_the_plain_softmax),
+      cmocka_unit_test(edges),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,8 +26,17 @@ static inline rf_model fixture_model(const char *spec) {
 }
 
 static inline rf_build_options fixture_train(rf_dtype dtype, int accumulate, float dropout, float clip) {
-  return (rf_build_options){.job = RF_JOB_TRAIN, .dtype = dtype, .microbatch = 2, .seq = 32, .accumulate = accumulate, .dropout = dropout,
-                            .clip = clip, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+  return (rf_build_options){.job = RF_JOB_TRAIN,
+                            .dtype = dtype,
+                            .microbatch = 2,
+                            .seq = 32,
+                            .accumulate = accumulate,
+                            .dropout = dropout,
+                            .clip = clip,
+                            .beta1 = 0.9f,
+                            .beta2 = 0.95f,
+                            .eps = 1e-8f,
+                            .weight_decay = 0.1f};
 }
 
 static inline rf_build_options fixture_generate(rf_dtype dtype, int64_t slots, int64_t rows) {

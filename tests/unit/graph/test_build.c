@@ -109,8 +109,7 @@ static void test_gradient_order(void **state) {
         const rf_op *op = &graph->op[uses.writer[uses.writer_at[t] + w]];
         assert_true(op->backward && op->section == RF_SECTION_MICRO);
         for (int i = 0; i < op->output_count; i++)
-          if (op->output[i] == t)
-            assert_int_equal(op->attr.accumulate[i], w ? RF_ACCUMULATE_ADD : accumulate > 1 ? RF_ACCUMULATE_MICRO : RF_WRITE);
+          if (op->output[i] == t) assert_int_equal(op->attr.accumulate[i], w ? RF_ACCUMULATE_ADD : accumulate > 1 ? RF_ACCUMULATE_MICRO : RF_WRITE);
       }
       int readers = uses.reader_at[t + 1] - uses.reader_at[t];
       assert_int_equal(readers, 2); /* its norm, its update */
@@ -206,9 +205,12 @@ static void test_block_order_and_names(void **state) {
 
 static void test_inputs_and_outputs(void **state) {
   (void)state;
-  static const struct { const char *name; rf_dtype dtype; bool input; } train[] = {
-      {"tokens", RF_I32, true}, {"labels", RF_I32, true}, {"positions", RF_I32, true}, {"segments", RF_I32, true}, {"metrics", RF_F64, false},
-      {"clip", RF_F32, false}};
+  static const struct {
+    const char *name;
+    rf_dtype dtype;
+    bool input;
+  } train[] = {{"tokens", RF_I32, true},   {"labels", RF_I32, true},   {"positions", RF_I32, true},
+               {"segments", RF_I32, true}, {"metrics", RF_F64, false}, {"clip", RF_F32, false}};
   rf_model model = fixture_model(TINY_GPT);
   rf_build_options options = fixture_train(RF_BF16, 2, 0, 1);
   rf_graph *graph = fixture_graph(&model, &options, NULL);
@@ -314,10 +316,10 @@ static void test_copy_stands_alone(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_bytes_per_parameter), cmocka_unit_test(test_kept_elements), cmocka_unit_test(test_flops),
-      cmocka_unit_test(test_gradient_order), cmocka_unit_test(test_early_updates), cmocka_unit_test(test_adam_does_not_decay),
+      cmocka_unit_test(test_bytes_per_parameter),   cmocka_unit_test(test_kept_elements),      cmocka_unit_test(test_flops),
+      cmocka_unit_test(test_gradient_order),        cmocka_unit_test(test_early_updates),      cmocka_unit_test(test_adam_does_not_decay),
       cmocka_unit_test(test_block_order_and_names), cmocka_unit_test(test_inputs_and_outputs), cmocka_unit_test(test_generate),
-      cmocka_unit_test(test_validation_graph), cmocka_unit_test(test_large_models), cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_validation_graph),      cmocka_unit_test(test_large_models),       cmocka_unit_test(test_refusals),
       cmocka_unit_test(test_copy_stands_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

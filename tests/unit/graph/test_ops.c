@@ -79,8 +79,10 @@ static int make(rf_graph *graph, const char *name, rf_dtype dtype, int64_t a, in
 /* Pairs counted one by one, for full and windowed attention, segments of whole and of odd length. */
 static void test_attention_counts_what_the_mask_leaves(void **state) {
   (void)state;
-  static const struct { int64_t rows, seq; int window; } cases[] = {
-      {64, 64, 0}, {128, 32, 0}, {96, 32, 5}, {64, 64, 64}, {64, 64, 100}, {7, 7, 1}, {12, 3, 2}};
+  static const struct {
+    int64_t rows, seq;
+    int window;
+  } cases[] = {{64, 64, 0}, {128, 32, 0}, {96, 32, 5}, {64, 64, 64}, {64, 64, 100}, {7, 7, 1}, {12, 3, 2}};
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
     rf_model model;
     rf_graph *graph = bare(&model);

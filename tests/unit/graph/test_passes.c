@@ -321,8 +321,9 @@ static void test_epilogues_are_repeated_rightly(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_evaluator_sees_changes), cmocka_unit_test(test_fuse_changes_no_value), cmocka_unit_test(test_remat_changes_no_value),
-      cmocka_unit_test(test_policies_keep_what_they_say), cmocka_unit_test(test_epilogues_are_repeated_rightly),
+      cmocka_unit_test(test_evaluator_sees_changes),         cmocka_unit_test(test_fuse_changes_no_value),
+      cmocka_unit_test(test_remat_changes_no_value),         cmocka_unit_test(test_policies_keep_what_they_say),
+      cmocka_unit_test(test_epilogues_are_repeated_rightly),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,8 +144,16 @@ static void test_bad_ids(void **state) {
 
 static void test_wrong_shapes(void **state) {
   (void)state;
-  static const char *const tensors[] = {"block.1/attn/qkv/u", "block.1/mlp/up/weight", "block.1/mlp/norm/stats", "block.0/attn/attention/lse",
-                                        "block.1/mlp/up/weight/grad", "embed/token/weight/m", "labels", "embed/x", "segments", "metrics"};
+  static const char *const tensors[] = {"block.1/attn/qkv/u",
+                                        "block.1/mlp/up/weight",
+                                        "block.1/mlp/norm/stats",
+                                        "block.0/attn/attention/lse",
+                                        "block.1/mlp/up/weight/grad",
+                                        "embed/token/weight/m",
+                                        "labels",
+                                        "embed/x",
+                                        "segments",
+                                        "metrics"};
   for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
     rf_graph *graph = subject(1, 0);
     int t = rf_graph_find(graph, tensors[i]);
@@ -247,8 +255,12 @@ static void test_sums_and_states(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_all_configurations_verify), cmocka_unit_test(test_reader_before_writer), cmocka_unit_test(test_double_writer),
-      cmocka_unit_test(test_bad_ids), cmocka_unit_test(test_wrong_shapes), cmocka_unit_test(test_wrong_sections),
+      cmocka_unit_test(test_all_configurations_verify),
+      cmocka_unit_test(test_reader_before_writer),
+      cmocka_unit_test(test_double_writer),
+      cmocka_unit_test(test_bad_ids),
+      cmocka_unit_test(test_wrong_shapes),
+      cmocka_unit_test(test_wrong_sections),
       cmocka_unit_test(test_sums_and_states),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

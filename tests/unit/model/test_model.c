@@ -21,10 +21,24 @@ static rf_params params_of(const char *spec, rf_model *model, rf_pool *pool) {
 /* Published counts; a count without a published digit is the formula of the model's report. */
 static void presets_have_their_published_size(void **state) {
   (void)state;
-  static const struct { const char *name; int64_t parameters; } row[] = {
-    {"uva", 155877376},          {"gpt2", 124439808},         {"gpt2-medium", 354823168},   {"gpt2-large", 774030080},    {"gpt2-xl", 1557611200},
-    {"llama2-7b", 6738415616},   {"llama2-13b", 13015864320}, {"llama2-70b", 68976648192},  {"llama3-8b", 8030261248},    {"llama3-70b", 70553706496},
-    {"llama3-405b", 405853388800}, {"llama3.1-8b", 8030261248}, {"llama3.1-70b", 70553706496}, {"llama3.2-1b", 1235814400},
+  static const struct {
+    const char *name;
+    int64_t parameters;
+  } row[] = {
+      {"uva", 155877376},
+      {"gpt2", 124439808},
+      {"gpt2-medium", 354823168},
+      {"gpt2-large", 774030080},
+      {"gpt2-xl", 1557611200},
+      {"llama2-7b", 6738415616},
+      {"llama2-13b", 13015864320},
+      {"llama2-70b", 68976648192},
+      {"llama3-8b", 8030261248},
+      {"llama3-70b", 70553706496},
+      {"llama3-405b", 405853388800},
+      {"llama3.1-8b", 8030261248},
+      {"llama3.1-70b", 70553706496},
+      {"llama3.2-1b", 1235814400},
   };
   int rows = (int)(sizeof row / sizeof row[0]);
   for (int i = 0; i < rows; ++i) {
@@ -34,7 +48,8 @@ static void presets_have_their_published_size(void **state) {
     assert_int_equal(params.total, row[i].parameters);
     assert_string_equal(model.name, row[i].name);
     assert_string_equal(rf_model_preset(i), row[i].name);
-    int64_t d = model.width, f = model.ff, q = model.heads * model.head_dim, kv = model.kv_heads * model.head_dim; /* the formulas, written out again */
+    int64_t d = model.width, f = model.ff, q = model.heads * model.head_dim,
+            kv = model.kv_heads * model.head_dim; /* the formulas, written out again */
     int64_t matmul = model.layers * (d * (q + 2 * kv) + q * d + (model.mlp == RF_MLP_SWIGLU ? 3 : 2) * d * f) + d * model.vocab;
     assert_int_equal(params.matmul, matmul);
     assert_int_equal(params.embedding, model.vocab * d + (model.position == RF_POSITION_LEARNED ? model.max_seq * d : 0));
@@ -59,12 +74,13 @@ static void presets_have_their_published_size(void **state) {
 
 static void parameters_stand_in_the_models_order(void **state) {
   (void)state;
-  static const char *const uva[] = {"embed/token/weight", "embed/position/weight", "block.0/mlp/norm/gain", "block.0/mlp/norm/bias", "block.0/mlp/up/weight",
-                                    "block.0/mlp/up/bias", "block.0/mlp/down/weight", "block.0/mlp/down/bias", "block.0/attn/norm/gain",
-                                    "block.0/attn/norm/bias", "block.0/attn/qkv/weight", "block.0/attn/qkv/bias", "block.0/attn/out/weight",
-                                    "block.0/attn/out/bias", "block.1/mlp/norm/gain"};
-  static const char *const llama[] = {"embed/token/weight", "block.0/attn/norm/gain", "block.0/attn/qkv/weight", "block.0/attn/out/weight",
-                                      "block.0/mlp/norm/gain", "block.0/mlp/gate_up/weight", "block.0/mlp/down/weight", "final/norm/gain", "head/weight"};
+  static const char *const uva[] = {"embed/token/weight",      "embed/position/weight",  "block.0/mlp/norm/gain",   "block.0/mlp/norm/bias",
+                                    "block.0/mlp/up/weight",   "block.0/mlp/up/bias",    "block.0/mlp/down/weight", "block.0/mlp/down/bias",
+                                    "block.0/attn/norm/gain",  "block.0/attn/norm/bias", "block.0/attn/qkv/weight", "block.0/attn/qkv/bias",
+                                    "block.0/attn/out/weight", "block.0/attn/out/bias",  "block.1/mlp/norm/gain"};
+  static const char *const llama[] = {"embed/token/weight",      "block.0/attn/norm/gain", "block.0/attn/qkv/weight",
+                                      "block.0/attn/out/weight", "block.0/mlp/norm/gain",  "block.0/mlp/gate_up/weight",
+                                      "block.0/mlp/down/weight", "final/norm/gain",        "head/weight"};
   rf_pool *pool = rf_pool_new();
   rf_model model;
   rf_params params = params_of("uva", &model, pool);
@@ -94,17 +110,37 @@ static void inline_shapes_fill_in_the_rest(void **state) {
   assert_true(m.vocab == 257 && m.max_seq == 128 && m.width == 1024 && m.head_bias && strcmp(m.name, "uva:vocab=257,seq=128") == 0);
   assert_int_equal(rf_model_resolve("llama:width=4096,heads=32", &m, NULL, NULL), RAFTER_OK);
   assert_true(m.ff == 11008 && m.kv_heads == 32 && !m.tied);
-  static const struct { const char *spec, *message, *hint; } bad[] = {
-    {"gpt:layrs=4", "did you mean 'layers'", "head_dim"},      {"gpt:layers", "key=value", "layers"},   {"gpt:layers=", "key=value", "layers"},
-    {"gpt:layers=0", "layers", ""},                            {"gpt:layers=-3", "layers", ""},         {"gpt:layers=4.5", "layers", ""},
-    {"gpt:layers=99999999999999999999", "layers", ""},         {"gpt:layers=1000000", "layers", ""},    {"gpt:layers=4,layers=5", "twice", ""},
-    {"gpt:width=100", "heads", "heads"},                       {"gpt:width=100,heads=3", "heads", ""},  {"gpt:heads=4,kv_heads=3", "evenly", ""},
-    {"gpt:tied=maybe", "tied", ""},                            {"gpt:dropout=1", "dropout", ""},        {"gpt:dropout=nan", "dropout", ""},
-    {"gpt:rope_theta=1e4", "unknown key", "layers"},           {"llama:bias=1", "unknown key", ""},     {"llama:width=9,heads=3,head_dim=3", "even head_dim", ""},
-    {"gpt:init=xavier", "init", ""},                           {"gpt:bos=60000", "", NULL},             {"gpt3", "gpt2", "presets"},
-    {"gpt-2", "did you mean 'gpt2'", "uva"},                   {"lama3-8b", "'llama3-8b'", ""},         {"gemma3-1b", "does not know", "GPT-2"},
-    {"mixtral-8x7b", "does not know", ""},                     {"", "no model", "preset"},              {"no/such/folder", "no/such/folder", "config.json"},
-    {"xqzwvy", "unknown model", "presets"},
+  static const struct {
+    const char *spec, *message, *hint;
+  } bad[] = {
+      {"gpt:layrs=4", "did you mean 'layers'", "head_dim"},
+      {"gpt:layers", "key=value", "layers"},
+      {"gpt:layers=", "key=value", "layers"},
+      {"gpt:layers=0", "layers", ""},
+      {"gpt:layers=-3", "layers", ""},
+      {"gpt:layers=4.5", "layers", ""},
+      {"gpt:layers=99999999999999999999", "layers", ""},
+      {"gpt:layers=1000000", "layers", ""},
+      {"gpt:layers=4,layers=5", "twice", ""},
+      {"gpt:width=100", "heads", "heads"},
+      {"gpt:width=100,heads=3", "heads", ""},
+      {"gpt:heads=4,kv_heads=3", "evenly", ""},
+      {"gpt:tied=maybe", "tied", ""},
+      {"gpt:dropout=1", "dropout", ""},
+      {"gpt:dropout=nan", "dropout", ""},
+      {"gpt:rope_theta=1e4", "unknown key", "layers"},
+      {"llama:bias=1", "unknown key", ""},
+      {"llama:width=9,heads=3,head_dim=3", "even head_dim", ""},
+      {"gpt:init=xavier", "init", ""},
+      {"gpt:bos=60000", "", NULL},
+      {"gpt3", "gpt2", "presets"},
+      {"gpt-2", "did you mean 'gpt2'", "uva"},
+      {"lama3-8b", "'llama3-8b'", ""},
+      {"gemma3-1b", "does not know", "GPT-2"},
+      {"mixtral-8x7b", "does not know", ""},
+      {"", "no model", "preset"},
+      {"no/such/folder", "no/such/folder", "config.json"},
+      {"xqzwvy", "unknown model", "presets"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
     rf_error error = {0};
@@ -121,7 +157,8 @@ static void inline_shapes_fill_in_the_rest(void **state) {
 
 static void first_values_do_not_depend_on_chunks(void **state) {
   (void)state;
-  static const char *const specs[] = {"uva:layers=1", "gpt:layers=8,width=64,vocab=1000,seq=64,tied=0", "llama:layers=1,width=64,heads=1,ff=128,vocab=512"};
+  static const char *const specs[] = {"uva:layers=1", "gpt:layers=8,width=64,vocab=1000,seq=64,tied=0",
+                                      "llama:layers=1,width=64,heads=1,ff=128,vocab=512"};
   for (int s = 0; s < 3; ++s) {
     rf_pool *pool = rf_pool_new();
     rf_model model;
@@ -166,11 +203,12 @@ static void first_values_do_not_depend_on_chunks(void **state) {
 }
 
 static const char GPT2_CONFIG[] =
-  "{\"model_type\":\"gpt2\",\"n_embd\":40,\"n_head\":4,\"n_layer\":3,\"n_positions\":64,\"vocab_size\":136,\"layer_norm_epsilon\":1e-05,"
-  "\"activation_function\":\"gelu_new\",\"bos_token_id\":0,\"eos_token_id\":1,\"resid_pdrop\":0.0}";
+    "{\"model_type\":\"gpt2\",\"n_embd\":40,\"n_head\":4,\"n_layer\":3,\"n_positions\":64,\"vocab_size\":136,\"layer_norm_epsilon\":1e-05,"
+    "\"activation_function\":\"gelu_new\",\"bos_token_id\":0,\"eos_token_id\":1,\"resid_pdrop\":0.0}";
 static const char LLAMA_CONFIG[] =
-  "{\"model_type\":\"llama\",\"hidden_size\":48,\"intermediate_size\":80,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"num_hidden_layers\":3,"
-  "\"max_position_embeddings\":128,\"rms_norm_eps\":1e-6,\"vocab_size\":176,\"hidden_act\":\"silu\",\"eos_token_id\":[7,8]}";
+    "{\"model_type\":\"llama\",\"hidden_size\":48,\"intermediate_size\":80,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"num_hidden_layers\":"
+    "3,"
+    "\"max_position_embeddings\":128,\"rms_norm_eps\":1e-6,\"vocab_size\":176,\"hidden_act\":\"silu\",\"eos_token_id\":[7,8]}";
 
 static void configs_are_read(void **state) {
   (void)state;
@@ -182,18 +220,28 @@ static void configs_are_read(void **state) {
   assert_true(m.family == RF_FAMILY_LLAMA && m.kv_heads == 2 && m.head_dim == 12 && m.ff == 80 && !m.tied && m.eos_id == 7 && m.bos_id == 1);
   assert_true(m.rope_theta == 1e4f && !m.plan_only);
   /* Each field damaged in turn must be named. */
-  static const struct { const char *text, *from, *to, *named; } bad[] = {
-    {GPT2_CONFIG, "\"n_embd\":40", "\"n_embd\":-40", "n_embd"},     {GPT2_CONFIG, "\"n_embd\":40", "\"n_embd\":\"40\"", "n_embd"},
-    {GPT2_CONFIG, "\"n_embd\":40", "\"n_embd\":41", "n_embd"},      {GPT2_CONFIG, "\"n_embd\":40", "\"n_embd\":1e18", "n_embd"},
-    {GPT2_CONFIG, "\"n_embd\":40,", "", "n_embd"},                  {GPT2_CONFIG, "\"n_head\":4", "\"n_head\":0", "n_head"},
-    {GPT2_CONFIG, "\"n_layer\":3", "\"n_layer\":4611686018427387904", "layers"}, {GPT2_CONFIG, "gelu_new", "relu", "activation_function"},
-    {GPT2_CONFIG, "\"resid_pdrop\":0.0", "\"resid_pdrop\":1.5", "dropout"},      {GPT2_CONFIG, "\"resid_pdrop\":0.0", "\"resid_pdrop\":true", "resid_pdrop"},
-    {GPT2_CONFIG, "\"bos_token_id\":0", "\"bos_token_id\":\"x\"", "bos_token_id"}, {GPT2_CONFIG, "\"gpt2\"", "\"gemma3_text\"", "gemma3_text"},
-    {GPT2_CONFIG, "\"gpt2\"", "7", "model_type"},                   {GPT2_CONFIG, "\"vocab_size\":136", "\"vocab_size\":null", "vocab_size"},
-    {GPT2_CONFIG, "\"resid_pdrop\"", "\"scale_attn_weights\":false,\"resid_pdrop\"", "scale_attn_weights"},
-    {LLAMA_CONFIG, "\"num_key_value_heads\":2", "\"num_key_value_heads\":3", "key/value"}, {LLAMA_CONFIG, "silu", "gelu", "hidden_act"},
-    {LLAMA_CONFIG, "\"hidden_act\"", "\"attention_bias\":true,\"hidden_act\"", "attention_bias"},
-    {LLAMA_CONFIG, "\"hidden_act\"", "\"rope_scaling\":8,\"hidden_act\"", "rope_scaling"},
+  static const struct {
+    const char *text, *from, *to, *named;
+  } bad[] = {
+      {GPT2_CONFIG, "\"n_embd\":40", "\"n_embd\":-40", "n_embd"},
+      {GPT2_CONFIG, "\"n_embd\":40", "\"n_embd\":\"40\"", "n_embd"},
+      {GPT2_CONFIG, "\"n_embd\":40", "\"n_embd\":41", "n_embd"},
+      {GPT2_CONFIG, "\"n_embd\":40", "\"n_embd\":1e18", "n_embd"},
+      {GPT2_CONFIG, "\"n_embd\":40,", "", "n_embd"},
+      {GPT2_CONFIG, "\"n_head\":4", "\"n_head\":0", "n_head"},
+      {GPT2_CONFIG, "\"n_layer\":3", "\"n_layer\":4611686018427387904", "layers"},
+      {GPT2_CONFIG, "gelu_new", "relu", "activation_function"},
+      {GPT2_CONFIG, "\"resid_pdrop\":0.0", "\"resid_pdrop\":1.5", "dropout"},
+      {GPT2_CONFIG, "\"resid_pdrop\":0.0", "\"resid_pdrop\":true", "resid_pdrop"},
+      {GPT2_CONFIG, "\"bos_token_id\":0", "\"bos_token_id\":\"x\"", "bos_token_id"},
+      {GPT2_CONFIG, "\"gpt2\"", "\"gemma3_text\"", "gemma3_text"},
+      {GPT2_CONFIG, "\"gpt2\"", "7", "model_type"},
+      {GPT2_CONFIG, "\"vocab_size\":136", "\"vocab_size\":null", "vocab_size"},
+      {GPT2_CONFIG, "\"resid_pdrop\"", "\"scale_attn_weights\":false,\"resid_pdrop\"", "scale_attn_weights"},
+      {LLAMA_CONFIG, "\"num_key_value_heads\":2", "\"num_key_value_heads\":3", "key/value"},
+      {LLAMA_CONFIG, "silu", "gelu", "hidden_act"},
+      {LLAMA_CONFIG, "\"hidden_act\"", "\"attention_bias\":true,\"hidden_act\"", "attention_bias"},
+      {LLAMA_CONFIG, "\"hidden_act\"", "\"rope_scaling\":8,\"hidden_act\"", "rope_scaling"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
     char text[1024];
@@ -209,7 +257,8 @@ static void configs_are_read(void **state) {
 
 static void configs_are_written_as_they_are_read(void **state) {
   (void)state;
-  static const char *const specs[] = {"gpt2", "uva", "llama2-7b", "gpt:layers=2,width=96,heads=2,tied=0,dropout=0.1", "gpt:bias=0,width=64", "llama3-8b"};
+  static const char *const specs[] = {"gpt2",     "uva", "llama2-7b", "gpt:layers=2,width=96,heads=2,tied=0,dropout=0.1", "gpt:bias=0,width=64",
+                                      "llama3-8b"};
   char folder[] = "/tmp/rafter-test-XXXXXX", path[64];
   assert_non_null(mkdtemp(folder));
   snprintf(path, sizeof path, "%s/config.json", folder);
@@ -239,9 +288,12 @@ static void configs_are_written_as_they_are_read(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(presets_have_their_published_size),    cmocka_unit_test(parameters_stand_in_the_models_order),
-    cmocka_unit_test(inline_shapes_fill_in_the_rest),       cmocka_unit_test(first_values_do_not_depend_on_chunks),
-    cmocka_unit_test(configs_are_read),                     cmocka_unit_test(configs_are_written_as_they_are_read),
+      cmocka_unit_test(presets_have_their_published_size),
+      cmocka_unit_test(parameters_stand_in_the_models_order),
+      cmocka_unit_test(inline_shapes_fill_in_the_rest),
+      cmocka_unit_test(first_values_do_not_depend_on_chunks),
+      cmocka_unit_test(configs_are_read),
+      cmocka_unit_test(configs_are_written_as_they_are_read),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,40 +64,50 @@ static void lies_are_found(void **state) {
   assert_int_equal(check(GOOD, 28, NULL), RAFTER_OK);
   assert_int_equal(check("{}", 0, NULL), RAFTER_OK);
   assert_int_equal(check("{\"__metadata__\":{\"x\":\"y\"}}", 0, NULL), RAFTER_OK);
-  assert_int_equal(check("{\"e\":{\"dtype\":\"F32\",\"shape\":[0,99999999999],\"data_offsets\":[0,0]},\"s\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, NULL), RAFTER_OK);
-  static const struct { const char *header; int data; const char *message; } row[] = {
-    {GOOD, 27, "outside the data"},
-    {GOOD, 29, "behind the last tensor"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, "overlap"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "overlap"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, "belong to no tensor"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8, "outside"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]}}", 8, "data_offsets"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8.0]}}", 8, "data_offsets"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", 8, "data_offsets"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8,9]}}", 8, "data_offsets"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,18446744073709551615]}}", 8, "JSON"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,9223372036854775807]}}", 8, "outside"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", 8, "do not fit its shape"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", 8, "shape"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[\"2\"],\"data_offsets\":[0,8]}}", 8, "shape"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}", 8, "shape"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]}}", 8, "at most 8"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, "can be counted"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387906],\"data_offsets\":[0,8]}}", 8, "can be counted"}, /* times 4 wraps to 8 */
-    {"{\"a\":{\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "unknown dtype"},
-    {"{\"a\":{\"dtype\":4,\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "dtype"},
-    {"{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "dtype"},
-    {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", 8, "shape"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8, "data_offsets"},
-    {"{\"a\":[]}", 0, "no object"},
-    {"{\"__metadata__\":7}", 0, "__metadata__"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "duplicate"},
-    {"[]", 0, "'{'"},
-    {" {}", 0, "'{'"},
-    {"{} trailing", 0, "JSON"},
-    {"{\"a\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[0,8]}", 8, "JSON"},
-    {"{\"\\ud800\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "JSON"},
+  assert_int_equal(check("{\"e\":{\"dtype\":\"F32\",\"shape\":[0,99999999999],\"data_offsets\":[0,0]},\"s\":{\"dtype\":\"F32\",\"shape\":[],\"data_"
+                         "offsets\":[0,4]}}",
+                         4, NULL),
+                   RAFTER_OK);
+  static const struct {
+    const char *header;
+    int data;
+    const char *message;
+  } row[] = {
+      {GOOD, 27, "outside the data"},
+      {GOOD, 29, "behind the last tensor"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12,
+       "overlap"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8,
+       "overlap"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, "belong to no tensor"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8, "outside"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]}}", 8, "data_offsets"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8.0]}}", 8, "data_offsets"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", 8, "data_offsets"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8,9]}}", 8, "data_offsets"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,18446744073709551615]}}", 8, "JSON"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,9223372036854775807]}}", 8, "outside"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", 8, "do not fit its shape"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", 8, "shape"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[\"2\"],\"data_offsets\":[0,8]}}", 8, "shape"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}", 8, "shape"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]}}", 8, "at most 8"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, "can be counted"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387906],\"data_offsets\":[0,8]}}", 8, "can be counted"}, /* times 4 wraps to 8 */
+      {"{\"a\":{\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "unknown dtype"},
+      {"{\"a\":{\"dtype\":4,\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "dtype"},
+      {"{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "dtype"},
+      {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", 8, "shape"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8, "data_offsets"},
+      {"{\"a\":[]}", 0, "no object"},
+      {"{\"__metadata__\":7}", 0, "__metadata__"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+       "duplicate"},
+      {"[]", 0, "'{'"},
+      {" {}", 0, "'{'"},
+      {"{} trailing", 0, "JSON"},
+      {"{\"a\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[0,8]}", 8, "JSON"},
+      {"{\"\\ud800\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "JSON"},
   };
   for (size_t i = 0; i < sizeof row / sizeof row[0]; ++i) {
     rf_status status = check(row[i].header, (size_t)row[i].data, &error);
@@ -162,7 +172,8 @@ static void what_is_written_is_read(void **state) {
   for (int t = 0; t < 4; ++t) {
     const rf_stored *stored = rf_tensor_file_find(file, names[t]);
     assert_non_null(stored);
-    assert_true(stored->dtype == dtypes[t] && stored->rank == 2 && stored->shape[0] == t + 1 && stored->shape[1] == 7 && stored->count == 7 * (t + 1));
+    assert_true(stored->dtype == dtypes[t] && stored->rank == 2 && stored->shape[0] == t + 1 && stored->shape[1] == 7 &&
+                stored->count == 7 * (t + 1));
     float back[60];
     assert_int_equal(rf_stored_read(stored, 0, stored->count, back, NULL), RAFTER_OK);
     for (int i = 0; i < stored->count; ++i) {
@@ -246,12 +257,18 @@ static void shards_are_joined(void **state) {
   assert_int_equal(rf_tensor_file_count(file), 2);
   assert_non_null(rf_tensor_file_find(file, "b"));
   rf_tensor_file_close(file);
-  static const struct { const char *index, *message; } bad[] = {
-    {"{\"weight_map\":{\"a\":\"two.safetensors\"}}", "lack"},        {"{\"weight_map\":{\"a\":\"none.safetensors\"}}", "none.safetensors"},
-    {"{\"weight_map\":{\"a\":\"../one.safetensors\"}}", "no file"},  {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "no file"},
-    {"{\"weight_map\":{\"a\":7}}", "no file"},                       {"{\"weight_map\":[]}", "weight_map"},
-    {"{}", "weight_map"},                                            {"[]", "weight_map"},
-    {"{\"weight_map\":{\"a\":\"model.safetensors.index.json\"}}", "header"},
+  static const struct {
+    const char *index, *message;
+  } bad[] = {
+      {"{\"weight_map\":{\"a\":\"two.safetensors\"}}", "lack"},
+      {"{\"weight_map\":{\"a\":\"none.safetensors\"}}", "none.safetensors"},
+      {"{\"weight_map\":{\"a\":\"../one.safetensors\"}}", "no file"},
+      {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "no file"},
+      {"{\"weight_map\":{\"a\":7}}", "no file"},
+      {"{\"weight_map\":[]}", "weight_map"},
+      {"{}", "weight_map"},
+      {"[]", "weight_map"},
+      {"{\"weight_map\":{\"a\":\"model.safetensors.index.json\"}}", "header"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
     assert_int_equal(rf_file_write(at("model.safetensors.index.json"), bad[i].index, strlen(bad[i].index), NULL), RAFTER_OK);
@@ -268,11 +285,9 @@ static void shards_are_joined(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(lies_are_found),
-    cmocka_unit_test(a_file_cut_anywhere_is_refused),
-    cmocka_unit_test(what_is_written_is_read),
-    cmocka_unit_test(a_writer_insists_on_every_value),
-    cmocka_unit_test(shards_are_joined),
+      cmocka_unit_test(lies_are_found),          cmocka_unit_test(a_file_cut_anywhere_is_refused),
+      cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(a_writer_insists_on_every_value),
+      cmocka_unit_test(shards_are_joined),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

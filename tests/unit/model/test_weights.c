@@ -100,10 +100,12 @@ static void compare_with_file(const store *s, const char *path) {
     int64_t column = 0, layer = 0;
     bool turned = false;
     if (m->family == RF_FAMILY_GPT) {
-      static const char *const map[][2] = {{"ln_1.weight", "attn/norm/gain"}, {"ln_1.bias", "attn/norm/bias"}, {"ln_2.weight", "mlp/norm/gain"},
-                                           {"ln_2.bias", "mlp/norm/bias"}, {"attn.c_attn.weight", "attn/qkv/weight"}, {"attn.c_attn.bias", "attn/qkv/bias"},
-                                           {"attn.c_proj.weight", "attn/out/weight"}, {"attn.c_proj.bias", "attn/out/bias"}, {"mlp.c_fc.weight", "mlp/up/weight"},
-                                           {"mlp.c_fc.bias", "mlp/up/bias"}, {"mlp.c_proj.weight", "mlp/down/weight"}, {"mlp.c_proj.bias", "mlp/down/bias"}};
+      static const char *const map[][2] = {{"ln_1.weight", "attn/norm/gain"},         {"ln_1.bias", "attn/norm/bias"},
+                                           {"ln_2.weight", "mlp/norm/gain"},          {"ln_2.bias", "mlp/norm/bias"},
+                                           {"attn.c_attn.weight", "attn/qkv/weight"}, {"attn.c_attn.bias", "attn/qkv/bias"},
+                                           {"attn.c_proj.weight", "attn/out/weight"}, {"attn.c_proj.bias", "attn/out/bias"},
+                                           {"mlp.c_fc.weight", "mlp/up/weight"},      {"mlp.c_fc.bias", "mlp/up/bias"},
+                                           {"mlp.c_proj.weight", "mlp/down/weight"},  {"mlp.c_proj.bias", "mlp/down/bias"}};
       char rest[100];
       if (sscanf(t->name, "transformer.h.%ld.%99s", &layer, rest) == 2)
         for (size_t j = 0; j < sizeof map / sizeof map[0]; ++j)
@@ -113,11 +115,14 @@ static void compare_with_file(const store *s, const char *path) {
       if (strcmp(t->name, "transformer.ln_f.weight") == 0) strcpy(ours, "final/norm/gain");
       if (strcmp(t->name, "transformer.ln_f.bias") == 0) strcpy(ours, "final/norm/bias");
     } else {
-      const struct { const char *theirs, *mine; int64_t column; } map[] = {
-        {"input_layernorm.weight", "attn/norm/gain", 0}, {"post_attention_layernorm.weight", "mlp/norm/gain", 0},
-        {"self_attn.q_proj.weight", "attn/qkv/weight", 0}, {"self_attn.k_proj.weight", "attn/qkv/weight", q}, {"self_attn.v_proj.weight", "attn/qkv/weight", q + k},
-        {"self_attn.o_proj.weight", "attn/out/weight", 0}, {"mlp.gate_proj.weight", "mlp/gate_up/weight", 0}, {"mlp.up_proj.weight", "mlp/gate_up/weight", m->ff},
-        {"mlp.down_proj.weight", "mlp/down/weight", 0}};
+      const struct {
+        const char *theirs, *mine;
+        int64_t column;
+      } map[] = {{"input_layernorm.weight", "attn/norm/gain", 0},       {"post_attention_layernorm.weight", "mlp/norm/gain", 0},
+                 {"self_attn.q_proj.weight", "attn/qkv/weight", 0},     {"self_attn.k_proj.weight", "attn/qkv/weight", q},
+                 {"self_attn.v_proj.weight", "attn/qkv/weight", q + k}, {"self_attn.o_proj.weight", "attn/out/weight", 0},
+                 {"mlp.gate_proj.weight", "mlp/gate_up/weight", 0},     {"mlp.up_proj.weight", "mlp/gate_up/weight", m->ff},
+                 {"mlp.down_proj.weight", "mlp/down/weight", 0}};
       char rest[100];
       turned = strstr(t->name, "_proj") || strcmp(t->name, "lm_head.weight") == 0;
       if (sscanf(t->name, "model.layers.%ld.%99s", &layer, rest) == 2)
@@ -189,9 +194,10 @@ static store *random_store(const char *spec) {
 
 static void every_kind_of_model_comes_back(void **state) {
   (void)state;
-  static const char *const specs[] = {"gpt:layers=2,width=32,heads=2,vocab=70,seq=9",         "gpt:layers=2,width=32,heads=2,vocab=70,seq=9,tied=0",
-                                      "uva:layers=2,width=32,heads=2,vocab=70,seq=9",         "llama:layers=2,width=32,heads=4,kv_heads=2,ff=37,vocab=53",
-                                      "llama:layers=1,width=32,heads=2,tied=1,vocab=33,ff=8", "gpt:layers=1,width=512,vocab=9000,tied=0,seq=8"};
+  static const char *const specs[] = {
+      "gpt:layers=2,width=32,heads=2,vocab=70,seq=9",         "gpt:layers=2,width=32,heads=2,vocab=70,seq=9,tied=0",
+      "uva:layers=2,width=32,heads=2,vocab=70,seq=9",         "llama:layers=2,width=32,heads=4,kv_heads=2,ff=37,vocab=53",
+      "llama:layers=1,width=32,heads=2,tied=1,vocab=33,ff=8", "gpt:layers=1,width=512,vocab=9000,tied=0,seq=8"};
   static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16};
   for (int i = 0; i < 6; ++i)
     for (int d = 0; d < 3; ++d) {
@@ -233,7 +239,8 @@ static void change_file(int change) {
     list[count++] = (rf_stored){.name = "transformer.h.0.attn.bias", .dtype = RF_U8, .rank = 4, .shape = {1, 1, 4, 4}, .bytes = 16, .data = zeros};
     list[count++] = (rf_stored){.name = "lm_head.weight", .dtype = RF_F32, .rank = 1, .shape = {2}, .bytes = 8, .data = zeros};
   }
-  if (change == ADD_LAYER) list[count++] = (rf_stored){.name = "transformer.h.2.ln_1.bias", .dtype = RF_F32, .rank = 1, .shape = {2}, .bytes = 8, .data = zeros};
+  if (change == ADD_LAYER)
+    list[count++] = (rf_stored){.name = "transformer.h.2.ln_1.bias", .dtype = RF_F32, .rank = 1, .shape = {2}, .bytes = 8, .data = zeros};
   rf_tensor_writer *writer;
   assert_int_equal(rf_tensor_writer_open(path, list, count, NULL, &writer, NULL), RAFTER_OK);
   for (int i = 0; i < count; ++i) assert_int_equal(rf_tensor_writer_put_bytes(writer, list[i].data, list[i].bytes, NULL), RAFTER_OK);
@@ -244,9 +251,17 @@ static void change_file(int change) {
 
 static void files_that_do_not_fit_are_refused(void **state) {
   (void)state;
-  static const struct { int change; const char *message; } row[] = {
-    {CUT_PREFIX, NULL}, {ADD_BUFFERS, NULL}, {DROP_ONE, "h.0.mlp.c_fc.weight"}, {RENAME_ONE, "h.0.mlp.c_fc.weight"}, {ADD_LAYER, "h.2.ln_1.bias"},
-    {TURN_ONE, "expected (32, 128), got (128, 32)"}, {INTEGERS, "no plain numbers"},
+  static const struct {
+    int change;
+    const char *message;
+  } row[] = {
+      {CUT_PREFIX, NULL},
+      {ADD_BUFFERS, NULL},
+      {DROP_ONE, "h.0.mlp.c_fc.weight"},
+      {RENAME_ONE, "h.0.mlp.c_fc.weight"},
+      {ADD_LAYER, "h.2.ln_1.bias"},
+      {TURN_ONE, "expected (32, 128), got (128, 32)"},
+      {INTEGERS, "no plain numbers"},
   };
   for (size_t i = 0; i < sizeof row / sizeof row[0]; ++i) {
     store *s = random_store("gpt:layers=2,width=32,heads=2,vocab=70,seq=9");
@@ -266,9 +281,9 @@ static void files_that_do_not_fit_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(published_weights_are_read_and_written_back),
-    cmocka_unit_test(every_kind_of_model_comes_back),
-    cmocka_unit_test(files_that_do_not_fit_are_refused),
+      cmocka_unit_test(published_weights_are_read_and_written_back),
+      cmocka_unit_test(every_kind_of_model_comes_back),
+      cmocka_unit_test(files_that_do_not_fit_are_refused),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -105,10 +105,8 @@ static bool plant_short_life(rf_plan *plan, uint64_t *seed) {
   bool tail = draw(seed) % 2;
   int op = tail ? p->last : p->first;
   if (op < 0 || op >= plan->graph->op_count || !uses(plan, op, t)) return false;
-  if (tail)
-    p->last--;
-  else
-    p->first++;
+  if (tail) p->last--;
+  else p->first++;
   return true;
 }
 

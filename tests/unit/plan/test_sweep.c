@@ -9,8 +9,7 @@ static rf_model random_model(uint64_t *seed, char name[200]) {
   snprintf(name, 200, "%s:layers=%lld,width=%d,heads=%d,ff=%lld,vocab=%lld,seq=%d", llama ? "llama" : "gpt", (long long)draw_in(seed, 1, 16), width,
            heads, (long long)(width * draw_in(seed, 1, 5)), (long long)draw_in(seed, 50, 9000), 512);
   rf_model model = model_named(name);
-  if (llama)
-    model.kv_heads = kv_heads;
+  if (llama) model.kv_heads = kv_heads;
   else
     model.mlp_first = draw(seed) % 2, model.bias = draw(seed) % 4 != 0, model.head_bias = draw(seed) % 2, model.dropout = draw(seed) % 2 ? 0.1f : 0;
   model.tied = draw(seed) % 2;

@@ -27,17 +27,30 @@ static void random_configuration(int number, rf_model *model, rf_plan_options *o
   state_of_draws = (uint64_t)number * 1000;
   char spec[256];
   int64_t heads = draw(1, 3), width = heads * draw(1, 4) * 8, seq = draw(4, 24);
-  snprintf(spec, sizeof spec, "gpt:layers=%d,width=%d,heads=%d,ff=%d,vocab=%d,seq=%d,tied=%d", (int)draw(1, 3), (int)width, (int)heads, (int)draw(8, 96), (int)draw(11, 300),
-           (int)seq, (int)draw(0, 1));
+  snprintf(spec, sizeof spec, "gpt:layers=%d,width=%d,heads=%d,ff=%d,vocab=%d,seq=%d,tied=%d", (int)draw(1, 3), (int)width, (int)heads,
+           (int)draw(8, 96), (int)draw(11, 300), (int)seq, (int)draw(0, 1));
   rf_error error;
   if (rf_model_resolve(spec, model, NULL, &error) != RAFTER_OK) fail_msg("%s: %s", spec, error.message);
   model->mlp_first = draw(0, 1), model->head_bias = !model->tied && draw(0, 1);
   static const float dropouts[] = {0, 0, 0.1f, 0.3f};
-  *options = (rf_plan_options){
-      .build = {.job = RF_JOB_TRAIN, .dtype = draw(0, 1) ? RF_BF16 : RF_F32, .softmax = draw(0, 3) ? RF_F32 : RF_BF16, .microbatch = draw(1, 4), .seq = seq,
-                .accumulate = (int)draw(1, 3), .dropout = dropouts[draw(0, 3)], .optimizer = draw(0, 1) ? RF_ADAM : RF_ADAMW, .beta1 = 0.9f, .beta2 = 0.95f,
-                .eps = 1e-8f, .weight_decay = 0.1f, .clip = draw(0, 1) ? 1.0f : 0.0f},
-      .remat = (rf_remat)draw(0, 4), .backend = &RF_BACKEND_CPU, .isa = rf_isa_detect(), .threads = (int)draw(1, 3), .machine = machine};
+  *options = (rf_plan_options){.build = {.job = RF_JOB_TRAIN,
+                                         .dtype = draw(0, 1) ? RF_BF16 : RF_F32,
+                                         .softmax = draw(0, 3) ? RF_F32 : RF_BF16,
+                                         .microbatch = draw(1, 4),
+                                         .seq = seq,
+                                         .accumulate = (int)draw(1, 3),
+                                         .dropout = dropouts[draw(0, 3)],
+                                         .optimizer = draw(0, 1) ? RF_ADAM : RF_ADAMW,
+                                         .beta1 = 0.9f,
+                                         .beta2 = 0.95f,
+                                         .eps = 1e-8f,
+                                         .weight_decay = 0.1f,
+                                         .clip = draw(0, 1) ? 1.0f : 0.0f},
+                               .remat = (rf_remat)draw(0, 4),
+                               .backend = &RF_BACKEND_CPU,
+                               .isa = rf_isa_detect(),
+                               .threads = (int)draw(1, 3),
+                               .machine = machine};
 }
 
 static void fill_inputs(rf_run *run, const rf_model *model, const rf_plan_options *o, int micro) {
@@ -91,7 +104,8 @@ static uint64_t two_steps(const rf_plan *plan, rf_run_debug debug, bool check_wa
   }
   for (int t = 0; t < graph->tensor_count; t++)
     if (graph->tensor[t].persistent)
-      for (int64_t i = 0; i < rf_tensor_bytes(&graph->tensor[t]); i++) hash = (hash ^ ((const unsigned char *)rf_run_tensor(run, 0, t))[i]) * 1099511628211u;
+      for (int64_t i = 0; i < rf_tensor_bytes(&graph->tensor[t]); i++)
+        hash = (hash ^ ((const unsigned char *)rf_run_tensor(run, 0, t))[i]) * 1099511628211u;
   if (check_water) {
     int64_t top = plan->persistent_bytes;
     for (int t = 0; t < graph->tensor_count; t++) {

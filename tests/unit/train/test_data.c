@@ -156,9 +156,15 @@ static void bad_data_is_refused(void **state) {
   rf_model model = model_of(300), small = model_of(100);
   rf_source_options options = {.model = &model, .seq = 16, .pack = true, .work_folder = folder}, narrow = options;
   narrow.model = &small;
-  static const struct { const char *name, *text, *says; } rows[] = {
-      {"empty.txt", "", "no tokens"}, {"short.txt", "abc", "too short"},     {"bad.jsonl", "{\"text\":\"x\"}\n{oops\n", "line 2"},
-      {"none.jsonl", "{\"a\":1}\n", "line 1"}, {"range.jsonl", "{\"tokens\":[1,2,300]}\n", "token 2"}, {"junk.shard", "not a shard", "token shard"},
+  static const struct {
+    const char *name, *text, *says;
+  } rows[] = {
+      {"empty.txt", "", "no tokens"},
+      {"short.txt", "abc", "too short"},
+      {"bad.jsonl", "{\"text\":\"x\"}\n{oops\n", "line 2"},
+      {"none.jsonl", "{\"a\":1}\n", "line 1"},
+      {"range.jsonl", "{\"tokens\":[1,2,300]}\n", "token 2"},
+      {"junk.shard", "not a shard", "token shard"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     rf_source source;
@@ -207,7 +213,8 @@ static void schedules_hit_their_corners(void **state) {
   (void)state;
   rf_schedule s = {RF_SCHEDULE_WARMUP_COSINE, 1.0, 0.1, 10, 110, 20};
   assert_true(fabs(rf_schedule_lr(&s, 1) - 0.1) < 1e-12 && fabs(rf_schedule_lr(&s, 10) - 1) < 1e-12);
-  assert_true(fabs(rf_schedule_lr(&s, 60) - 0.55) < 1e-12 && fabs(rf_schedule_lr(&s, 110) - 0.1) < 1e-12 && fabs(rf_schedule_lr(&s, 500) - 0.1) < 1e-12);
+  assert_true(fabs(rf_schedule_lr(&s, 60) - 0.55) < 1e-12 && fabs(rf_schedule_lr(&s, 110) - 0.1) < 1e-12 &&
+              fabs(rf_schedule_lr(&s, 500) - 0.1) < 1e-12);
   s.kind = RF_SCHEDULE_WSD;
   assert_true(rf_schedule_lr(&s, 90) == 1 && fabs(rf_schedule_lr(&s, 100) - 0.55) < 1e-12 && fabs(rf_schedule_lr(&s, 110) - 0.1) < 1e-12);
   s.kind = RF_SCHEDULE_WARMUP_EXPONENTIAL;
@@ -219,8 +226,8 @@ static void schedules_hit_their_corners(void **state) {
 int main(void) {
   if (!mkdtemp(folder)) return 1;
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(shuffle_is_a_permutation), cmocka_unit_test(text_rows_are_successors),        cmocka_unit_test(documents_are_packed_whole),
-      cmocka_unit_test(mixtures_keep_their_shares), cmocka_unit_test(bad_data_is_refused),           cmocka_unit_test(shards_survive_every_truncation),
+      cmocka_unit_test(shuffle_is_a_permutation),    cmocka_unit_test(text_rows_are_successors), cmocka_unit_test(documents_are_packed_whole),
+      cmocka_unit_test(mixtures_keep_their_shares),  cmocka_unit_test(bad_data_is_refused),      cmocka_unit_test(shards_survive_every_truncation),
       cmocka_unit_test(schedules_hit_their_corners),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

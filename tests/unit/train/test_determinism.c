@@ -19,9 +19,23 @@ static rf_train_settings settings_of(rf_dtype dtype, int threads, rf_remat remat
   rf_train_settings s = {.data = "random:seed=4", .pack = true, .work_folder = folder, .seed = 11};
   rf_error error;
   if (rf_model_resolve("gpt:layers=3,width=48,heads=3,ff=160,vocab=300,seq=40", &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  s.plan = (rf_plan_options){.build = {.job = RF_JOB_TRAIN, .dtype = dtype, .softmax = RF_F32, .microbatch = microbatch, .seq = 40, .accumulate = accumulate,
-                                       .dropout = dropout, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1},
-                             .remat = remat, .backend = &RF_BACKEND_CPU, .isa = rf_isa_detect(), .threads = threads, .machine = &machine};
+  s.plan = (rf_plan_options){.build = {.job = RF_JOB_TRAIN,
+                                       .dtype = dtype,
+                                       .softmax = RF_F32,
+                                       .microbatch = microbatch,
+                                       .seq = 40,
+                                       .accumulate = accumulate,
+                                       .dropout = dropout,
+                                       .beta1 = 0.9f,
+                                       .beta2 = 0.95f,
+                                       .eps = 1e-8f,
+                                       .weight_decay = 0.1f,
+                                       .clip = 1},
+                             .remat = remat,
+                             .backend = &RF_BACKEND_CPU,
+                             .isa = rf_isa_detect(),
+                             .threads = threads,
+                             .machine = &machine};
   s.schedule = (rf_schedule){.kind = RF_SCHEDULE_CONSTANT, .peak = 1e-3, .steps = 100};
   return s;
 }
@@ -164,8 +178,9 @@ int main(void) {
   if (!mkdtemp(folder) || rf_machine_find("a5000", &machine, &error) != RAFTER_OK) return 1;
   machine.memory_bytes = 8e9;
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(threads_keep_the_bits),       cmocka_unit_test(isas_keep_the_bits),     cmocka_unit_test(remat_keeps_the_bits),
-      cmocka_unit_test(accumulation_is_equal_within_rounding), cmocka_unit_test(resume_keeps_the_bits), cmocka_unit_test(not_finite_names_its_op),
+      cmocka_unit_test(threads_keep_the_bits), cmocka_unit_test(isas_keep_the_bits),
+      cmocka_unit_test(remat_keeps_the_bits),  cmocka_unit_test(accumulation_is_equal_within_rounding),
+      cmocka_unit_test(resume_keeps_the_bits), cmocka_unit_test(not_finite_names_its_op),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,9 +37,13 @@ static double first_loss(const char *spec, rf_dtype dtype, int64_t seq, float sc
   rf_plan *plan = NULL;
   rf_run *run = NULL;
   if (rf_model_resolve(spec, &model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  rf_plan_options options = {.build = {.job = RF_JOB_TRAIN, .dtype = dtype, .softmax = RF_F32, .microbatch = 1, .seq = seq, .accumulate = 1,
-                                       .dropout = 0, .loss_only = true},
-                             .backend = &RF_BACKEND_CPU, .isa = rf_isa_detect(), .threads = 2, .machine = &machine};
+  rf_plan_options options = {
+      .build =
+          {.job = RF_JOB_TRAIN, .dtype = dtype, .softmax = RF_F32, .microbatch = 1, .seq = seq, .accumulate = 1, .dropout = 0, .loss_only = true},
+      .backend = &RF_BACKEND_CPU,
+      .isa = rf_isa_detect(),
+      .threads = 2,
+      .machine = &machine};
   if (rf_plan_make(&model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK) fail_msg("%s", error.message);
   rf_initialise_weights(run, 0, plan, 3);
@@ -124,7 +128,10 @@ int main(void) {
   if (rf_machine_find("a5000", &machine, &error) != RAFTER_OK) return 1;
   machine.memory_bytes = 8e9;
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(smaller_shapes), cmocka_unit_test(a_wrong_initialiser_is_seen), cmocka_unit_test(gpt2), cmocka_unit_test(uva),
+      cmocka_unit_test(smaller_shapes),
+      cmocka_unit_test(a_wrong_initialiser_is_seen),
+      cmocka_unit_test(gpt2),
+      cmocka_unit_test(uva),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,7 +40,10 @@ static int64_t tokens;
 /* ---- what is measured ------------------------------------------------------------------------------------------- */
 
 /* The largest error of each kind in units of its bound: 1 is as bad as it may be. NaN counts as infinite. */
-typedef struct report { double loss, later_loss, grad_norm, gradient, after; char worst[160]; } report;
+typedef struct report {
+  double loss, later_loss, grad_norm, gradient, after;
+  char worst[160];
+} report;
 
 static void note(double *slot, double got, double want, double scale, double bound, const char *what, report *r) {
   double error = fabs(got - want) / (scale * bound);
@@ -85,9 +88,23 @@ static rf_train_settings settings_of(const rf_backend *backend, rf_isa isa, rf_d
   rf_error error;
   if (rf_model_resolve(MODEL, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
   /* A clip that never clips: the norm of all gradients is measured, so all of them live until the end section. */
-  s.plan = (rf_plan_options){.build = {.job = RF_JOB_TRAIN, .dtype = dtype, .softmax = RF_F32, .microbatch = 1, .seq = tokens, .accumulate = 1,
-                                       .dropout = 0, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1e30f},
-                             .remat = RF_REMAT_NONE, .backend = backend, .isa = isa, .threads = 1, .machine = &machine};
+  s.plan = (rf_plan_options){.build = {.job = RF_JOB_TRAIN,
+                                       .dtype = dtype,
+                                       .softmax = RF_F32,
+                                       .microbatch = 1,
+                                       .seq = tokens,
+                                       .accumulate = 1,
+                                       .dropout = 0,
+                                       .beta1 = 0.9f,
+                                       .beta2 = 0.95f,
+                                       .eps = 1e-8f,
+                                       .weight_decay = 0.1f,
+                                       .clip = 1e30f},
+                             .remat = RF_REMAT_NONE,
+                             .backend = backend,
+                             .isa = isa,
+                             .threads = 1,
+                             .machine = &machine};
   s.schedule = (rf_schedule){.kind = RF_SCHEDULE_CONSTANT, .peak = LR, .steps = STEPS};
   return s;
 }
@@ -232,8 +249,10 @@ static void swap_two_weights(rf_trainer *t) {
 
 static void faults_in_weights_are_seen(void **state) {
   (void)state;
-  static const struct { const char *name; void (*plant)(rf_trainer *t); } faults[] = {
-      {"weight+.01", perturb_one_weight}, {"wpe+1", shift_positions}, {"swap", swap_two_weights}};
+  static const struct {
+    const char *name;
+    void (*plant)(rf_trainer *t);
+  } faults[] = {{"weight+.01", perturb_one_weight}, {"wpe+1", shift_positions}, {"swap", swap_two_weights}};
   for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
     report r = measure_faulty(faults[i].plant);
     print_report(faults[i].name, "", &r);
@@ -315,9 +334,10 @@ int main(void) {
   machine.memory_bytes = 8e9;
   write_data();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(cpu_agrees_on_every_isa),    cmocka_unit_test(reference_agrees),       cmocka_unit_test(poisoned_memory_changes_nothing),
-      cmocka_unit_test(bf16_follows),               cmocka_unit_test(faults_in_weights_are_seen), cmocka_unit_test(an_untied_head_is_seen),
-      cmocka_unit_test(a_wrong_optimizer_is_seen),  cmocka_unit_test(not_a_number_is_seen),
+      cmocka_unit_test(cpu_agrees_on_every_isa),         cmocka_unit_test(reference_agrees),
+      cmocka_unit_test(poisoned_memory_changes_nothing), cmocka_unit_test(bf16_follows),
+      cmocka_unit_test(faults_in_weights_are_seen),      cmocka_unit_test(an_untied_head_is_seen),
+      cmocka_unit_test(a_wrong_optimizer_is_seen),       cmocka_unit_test(not_a_number_is_seen),
   };
   return cmocka_run_group_tests(tests, NULL, tear_down);
 }
