@@ -293,8 +293,8 @@ RF_INLINE rf_v16 half_of(rf_v16 x, bool odd) {
   return rf_v16_load(f);
 #endif
 }
-/* Sixteen columns from `column` on, for rows <= most, a constant. EACH_SUM(X) is X(0) .. X(15): sums are named variables, so that they stay in registers. */
-
+/* Sixteen columns from `column` on, for rows <= most, a constant. EACH_SUM(X) is X(0) .. X(15): sums are named variables, so that they
+ * stay in registers. */
 #define EACH_SUM(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 #define SUM_LOAD(i) rf_v16 sum##i = (i) < rows ? rf_v16_load(y + (int64_t)(i)*cols) : rf_v16_zero();
 #define SUM_STORE(i) \
