@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 SKIP = ("./dev demo", "./dev check", "./dev prove", "./dev bench", "git clone", "cd ", "sudo ")
-SHORT = {"train": ["--steps", "3"], "bench": ["--reps", "1"], "calibrate": ["--quick"]}
+SHORT = {"train": {"--steps": "3"}, "bench": {"--reps": "1"}, "calibrate": {"--quick": None}}
 LIMIT_SECONDS = 300
 
 
@@ -25,10 +25,15 @@ def commands(text):
 
 
 def shortened(command):
-    words = shlex.split(command, posix=False)
+    words = shlex.split(command)
     for i, word in enumerate(words[:-1]):
-        if word.endswith("rafter") and words[i + 1] in SHORT:
-            return " ".join(words + SHORT[words[i + 1]])
+        if not word.endswith("rafter") or words[i + 1] not in SHORT:
+            continue
+        for option, value in SHORT[words[i + 1]].items():
+            if option in words:
+                del words[words.index(option):words.index(option) + (1 if value is None else 2)]
+            words += [option] if value is None else [option, value]
+        return shlex.join(words)
     return command
 
 
