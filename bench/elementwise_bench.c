@@ -12,18 +12,26 @@
 
 enum { ROWS = 16384, WIDTH = 1024, PARAMS = 48 << 20, LOOPS = 21 };
 
-typedef struct bench_case { const char *op; rf_dtype dtype; int inputs, outputs; } bench_case;
+typedef struct bench_case {
+  const char *op;
+  rf_dtype dtype;
+  int inputs, outputs;
+} bench_case;
 static const bench_case CASES[] = {
-    {"adamw", RF_F32, 5, 4},         {"adamw", RF_BF16, 5, 4},         {"norm_sq", RF_F32, 1, 1},        {"layernorm", RF_F32, 3, 2},
-    {"layernorm", RF_BF16, 3, 2},    {"layernorm_bwd", RF_F32, 5, 3},  {"layernorm_bwd", RF_BF16, 5, 3}, {"rmsnorm", RF_F32, 2, 2},
-    {"rmsnorm_bwd", RF_F32, 5, 2},   {"gelu", RF_F32, 1, 1},           {"gelu", RF_BF16, 1, 1},          {"gelu_bwd", RF_F32, 2, 1},
-    {"gelu_bwd", RF_BF16, 2, 1},     {"swiglu", RF_F32, 1, 1},         {"swiglu_bwd", RF_F32, 2, 1},     {"swiglu_bwd", RF_BF16, 2, 1},
-    {"add", RF_F32, 2, 1},           {"add", RF_BF16, 2, 1},           {"add_dropout", RF_F32, 2, 1},    {"add_dropout", RF_BF16, 2, 1},
-    {"dropout_bwd", RF_F32, 1, 1},   {"rope", RF_F32, 2, 1},           {"rope", RF_BF16, 2, 1},          {"embed", RF_F32, 4, 1},
+    {"adamw", RF_F32, 5, 4},       {"adamw", RF_BF16, 5, 4},        {"norm_sq", RF_F32, 1, 1},        {"layernorm", RF_F32, 3, 2},
+    {"layernorm", RF_BF16, 3, 2},  {"layernorm_bwd", RF_F32, 5, 3}, {"layernorm_bwd", RF_BF16, 5, 3}, {"rmsnorm", RF_F32, 2, 2},
+    {"rmsnorm_bwd", RF_F32, 5, 2}, {"gelu", RF_F32, 1, 1},          {"gelu", RF_BF16, 1, 1},          {"gelu_bwd", RF_F32, 2, 1},
+    {"gelu_bwd", RF_BF16, 2, 1},   {"swiglu", RF_F32, 1, 1},        {"swiglu_bwd", RF_F32, 2, 1},     {"swiglu_bwd", RF_BF16, 2, 1},
+    {"add", RF_F32, 2, 1},         {"add", RF_BF16, 2, 1},          {"add_dropout", RF_F32, 2, 1},    {"add_dropout", RF_BF16, 2, 1},
+    {"dropout_bwd", RF_F32, 1, 1}, {"rope", RF_F32, 2, 1},          {"rope", RF_BF16, 2, 1},          {"embed", RF_F32, 4, 1},
     {"embed_bwd", RF_F32, 3, 2},
 };
 
-typedef struct shape { rf_dtype dtype; int rank; int64_t dim[2]; } shape;
+typedef struct shape {
+  rf_dtype dtype;
+  int rank;
+  int64_t dim[2];
+} shape;
 
 /* The tensors of a case's slots; rank 0: absent. Written out where the op's own shape rule cannot make them. */
 static int slots(const bench_case *c, shape in[RF_MAX_INPUTS], shape out[RF_MAX_OUTPUTS]) {
@@ -77,12 +85,16 @@ static int compare_rates(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-typedef struct rates { double at[LOOPS]; } rates;
+typedef struct rates {
+  double at[LOOPS];
+} rates;
 static double median(rates *r) {
   qsort(r->at, LOOPS, sizeof r->at[0], compare_rates);
   return r->at[LOOPS / 2];
 }
-static double best(const rates *r) { /* after median */ return r->at[LOOPS - 1]; }
+static double best(const rates *r) { /* after median */
+  return r->at[LOOPS - 1];
+}
 
 int main(int argc, char **argv) {
   int threads = argc > 1 ? atoi(argv[1]) : omp_get_num_procs();
@@ -108,8 +120,17 @@ int main(int argc, char **argv) {
     rf_model model = {.name = "bench"};
     rf_graph *graph = rf_graph_new(&model);
     graph->rows = ROWS;
-    rf_op op = {.def = rf_op_find(c->op), .input_count = c->inputs, .output_count = c->outputs,
-                .attr = {.eps = 1e-5f, .heads = 10, .kv_heads = 3, .head_dim = 64, .theta = 1e4f, .dropout = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f,
+    rf_op op = {.def = rf_op_find(c->op),
+                .input_count = c->inputs,
+                .output_count = c->outputs,
+                .attr = {.eps = 1e-5f,
+                         .heads = 10,
+                         .kv_heads = 3,
+                         .head_dim = 64,
+                         .theta = 1e4f,
+                         .dropout = 0.1f,
+                         .beta1 = 0.9f,
+                         .beta2 = 0.95f,
                          .weight_decay = 0.1f}};
     rf_run_inputs run = {.seed = 1, .step = 10, .loss_scale = 1, .lr = 1e-4f, .rows = ROWS};
     rf_call call = {.graph = graph, .op = &op, .threads = threads, .run = &run};
@@ -129,7 +150,7 @@ int main(int argc, char **argv) {
     }
     for (int i = 0; i < c->outputs; i++) {
       bool in_place = strcmp(c->op, "adamw") == 0 && i < 3;
-      op.output[i] = in_place ? op.input[i + 1]
+      op.output[i] = in_place      ? op.input[i + 1]
                      : out[i].rank ? rf_graph_tensor(graph, "out", RF_CLASS_ACTIVATION, out[i].dtype, out[i].rank, out[i].dim)
                                    : RF_NONE;
       if (op.output[i] >= 0) call.out[i] = in_place ? (void *)(uintptr_t)call.in[i + 1] : take(rf_tensor_bytes(&graph->tensor[op.output[i]]));

@@ -15,16 +15,15 @@ static bool accepts_norm(const rf_graph *graph, const rf_op *op) { return accept
 static bool accepts_layernorm(const rf_graph *graph, const rf_op *op) {
   return accepts_norm(graph, op) && dtype_in(graph, op, 2) == dtype_in(graph, op, 1);
 }
-static bool accepts_embed(const rf_graph *graph, const rf_op *op) {
-  return accepts_pair(graph->tensor[op->output[0]].dtype, dtype_in(graph, op, 2));
-}
+static bool accepts_embed(const rf_graph *graph, const rf_op *op) { return accepts_pair(graph->tensor[op->output[0]].dtype, dtype_in(graph, op, 2)); }
 static bool accepts_embed_bwd(const rf_graph *graph, const rf_op *op) { return is_activation(dtype_in(graph, op, 2)); }
 static bool accepts_rope(const rf_graph *graph, const rf_op *op) {
   return accepts_activations(graph, op) && op->attr.head_dim % 2 == 0 && op->attr.head_dim <= 2 * RF_ROPE_PAIRS;
 }
 
 /* RF_ROW(gelu, accepts, NULL) = {"gelu", "gelu_avx2", RF_ISA_AVX2, accepts, NULL, gelu_run} */
-#define RF_ROW(op, accepts, workspace) {#op, #op "_" RF_TABLE_SUFFIX, RF_TABLE_ISA, accepts, workspace, op##_run}
+#define RF_ROW(op, accepts, workspace) \
+  { #op, #op "_" RF_TABLE_SUFFIX, RF_TABLE_ISA, accepts, workspace, op##_run }
 const rf_kernel RF_TABLE[] = {
     RF_ROW(embed, accepts_embed, NULL),
     RF_ROW(embed_bwd, accepts_embed_bwd, NULL),

@@ -128,8 +128,15 @@ RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end
 static void norm_backward(const rf_call *call, bool centre) {
   enum { BLOCK_BYTES = 256 * 1024 }; /* of x and dy, per thread */
   rf_dtype dtype = rf_in(call, 0)->dtype, gain_dtype = rf_in(call, 1)->dtype;
-  norm_gradient g = {.x = call->in[0], .gain = call->in[1], .stats = call->in[2], .dy = call->in[3], .dres = call->in[4], .dx = call->out[0],
-                     .dgain = call->out[1], .dbias = centre ? call->out[2] : NULL, .width = rf_in(call, 0)->shape[1]};
+  norm_gradient g = {.x = call->in[0],
+                     .gain = call->in[1],
+                     .stats = call->in[2],
+                     .dy = call->in[3],
+                     .dres = call->in[4],
+                     .dx = call->out[0],
+                     .dgain = call->out[1],
+                     .dbias = centre ? call->out[2] : NULL,
+                     .width = rf_in(call, 0)->shape[1]};
   int64_t rows = rf_rows_used(call, 0), row_bytes = 2 * g.width * (dtype == RF_BF16 ? 2 : 4), block;
   int threads = rows * row_bytes < 64 * 1024 ? 1 : call->threads;
   block = threads * BLOCK_BYTES / row_bytes;

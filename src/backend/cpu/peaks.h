@@ -11,7 +11,7 @@ double rf_peak_flops(rf_dtype dtype, int threads, double seconds);
 
 /* Bytes/s over a buffer of the caller, far larger than the caches (>= 1 GiB for figures that are printed), which has been written
  * before; `bytes` is cut to a multiple of 4 KiB per thread. The best of `loops` passes. */
-double rf_peak_read_bps(const void *buffer, size_t bytes, int threads, int loops);    /* reads all of it */
+double rf_peak_read_bps(const void *buffer, size_t bytes, int threads, int loops); /* reads all of it */
 /* The first half is copied onto the second; what is counted is bytes read plus bytes written. Ordinary stores also read their
  * destination, which is not counted; non-temporal stores do not. */
 double rf_peak_copy_bps(void *buffer, size_t bytes, int threads, int loops);

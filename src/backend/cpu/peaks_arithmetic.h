@@ -16,8 +16,7 @@
 #define RF_PEAK_LOOP(name, op, each) \
   static void name(long rounds) { \
     RF_PEAK_REGISTER x = RF_PEAK_ZERO, y = RF_PEAK_ZERO; \
-    each(RF_PEAK_NEW, op) \
-    for (long n = 0; n < rounds; n++) { each(RF_PEAK_STEP, op) } \
+    each(RF_PEAK_NEW, op) for (long n = 0; n < rounds; n++) { each(RF_PEAK_STEP, op) } \
   }
 #define RF_PEAK_LOOP_12(name, op) RF_PEAK_LOOP(name, op, RF_PEAK_12)
 #define RF_PEAK_LOOP_24(name, op) RF_PEAK_LOOP(name, op, RF_PEAK_24)

@@ -21,8 +21,8 @@ enum { RF_LANES = 16 };
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 
-typedef __m512 rf_v16;     /* 16 f32 */
-typedef __mmask16 rf_m16;  /* one truth per lane */
+typedef __m512 rf_v16;    /* 16 f32 */
+typedef __mmask16 rf_m16; /* one truth per lane */
 
 RF_INLINE rf_v16 rf_v16_zero(void) { return _mm512_setzero_ps(); }
 RF_INLINE rf_v16 rf_v16_set1(float x) { return _mm512_set1_ps(x); }
@@ -35,8 +35,8 @@ RF_INLINE rf_v16 rf_v16_add(rf_v16 a, rf_v16 b) { return _mm512_add_ps(a, b); }
 RF_INLINE rf_v16 rf_v16_sub(rf_v16 a, rf_v16 b) { return _mm512_sub_ps(a, b); }
 RF_INLINE rf_v16 rf_v16_mul(rf_v16 a, rf_v16 b) { return _mm512_mul_ps(a, b); }
 RF_INLINE rf_v16 rf_v16_div(rf_v16 a, rf_v16 b) { return _mm512_div_ps(a, b); }
-RF_INLINE rf_v16 rf_v16_min(rf_v16 a, rf_v16 b) { return _mm512_min_ps(a, b); } /* a < b ? a : b */
-RF_INLINE rf_v16 rf_v16_max(rf_v16 a, rf_v16 b) { return _mm512_max_ps(a, b); } /* a > b ? a : b */
+RF_INLINE rf_v16 rf_v16_min(rf_v16 a, rf_v16 b) { return _mm512_min_ps(a, b); }                  /* a < b ? a : b */
+RF_INLINE rf_v16 rf_v16_max(rf_v16 a, rf_v16 b) { return _mm512_max_ps(a, b); }                  /* a > b ? a : b */
 RF_INLINE rf_v16 rf_v16_fma(rf_v16 a, rf_v16 b, rf_v16 c) { return _mm512_fmadd_ps(a, b, c); }   /* a b + c, one rounding */
 RF_INLINE rf_v16 rf_v16_fnma(rf_v16 a, rf_v16 b, rf_v16 c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a b, one rounding */
 RF_INLINE rf_v16 rf_v16_sqrt(rf_v16 a) { return _mm512_sqrt_ps(a); }
@@ -99,8 +99,12 @@ RF_INLINE void rf_stream_fence(void) { _mm_sfence(); }
 
 #elif defined(__AVX2__) && defined(__FMA__)
 
-typedef struct rf_v16 { __m256 lo, hi; } rf_v16;
-typedef struct rf_m16 { __m256 lo, hi; } rf_m16;
+typedef struct rf_v16 {
+  __m256 lo, hi;
+} rf_v16;
+typedef struct rf_m16 {
+  __m256 lo, hi;
+} rf_m16;
 
 #define RF_V16_PAIR(a, b) ((rf_v16){(a), (b)})
 RF_INLINE rf_v16 rf_v16_zero(void) { return RF_V16_PAIR(_mm256_setzero_ps(), _mm256_setzero_ps()); }
@@ -233,8 +237,12 @@ RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
 typedef float rf_v4 __attribute__((vector_size(16)));
 typedef int32_t rf_m4 __attribute__((vector_size(16)));
 typedef uint32_t rf_u4 __attribute__((vector_size(16))); /* bits that may wrap */
-typedef struct rf_v16 { rf_v4 v[4]; } rf_v16;
-typedef struct rf_m16 { rf_m4 v[4]; } rf_m16; /* 0 or ~0 */
+typedef struct rf_v16 {
+  rf_v4 v[4];
+} rf_v16;
+typedef struct rf_m16 {
+  rf_m4 v[4];
+} rf_m16; /* 0 or ~0 */
 
 RF_INLINE rf_v4 rf_v4_select(rf_m4 m, rf_v4 yes, rf_v4 no) { return (rf_v4)((m & (rf_m4)yes) | (~m & (rf_m4)no)); }
 #define RF_V4_SIGN ((rf_m4){INT32_MIN, INT32_MIN, INT32_MIN, INT32_MIN})
@@ -402,7 +410,7 @@ RF_INLINE rf_v16 rf_v16_log(rf_v16 x) {
   p = rf_v16_fnma(RF_C(0.5f), f2, p);
   p = rf_v16_add(f, p);
   p = rf_v16_fma(k, RF_C(0x1.62e4p-1f), p);
-  p = rf_v16_select(rf_v16_lt(x, RF_C(INFINITY)), p, x);                             /* inf and NaN pass through */
+  p = rf_v16_select(rf_v16_lt(x, RF_C(INFINITY)), p, x); /* inf and NaN pass through */
   p = rf_v16_select(rf_v16_lt(x, RF_C(0x1p-126f)), RF_C(-INFINITY), p);
   return rf_v16_select(rf_v16_lt(x, rf_v16_zero()), RF_C(NAN), p);
 }

@@ -5,11 +5,27 @@
 #include "backend/backend.h"
 
 typedef enum rf_simd_function {
-  RF_SIMD_EXP, RF_SIMD_LOG, RF_SIMD_TANH, RF_SIMD_SIGMOID, RF_SIMD_SILU, RF_SIMD_SILU_GRAD, RF_SIMD_GELU, RF_SIMD_GELU_GRAD, RF_SIMD_SIN, RF_SIMD_COS,
-  RF_SIMD_SQRT, RF_SIMD_BF16,                                                /* of a; sin and cos of a + b; BF16: rounded to bf16 and back */
-  RF_SIMD_DIV, RF_SIMD_MIN, RF_SIMD_MAX, RF_SIMD_COPYSIGN, RF_SIMD_LESS,     /* of a and b; LESS: a < b ? a : c */
-  RF_SIMD_FMA, RF_SIMD_FNMA,                                                 /* of a, b and c */
-  RF_SIMD_FOLD_SUM, RF_SIMD_FOLD_MAX,                                        /* of each sixteen of a, in all sixteen places */
+  RF_SIMD_EXP,
+  RF_SIMD_LOG,
+  RF_SIMD_TANH,
+  RF_SIMD_SIGMOID,
+  RF_SIMD_SILU,
+  RF_SIMD_SILU_GRAD,
+  RF_SIMD_GELU,
+  RF_SIMD_GELU_GRAD,
+  RF_SIMD_SIN,
+  RF_SIMD_COS,
+  RF_SIMD_SQRT,
+  RF_SIMD_BF16, /* of a; sin and cos of a + b; BF16: rounded to bf16 and back */
+  RF_SIMD_DIV,
+  RF_SIMD_MIN,
+  RF_SIMD_MAX,
+  RF_SIMD_COPYSIGN,
+  RF_SIMD_LESS, /* of a and b; LESS: a < b ? a : c */
+  RF_SIMD_FMA,
+  RF_SIMD_FNMA, /* of a, b and c */
+  RF_SIMD_FOLD_SUM,
+  RF_SIMD_FOLD_MAX, /* of each sixteen of a, in all sixteen places */
   RF_SIMD_FUNCTIONS
 } rf_simd_function;
 

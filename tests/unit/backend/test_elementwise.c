@@ -364,11 +364,16 @@ static void test_choice_respects_the_isa(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_layernorm_bwd_sums_rows_in_order),      cmocka_unit_test(test_norm_bwd_in_place_of_dy),
-      cmocka_unit_test(test_threads_and_isas_agree_on_large_sizes), cmocka_unit_test(test_rope_far_and_back),
-      cmocka_unit_test(test_adamw_follows_doubles),                 cmocka_unit_test(test_adamw_prefetch_gives_the_same_bits),
-      cmocka_unit_test(test_norm_is_one_number),                    cmocka_unit_test(test_embedding_gradient_accumulates),
-      cmocka_unit_test(test_nan_comes_through),                     cmocka_unit_test(test_choice_respects_the_isa),
+      cmocka_unit_test(test_layernorm_bwd_sums_rows_in_order),
+      cmocka_unit_test(test_norm_bwd_in_place_of_dy),
+      cmocka_unit_test(test_threads_and_isas_agree_on_large_sizes),
+      cmocka_unit_test(test_rope_far_and_back),
+      cmocka_unit_test(test_adamw_follows_doubles),
+      cmocka_unit_test(test_adamw_prefetch_gives_the_same_bits),
+      cmocka_unit_test(test_norm_is_one_number),
+      cmocka_unit_test(test_embedding_gradient_accumulates),
+      cmocka_unit_test(test_nan_comes_through),
+      cmocka_unit_test(test_choice_respects_the_isa),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
