@@ -63,11 +63,11 @@ RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float
   static void micro_##rows(int64_t kc, const float *a, const float *b, float *tile, bool resume, rf_gemm_ahead near, rf_gemm_ahead far) { \
     micro(rows, kc, a, b, tile, resume, near, far); \
   }
-// clang-format off: instances are no declarations to it
-MICRO(1)
-MICRO(2) MICRO(3) MICRO(4) MICRO(5) MICRO(6) MICRO(7) MICRO(8) MICRO(9) MICRO(10) MICRO(11)
-    MICRO(12) static void (*const micros[])(int64_t, const float *, const float *, float *, bool, rf_gemm_ahead, rf_gemm_ahead) = {
-        NULL, micro_1, micro_2, micro_3, micro_4, micro_5, micro_6, micro_7, micro_8, micro_9, micro_10, micro_11, micro_12};
+/* (the formatter would take instances for the beginning of a declaration) */
+// clang-format off
+MICRO(1) MICRO(2) MICRO(3) MICRO(4) MICRO(5) MICRO(6) MICRO(7) MICRO(8) MICRO(9) MICRO(10) MICRO(11) MICRO(12)
+static void (*const micros[])(int64_t, const float *, const float *, float *, bool, rf_gemm_ahead, rf_gemm_ahead) = {
+    NULL, micro_1, micro_2, micro_3, micro_4, micro_5, micro_6, micro_7, micro_8, micro_9, micro_10, micro_11, micro_12};
 // clang-format on
 
 const rf_gemm_isa RF_GEMM_AVX512 = {"gemm_avx512_12x32", MR, NR, pack_a, pack_b, micros, begin_tile, finish_tile, stream};
