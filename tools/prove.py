@@ -311,7 +311,7 @@ def bare(piece, _):
                                  errors="replace", check=False)
             lines = run.stdout.splitlines()
             steps[command] = {"seconds": round(time.monotonic() - start), "status": run.returncode, "tail": lines[-60:]}
-            with open(f"{STATE}/bare{command[-6:].replace(' ', '-')}.txt", "w", encoding="utf-8") as f:
+            with open(f"{STATE}/bare-{command.split()[-1]}.txt", "w", encoding="utf-8") as f:
                 f.write(run.stdout)
             print("\n".join(f"  | {line}" for line in lines[-12:]), flush=True)
             print(f"  {command} in a bare Debian: exit status {run.returncode} after {steps[command]['seconds']} s", flush=True)
