@@ -159,6 +159,16 @@ typedef struct run_log {
 /* A number for JSON: what is not finite has no place there. */
 static double or_zero(double x) { return isfinite(x) ? x : 0; }
 
+/* Steps between two lines of the terminal, so that a run leaves some twenty of them: 1, 2, 5, 10, ... (metrics.jsonl has every step) */
+static int64_t line_every(int64_t steps) {
+  static const int64_t factor[] = {2, 5};
+  for (int64_t unit = 1;; unit *= 10) {
+    if (steps / unit <= 25) return unit;
+    for (int i = 0; i < 2; i++)
+      if (steps / (unit * factor[i]) <= 25) return unit * factor[i];
+  }
+}
+
 static void log_step(run_log *log, const rafter_step *s, const double *val_loss) {
   char line[640], a[32], b[32], c[32];
   int n = snprintf(line, sizeof line,
@@ -171,7 +181,7 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
   snprintf(line + n, sizeof line - (size_t)n, "}");
   if (log->metrics) fprintf(log->metrics, "%s\n", line), fflush(log->metrics);
   if (log->json && log->sink->json) log->sink->json(log->sink->self, line);
-  int64_t done = s->step - log->first_step, every = log->steps > 2000 ? 100 : log->steps > 200 ? 10 : 1;
+  int64_t done = s->step - log->first_step, every = line_every(log->steps);
   if (s->step == 1 || s->step == log->steps || s->step % every == 0 || val_loss) {
     char val[48] = "";
     if (val_loss) snprintf(val, sizeof val, "  val %.4f", *val_loss);
