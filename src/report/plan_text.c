@@ -124,6 +124,29 @@ static void put_advice(FILE *out, const rf_report_plan *report) {
             rf_text_seconds(report->advice[i].seconds, b), report->advice[i].why);
 }
 
+/* --tensors and --ops: the program itself, in the order it runs. */
+static void put_tensors(FILE *out, const rf_plan *plan) {
+  fprintf(out, "\ntensors      offset        bytes  ops that hold it\n");
+  for (int t = 0; t < plan->graph->tensor_count; t++) {
+    const rf_plan_tensor *p = &plan->tensor[t];
+    if (p->offset >= 0)
+      fprintf(out, "  %17lld %12lld  %5d..%-5d  %-10s %-5s %s\n", (long long)p->offset, (long long)p->bytes, p->first, p->last,
+              rf_class_name(plan->graph->tensor[t].class), rf_dtype_name(plan->graph->tensor[t].dtype), plan->graph->tensor[t].name);
+  }
+}
+
+static void put_ops(FILE *out, const rf_plan *plan) {
+  char a[32], b[32];
+  fprintf(out, "\nops            work       time  kernel\n");
+  for (int i = 0; i < plan->graph->op_count; i++) {
+    const rf_plan_op *p = &plan->op[i];
+    bool products = p->work.flops > 0;
+    fprintf(out, "  %5d %12s %10s  %-28s %s\n", i,
+            products ? rf_text_flops(p->work.flops, a) : rf_text_bytes(p->work.bytes_read + p->work.bytes_written, a), rf_text_seconds(p->seconds, b),
+            p->kernel->name, plan->graph->op[i].name);
+  }
+}
+
 char *rf_report_plan_text(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   const rf_build_options *b = &plan->options.build;
@@ -140,6 +163,8 @@ char *rf_report_plan_text(const rf_report_plan *report) {
   put_memory(out, report);
   put_largest(out, plan);
   put_time(out, report);
+  if (report->tensors) put_tensors(out, plan);
+  if (report->ops) put_ops(out, plan);
   put_frontier(out, report);
   put_advice(out, report);
   fprintf(out, "\nplan %s, %d ops, %d tensors, made in %s\n", plan->digest, plan->graph->op_count, plan->graph->tensor_count,
