@@ -54,7 +54,7 @@ rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, r
       rf_say(sink, "  %2d thread%s     %.0f GFLOP/s, %.1f GB/s\n", m->scaling[i].threads, m->scaling[i].threads > 1 ? "s" : " ",
              m->scaling[i].flops * 1e-9, m->scaling[i].read_bps * 1e-9);
     rf_say(sink, "  kernels        %d curves, %.2f us to start an op\n", m->curve_count, m->launch_seconds * 1e6);
-    rf_say(sink, "written to %s in %.0f s; `--on local` now plans with these figures\n", path, seconds);
+    rf_say(sink, "written to %s in %.0f s; `--on %s` plans with these figures\n", path, seconds, rf_options_is_set(o, "out") ? path : "local");
     rf_put_json(sink, summary(m, path, seconds));
   }
   free(m);

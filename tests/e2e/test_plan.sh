@@ -57,7 +57,7 @@ print(bad[:3]) if bad else None
 sys.exit(bool(bad))
 PY
 }
-status 0 "$RAFTER" plan "$TINY" --tensors --ops && { says 'step/' out; says 'block.1' out; }
+status 0 "$RAFTER" plan "$TINY" --tensors --ops && { says 'step/' out; says 'block.1/' out; }
 for pass in build differentiate optimize fuse remat; do
   status 0 "$RAFTER" plan "$TINY" --after $pass && { [ -s out ] || fail "--after $pass prints nothing"; }
 done
