@@ -48,7 +48,7 @@ typedef struct rf_machine {
 /* Row `i` of the data sheets that the program carries (made from data/machines.json), or NULL past the end. */
 const char *rf_machine_name(int i);
 /* `spec`: "local" (the calibrated machine, or a detected sheet when there is no calibration), a row of machines.json, or a path
- * to a machine JSON file. Shapes such as tpu-v5e:2x4 are refused until the planner issue. RAFTER_INVALID names the nearest row. */
+ * to a machine JSON file. Shapes such as tpu-v5e:2x4 are refused: one chip is planned. RAFTER_INVALID names the nearest row. */
 rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error);
 rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error);
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error); /* beside, then renamed */
