@@ -1,6 +1,5 @@
 /* generate.c - prefill and decode over one KV cache. */
-#include "generate/generate.h"
-
+#include "generate/batch.h"
 #include "run/load.h"
 
 #include <stdlib.h>
@@ -27,6 +26,7 @@ rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator *
   RF_GO(rf_plan_require_fit(g->prefill, error));
   const rf_plan *plans[] = {g->prefill, g->decode};
   RF_GO(rf_run_open(plans, 2, settings->debug, &g->run, error));
+  RF_GO(rf_batch_open(g, error));
   for (int p = 0; p < 2; p++)
     g->io[p] = (struct rf_walk_inputs){rf_run_named(g->run, p, "tokens", NULL), rf_run_named(g->run, p, "positions", NULL),
                                        rf_run_named(g->run, p, "slots", NULL),  rf_run_named(g->run, p, "rows", NULL),
@@ -42,6 +42,7 @@ done:
 
 void rf_generator_close(rf_generator *g) {
   if (!g) return;
+  rf_batch_close(g);
   rf_run_close(g->run);
   rf_plan_free(g->prefill), rf_plan_free(g->decode);
   free(g);

@@ -413,7 +413,7 @@ void rf_sampler_work_close(rf_sampler_work *work) {
   free(work);
 }
 
-static rf_status check_options(const rf_sampler_options *o, int64_t vocab, rf_error *error) {
+rf_status rf_sampler_check(const rf_sampler_options *o, int64_t vocab, rf_error *error) {
   const struct {
     const char *name;
     float value, least, most;
@@ -446,7 +446,7 @@ static rf_status check_options(const rf_sampler_options *o, int64_t vocab, rf_er
 
 rf_status rf_sampler_open_with(const rf_sampler_options *options, rf_sampler_work *work, rf_sampler *sampler, rf_error *error) {
   *sampler = (rf_sampler){.options = *options, .vocab = work->vocab, .work = work, .candidate = work->candidate};
-  RF_TRY(check_options(options, work->vocab, error));
+  RF_TRY(rf_sampler_check(options, work->vocab, error));
   sampler->seen = calloc((size_t)work->vocab, sizeof *sampler->seen);
   sampler->touched = malloc((size_t)work->vocab * sizeof *sampler->touched);
   if (sampler->seen && sampler->touched) return RAFTER_OK;
@@ -471,7 +471,7 @@ void rf_sampler_close(rf_sampler *sampler) {
 }
 
 rf_status rf_sampler_reset(rf_sampler *sampler, const rf_sampler_options *options, rf_error *error) {
-  RF_TRY(check_options(options, sampler->vocab, error));
+  RF_TRY(rf_sampler_check(options, sampler->vocab, error));
   for (int64_t i = 0; i < sampler->touched_count; i++) sampler->seen[sampler->touched[i]] = 0;
   sampler->touched_count = sampler->generated = 0;
   sampler->options = *options;

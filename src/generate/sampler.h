@@ -63,7 +63,9 @@ typedef struct rf_logprobs {
   double *logprobs; /* (wanted) */
 } rf_logprobs;
 
-/* RAFTER_INVALID: a number that is none, a penalty below zero, an id outside of the vocabulary. After this nothing allocates. */
+/* RAFTER_INVALID: a number that is none, a penalty below zero, an id outside of the vocabulary. */
+rf_status rf_sampler_check(const rf_sampler_options *options, int64_t vocab, rf_error *error);
+/* Checks the options. After this nothing allocates. */
 rf_status rf_sampler_open(const rf_sampler_options *options, int64_t vocab, rf_sampler *sampler, rf_error *error);
 /* The same with `work` shared; it must outlive the sampler. */
 rf_status rf_sampler_open_with(const rf_sampler_options *options, rf_sampler_work *work, rf_sampler *sampler, rf_error *error);
