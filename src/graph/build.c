@@ -157,6 +157,29 @@ static int attn_sublayer(builder *b, int x) {
   return post_norm(b, "attn/post_norm", out);
 }
 
+/* A gated MLP for each expert: every row goes to those that the router chose for it and comes back as their weighted sum. */
+static int experts(builder *b, int y) {
+  const rf_model *model = b->model;
+  rf_attr attr = {.experts = (int32_t)model->experts, .experts_used = (int32_t)model->experts_used};
+  int logits = linear(b, "mlp/router", y), wanted[] = {RF_WANTED, RF_WANTED, RF_WANTED, RF_WANTED};
+  RF_BUILT(logits);
+  int weights = emit(b, &RF_OP_ROUTE, "mlp/route", &logits, 1, wanted, 4, &attr, 0);
+  RF_BUILT(weights);
+  const int *route = b->graph->op[b->graph->op_count - 1].output, place = route[2], starts = route[3];
+  int rows = emit(b, &RF_OP_DISPATCH, "mlp/dispatch", (const int[]){y, place}, 2, wanted, 1, &attr, 0);
+  RF_BUILT(rows);
+  int in[] = {rows, weight_of(b, "mlp/experts/gate_up", "/weight"), starts};
+  int u = emit(b, &RF_OP_MATMUL_EXPERTS, "mlp/experts/gate_up", in, 3, wanted, 1, &attr, 0);
+  RF_BUILT(u);
+  const rf_op_def *gate = model->mlp == RF_MLP_GEGLU ? &RF_OP_GEGLU : &RF_OP_SWIGLU;
+  int g = emit(b, gate, model->mlp == RF_MLP_GEGLU ? "mlp/geglu" : "mlp/swiglu", &u, 1, wanted, 1, NULL, 0);
+  RF_BUILT(g);
+  int out[] = {g, weight_of(b, "mlp/experts/down", "/weight"), starts};
+  int h = emit(b, &RF_OP_MATMUL_EXPERTS, "mlp/experts/down", out, 3, wanted, 1, &attr, 0);
+  RF_BUILT(h);
+  return emit(b, &RF_OP_COMBINE, "mlp/combine", (const int[]){h, weights, place}, 3, wanted, 1, &attr, 0);
+}
+
 static int mlp_sublayer(builder *b, int x) {
   static const struct {
     const rf_op_def *def;
@@ -168,6 +191,11 @@ static int mlp_sublayer(builder *b, int x) {
   rf_mlp_kind kind = b->model->mlp;
   int y = norm(b, "mlp/norm", x);
   RF_BUILT(y);
+  if (b->model->experts > 0) {
+    int mixed = experts(b, y);
+    RF_BUILT(mixed);
+    return post_norm(b, "mlp/post_norm", mixed);
+  }
   int u = linear(b, activation[kind].linear, y);
   RF_BUILT(u);
   int g = emit(b, activation[kind].def, activation[kind].name, &u, 1, (const int[]){RF_WANTED}, 1, NULL, 0);
@@ -286,6 +314,11 @@ static rf_status options_check(const rf_model *model, const rf_build_options *o,
                    (long long)model->max_seq, (long long)o->seq);
   if (o->job == RF_JOB_TRAIN && o->accumulate < 1)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "no microbatch (accumulate: expected >= 1, got %d)", o->accumulate);
+  if (o->job == RF_JOB_TRAIN && !o->loss_only && (model->router_aux > 0 || model->router_jitter > 0))
+    return RF_FAIL(
+        error, RAFTER_INVALID, "set output_router_logits to false and router_jitter_noise to 0 in config.json to train without",
+        "%s is trained with what this version does not compute (router_aux_loss_coef with output_router_logits: %g, router_jitter_noise: %g)",
+        model->name, (double)model->router_aux, (double)model->router_jitter);
   if (o->dropout >= 1) return RF_FAIL(error, RAFTER_INVALID, NULL, "dropout out of range (dropout: expected 0 <= p < 1, got %g)", (double)o->dropout);
   if (o->microbatch > INT32_MAX / o->seq || o->rows > INT32_MAX)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "microbatch too large (microbatch * seq: expected below 2^31, got %lld * %lld)",

@@ -67,6 +67,7 @@ typedef struct rf_attr {
   rf_accumulate accumulate[RF_MAX_OUTPUTS];
   float beta1, beta2, weight_decay; /* adamw */
   float clip;                       /* clip: largest global norm; 0: measure only */
+  int32_t experts, experts_used;    /* route and what follows it: E, k */
   int32_t index;                    /* norm_sq: which element of the sums it writes; head_score: how many likeliest it keeps */
 } rf_attr;
 
@@ -143,6 +144,11 @@ rf_graph *rf_graph_copy(const rf_graph *graph);
 int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank, const int64_t *shape); /* new tensor id */
 int64_t rf_tensor_count(const rf_tensor *tensor);                                                                       /* elements */
 int64_t rf_tensor_bytes(const rf_tensor *tensor);
+/* Rows that a walk of `used` rows has of a tensor with `bound` of them: tokens have an extent, and so have rows sorted by expert. */
+static inline int64_t rf_rows_of_walk(const rf_graph *graph, int64_t bound, int64_t used) {
+  int64_t each = bound == graph->rows ? 1 : graph->model.experts_used;
+  return bound == graph->rows * each && used > 0 && used < graph->rows ? used * each : bound;
+}
 /* Appends an op to `section`; def->shape makes the outputs marked wanted (bit i: output i). Returns the op id, or -1 with error. */
 int rf_graph_op(rf_graph *graph, const char *def, const char *name, rf_section section, const int *inputs, int input_count, unsigned wanted,
                 const rf_attr *attr, rf_error *error);

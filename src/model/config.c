@@ -60,6 +60,12 @@ static const config_field GEMMA3[] = {
     {"attn_logit_softcapping", NULL, FLOAT, false, 0, AT(attn_softcap)},
     {"final_logit_softcapping", NULL, FLOAT, false, 0, AT(final_softcap)},
 };
+static const config_field MIXTRAL[] = {
+    {"rms_norm_eps", NULL, FLOAT, false, 1e-5, AT(norm_eps)},
+    {"num_local_experts", "num_experts", INT, false, 8, AT(experts)},
+    {"num_experts_per_tok", NULL, INT, false, 2, AT(experts_used)},
+    {"router_jitter_noise", NULL, FLOAT, false, 0, AT(router_jitter)},
+};
 static const config_field NEOX[] = {
     {"layer_norm_eps", NULL, FLOAT, false, 1e-5, AT(norm_eps)},
     {"hidden_dropout", NULL, FLOAT, false, 0, AT(dropout)},
@@ -196,6 +202,17 @@ static const config_type TYPES[] = {
      .bos = 2,
      .eos = 1,
      .off = {"attention_bias", "use_bidirectional_attention"}},
+    {.type = "mixtral",
+     .class = "MixtralForCausalLM",
+     .base = {.family = RF_FAMILY_MIXTRAL, RMS_ROPE},
+     FIELDS(MIXTRAL),
+     SILU,
+     "hidden_act",
+     "rope_theta",
+     1e6,
+     .windows = ALL_WINDOWED,
+     .bos = 1,
+     .eos = 2},
     {.type = "gpt_neox",
      .class = "GPTNeoXForCausalLM",
      .base = {.family = RF_FAMILY_NEOX, .norm = RF_NORM_LAYERNORM, .position = RF_POSITION_ROPE, .bias = true, .init = "gpt2"},
@@ -421,6 +438,17 @@ static rf_status read_windows(const json_t *json, const char *where, const confi
   return RAFTER_OK;
 }
 
+/* The loss that balances the experts joins the model's own only where the config says that the router's logits are put out. */
+static rf_status read_router(const json_t *json, const char *where, rf_model *model, rf_error *error) {
+  bool joins;
+  double share;
+  if (model->experts == 0) return RAFTER_OK;
+  RF_TRY(rf_json_bool_or(json, "output_router_logits", where, false, &joins, error));
+  RF_TRY(rf_json_float_or(json, "router_aux_loss_coef", where, 0, 1e30, 0.001, &share, error));
+  model->router_aux = joins ? (float)share : 0;
+  return RAFTER_OK;
+}
+
 static rf_status read_activation(const json_t *json, const char *where, const config_type *type, rf_model *model, rf_error *error) {
   const char *key = type->activation_key, *value;
   const json_t *there = json_object_get(json, key);
@@ -456,6 +484,7 @@ static rf_status read_type(const json_t *json, const char *where, const config_t
     model->attn_scale = (float)(1 / sqrt(scalar));
   }
   RF_TRY(read_rope(json, where, type, model, error));
+  RF_TRY(read_router(json, where, model, error));
   return read_windows(json, where, type, model, error);
 }
 
@@ -470,7 +499,7 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
   else if (strcmp(type, "gemma3") == 0 && json_is_object(json_object_get(json, "text_config"))) /* with pictures: its text model */
     RF_TRY(read_type(json_object_get(json, "text_config"), where, type_named("gemma3_text"), &model, error));
   else
-    return RF_FAIL(error, RAFTER_FAILED, "gpt2, gpt_neox, llama, mistral, qwen2, qwen3, gemma, gemma2 and gemma3_text can be read",
+    return RF_FAIL(error, RAFTER_FAILED, "gpt2, gpt_neox, llama, mistral, mixtral, qwen2, qwen3, gemma, gemma2 and gemma3_text can be read",
                    "%s: this version does not know the model type \"%.60s\" (field \"model_type\")", where, type);
   snprintf(model.name, sizeof model.name, "%s", type);
   if (rf_model_check(&model, where, error) != RAFTER_OK) {
@@ -584,6 +613,10 @@ static void write_type(json_t *json, const config_type *type, const rf_model *mo
   }
   if (type->query_scalar > 0 && model->attn_softcap == 0) json_object_set_new(json, "attn_logit_softcapping", json_null());
   if (type->query_scalar > 0 && model->final_softcap == 0) json_object_set_new(json, "final_logit_softcapping", json_null());
+  if (model->experts > 0) {
+    json_object_set_new(json, "output_router_logits", json_boolean(model->router_aux > 0));
+    json_object_set_new(json, "router_aux_loss_coef", decimal(model->router_aux));
+  }
   write_rope(json, type, model);
   write_windows(json, type, model);
 }

@@ -65,6 +65,7 @@ static const struct { rf_gguf_arch arch; const char *name; } ARCHS[RF_FAMILIES] 
   [RF_FAMILY_GPT] = {RF_GGUF_GPT2, "gpt2"},        [RF_FAMILY_LLAMA] = {RF_GGUF_LLAMA, "llama"},   [RF_FAMILY_MISTRAL] = {RF_GGUF_LLAMA, "llama"},
   [RF_FAMILY_GEMMA] = {RF_GGUF_GEMMA, "gemma"},    [RF_FAMILY_GEMMA2] = {RF_GGUF_GEMMA2, "gemma2"}, [RF_FAMILY_GEMMA3] = {RF_GGUF_GEMMA3, "gemma3"},
   [RF_FAMILY_QWEN2] = {RF_GGUF_QWEN2, "qwen2"},    [RF_FAMILY_QWEN3] = {RF_GGUF_QWEN3, "qwen3"},   [RF_FAMILY_NEOX] = {RF_GGUF_NEOX, "gptneox"},
+  [RF_FAMILY_MIXTRAL] = {RF_GGUF_LLAMA, "llama"},
 };
 // clang-format on
 
@@ -96,7 +97,10 @@ rf_status rf_gguf_facts_of(const rf_model *model, rf_gguf_facts *f, rf_error *er
                        .qkv_bias = model->qkv_bias || model->bias,
                        .qk_norm = model->qk_norm,
                        .post_norms = model->post_norms,
-                       .parallel = model->parallel};
+                       .parallel = model->parallel,
+                       .experts = model->experts,
+                       .experts_used = model->experts_used,
+                       .expert_ff = model->experts ? model->ff : 0};
   snprintf(f->name, sizeof f->name, "%.95s", model->name);
   strcpy(f->rope_scaling, model->rope.scaling == RF_ROPE_LINEAR ? "linear" : "none");
   f->interleaved = f->arch == RF_GGUF_LLAMA;

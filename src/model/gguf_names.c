@@ -17,6 +17,7 @@ enum {
  *   gemma, gemma2, gemma3: 1 is added to every gain.
  *   gpt2: Hugging Face's (in, out) matrices were turned to (out, in); q, k, v stay one matrix.
  *   gptneox: q, k, v of each head stood together and were sorted: all q, all k, all v.
+ *   experts: one tensor for all of a layer, (E, out, in).
  *   gemma's norms: attn_norm, post_attention_norm (gemma2, gemma3), ffn_norm (pre_feedforward_layernorm there), post_ffw_norm. */
 // clang-format off
 const rf_gguf_name RF_GGUF_NAMES[] = {
@@ -43,6 +44,9 @@ const rf_gguf_name RF_GGUF_NAMES[] = {
   {.row = "mlp/up/bias",           .part = {"blk.%d.ffn_up.bias"},        .archs = GPTS},
   {.row = "mlp/down/weight",       .part = {"blk.%d.ffn_down.weight"},    .archs = RF_GGUF_EVERY, .turned = true},
   {.row = "mlp/down/bias",         .part = {"blk.%d.ffn_down.bias"},      .archs = RF_GGUF_EVERY},
+  {.row = "mlp/router/weight",     .part = {"blk.%d.ffn_gate_inp.weight"}, .archs = RF_GGUF_LLAMA, .turned = true},
+  {.row = "mlp/experts/gate_up/weight", .part = {"blk.%d.ffn_gate_exps.weight", "blk.%d.ffn_up_exps.weight"}, .archs = RF_GGUF_LLAMA, .turned = true},
+  {.row = "mlp/experts/down/weight", .part = {"blk.%d.ffn_down_exps.weight"}, .archs = RF_GGUF_LLAMA, .turned = true},
   {.row = "mlp/post_norm/gain",    .part = {"blk.%d.post_ffw_norm.weight"}, .archs = POSTS, .norm = true},
   {.row = "final/norm/gain",       .part = {"output_norm.weight"},        .archs = RF_GGUF_EVERY, .norm = true},
   {.row = "final/norm/bias",       .part = {"output_norm.bias"},          .archs = GPTS},

@@ -13,12 +13,13 @@
 
 /* How a tensor's values come out of a folder: rows are outputs, columns inputs of a linear layer; a vector is one column. */
 typedef struct origin {
-  const rf_stored *stored; /* NULL: rotary factors */
-  rf_name name;            /* of neox: which row is whose */
-  int64_t rows, columns;
-  int64_t moved; /* head width of rows that stand interleaved in GGUF files; 0: none do */
-  bool turned;   /* the folder has (in, out) */
-  float offset;  /* added: the norm's */
+  const rf_stored **stored; /* as many as there are slices: one, or one for each expert; NULL: rotary factors */
+  int64_t slices;
+  rf_name name;          /* of neox: which row is whose */
+  int64_t rows, columns; /* of a slice */
+  int64_t moved;         /* head width of rows that stand interleaved in GGUF files; 0: none do */
+  bool turned;           /* the folder has (in, out) */
+  float offset;          /* added: the norm's */
 } origin;
 
 struct rf_gguf_source {
@@ -42,37 +43,49 @@ static const rf_quant_type *type_of(rf_dtype dtype, int rank) {
 
 static void add(rf_gguf_source *s, const char *name, const rf_quant_type *type, int rank, const int64_t *shape, origin from) {
   rf_quant_tensor *t = &s->tensor[s->count];
-  *t = (rf_quant_tensor){.name = name, .type = type, .rank = rank, .count = shape[0] * (rank == 2 ? shape[1] : 1)};
-  memcpy(t->shape, shape, (size_t)rank * sizeof *shape);
+  *t = (rf_quant_tensor){.name = name, .type = type, .rank = rank, .count = 1};
+  for (int i = 0; i < rank; ++i) t->count *= t->shape[i] = shape[i];
   t->bytes = t->count / type->values * type->bytes;
   s->origin[s->count++] = from;
 }
 
-/* Part `i` of a parameter: found, of the right shape, of a type that can be read. */
-static rf_status add_part(rf_gguf_source *s, const rf_gguf_facts *facts, const rf_param *param, const rf_name *name, const rf_gguf_name *row, int i,
-                          rf_error *error) {
-  const char *path = rf_tensor_file_path(s->folder), *hole = strstr(row->part[i], "%d");
-  const rf_stored *stored = rf_tensor_file_find(s->folder, name->part[i]);
+/* Part `i` of a parameter, or of one of its experts: found, of the right shape, of a type that can be read. */
+static rf_status find_part(const rf_gguf_source *s, const rf_param *param, const rf_name *name, int i, const int64_t shape[2],
+                           const rf_stored **found, rf_error *error) {
+  const char *path = rf_tensor_file_path(s->folder);
+  const rf_stored *stored = *found = rf_tensor_file_find(s->folder, name->part[i]);
   if (!stored)
     return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models", "%s has no tensor \"%s\"", path,
                    name->part[i]);
-  int64_t rows = param->rank == 2 ? param->shape[0] : 1, shape[2] = {rows, name->columns[i]};
-  if (name->turned) shape[0] = name->columns[i], shape[1] = rows;
   bool fits = stored->rank == param->rank && stored->count == shape[0] * shape[1] && (param->rank == 1 || stored->shape[0] == shape[0]);
   if (!fits)
     return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models",
                    "%s: tensor \"%s\" has the wrong shape (expected %lld values, got %lld)", path, name->part[i], (long long)(shape[0] * shape[1]),
                    (long long)stored->count);
-  RF_TRY(rf_stored_read(stored, 0, 0, NULL, error));
-  origin from = {.stored = stored, .name = *name, .turned = row->turned && !name->turned, .offset = row->norm ? (float)facts->norm_offset : 0};
+  return rf_stored_read(stored, 0, 0, NULL, error);
+}
+
+static rf_status add_part(rf_gguf_source *s, const rf_gguf_facts *facts, const rf_param *param, const rf_gguf_name *row, int i, bool prefixed,
+                          rf_error *error) {
+  const char *hole = strstr(row->part[i], "%d");
+  int slices = rf_param_slices(param);
+  origin from = {.stored = rf_pool_alloc(s->pool, (size_t)slices * sizeof *from.stored), .slices = slices};
+  int64_t shape[2] = {0};
+  for (int e = 0; e < slices; ++e) {
+    rf_param slice = rf_param_slice(param, e);
+    from.name = rf_param_name(&s->model, &slice, prefixed);
+    int64_t rows = slice.rank == 2 ? slice.shape[0] : 1, columns = from.name.columns[i];
+    shape[0] = from.name.turned ? columns : rows, shape[1] = from.name.turned ? rows : columns;
+    RF_TRY(find_part(s, &slice, &from.name, i, shape, &from.stored[e], error));
+  }
+  from.turned = row->turned && !from.name.turned;
+  from.offset = row->norm ? (float)facts->norm_offset : 0;
   from.moved = facts->interleaved && row->permuted >> i & 1 ? facts->key_length : 0;
-  int64_t out[2] = {shape[0], shape[1]};
-  if (param->rank == 1) out[0] = name->columns[i], out[1] = 1;
-  else if (from.turned) out[0] = shape[1], out[1] = shape[0];
-  from.rows = out[0], from.columns = out[1];
+  from.rows = param->rank == 1 ? from.name.columns[i] : shape[from.turned], from.columns = param->rank == 1 ? 1 : shape[!from.turned];
   char *text = hole ? rf_pool_format(s->pool, "%.*s%d%s", (int)(hole - row->part[i]), row->part[i], param->layer, hole + 2)
                     : rf_pool_format(s->pool, "%s", row->part[i]);
-  add(s, text, type_of(stored->dtype, param->rank), param->rank, out, from);
+  int64_t out[3] = {slices, from.rows, from.columns};
+  add(s, text, type_of(from.stored[0]->dtype, param->rank), param->experts ? 3 : param->rank, param->experts ? out : out + 1, from);
   return RAFTER_OK;
 }
 
@@ -93,14 +106,15 @@ static rf_status open_folder(rf_gguf_source *s, const char *path, rf_error *erro
   for (int p = 0; p < params.count; ++p) {
     const char *kind = rf_param_row_name(params.at[p].row);
     const rf_gguf_name *row = rf_gguf_name_of(facts.arch, kind);
-    rf_name name = rf_param_name(&s->model, &params.at[p], prefixed);
+    rf_param slice = rf_param_slice(&params.at[p], 0);
+    rf_name name = rf_param_name(&s->model, &slice, prefixed);
     if (!row || name.count > RF_GGUF_PARTS || !row->part[name.count - 1])
       return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: parameter \"%s\" has no place in a GGUF file of %s", path, params.at[p].name, facts.arch_name);
-    for (int i = 0; i < name.count; ++i) RF_TRY(add_part(s, &facts, &params.at[p], &name, row, i, error));
+    for (int i = 0; i < name.count; ++i) RF_TRY(add_part(s, &facts, &params.at[p], row, i, prefixed, error));
   }
   rope = rf_model_rope(&s->model, 0);
   int64_t pairs = rope.dim / 2;
-  if (facts.rope_freqs) add(s, "rope_freqs.weight", rf_quant_type_of(RF_Q_F32), 1, &pairs, (origin){.rows = pairs, .columns = 1});
+  if (facts.rope_freqs) add(s, "rope_freqs.weight", rf_quant_type_of(RF_Q_F32), 1, &pairs, (origin){.slices = 1, .rows = pairs, .columns = 1});
   if (!rf_gguf_facts_write(&facts, s->meta)) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
   return RAFTER_OK;
 }
@@ -116,20 +130,21 @@ static int64_t row_from(const origin *o, int64_t row) {
 
 static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t first, int64_t count, float *out, rf_error *error) {
   for (int64_t n; count > 0; count -= n, first += n, out += n) {
-    int64_t row = first / o->columns, column = first % o->columns;
+    int64_t slice = first / (o->columns * o->rows), row = first / o->columns % o->rows, column = first % o->columns;
+    const rf_stored *stored = o->stored ? o->stored[slice] : NULL;
     n = o->columns - column < count ? o->columns - column : count;
-    if (!o->stored) { /* plain frequency over scaled one: 1 and above */
+    if (!stored) { /* plain frequency over scaled one: 1 and above */
       rf_rope scaled = rf_model_rope(&s->model, 0), plain = scaled;
       plain.scaling = RF_ROPE_PLAIN;
       *out = (float)(rf_rope_frequency(&plain, row) / rf_rope_frequency(&scaled, row));
     } else if (o->turned) {
       n = 1;
-      RF_TRY(rf_stored_read(o->stored, column * o->rows + row, 1, out, error));
+      RF_TRY(rf_stored_read(stored, column * o->rows + row, 1, out, error));
     } else if (o->columns == 1 && !o->moved && o->name.order[0] == RF_NAME_PLAIN) { /* a vector as it is */
       n = count;
-      RF_TRY(rf_stored_read(o->stored, first, n, out, error));
+      RF_TRY(rf_stored_read(stored, first, n, out, error));
     } else {
-      RF_TRY(rf_stored_read(o->stored, row_from(o, row) * o->columns + column, n, out, error));
+      RF_TRY(rf_stored_read(stored, row_from(o, row) * o->columns + column, n, out, error));
     }
     for (int64_t i = 0; o->offset != 0 && i < n; ++i) out[i] += o->offset;
   }

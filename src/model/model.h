@@ -2,7 +2,8 @@
  *
  * Letters used through the whole project:
  *   D width   F feed-forward width (one matrix)   N query heads   K key/value heads   H head width   L layers
- *   V vocabulary   T tokens of a sequence   n tokens of a microbatch (rows)   M rows of a matrix product */
+ *   V vocabulary   T tokens of a sequence   n tokens of a microbatch (rows)   M rows of a matrix product
+ *   E experts   k experts of a token */
 #ifndef RF_MODEL_H
 #define RF_MODEL_H
 
@@ -19,8 +20,10 @@ typedef enum rf_family {
   RF_FAMILY_QWEN2,
   RF_FAMILY_QWEN3,
   RF_FAMILY_NEOX,
+  RF_FAMILY_MIXTRAL,
   RF_FAMILIES
 } rf_family;
+enum { RF_EXPERTS_USED_MOST = 64 };
 typedef enum rf_norm_kind { RF_NORM_LAYERNORM, RF_NORM_RMSNORM } rf_norm_kind;
 typedef enum rf_mlp_kind { RF_MLP_GELU, RF_MLP_GELU_ERF, RF_MLP_SWIGLU, RF_MLP_GEGLU } rf_mlp_kind; /* the last two: gate and up */
 static inline bool rf_mlp_gated(rf_mlp_kind kind) { return kind == RF_MLP_SWIGLU || kind == RF_MLP_GEGLU; }
@@ -45,6 +48,9 @@ typedef struct rf_model {
   int64_t layers, width, heads, kv_heads, head_dim, ff, vocab, max_seq; /* L D N K H F V T */
   rf_norm_kind norm;
   rf_mlp_kind mlp;
+  int64_t experts, experts_used; /* E MLPs in each layer, of which a router gives every token k; 0: one plain MLP */
+  float router_aux;              /* training adds a loss that balances the experts, which this program does not compute; 0: not */
+  float router_jitter;           /* so with noise on the router's input */
   rf_position_kind position;
   bool bias;      /* linear layers carry biases */
   bool head_bias; /* so does the head */
@@ -79,7 +85,7 @@ rf_rope rf_model_rope(const rf_model *model, int layer);
 rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error);
 /* RAFTER_INVALID, with the reason, for a model that this version can only plan. */
 rf_status rf_model_require_runnable(const rf_model *model, rf_error *error);
-/* config.json of Hugging Face (gpt2, gpt_neox, llama, mistral, gemma, gemma2, gemma3_text, qwen2, qwen3). RAFTER_FAILED names the field that is wrong or missing. */
+/* config.json of Hugging Face (gpt2, gpt_neox, llama, mistral, mixtral, gemma, gemma2, gemma3_text, qwen2, qwen3). RAFTER_FAILED names the field that is wrong or missing. */
 rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *error);
 rf_status rf_model_config_parse(const char *text, size_t bytes, const char *where, rf_model *model, rf_error *error);
 /* Whether Hugging Face has a class for this model. When not (MLP first, a head with a bias, ...) files are written with our own names. */
@@ -104,6 +110,8 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
  *   block.i/attn/out/{weight (N*H,D),bias}   block.i/attn/post_norm/gain (D)
  *   block.i/mlp/norm/{gain,bias} (D)    block.i/mlp/{up (D,F) | gate_up (D,2F)}/{weight,bias}   block.i/mlp/down/{weight (F,D),bias}
  *   block.i/mlp/post_norm/gain (D)
+ *   with experts, in place of up, gate_up and down: block.i/mlp/router/weight (D,E), block.i/mlp/experts/gate_up/weight (E*D,2F),
+ *   block.i/mlp/experts/down/weight (E*F,D): the experts' matrices below each other
  *   final/norm/{gain,bias} (D)   head/{weight (D,V), bias (V)}   (tied: no head/weight, embed/token/weight serves transposed)
  * One row per kind of parameter; every user (count, init, load, save, optimizer groups, graph builder, tests) walks these rows. */
 typedef enum rf_init { RF_INIT_ZEROS, RF_INIT_ONES, RF_INIT_NORMAL, RF_INIT_LECUN } rf_init;
@@ -114,6 +122,8 @@ typedef struct rf_param {
   int rank;
   int64_t shape[2]; /* linear weights are (in, out); tables are (V, D) and (T, D); the untied head is (D, V) */
   int64_t count;    /* elements */
+  int64_t experts;  /* equal matrices that stand below each other in `shape`; 0: it is one */
+  int expert;       /* of a slice: which one it is */
   bool decays;      /* weight decay applies (two axes) */
   bool lora;        /* a linear weight that LoRA may adapt */
   bool matmul;      /* multiplies every token (counts in P_mm) */
@@ -127,13 +137,17 @@ typedef struct rf_params {
   int count;
   const rf_param *at; /* in the model's order */
   int64_t total;      /* elements: P */
-  int64_t matmul;     /* elements that multiply every token (tied: the table counts once): P_mm */
+  int64_t active;     /* of them, those that a token meets: all but the experts that the router did not choose */
+  int64_t matmul;     /* elements that multiply every token (tied: the table counts once; of the experts those chosen): P_mm */
   int64_t embedding;  /* elements of lookup tables */
 } rf_params;
 
 /* The parameter table of a model, in `pool`. */
 rf_params rf_model_params(const rf_model *model, rf_pool *pool);
 int rf_params_find(const rf_params *params, const char *name); /* index, or -1 */
+/* One of a parameter's experts as a parameter of its own, which begins behind expert * count elements of the whole; the parameter itself without. */
+rf_param rf_param_slice(const rf_param *param, int expert);
+static inline int rf_param_slices(const rf_param *param) { return param->experts > 0 ? (int)param->experts : 1; }
 
 /* The rows of the table behind rf_param.row: how many, and the name of one without its block ("attn/qkv/weight"). */
 int rf_param_rows(void);

@@ -7,7 +7,7 @@
 
 #include "model/gguf_facts.h"
 
-/* `part`: up to three names, '#' standing for the block. `columns`: letters of model.h for parts that share an axis (C = N*H, K = K*H, F). */
+/* `part`: up to three names, '#' standing for the block, '*' for the expert. `columns`: letters of model.h for parts that share an axis (C = N*H, K = K*H, F). */
 typedef struct name_row {
   const char *row;
   const char *part[RF_NAME_PARTS];
@@ -61,6 +61,18 @@ static const name_row LLAMA[] = {
     LLAMA_LIKE,
     {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, false, false, false},
 };
+static const name_row MIXTRAL[] = {
+    LLAMA_LIKE,
+    {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, false, false, false},
+    {"mlp/router/weight", {"layers.#.block_sparse_moe.gate.weight"}, NULL, true, false, false},
+    {"mlp/experts/gate_up/weight",
+     {"layers.#.block_sparse_moe.experts.*.w1.weight", "layers.#.block_sparse_moe.experts.*.w3.weight"},
+     "FF",
+     true,
+     false,
+     false},
+    {"mlp/experts/down/weight", {"layers.#.block_sparse_moe.experts.*.w2.weight"}, NULL, true, false, false},
+};
 static const name_row GEMMA2[] = {
     LLAMA_LIKE,
     {"attn/post_norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, false, false, false},
@@ -97,7 +109,7 @@ static const struct {
     [RF_FAMILY_MISTRAL] = NAMES_OF(LLAMA, "model."),  [RF_FAMILY_GEMMA] = NAMES_OF(LLAMA, "model."),
     [RF_FAMILY_GEMMA2] = NAMES_OF(GEMMA2, "model."),  [RF_FAMILY_GEMMA3] = NAMES_OF(GEMMA2, "model."),
     [RF_FAMILY_QWEN2] = NAMES_OF(LLAMA, "model."),    [RF_FAMILY_QWEN3] = NAMES_OF(LLAMA, "model."),
-    [RF_FAMILY_NEOX] = NAMES_OF(NEOX, "gpt_neox."),
+    [RF_FAMILY_NEOX] = NAMES_OF(NEOX, "gpt_neox."),   [RF_FAMILY_MIXTRAL] = NAMES_OF(MIXTRAL, "model."),
 #undef NAMES_OF
 };
 
@@ -108,10 +120,14 @@ static int64_t columns_of(const rf_model *model, char letter) {
   return letter == 'C' ? model->heads * model->head_dim : letter == 'K' ? model->kv_heads * model->head_dim : model->ff;
 }
 
-static void fill_in(char *out, size_t size, const char *prefix, const char *pattern, int layer) {
-  const char *hash = strchr(pattern, '#');
-  if (hash) snprintf(out, size, "%s%.*s%d%s", prefix, (int)(hash - pattern), pattern, layer, hash + 1);
-  else snprintf(out, size, "%s%s", prefix, pattern);
+static void fill_in(char *out, size_t size, const char *prefix, const char *pattern, const rf_param *param) {
+  int used = snprintf(out, size, "%s", prefix);
+  for (; *pattern && used < (int)size - 12; ++pattern) {
+    if (*pattern == '#') used += snprintf(out + used, size - (size_t)used, "%d", param->layer);
+    else if (*pattern == '*') used += snprintf(out + used, size - (size_t)used, "%d", param->expert);
+    else out[used++] = *pattern;
+  }
+  out[used] = 0;
 }
 
 rf_name rf_param_name(const rf_model *model, const rf_param *param, bool prefixed) {
@@ -126,12 +142,13 @@ rf_name rf_param_name(const rf_model *model, const rf_param *param, bool prefixe
     if (row[i].by_head) name.order[0] = RF_NAME_BY_HEAD;
     for (name.count = 0; name.count < RF_NAME_PARTS && row[i].part[name.count]; ++name.count) {
       const char *prefix = !prefixed || row[i].bare ? "" : NAMES[model->family].prefix;
-      fill_in(name.part[name.count], sizeof name.part[0], prefix, row[i].part[name.count], param->layer);
+      fill_in(name.part[name.count], sizeof name.part[0], prefix, row[i].part[name.count], param);
       if (row[i].columns) name.columns[name.count] = columns_of(model, row[i].columns[name.count]);
     }
     return name;
   }
-  snprintf(name.part[0], sizeof name.part[0], "%s", param->name);
+  if (param->experts) snprintf(name.part[0], sizeof name.part[0], "%s.%d", param->name, param->expert);
+  else snprintf(name.part[0], sizeof name.part[0], "%s", param->name);
   return name;
 }
 

@@ -21,7 +21,7 @@ typedef struct rf_name {
   float offset;     /* what the file's values have more than the table's */
 } rf_name;
 
-/* Names of `param` in a Hugging Face file of this model (`prefixed`: "transformer." or "model." stands before all but the head), or our own. */
+/* Names of `param` (of stacked experts: a slice) in a Hugging Face file of this model (`prefixed`: "transformer." or "model." stands before all but the head), or our own. */
 rf_name rf_param_name(const rf_model *model, const rf_param *param, bool prefixed);
 /* Where column `column` of part `part` stands in the file. */
 int64_t rf_name_column(const rf_name *name, int part, int64_t column);

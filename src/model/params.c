@@ -17,16 +17,18 @@ enum {
   IF_HEAD_BIAS = 64,
   IF_QKV_BIAS = 128,
   IF_QK_NORM = 256,
-  IF_POST_NORMS = 512
+  IF_POST_NORMS = 512,
+  IF_PLAIN = 1024,
+  IF_EXPERTS = 2048
 };
 /* Where a row stands: before the blocks, in the attention or MLP part of each block, behind the blocks. */
 enum { FIRST, ATTN, MLP, LAST };
-/* What a row is. */
-enum { LINEAR, TABLE, HEAD, GAIN, BIAS };
+/* What a row is. LoRA adapts LINEAR rows: routers and experts stay as they are, as in PEFT. */
+enum { LINEAR, ROUTER, EXPERTS, TABLE, HEAD, GAIN, BIAS };
 
 typedef struct param_row {
   const char *name;
-  char shape[3]; /* letters of model.h; Q = (N+2K)H, C = N*H, G = 2F */
+  char shape[3]; /* letters of model.h; Q = (N+2K)H, C = N*H, G = 2F, X = E*D, Y = E*F */
   unsigned char place, kind;
   unsigned short needs;
   bool residual;     /* writes to the residual stream: GPT-2 shrinks its first values by sqrt(2L) */
@@ -48,12 +50,15 @@ static const param_row ROWS[] = {
   {"attn/post_norm/gain", "D", ATTN, GAIN, IF_POST_NORMS, false, -1},
   {"mlp/norm/gain", "D", MLP, GAIN, 0, false, -1},
   {"mlp/norm/bias", "D", MLP, BIAS, IF_LAYERNORM, false, -1},
-  {"mlp/up/weight", "DF", MLP, LINEAR, IF_UP, false, 1},
+  {"mlp/up/weight", "DF", MLP, LINEAR, IF_UP | IF_PLAIN, false, 1},
   {"mlp/up/bias", "F", MLP, BIAS, IF_UP | IF_BIAS, false, 0},
-  {"mlp/gate_up/weight", "DG", MLP, LINEAR, IF_GATED, false, 1},
+  {"mlp/gate_up/weight", "DG", MLP, LINEAR, IF_GATED | IF_PLAIN, false, 1},
   {"mlp/gate_up/bias", "G", MLP, BIAS, IF_GATED | IF_BIAS, false, 0},
-  {"mlp/down/weight", "FD", MLP, LINEAR, 0, true, 0},
+  {"mlp/down/weight", "FD", MLP, LINEAR, IF_PLAIN, true, 0},
   {"mlp/down/bias", "D", MLP, BIAS, IF_BIAS, false, -1},
+  {"mlp/router/weight", "DE", MLP, ROUTER, IF_EXPERTS, false, -1},
+  {"mlp/experts/gate_up/weight", "XG", MLP, EXPERTS, IF_EXPERTS, false, 1},
+  {"mlp/experts/down/weight", "YD", MLP, EXPERTS, IF_EXPERTS, true, 0},
   {"mlp/post_norm/gain", "D", MLP, GAIN, IF_POST_NORMS, false, -1},
   {"final/norm/gain", "D", LAST, GAIN, 0, false, -1},
   {"final/norm/bias", "D", LAST, BIAS, IF_LAYERNORM, false, -1},
@@ -67,7 +72,7 @@ static unsigned features(const rf_model *model) {
   return (model->bias ? IF_BIAS : 0) | (model->norm == RF_NORM_LAYERNORM ? IF_LAYERNORM : 0) |
          (model->position == RF_POSITION_LEARNED ? IF_LEARNED : 0) | (rf_mlp_gated(model->mlp) ? IF_GATED : IF_UP) | (model->tied ? 0 : IF_UNTIED) |
          (model->head_bias ? IF_HEAD_BIAS : 0) | (model->bias || model->qkv_bias ? IF_QKV_BIAS : 0) | (model->qk_norm ? IF_QK_NORM : 0) |
-         (model->post_norms ? IF_POST_NORMS : 0);
+         (model->post_norms ? IF_POST_NORMS : 0) | (model->experts ? IF_EXPERTS : IF_PLAIN);
 }
 
 static int64_t extent(const rf_model *model, char letter) {
@@ -78,6 +83,9 @@ static int64_t extent(const rf_model *model, char letter) {
   case 'F': return model->ff;
   case 'H': return model->head_dim;
   case 'G': return 2 * model->ff;
+  case 'E': return model->experts;
+  case 'X': return model->experts * model->width;
+  case 'Y': return model->experts * model->ff;
   case 'C': return model->heads * model->head_dim;
   case 'Q': return (model->heads + 2 * model->kv_heads) * model->head_dim;
   default: return 0;
@@ -93,7 +101,7 @@ static void initialiser(const rf_model *model, const param_row *row, rf_param *p
   param->init_std = 0.02f;
   if (flax && row->kind != TABLE) {
     param->init = RF_INIT_LECUN;
-    param->init_std = (float)(1.0 / sqrt((double)param->shape[0]));
+    param->init_std = (float)(1.0 / sqrt((double)(param->shape[0] / rf_param_slices(param))));
   } else if (flax && row->shape[0] == 'V') {
     param->init_std = (float)(1.0 / sqrt((double)model->width));
   } else if (gpt2 && row->residual) {
@@ -111,14 +119,17 @@ static void expand(const rf_model *model, rf_pool *pool, int row_index, int laye
   param->count = 1;
   param->shape[1] = 1;
   for (int i = 0; i < param->rank; ++i) param->count *= param->shape[i] = extent(model, row->shape[i]);
+  param->experts = row->kind == EXPERTS ? model->experts : 0;
   param->decays = param->rank == 2;
   param->lora = row->kind == LINEAR;
   param->embedding = row->kind == TABLE;
-  param->matmul = row->kind == LINEAR || row->kind == HEAD || (model->tied && row->kind == TABLE && row->shape[0] == 'V');
+  param->matmul = row->kind <= EXPERTS || row->kind == HEAD || (model->tied && row->kind == TABLE && row->shape[0] == 'V');
   param->shard_axis = row->shard;
   initialiser(model, row, param);
+  int64_t active = param->experts ? param->count / model->experts * model->experts_used : param->count;
   params->total += param->count;
-  if (param->matmul) params->matmul += param->count;
+  params->active += active;
+  if (param->matmul) params->matmul += active;
   if (param->embedding) params->embedding += param->count;
 }
 
@@ -149,6 +160,15 @@ int rf_params_find(const rf_params *params, const char *name) {
   for (int i = 0; i < params->count; ++i)
     if (params->at[i].layer == layer && strcmp(params->at[i].name, name) == 0) return i;
   return -1;
+}
+
+rf_param rf_param_slice(const rf_param *param, int expert) {
+  rf_param slice = *param;
+  if (param->experts == 0) return slice;
+  slice.shape[0] /= param->experts;
+  slice.count /= param->experts;
+  slice.expert = expert;
+  return slice;
 }
 
 int rf_param_rows(void) { return ROW_COUNT; }

@@ -24,6 +24,7 @@
    .max_seq = t, .norm = RF_NORM_RMSNORM, .mlp = RF_MLP_SWIGLU, .position = RF_POSITION_ROPE, .norm_eps = 1e-5f, .rope.theta = base,           \
    .bos_id = bos, .eos_id = eos, .init = "llama", __VA_ARGS__}
 #define SCALED(by) .rope.scaling = RF_ROPE_LLAMA3, .rope.factor = by, .rope.low = 1, .rope.high = 4, .rope.original = 8192
+#define EXPERTS(of, used) .experts = of, .experts_used = used
 /* Gemma: RMSNorm by 1 + gain, scaled token rows, GeGLU, tied head; 2 and 3 add norms behind the sublayers and windowed layers. */
 #define GEMMA(preset, fam, l, d, f, n, k, h, v, t, base, ...)                                                                                  \
   {.name = preset, .family = fam, .layers = l, .width = d, .heads = n, .kv_heads = k, .head_dim = h, .ff = f, .vocab = v, .max_seq = t,        \
@@ -64,6 +65,8 @@ static const rf_model PRESETS[] = {
   LLAMA("llama3.1-70b", 80, 8192, 28672, 64, 8, 128256, 131072, 5e5f, 128000, 128001, SCALED(8)),
   LLAMA("llama3.2-1b", 16, 2048, 8192, 32, 8, 128256, 131072, 5e5f, 128000, 128001, .tied = true, SCALED(32)),
   LLAMA_OF("mistral-7b", RF_FAMILY_MISTRAL, 32, 4096, 14336, 32, 8, 32000, 32768, 1e4f, 1, 2, .window = 4096),
+  LLAMA_OF("mixtral-8x7b", RF_FAMILY_MIXTRAL, 32, 4096, 14336, 32, 8, 32000, 32768, 1e6f, 1, 2, EXPERTS(8, 2)),
+  LLAMA_OF("mixtral-8x22b", RF_FAMILY_MIXTRAL, 56, 6144, 16384, 48, 8, 32000, 65536, 1e6f, 1, 2, EXPERTS(8, 2)),
   QWEN("qwen2.5-0.5b", RF_FAMILY_QWEN2, 24, 896, 4864, 14, 2, 64, 32768, true, .qkv_bias = true),
   QWEN("qwen2.5-1.5b", RF_FAMILY_QWEN2, 28, 1536, 8960, 12, 2, 128, 32768, true, .qkv_bias = true),
   QWEN("qwen3-0.6b", RF_FAMILY_QWEN3, 28, 1024, 3072, 16, 8, 128, 40960, true, .qk_norm = true),
@@ -84,9 +87,10 @@ static const rf_model PRESETS[] = {
 // clang-format on
 enum { PRESET_COUNT = sizeof PRESETS / sizeof PRESETS[0] };
 
-/* What `gpt:`, `llama:` and `gemma3:` start from. */
+/* What `gpt:`, `llama:`, `mixtral:` and `gemma3:` start from. */
 static const rf_model BASES[] = {
     GPT2("gpt", 12, 768, 12),
+    LLAMA_OF("mixtral", RF_FAMILY_MIXTRAL, 16, 1024, 3584, 16, 4, 32000, 4096, 1e6f, -1, -1, EXPERTS(8, 2)),
     LLAMA("llama", 16, 2048, 5632, 32, 32, 32000, 4096, 1e4f, -1, -1, .tied = false),
     GEMMA3("gemma3", 18, 640, 2048, 4, 1, 256, 262144, 32768, 512, 16.0f, .rope.scaling = RF_ROPE_PLAIN),
 };
@@ -130,6 +134,13 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: window is out of range (expected 0 to %d, got %lld)", where, 1 << 24, (long long)model->window);
   if (model->position == RF_POSITION_ROPE && !(model->rope.theta > 0 && isfinite(model->rope.theta)))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: rope theta is out of range (expected above 0, got %g)", where, (double)model->rope.theta);
+  if (model->experts < 0 || model->experts > 1024 || model->experts_used < (model->experts > 0) || model->experts_used > RF_EXPERTS_USED_MOST ||
+      model->experts_used > model->experts)
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "%s: experts are out of range (expected up to 1024, of which a token uses 1 to %d, got %lld and %lld)", where,
+                   RF_EXPERTS_USED_MOST, (long long)model->experts, (long long)model->experts_used);
+  if (model->experts > 0 && (model->bias || !rf_mlp_gated(model->mlp)))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: experts with biases or without a gate are not supported", where);
   if (!(model->norm_eps >= 0 && model->norm_eps < 1))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: norm_eps is out of range (expected 0 to 1, got %g)", where, (double)model->norm_eps);
   if (!(model->dropout >= 0 && model->dropout < 1))
@@ -143,22 +154,33 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
 /* ---- inline shapes --------------------------------------------------------------------------------------------- */
 
 enum { KEY_INT, KEY_FLOAT, KEY_BOOL, KEY_ID, KEY_INIT };
-enum { GPT = 1, LLA = 2, BOTH = 3 };
+enum { GPT = 1, LLA = 2, MIX = 4, BOTH = 7 };
 static const struct shape_key {
   const char *name;
   int type, families;
   size_t offset;
 } KEYS[] = {
-    {"layers", KEY_INT, BOTH, offsetof(rf_model, layers)},       {"width", KEY_INT, BOTH, offsetof(rf_model, width)},
-    {"heads", KEY_INT, BOTH, offsetof(rf_model, heads)},         {"kv_heads", KEY_INT, BOTH, offsetof(rf_model, kv_heads)},
-    {"head_dim", KEY_INT, BOTH, offsetof(rf_model, head_dim)},   {"ff", KEY_INT, BOTH, offsetof(rf_model, ff)},
-    {"vocab", KEY_INT, BOTH, offsetof(rf_model, vocab)},         {"seq", KEY_INT, BOTH, offsetof(rf_model, max_seq)},
-    {"tied", KEY_BOOL, BOTH, offsetof(rf_model, tied)},          {"bias", KEY_BOOL, GPT, offsetof(rf_model, bias)},
-    {"head_bias", KEY_BOOL, GPT, offsetof(rf_model, head_bias)}, {"mlp_first", KEY_BOOL, GPT, offsetof(rf_model, mlp_first)},
-    {"norm_eps", KEY_FLOAT, BOTH, offsetof(rf_model, norm_eps)}, {"rope_theta", KEY_FLOAT, LLA, offsetof(rf_model, rope.theta)},
-    {"window", KEY_INT, LLA, offsetof(rf_model, window)},        {"dropout", KEY_FLOAT, GPT, offsetof(rf_model, dropout)},
-    {"bos", KEY_ID, BOTH, offsetof(rf_model, bos_id)},           {"eos", KEY_ID, BOTH, offsetof(rf_model, eos_id)},
+    {"layers", KEY_INT, BOTH, offsetof(rf_model, layers)},
+    {"width", KEY_INT, BOTH, offsetof(rf_model, width)},
+    {"heads", KEY_INT, BOTH, offsetof(rf_model, heads)},
+    {"kv_heads", KEY_INT, BOTH, offsetof(rf_model, kv_heads)},
+    {"head_dim", KEY_INT, BOTH, offsetof(rf_model, head_dim)},
+    {"ff", KEY_INT, BOTH, offsetof(rf_model, ff)},
+    {"vocab", KEY_INT, BOTH, offsetof(rf_model, vocab)},
+    {"seq", KEY_INT, BOTH, offsetof(rf_model, max_seq)},
+    {"tied", KEY_BOOL, BOTH, offsetof(rf_model, tied)},
+    {"bias", KEY_BOOL, GPT, offsetof(rf_model, bias)},
+    {"head_bias", KEY_BOOL, GPT, offsetof(rf_model, head_bias)},
+    {"mlp_first", KEY_BOOL, GPT, offsetof(rf_model, mlp_first)},
+    {"norm_eps", KEY_FLOAT, BOTH, offsetof(rf_model, norm_eps)},
+    {"rope_theta", KEY_FLOAT, LLA, offsetof(rf_model, rope.theta)},
+    {"window", KEY_INT, LLA, offsetof(rf_model, window)},
+    {"dropout", KEY_FLOAT, GPT, offsetof(rf_model, dropout)},
+    {"bos", KEY_ID, BOTH, offsetof(rf_model, bos_id)},
+    {"eos", KEY_ID, BOTH, offsetof(rf_model, eos_id)},
     {"init", KEY_INIT, BOTH, offsetof(rf_model, init)},
+    {"experts", KEY_INT, MIX, offsetof(rf_model, experts)},
+    {"experts_used", KEY_INT, MIX, offsetof(rf_model, experts_used)},
 };
 enum { KEY_COUNT = sizeof KEYS / sizeof KEYS[0] };
 enum { LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_DIM, FF }; /* the first keys, in KEYS' order: those that others are derived from */
@@ -240,7 +262,7 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
   bool given[KEY_COUNT] = {false};
   const char *names[KEY_COUNT];
   char list[512], hint[600];
-  int family = base->family == RF_FAMILY_GPT ? GPT : LLA;
+  int family = base->family == RF_FAMILY_GPT ? GPT : base->family == RF_FAMILY_MIXTRAL ? LLA | MIX : LLA;
   known_keys(family, names, list, sizeof list);
   snprintf(hint, sizeof hint, "keys: %s", list);
   *model = *base;
@@ -276,7 +298,7 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
 /* ---- MODEL ----------------------------------------------------------------------------------------------------- */
 
 /* Families that other programs know and this version does not: a better answer than the nearest preset. */
-static const char *const OTHER_FAMILIES[] = {"mixtral", "palm", "deepseek", "phi", "falcon", "llama4"};
+static const char *const OTHER_FAMILIES[] = {"palm", "deepseek", "phi", "falcon", "llama4"};
 
 static rf_status unknown_model(const char *spec, rf_error *error) {
   char name[64], list[512] = "";
@@ -284,8 +306,8 @@ static rf_status unknown_model(const char *spec, rf_error *error) {
   for (size_t i = 0; i < sizeof OTHER_FAMILIES / sizeof OTHER_FAMILIES[0]; ++i)
     if (strncmp(name, OTHER_FAMILIES[i], strlen(OTHER_FAMILIES[i])) == 0)
       return RF_FAIL(error, RAFTER_INVALID,
-                     "GPT-2, Llama, Mistral, Qwen and Gemma work: a preset such as gpt2 or gemma3-1b, or gpt:layers=4,width=512",
-                     "this version does not know the model family of '%s' (expected GPT, Llama, Mistral, Qwen or Gemma)", name);
+                     "GPT-2, Llama, Mistral, Mixtral, Qwen and Gemma work: a preset such as gpt2 or gemma3-1b, or gpt:layers=4,width=512",
+                     "this version does not know the model family of '%s' (expected GPT, Llama, Mistral, Mixtral, Qwen or Gemma)", name);
   const char *names[PRESET_COUNT + BASE_COUNT];
   for (int i = 0; i < PRESET_COUNT; ++i) {
     names[i] = PRESETS[i].name;

@@ -4,7 +4,7 @@
 #include <math.h>
 
 const char *rf_family_name(rf_family family) {
-  static const char *const names[RF_FAMILIES] = {"gpt", "llama", "mistral", "gemma", "gemma2", "gemma3", "qwen2", "qwen3", "gpt-neox"};
+  static const char *const names[RF_FAMILIES] = {"gpt", "llama", "mistral", "gemma", "gemma2", "gemma3", "qwen2", "qwen3", "gpt-neox", "mixtral"};
   return (unsigned)family < RF_FAMILIES ? names[family] : "unknown";
 }
 

@@ -123,8 +123,8 @@ bool rf_weight_file_is_extra(const rf_weight_file *file, const rf_model *model, 
 }
 
 rf_status rf_weight_part_read(const rf_weight_part *part, int64_t first, int64_t count, float *out, rf_error *error) {
-  if (part->stored) return rf_stored_read(part->stored, first, count, out, error);
-  return rf_quant_read(part->quant, first, count, out, error);
+  if (part->stored) return rf_stored_read(part->stored, part->first + first, count, out, error);
+  return rf_quant_read(part->quant, part->first + first, count, out, error);
 }
 
 /* ---- the model ------------------------------------------------------------------------------------------------- */
@@ -166,9 +166,9 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
   while (row < (int)(sizeof ARCHS / sizeof *ARCHS) && ARCHS[row].arch != f->arch) ++row;
   if (row == (int)(sizeof ARCHS / sizeof *ARCHS))
     return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the architecture %s is not supported", where, f->arch_name);
-  if (f->experts > 0)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: mixtures of experts are not supported (expert_count: expected 0, got %lld)", where,
-                   (long long)f->experts);
+  if (f->experts > 0 && (f->arch != RF_GGUF_LLAMA || f->expert_ff != f->ff))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: experts of this kind are not supported (architecture %s, expert_feed_forward_length %lld)", where,
+                   f->arch_name, (long long)f->expert_ff);
   *model = (rf_model){.family = ARCHS[row].family,
                       .layers = f->layers,
                       .width = f->width,
@@ -180,6 +180,8 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
                       .max_seq = f->positions,
                       .norm = f->layernorm ? RF_NORM_LAYERNORM : RF_NORM_RMSNORM,
                       .mlp = ARCHS[row].mlp,
+                      .experts = f->experts,
+                      .experts_used = f->experts_used,
                       .position = f->rope_theta > 0 ? RF_POSITION_ROPE : RF_POSITION_LEARNED,
                       .bias = f->layernorm,
                       .tied = f->tied,
@@ -198,6 +200,7 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
                       .eos_id = -1,
                       .init = ARCHS[row].init};
   if (model->family == RF_FAMILY_LLAMA && f->window > 0) model->family = RF_FAMILY_MISTRAL;
+  if (f->experts > 0) model->family = RF_FAMILY_MIXTRAL;
   if (model->family == RF_FAMILY_GEMMA2 || model->family == RF_FAMILY_GEMMA3) model->attn_scale = (float)f->attn_scale;
   if (model->position == RF_POSITION_ROPE) {
     model->rope = (rf_rope){.theta = (float)f->rope_theta, .dim = (int32_t)f->rope_dim};

@@ -15,6 +15,7 @@ typedef struct rf_weight_part {
   int index; /* in the file, below its count */
   int rank;
   const int64_t *shape;
+  int64_t first; /* element of the tensor where the part begins */
 } rf_weight_part;
 
 /* A folder, a .safetensors file or an index, a .gguf or a .bin file. */

@@ -22,7 +22,14 @@ static void shape_text(const int64_t *shape, int rank, char text[128]) {
   snprintf(text + used, 128 - (size_t)used, ")");
 }
 
-/* The stored tensors of one parameter, of the right shape. */
+/* A file may keep all experts of a layer in one tensor: the part is the slice's share of it. */
+static void take_slice(const rf_param *slice, rf_weight_part *part) {
+  if (slice->experts == 0 || part->rank != 3 || part->shape[0] != slice->experts) return;
+  part->first = slice->expert * part->shape[1] * part->shape[2];
+  part->rank = 2, part->shape += 1;
+}
+
+/* The stored tensors of one parameter (or of one of its experts), of the right shape. */
 static rf_status find_parts(const rf_weight_file *file, const rf_model *model, const rf_param *param, rf_name *name,
                             rf_weight_part part[RF_NAME_PARTS], rf_error *error) {
   *name = rf_weight_file_name(file, model, param);
@@ -33,6 +40,7 @@ static rf_status find_parts(const rf_weight_file *file, const rf_model *model, c
     if (!there)
       return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models",
                      "%s has no tensor \"%s\" (it has %d tensors)", rf_weight_file_path(file), name->part[i], rf_weight_file_count(file));
+    take_slice(param, &part[i]);
     int64_t shape[2] = {rows_of(param), name->columns[i]};
     if (name->turned) shape[0] = name->columns[i], shape[1] = rows_of(param);
     const int64_t *expected = param->rank == 2 ? shape : &name->columns[i];
@@ -49,8 +57,7 @@ static rf_status find_parts(const rf_weight_file *file, const rf_model *model, c
 }
 
 /* Nothing in the file that would be passed over silently: a model with more layers, another kind of head, ... */
-static rf_status check_rest(const rf_weight_file *file, const rf_model *model, int used, bool *seen, rf_error *error) {
-  if (used == rf_weight_file_count(file)) return RAFTER_OK;
+static rf_status check_rest(const rf_weight_file *file, const rf_model *model, const bool *seen, rf_error *error) {
   for (int i = 0; i < rf_weight_file_count(file); ++i) {
     const char *name = rf_weight_file_tensor(file, i);
     if (!seen[i] && !rf_weight_file_is_extra(file, model, name))
@@ -127,20 +134,20 @@ static int64_t rows_at_once(const rf_param *param) {
 
 static rf_status read_param(const rf_name *name, const rf_weight_part *part, int index, const rf_param *param, rf_weights_visit visit, void *context,
                             float *block, rf_error *error) {
-  int64_t columns = columns_of(param), height = rows_of(param), most = rows_at_once(param);
+  int64_t columns = columns_of(param), height = rows_of(param), most = rows_at_once(param), before = param->expert * param->count;
   if (lies_plain(name)) {
     for (int64_t first = 0, count; first < param->count; first += count) {
       count = param->count - first < BLOCK_VALUES ? param->count - first : BLOCK_VALUES;
       RF_TRY(read_run(&part[0], first, count, block, error));
       for (int64_t i = 0; i < count && name->offset != 0; ++i) block[i] -= name->offset;
-      RF_TRY(visit(context, index, first, count, block, error));
+      RF_TRY(visit(context, index, before + first, count, block, error));
     }
     return RAFTER_OK;
   }
   for (int64_t first = 0, rows; first < height; first += rows) {
     rows = height - first < most ? height - first : most;
     RF_TRY(gather(name, part, param, first, rows, block, error));
-    RF_TRY(visit(context, index, first * columns, rows * columns, block, error));
+    RF_TRY(visit(context, index, before + first * columns, rows * columns, block, error));
   }
   return RAFTER_OK;
 }
@@ -170,16 +177,19 @@ rf_status rf_weights_read(const char *path, const rf_model *model, const rf_para
   }
   rf_name name;
   rf_weight_part part[RF_NAME_PARTS];
-  int used = 0;
-  for (int i = 0; i < params->count; ++i) { /* all is checked before anybody sees a value */
-    RF_GO(find_parts(file, model, &params->at[i], &name, part, error));
-    for (int j = 0; j < name.count; ++j, ++used) seen[part[j].index] = true;
-  }
-  RF_GO(check_rest(file, model, used, seen, error));
-  for (int i = 0; i < params->count; ++i) {
-    RF_GO(find_parts(file, model, &params->at[i], &name, part, error));
-    RF_GO(read_param(&name, part, i, &params->at[i], visit, context, block, error));
-  }
+  for (int i = 0; i < params->count; ++i) /* all is checked before anybody sees a value */
+    for (int e = 0; e < rf_param_slices(&params->at[i]); ++e) {
+      rf_param slice = rf_param_slice(&params->at[i], e);
+      RF_GO(find_parts(file, model, &slice, &name, part, error));
+      for (int j = 0; j < name.count; ++j) seen[part[j].index] = true;
+    }
+  RF_GO(check_rest(file, model, seen, error));
+  for (int i = 0; i < params->count; ++i)
+    for (int e = 0; e < rf_param_slices(&params->at[i]); ++e) {
+      rf_param slice = rf_param_slice(&params->at[i], e);
+      RF_GO(find_parts(file, model, &slice, &name, part, error));
+      RF_GO(read_param(&name, part, i, &slice, visit, context, block, error));
+    }
 done:
   free(seen);
   free(block);
@@ -207,18 +217,18 @@ static rf_status write_by_head(rf_tensor_writer *writer, int index, const rf_par
 /* Columns [column, column + columns) of a parameter, as they are or turned, `source` being asked for runs of a row. */
 static rf_status write_part(rf_tensor_writer *writer, int index, const rf_param *param, int64_t column, int64_t columns, bool turned,
                             rf_weights_source source, void *context, float *block, rf_error *error) {
-  int64_t all = columns_of(param), height = rows_of(param);
+  int64_t all = columns_of(param), height = rows_of(param), before = param->expert * param->count;
   if (!turned && columns == all) {
     for (int64_t first = 0, count; first < param->count; first += count) {
       count = param->count - first < BLOCK_VALUES ? param->count - first : BLOCK_VALUES;
-      RF_TRY(source(context, index, first, count, block, error));
+      RF_TRY(source(context, index, before + first, count, block, error));
       RF_TRY(rf_tensor_writer_put(writer, block, count, error));
     }
     return RAFTER_OK;
   }
   if (!turned) {
     for (int64_t r = 0; r < height; ++r) {
-      RF_TRY(source(context, index, r * all + column, columns, block, error));
+      RF_TRY(source(context, index, before + r * all + column, columns, block, error));
       RF_TRY(rf_tensor_writer_put(writer, block, columns, error));
     }
     return RAFTER_OK;
@@ -227,7 +237,7 @@ static rf_status write_part(rf_tensor_writer *writer, int index, const rf_param 
     width = columns - c < TURN_LEAST ? columns - c : TURN_LEAST;
     for (int64_t r = 0; r < height; ++r) {
       float strip[TURN_LEAST];
-      RF_TRY(source(context, index, r * all + column + c, width, strip, error));
+      RF_TRY(source(context, index, before + r * all + column + c, width, strip, error));
       for (int64_t i = 0; i < width; ++i) block[i * height + r] = strip[i];
     }
     RF_TRY(rf_tensor_writer_put(writer, block, width * height, error));
@@ -246,43 +256,63 @@ static int64_t writer_values(const rf_params *params) {
   return most;
 }
 
+/* A parameter, or one of its experts, with its names in the file. */
+typedef struct piece {
+  int param;
+  rf_param slice;
+  rf_name name;
+} piece;
+
+static int count_pieces(const rf_params *params) {
+  int count = 0;
+  for (int i = 0; i < params->count; ++i) count += rf_param_slices(&params->at[i]);
+  return count;
+}
+
+static void list_pieces(const rf_model *model, const rf_params *params, rf_dtype dtype, piece *pieces, rf_stored *stored, int *stored_count) {
+  *stored_count = 0;
+  for (int i = 0; i < params->count; ++i)
+    for (int e = 0; e < rf_param_slices(&params->at[i]); ++e, ++pieces) {
+      const rf_param *param = &pieces->slice;
+      pieces->param = i;
+      pieces->slice = rf_param_slice(&params->at[i], e);
+      pieces->name = rf_param_name(model, param, true);
+      const rf_name *name = &pieces->name;
+      for (int j = 0; j < name->count; ++j) {
+        rf_stored *tensor = &stored[(*stored_count)++];
+        *tensor = (rf_stored){.name = name->part[j], .dtype = dtype, .rank = param->rank};
+        if (param->rank == 2) tensor->shape[name->turned] = rows_of(param);
+        tensor->shape[param->rank == 2 ? !name->turned : 0] = name->columns[j];
+      }
+    }
+}
+
+static rf_status write_piece(rf_tensor_writer *writer, const piece *p, rf_weights_source source, void *context, float *block, rf_error *error) {
+  if (p->name.order[0] == RF_NAME_BY_HEAD) return write_by_head(writer, p->param, &p->slice, &p->name, source, context, block, error);
+  int64_t column = 0;
+  for (int j = 0; j < p->name.count; column += p->name.columns[j++])
+    RF_TRY(write_part(writer, p->param, &p->slice, column, p->name.columns[j], p->name.turned, source, context, block, error));
+  return RAFTER_OK;
+}
+
 rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype, rf_weights_source source,
                            void *context, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_tensor_writer *writer = NULL;
+  int piece_count = count_pieces(params), stored_count;
   size_t path_bytes = strlen(folder) + 32;
   char *path = malloc(path_bytes);
-  rf_stored *stored = calloc((size_t)params->count * RF_NAME_PARTS + 1, sizeof *stored);
-  rf_name *names = calloc((size_t)params->count + 1, sizeof *names);
+  rf_stored *stored = calloc((size_t)piece_count * RF_NAME_PARTS + 1, sizeof *stored);
+  piece *pieces = calloc((size_t)piece_count + 1, sizeof *pieces);
   float *block = malloc((size_t)writer_values(params) * sizeof *block);
-  if (!path || !stored || !names || !block) {
+  if (!path || !stored || !pieces || !block) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write the weights into %s", folder);
     goto done;
   }
-  int count = 0;
-  for (int i = 0; i < params->count; ++i) {
-    const rf_param *param = &params->at[i];
-    names[i] = rf_param_name(model, param, true);
-    for (int j = 0; j < names[i].count; ++j) {
-      rf_stored *tensor = &stored[count++];
-      tensor->name = names[i].part[j];
-      tensor->dtype = dtype;
-      tensor->rank = param->rank;
-      if (param->rank == 2) tensor->shape[names[i].turned] = rows_of(param);
-      tensor->shape[param->rank == 2 ? !names[i].turned : 0] = names[i].columns[j];
-    }
-  }
+  list_pieces(model, params, dtype, pieces, stored, &stored_count);
   snprintf(path, path_bytes, "%s/model.safetensors", folder);
-  RF_GO(rf_tensor_writer_open(path, stored, count, NULL, &writer, error));
-  for (int i = 0; i < params->count; ++i) {
-    int64_t column = 0;
-    if (names[i].order[0] == RF_NAME_BY_HEAD) {
-      RF_GO(write_by_head(writer, i, &params->at[i], &names[i], source, context, block, error));
-      continue;
-    }
-    for (int j = 0; j < names[i].count; column += names[i].columns[j++])
-      RF_GO(write_part(writer, i, &params->at[i], column, names[i].columns[j], names[i].turned, source, context, block, error));
-  }
+  RF_GO(rf_tensor_writer_open(path, stored, stored_count, NULL, &writer, error));
+  for (int i = 0; i < piece_count; ++i) RF_GO(write_piece(writer, &pieces[i], source, context, block, error));
   status = rf_tensor_writer_commit(writer, error);
   writer = NULL;
   if (status != RAFTER_OK) goto done;
@@ -292,7 +322,7 @@ done:
   rf_tensor_writer_discard(writer);
   free(path);
   free(stored);
-  free(names);
+  free(pieces);
   free(block);
   return status;
 }

@@ -37,6 +37,9 @@ static const struct {
 } NEAREST[] = {
     {"matmul_dx", {"matmul"}},
     {"matmul_dw", {"matmul_dx", "matmul"}},
+    {"matmul_experts", {"matmul"}},
+    {"matmul_experts_dx", {"matmul_dx", "matmul"}},
+    {"matmul_experts_dw", {"matmul_dw", "matmul_dx", "matmul"}},
     {"head_loss", {"head_logits", "matmul"}},
     {"head_score", {"head_loss", "head_logits", "matmul"}},
     {"head_loss_bwd", {"head_loss_grad", "head_loss", "matmul"}},
@@ -58,6 +61,12 @@ static const struct {
     {"embed", {"add"}},
     {"embed_bwd", {"embed", "add"}},
     {"norm_sq", {"adamw", "add"}},
+    {"route", {"add"}},
+    {"route_bwd", {"add"}},
+    {"dispatch", {"add"}},
+    {"dispatch_bwd", {"add"}},
+    {"combine", {"add"}},
+    {"combine_bwd", {"add"}},
 };
 
 /* The curve of this op that matches best: same kernel and dtype, then same dtype, then any. */

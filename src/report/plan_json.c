@@ -13,7 +13,7 @@ static json_t *model_json(const rf_plan *plan) {
                    "width", (json_int_t)m->width, "heads", (json_int_t)m->heads, "kv_heads", (json_int_t)m->kv_heads, "head_dim",
                    (json_int_t)m->head_dim, "ff", (json_int_t)m->ff, "vocab", (json_int_t)m->vocab, "parameters", (json_int_t)p->total,
                    "parameters_embedding", (json_int_t)p->embedding, "parameters_matmul", (json_int_t)p->matmul, "parameters_active",
-                   (json_int_t)p->total);
+                   (json_int_t)p->active);
 }
 
 static json_t *settings_json(const rf_plan *plan) {

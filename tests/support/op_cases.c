@@ -212,6 +212,98 @@ static void build_gated_bwd(op_harness *h, const op_case *of, const op_size *siz
   op_apply(h, of->op, OP_IDS(gate_up, dh), OP_IDS(RF_WANTED), &(rf_attr){0});
 }
 
+/* ---- experts: heads stands for how many there are, kv_heads for how many a row uses */
+
+static rf_attr experts_attributes(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attributes(h, of);
+  attr.experts = size->heads, attr.experts_used = size->kv_heads;
+  return attr;
+}
+static int64_t sorted_rows(const op_size *size) { return size->rows * size->kv_heads; }
+
+/* A choice for every row: the first experts have most rows and the last one has none (where there is one to spare). */
+static void some_routes(op_harness *h, const op_size *size, int *place, int *starts) {
+  int64_t rows = size->rows, experts = size->heads, used = size->kv_heads, count = rows * used;
+  int32_t *chosen = malloc((size_t)count * sizeof *chosen), *at = malloc((size_t)count * sizeof *at),
+          *first = malloc((size_t)(experts + 1) * sizeof *first);
+  assert_true(chosen && at && first);
+  for (int64_t r = 0; r < rows; r++) { /* `used` neighbours in a ring of all experts but the last */
+    int64_t ring = used < experts ? experts - 1 : experts, from = r % 3 ? 0 : draw(7, r) % (uint32_t)ring;
+    for (int64_t j = 0; j < used; j++) chosen[r * used + j] = (int32_t)((from + j) % ring);
+  }
+  int32_t next = 0;
+  for (int64_t e = 0; e < experts; e++) {
+    first[e] = next;
+    for (int64_t i = 0; i < count; i++)
+      if (chosen[i] == e) at[i] = next++;
+  }
+  first[experts] = next;
+  if (place) *place = op_ids(h, "place", count, at);
+  if (starts) *starts = op_ids(h, "starts", experts + 1, first);
+  free(chosen), free(at), free(first);
+}
+
+static void build_route(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = experts_attributes(h, of, size);
+  op_apply(h, "route", OP_IDS(activation(h, "logits", 2, size->rows, size->heads)), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED, RF_WANTED), &attr);
+}
+static void build_route_bwd(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = experts_attributes(h, of, size);
+  int logits = activation(h, "logits", 2, size->rows, size->heads);
+  int forward = op_apply(h, "route", OP_IDS(logits), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED, RF_WANTED), &attr);
+  int dweights = op_tensor(h, "dweights", RF_CLASS_ACTIVATION, h->wide, (op_fill){1, 0}, OP_SHAPE(size->rows, size->kv_heads));
+  op_apply(h, "route_bwd", OP_IDS(logits, op_output(h, forward, 0), op_output(h, forward, 1), dweights), OP_IDS(RF_WANTED), &attr);
+}
+static void build_dispatch(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = experts_attributes(h, of, size);
+  int place, x = activation(h, "x", 1, size->rows, size->width);
+  some_routes(h, size, &place, NULL);
+  op_apply(h, "dispatch", OP_IDS(x, place), OP_IDS(RF_WANTED), &attr);
+}
+static void build_dispatch_bwd(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = experts_attributes(h, of, size);
+  int place, sorted = activation(h, "drows", 1, sorted_rows(size), size->width);
+  some_routes(h, size, &place, NULL);
+  op_apply(h, "dispatch_bwd", OP_IDS(sorted, place), OP_IDS(RF_WANTED), &attr);
+}
+static void build_matmul_experts(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = experts_attributes(h, of, size);
+  int starts, x = activation(h, "x", 1, sorted_rows(size), size->width);
+  int w = weight(h, "w", 1 / sqrt((double)size->width), size->heads * size->width, size->columns);
+  some_routes(h, size, NULL, &starts);
+  op_apply(h, "matmul_experts", OP_IDS(x, w, starts), OP_IDS(RF_WANTED), &attr);
+}
+static void build_matmul_experts_dx(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = experts_attributes(h, of, size);
+  int starts, dy = activation(h, "dy", 1, sorted_rows(size), size->columns);
+  int w = weight(h, "w", 1 / sqrt((double)size->columns), size->heads * size->width, size->columns);
+  some_routes(h, size, NULL, &starts);
+  op_apply(h, "matmul_experts_dx", OP_IDS(dy, w, starts), OP_IDS(RF_WANTED), &attr);
+}
+static void build_matmul_experts_dw(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = experts_attributes(h, of, size);
+  int starts, x = activation(h, "x", 1, sorted_rows(size), size->width), dy = activation(h, "dy", 1, sorted_rows(size), size->columns);
+  int dw = gradient(h, "dw", OP_SHAPE(size->heads * size->width, size->columns));
+  some_routes(h, size, NULL, &starts);
+  op_apply(h, "matmul_experts_dw", OP_IDS(x, dy, starts), OP_IDS(dw), &attr);
+}
+static int route_weights(op_harness *h, const op_size *size) {
+  return op_tensor(h, "weights", RF_CLASS_ACTIVATION, h->wide, (op_fill){0.3, 0.5}, OP_SHAPE(size->rows, size->kv_heads));
+}
+static void build_combine(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = experts_attributes(h, of, size);
+  int place, said = activation(h, "h", 1, sorted_rows(size), size->width), weights = route_weights(h, size);
+  some_routes(h, size, &place, NULL);
+  op_apply(h, "combine", OP_IDS(said, weights, place), OP_IDS(RF_WANTED), &attr);
+}
+static void build_combine_bwd(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = experts_attributes(h, of, size);
+  int place, said = activation(h, "h", 1, sorted_rows(size), size->width), weights = route_weights(h, size);
+  int dy = activation(h, "dy", 1, size->rows, size->width);
+  some_routes(h, size, &place, NULL);
+  op_apply(h, "combine_bwd", OP_IDS(said, weights, place, dy), OP_IDS(RF_WANTED, RF_WANTED), &attr);
+}
+
 static void build_add(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = attributes(h, of);
   int a = activation(h, "a", 1, size->rows, size->width), b = activation(h, "b", 1, size->rows, size->width);
@@ -372,6 +464,10 @@ static const op_size DECODE_SIZES[] = {{4, 0, 0, 2, 1, 4},  {7, 0, 0, 2, 2, 2}, 
                                        {5, 0, 0, 3, 3, 64}, {4, 0, 0, 2, 1, 80}, {0, 0, 0, 0, 0, 0}};
 static const op_size HEAD_SIZES[] = {{3, 4, 6, 0, 0, 0},     {5, 3, 9, 0, 0, 0},     {1, 1, 5, 0, 0, 0},     {4, 2, 2, 0, 0, 0}, {7, 33, 65, 0, 0, 0},
                                      {20, 16, 257, 0, 0, 0}, {33, 48, 600, 0, 0, 0}, {70, 130, 50, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
+/* rows, width, columns, experts, experts used: one that is used by all, one of many, more rows than a stream takes, every expert used. */
+static const op_size EXPERT_SIZES[] = {{3, 5, 4, 4, 2, 0},      {4, 3, 7, 3, 3, 0},      {1, 1, 1, 1, 1, 0},
+                                       {1, 33, 65, 8, 2, 0},    {13, 40, 31, 5, 1, 0},   {70, 65, 33, 8, 2, 0},
+                                       {33, 17, 20, 40, 20, 0}, {200, 130, 48, 4, 2, 0}, {0, 0, 0, 0, 0, 0}};
 static const op_size FLAT_SIZES[] = {{1, 1, 0, 0, 0, 0},    {3, 17, 0, 0, 0, 0},    {1, 4096, 0, 0, 0, 0},
                                      {1, 4097, 0, 0, 0, 0}, {67, 1000, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
 
@@ -424,6 +520,18 @@ const op_case OP_CASES[] = {
     {"swiglu_bwd", "plain", build_gated_bwd, ROW_SIZES, 0},
     {"geglu", "plain", build_gated, ROW_SIZES, 0},
     {"geglu_bwd", "plain", build_gated_bwd, ROW_SIZES, 0},
+    {"route", "plain", build_route, EXPERT_SIZES, 0},
+    {"route_bwd", "plain", build_route_bwd, EXPERT_SIZES, 0},
+    {"dispatch", "plain", build_dispatch, EXPERT_SIZES, OP_EXACT},
+    {"dispatch_bwd", "plain", build_dispatch_bwd, EXPERT_SIZES, OP_EXACT},
+    {"matmul_experts", "plain", build_matmul_experts, EXPERT_SIZES, OP_EXACT},
+    {"matmul_experts_dx", "plain", build_matmul_experts_dx, EXPERT_SIZES, OP_EXACT},
+    {"matmul_experts_dw", "write", build_matmul_experts_dw, EXPERT_SIZES, OP_EXACT},
+    {"matmul_experts_dw", "add", build_matmul_experts_dw, EXPERT_SIZES, OP_ADD | OP_EXACT},
+    {"matmul_experts_dw", "first microbatch", build_matmul_experts_dw, EXPERT_SIZES, OP_FIRST_MICRO | OP_EXACT},
+    {"matmul_experts_dw", "second microbatch", build_matmul_experts_dw, EXPERT_SIZES, OP_MICRO | OP_EXACT},
+    {"combine", "plain", build_combine, EXPERT_SIZES, OP_EXACT},
+    {"combine_bwd", "plain", build_combine_bwd, EXPERT_SIZES, 0},
     {"add", "plain", build_add, ROW_SIZES, OP_EXACT},
     {"add_dropout", "p = 0.3", build_add, ROW_SIZES, OP_DROPOUT | OP_EXACT},
     {"add_dropout", "p = 0", build_add, ROW_SIZES, OP_EXACT},

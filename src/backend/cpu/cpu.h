@@ -7,15 +7,14 @@
 #include <omp.h>
 
 /* Every table ends with a row whose op is NULL; within a table, and in cpu.c's list of them, stronger ISAs stand first. */
-extern const rf_kernel RF_CPU_MATMUL[], RF_CPU_HEAD[], RF_CPU_ATTENTION[];
+extern const rf_kernel RF_CPU_MATMUL[], RF_CPU_EXPERTS[], RF_CPU_HEAD[], RF_CPU_ATTENTION[];
 extern const rf_kernel RF_CPU_ELEMENTWISE_AVX512[], RF_CPU_ELEMENTWISE_AVX2[], RF_CPU_ELEMENTWISE_BASE[];
 
 int64_t rf_l2_bytes(void); /* of one core; 0: unknown */
 
-/* Rows of input `slot` that this walk uses: tensors whose first axis is the microbatch's rows follow the run's extent. */
+/* Rows of input `slot` that this walk uses. */
 static inline int64_t rf_rows_used(const rf_call *call, int slot) {
-  int64_t bound = rf_in(call, slot)->shape[0], used = call->run->rows;
-  return bound == call->graph->rows && used > 0 && used < bound ? used : bound;
+  return rf_rows_of_walk(call->graph, rf_in(call, slot)->shape[0], call->run->rows);
 }
 
 /* Does output `slot` continue from the value that stands there? */

@@ -7,6 +7,7 @@
 
 #include "backend/cpu/elementwise_body.h"
 #include "backend/cpu/embed_body.h"
+#include "backend/cpu/experts_body.h"
 #include "backend/cpu/head_norm_body.h"
 #include "backend/cpu/optimizer_body.h"
 

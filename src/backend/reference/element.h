@@ -63,11 +63,8 @@ RF_UNUSED static double exact_mul(bool wide, double a, double b) { return wide ?
 
 RF_UNUSED static const int32_t *ids(const rf_call *call, int slot) { return call->in[slot]; }
 
-/* Rows in use out of a tensor's `bound` rows: only the microbatch's rows have an extent. */
-RF_UNUSED static int64_t rows_in_use(const rf_call *call, int64_t bound) {
-  if (bound != call->graph->rows) return bound;
-  return call->run->rows < bound ? call->run->rows : bound;
-}
+/* Rows in use out of a tensor's `bound` rows. */
+RF_UNUSED static int64_t rows_in_use(const rf_call *call, int64_t bound) { return rf_rows_of_walk(call->graph, bound, call->run->rows); }
 
 /* Whether output `slot` continues the sum that is already there. */
 RF_UNUSED static bool adds(const rf_call *call, int slot) {

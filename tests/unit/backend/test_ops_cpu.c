@@ -125,7 +125,8 @@ static void test_kernels_agree_with_the_reference(void **state) {
 /* A walk that uses fewer rows than the graph's bound gives those rows the same bits: so prefill chunks and batches of any size agree. */
 static void test_fewer_rows_give_the_same_rows(void **state) {
   (void)state;
-  static const char *const ops[] = {"embed", "layernorm", "rmsnorm", "rope", "matmul", "gelu", "swiglu", "add", "add_dropout", "attention_kv"};
+  static const char *const ops[] = {"embed",  "layernorm", "rmsnorm",     "rope",         "matmul", "gelu",
+                                    "swiglu", "add",       "add_dropout", "attention_kv", "combine"};
   failures = 0;
   for (const op_case *of = OP_CASES; of->op; of++) {
     bool by_rows = false;

@@ -40,6 +40,8 @@ static void presets_have_their_published_size(void **state) {
       {"llama3.1-70b", 70553706496},
       {"llama3.2-1b", 1235814400},
       {"mistral-7b", 7241732096},
+      {"mixtral-8x7b", 46702792704},
+      {"mixtral-8x22b", 140620634112},
       {"qwen2.5-0.5b", 494032768},
       {"qwen2.5-1.5b", 1543714304},
       {"qwen3-0.6b", 596049920},
@@ -63,11 +65,14 @@ static void presets_have_their_published_size(void **state) {
     rf_model model;
     rf_params params = params_of(row[i].name, &model, pool);
     assert_int_equal(params.total, row[i].parameters);
+    int64_t idle = model.layers * (model.experts - model.experts_used) * 3 * model.width * model.ff;
+    assert_int_equal(params.active, row[i].parameters - idle);
     assert_string_equal(model.name, row[i].name);
     assert_string_equal(rf_model_preset(i), row[i].name);
     int64_t d = model.width, f = model.ff, q = model.heads * model.head_dim,
             kv = model.kv_heads * model.head_dim; /* the formulas, written out again */
-    int64_t matmul = model.layers * (d * (q + 2 * kv) + q * d + (rf_mlp_gated(model.mlp) ? 3 : 2) * d * f) + d * model.vocab;
+    int64_t mlps = model.experts ? model.experts_used : 1, mlp = mlps * (rf_mlp_gated(model.mlp) ? 3 : 2) * d * f;
+    int64_t matmul = model.layers * (d * (q + 2 * kv) + q * d + mlp + d * model.experts) + d * model.vocab;
     assert_int_equal(params.matmul, matmul);
     assert_int_equal(params.embedding, model.vocab * d + (model.position == RF_POSITION_LEARNED ? model.max_seq * d : 0));
     int64_t total = 0, lora = 0;
@@ -82,9 +87,15 @@ static void presets_have_their_published_size(void **state) {
       if (p->lora) lora += p->count;
     }
     assert_int_equal(total, params.total);
-    assert_int_equal(lora, matmul - d * model.vocab);
+    if (!model.experts) assert_int_equal(lora, matmul - d * model.vocab);
+    else assert_int_equal(lora, model.layers * (d * (q + 2 * kv) + q * d)); /* attention; not the experts */
     rf_pool_free(pool);
   }
+  rf_model model; /* published: 12.9 and 39 billion a token */
+  rf_pool *pool = rf_pool_new();
+  assert_int_equal(params_of("mixtral-8x7b", &model, pool).active, 12879925248);
+  assert_int_equal(params_of("mixtral-8x22b", &model, pool).active / 1000000000, 39);
+  rf_pool_free(pool);
   assert_null(rf_model_preset(rows));
   assert_null(rf_model_preset(-1));
 }
@@ -154,7 +165,8 @@ static void inline_shapes_fill_in_the_rest(void **state) {
       {"gpt-2", "did you mean 'gpt2'", "uva"},
       {"lama3-8b", "'llama3-8b'", ""},
       {"deepseek-v3", "does not know", "GPT-2"},
-      {"mixtral-8x7b", "does not know", ""},
+      {"mixtral:experts=4,experts_used=5", "experts", ""},
+      {"llama:experts=4", "unknown key", ""},
       {"", "no model", "preset"},
       {"no/such/folder", "no/such/folder", "config.json"},
       {"xqzwvy", "unknown model", "presets"},
@@ -274,12 +286,12 @@ static void configs_are_read(void **state) {
 
 static void configs_are_written_as_they_are_read(void **state) {
   (void)state;
-  static const char *const specs[] = {"gpt2",     "uva", "llama2-7b", "gpt:layers=2,width=96,heads=2,tied=0,dropout=0.1", "gpt:bias=0,width=64",
-                                      "llama3-8b"};
+  static const char *const specs[] = {
+      "gpt2", "uva", "llama2-7b", "gpt:layers=2,width=96,heads=2,tied=0,dropout=0.1", "gpt:bias=0,width=64", "llama3-8b", "mixtral-8x7b"};
   char folder[] = "/tmp/rafter-test-XXXXXX", path[64];
   assert_non_null(mkdtemp(folder));
   snprintf(path, sizeof path, "%s/config.json", folder);
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 7; ++i) {
     rf_model model, back;
     char weights[4096];
     assert_int_equal(rf_model_resolve(specs[i], &model, NULL, NULL), RAFTER_OK);

@@ -131,6 +131,26 @@ static rf_trainer *open_or_fail(const rf_train_settings *s) {
   return t;
 }
 
+/* The tensors of a parameter, expert by expert, that the golden tells of: how many. */
+static size_t note_param(double *slot, const rf_trainer *t, int p, const json_t *told, const float *x, bool after, report *r) {
+  const rf_param *param = &t->plan->graph->params.at[p];
+  size_t compared = 0;
+  for (int e = 0; e < rf_param_slices(param); e++) {
+    rf_param slice = rf_param_slice(param, e);
+    rf_name name = rf_param_name(&t->settings.model, &slice, true);
+    for (int i = 0; i < name.count; i++) {
+      const json_t *numbers = json_object_get(told, name.part[i]);
+      if (!numbers) continue;
+      compared++;
+      bool noise = after && strcmp(rf_param_row_name(param->row), NOISE_ROW) == 0 && name.count == 1;
+      double norm = json_real_value(json_array_get(numbers, 0));
+      double bound = noise ? 2 * LR * (double)t->settings.model.width / norm : after ? AFTER_BOUND : GRADIENT_BOUND;
+      note_tensor(slot, x + e * slice.count, &slice, &name, i, numbers, bound, r);
+    }
+  }
+  return compared;
+}
+
 /* Step 1 by hand, so that its gradients can be read between the sections; then five steps as a program takes them. */
 static report measure(rf_trainer *t) {
   report r = {0};
@@ -147,30 +167,13 @@ static report measure(rf_trainer *t) {
   double want = json_real_value(train_of("loss"));
   note(&r.loss, t->metrics[0] / t->metrics[1], want, want, LOSS_BOUND, "loss of step 1", &r);
   size_t compared = 0;
-  for (int p = 0; p < params->count; p++) {
-    rf_name name = rf_param_name(&t->settings.model, &params->at[p], true);
-    for (int i = 0; i < name.count; i++) {
-      const json_t *numbers = json_object_get(train_of("gradients"), name.part[i]);
-      if (!numbers) continue;
-      compared++;
-      note_tensor(&r.gradient, gradient_of(t, p), &params->at[p], &name, i, numbers, GRADIENT_BOUND, &r);
-    }
-  }
+  for (int p = 0; p < params->count; p++) compared += note_param(&r.gradient, t, p, train_of("gradients"), gradient_of(t, p), false, &r);
   assert_int_equal(compared, json_object_size(train_of("gradients")));
   if (rf_run_section(t->run, 0, RF_SECTION_END, &inputs, &error) != RAFTER_OK) fail_msg("%s", error.message);
   want = json_real_value(train_of("grad_norm"));
   note(&r.grad_norm, (double)t->clip[0], want, want, GRADIENT_BOUND, "global gradient norm", &r);
   assert_true(t->clip[1] == 1);
-  for (int p = 0; p < params->count; p++) {
-    rf_name name = rf_param_name(&t->settings.model, &params->at[p], true);
-    for (int i = 0; i < name.count; i++) {
-      const json_t *numbers = json_object_get(train_of("after_adamw"), name.part[i]);
-      if (!numbers) continue;
-      bool noise = strcmp(rf_param_row_name(params->at[p].row), NOISE_ROW) == 0 && name.count == 1;
-      double norm = json_real_value(json_array_get(numbers, 0)), bound = noise ? 2 * LR * (double)t->settings.model.width / norm : AFTER_BOUND;
-      note_tensor(&r.after, rf_trainer_master(t, p), &params->at[p], &name, i, numbers, bound, &r);
-    }
-  }
+  for (int p = 0; p < params->count; p++) note_param(&r.after, t, p, train_of("after_adamw"), rf_trainer_master(t, p), true, &r);
   t->step = 1, t->tokens = valid;
   for (int k = 1; k < STEPS; k++) {
     rafter_step step;

@@ -1,0 +1,147 @@
+/* experts.c - the router's choice, rows to their experts and back, and the experts' linear layers. */
+#include "backend/reference/kernels.h"
+
+static double logit(rf_view logits, int64_t at) {
+  double x = load(logits, at);
+  return x == x ? x : -INFINITY; /* what is no number is chosen last */
+}
+
+/* logits (n,E) -> weights (n,k), experts (n*k), place (n*k), starts (E+1) */
+void rf_reference_route(const rf_call *call) {
+  const rf_attr *attr = &call->op->attr;
+  rf_view logits = in_view(call, 0), weights = out_view(call, 0);
+  int32_t *chosen = call->out[1], *place = call->out[2], *starts = call->out[3];
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), experts = attr->experts, used = attr->experts_used;
+  for (int64_t r = 0; r < rows; r++) {
+    double sum = 0, top;
+    for (int64_t j = 0; j < used; j++) {
+      int64_t best = -1;
+      for (int64_t e = 0; e < experts; e++) {
+        bool taken = false;
+        for (int64_t i = 0; i < j; i++) taken = taken || chosen[r * used + i] == e;
+        if (!taken && (best < 0 || logit(logits, r * experts + e) > logit(logits, r * experts + best))) best = e;
+      }
+      chosen[r * used + j] = (int32_t)best;
+    }
+    top = load(logits, r * experts + chosen[r * used]);
+    for (int64_t j = 0; j < used; j++) sum += exp(load(logits, r * experts + chosen[r * used + j]) - top);
+    for (int64_t j = 0; j < used; j++) store(weights, r * used + j, exp(load(logits, r * experts + chosen[r * used + j]) - top) / sum);
+  }
+  int32_t at = 0;
+  for (int64_t e = 0; e < experts; e++) {
+    starts[e] = at;
+    for (int64_t i = 0; i < rows * used; i++)
+      if (chosen[i] == e) place[i] = at++;
+  }
+  starts[experts] = at;
+}
+
+/* logits, weights, experts, dweights -> dlogits */
+void rf_reference_route_bwd(const rf_call *call) {
+  const rf_attr *attr = &call->op->attr;
+  rf_view weights = in_view(call, 1), dweights = in_view(call, 3), dlogits = out_view(call, 0);
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), experts = attr->experts, used = attr->experts_used;
+  for (int64_t r = 0; r < rows; r++) {
+    double sum = 0;
+    for (int64_t e = 0; e < experts; e++) store(dlogits, r * experts + e, 0);
+    for (int64_t j = 0; j < used; j++) sum += load(weights, r * used + j) * load(dweights, r * used + j);
+    for (int64_t j = 0; j < used; j++) {
+      int64_t at = r * used + j;
+      store(dlogits, r * experts + ids(call, 2)[at], load(weights, at) * (load(dweights, at) - sum));
+    }
+  }
+}
+
+/* x (n,D), place -> rows (n*k,D) */
+void rf_reference_dispatch(const rf_call *call) {
+  rf_view x = in_view(call, 0), sorted = out_view(call, 0);
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1], used = call->op->attr.experts_used;
+  for (int64_t i = 0; i < rows * used; i++)
+    for (int64_t d = 0; d < width; d++) store(sorted, ids(call, 1)[i] * width + d, load(x, i / used * width + d));
+}
+
+/* drows (n*k,D), place -> dx (n,D) */
+void rf_reference_dispatch_bwd(const rf_call *call) {
+  rf_view sorted = in_view(call, 0), dx = out_view(call, 0);
+  int64_t rows = rows_in_use(call, rf_out(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1], used = call->op->attr.experts_used;
+  bool wide = dx.dtype == RF_F64;
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t d = 0; d < width; d++) {
+      double sum = 0;
+      for (int64_t j = 0; j < used; j++) sum = exact_add(wide, sum, load(sorted, ids(call, 1)[r * used + j] * width + d));
+      store(dx, r * width + d, sum);
+    }
+}
+
+/* x (R,K), w (E*K,N), starts -> u (R,N) */
+void rf_reference_matmul_experts(const rf_call *call) {
+  rf_view x = in_view(call, 0), w = in_view(call, 1), u = out_view(call, 0);
+  int64_t inner = rf_in(call, 0)->shape[1], columns = rf_in(call, 1)->shape[1];
+  bool wide = u.dtype == RF_F64;
+  for (int64_t e = 0; e < call->op->attr.experts; e++)
+    for (int64_t p = ids(call, 2)[e]; p < ids(call, 2)[e + 1]; p++)
+      for (int64_t n = 0; n < columns; n++) {
+        double sum = 0;
+        for (int64_t i = 0; i < inner; i++) sum = exact_fma(wide, load(x, p * inner + i), load(w, (e * inner + i) * columns + n), sum);
+        store(u, p * columns + n, sum);
+      }
+}
+
+/* dy (R,N), w (E*K,N), starts -> dx (R,K) */
+void rf_reference_matmul_experts_dx(const rf_call *call) {
+  rf_view dy = in_view(call, 0), w = in_view(call, 1), dx = out_view(call, 0);
+  int64_t inner = rf_out(call, 0)->shape[1], columns = rf_in(call, 1)->shape[1];
+  bool wide = dx.dtype == RF_F64;
+  for (int64_t e = 0; e < call->op->attr.experts; e++)
+    for (int64_t p = ids(call, 2)[e]; p < ids(call, 2)[e + 1]; p++)
+      for (int64_t i = 0; i < inner; i++) {
+        double sum = 0;
+        for (int64_t n = 0; n < columns; n++) sum = exact_fma(wide, load(dy, p * columns + n), load(w, (e * inner + i) * columns + n), sum);
+        store(dx, p * inner + i, sum);
+      }
+}
+
+/* x (R,K), dy (R,N), starts -> dw (E*K,N) */
+void rf_reference_matmul_experts_dw(const rf_call *call) {
+  rf_view x = in_view(call, 0), dy = in_view(call, 1), dw = out_view(call, 0);
+  int64_t inner = rf_in(call, 0)->shape[1], columns = rf_in(call, 1)->shape[1];
+  bool wide = rf_in(call, 0)->dtype == RF_F64;
+  for (int64_t e = 0; e < call->op->attr.experts; e++)
+    for (int64_t i = 0; i < inner; i++)
+      for (int64_t n = 0; n < columns; n++) {
+        int64_t at = (e * inner + i) * columns + n;
+        double sum = start(call, 0, dw, at);
+        for (int64_t p = ids(call, 2)[e]; p < ids(call, 2)[e + 1]; p++)
+          sum = exact_fma(wide, load(x, p * inner + i), load(dy, p * columns + n), sum);
+        store(dw, at, sum);
+      }
+}
+
+/* h (n*k,D), weights (n,k), place -> y (n,D) */
+void rf_reference_combine(const rf_call *call) {
+  rf_view h = in_view(call, 0), weights = in_view(call, 1), y = out_view(call, 0);
+  int64_t rows = rows_in_use(call, rf_in(call, 1)->shape[0]), width = rf_in(call, 0)->shape[1], used = call->op->attr.experts_used;
+  bool wide = y.dtype == RF_F64;
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t d = 0; d < width; d++) {
+      double sum = 0;
+      for (int64_t i = r * used; i < (r + 1) * used; i++) sum = exact_fma(wide, load(weights, i), load(h, ids(call, 2)[i] * width + d), sum);
+      store(y, r * width + d, sum);
+    }
+}
+
+/* h, weights, place, dy (n,D) -> dh (n*k,D)?, dweights (n,k)? */
+void rf_reference_combine_bwd(const rf_call *call) {
+  rf_view h = in_view(call, 0), weights = in_view(call, 1), dy = in_view(call, 3), dh = out_view(call, 0), dweights = out_view(call, 1);
+  int64_t rows = rows_in_use(call, rf_in(call, 1)->shape[0]), width = rf_in(call, 0)->shape[1], used = call->op->attr.experts_used;
+  bool wide = rf_in(call, 0)->dtype == RF_F64;
+  for (int64_t i = 0; i < rows * used; i++) {
+    int64_t at = ids(call, 2)[i] * width, row = i / used * width;
+    double sum = 0;
+    for (int64_t d = 0; d < width; d++) {
+      if (dh.data) store(dh, at + d, exact_mul(wide, load(weights, i), load(dy, row + d)));
+      sum += load(h, at + d) * load(dy, row + d);
+    }
+    if (dweights.data) store(dweights, i, sum);
+  }
+}

@@ -1,0 +1,280 @@
+/* experts.c - a layer of experts: the router's choice, rows brought to their experts, the experts' linear layers, the weighted sum of what they
+ * say. No row is dropped and none is padded: n rows with k experts each are R = n k rows, sorted by expert, whoever is chosen how often. */
+#include "graph/ops/ops.h"
+
+/* Rows sorted by expert, R = n k. */
+static int64_t sorted_rows(const rf_op *op, int64_t rows) { return rows * op->attr.experts_used; }
+
+static rf_status check_experts(const rf_op *op, rf_error *error) {
+  int experts = op->attr.experts, used = op->attr.experts_used;
+  if (experts >= 1 && used >= 1 && used <= experts && used <= RF_EXPERTS_USED_MOST) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, NULL, "no such choice of experts (%s: expected 1 to %d of them used, got %d of %d)", op->name,
+                 RF_EXPERTS_USED_MOST, used, experts);
+}
+
+/* ---- the router's choice ---------------------------------------------------------------------------------------- */
+
+static rf_status route_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0);
+  RF_TRY(check_experts(op, error));
+  RF_IN(0, RF_ANY_FLOAT, rows, (int64_t)op->attr.experts);
+  RF_OUT(0, RF_CLASS_ACTIVATION, rf_wide_dtype(rf_input_dtype(graph, op, 0)), rows, (int64_t)op->attr.experts_used);
+  RF_OUT(1, RF_CLASS_ACTIVATION, RF_I32, sorted_rows(op, rows));
+  RF_OUT(2, RF_CLASS_ACTIVATION, RF_I32, sorted_rows(op, rows));
+  RF_OUT(3, RF_CLASS_ACTIVATION, RF_I32, (int64_t)op->attr.experts + 1);
+  return RAFTER_OK;
+}
+
+static rf_status route_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+  int inputs[] = {op->input[0], op->output[0], op->output[1], grad_out[0]}, outputs[] = {grad_in[0]};
+  rf_attr attr = op->attr;
+  int id = rf_graph_emit(graph, &RF_OP_ROUTE_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 4, outputs, 1, &attr, error);
+  if (id < 0) return RAFTER_INVALID;
+  grad_in[0] = graph->op[id].output[0];
+  return RAFTER_OK;
+}
+
+static rf_status route_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0), experts = op->attr.experts, used = op->attr.experts_used;
+  rf_dtype dtype = rf_input_dtype(graph, op, 0), wide = rf_wide_dtype(dtype);
+  RF_TRY(check_experts(op, error));
+  RF_IN(0, RF_ANY_FLOAT, rows, experts);
+  RF_IN(1, wide, rows, used);
+  RF_IN(2, RF_I32, sorted_rows(op, rows));
+  RF_IN(3, wide, rows, used);
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, experts);
+  return RAFTER_OK;
+}
+
+const rf_op_def RF_OP_ROUTE = {
+    .name = "route",
+    .formula = "experts[r k + j] = the expert of the j-th largest logits[r,:], of equal ones the lower; weights[r,j] = exp(logits[r,experts]) / "
+               "sum_i exp(logits[r,experts[r k + i]]), which is the softmax over all, divided by what the chosen have of it; rows in use sorted by "
+               "expert, then r: place[r k + j] = where (r,j) stands, starts[e] = where expert e begins, starts[E] = the count; f32",
+    .inputs = {"logits (n,E)"},
+    .outputs = {"weights (n,k)", "experts i32 (n*k)", "place i32 (n*k)", "starts i32 (E+1)"},
+    .shape = route_shape,
+    .work = rf_work_bytes,
+    .backward = route_backward,
+    .tolerance = {2e-6f, 2e-6f},
+};
+
+const rf_op_def RF_OP_ROUTE_BWD = {
+    .name = "route_bwd",
+    .formula = "s = sum_j weights[r,j]*dweights[r,j]; dlogits[r,experts[r k + j]] = round(weights[r,j]*(dweights[r,j] - s)), 0 for the others; f32",
+    .inputs = {"logits (n,E)", "weights (n,k)", "experts i32 (n*k)", "dweights (n,k)"},
+    .outputs = {"dlogits (n,E)"},
+    .shape = route_bwd_shape,
+    .work = rf_work_bytes,
+    .tolerance = {1e-5f, 1e-2f},
+};
+
+/* ---- rows to their experts -------------------------------------------------------------------------------------- */
+
+static rf_status dispatch_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
+  RF_TRY(check_experts(op, error));
+  RF_IN(0, RF_ANY_FLOAT, rows, width);
+  RF_IN(1, RF_I32, sorted_rows(op, rows));
+  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), sorted_rows(op, rows), width);
+  return RAFTER_OK;
+}
+
+static rf_status dispatch_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+  int inputs[] = {grad_out[0], op->input[1]}, outputs[] = {grad_in[0]};
+  rf_attr attr = op->attr;
+  int id = rf_graph_emit(graph, &RF_OP_DISPATCH_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 2, outputs, 1, &attr, error);
+  if (id < 0) return RAFTER_INVALID;
+  grad_in[0] = graph->op[id].output[0];
+  return RAFTER_OK;
+}
+
+static rf_status dispatch_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t sorted = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
+  RF_TRY(check_experts(op, error));
+  RF_IN(0, RF_ANY_FLOAT, sorted, width);
+  RF_IN(1, RF_I32, sorted);
+  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), sorted / op->attr.experts_used, width);
+  return RAFTER_OK;
+}
+
+const rf_op_def RF_OP_DISPATCH = {
+    .name = "dispatch",
+    .formula = "rows[place[r k + j],d] = x[r,d]",
+    .inputs = {"x (n,D)", "place i32 (n*k)"},
+    .outputs = {"rows (n*k,D)"},
+    .shape = dispatch_shape,
+    .work = rf_work_bytes,
+    .backward = dispatch_backward,
+    .tolerance = {0, 0},
+};
+
+const rf_op_def RF_OP_DISPATCH_BWD = {
+    .name = "dispatch_bwd",
+    .formula = "dx[r,d] = round(sum_j drows[place[r k + j],d]), j ascending, an f32 chain from 0",
+    .inputs = {"drows (n*k,D)", "place i32 (n*k)"},
+    .outputs = {"dx (n,D)"},
+    .shape = dispatch_bwd_shape,
+    .work = rf_work_bytes,
+    .tolerance = {1e-6f, 1e-2f},
+};
+
+/* ---- the experts' linear layers --------------------------------------------------------------------------------- */
+
+/* FLOPs of the rows there are. At most R of the experts are met, whose weights (operand or output `weights`) are what is moved. */
+static rf_work product_work(const rf_graph *graph, const rf_op *op, int weights, int64_t rows, int64_t inner, int64_t columns) {
+  rf_work work = rf_work_bytes(graph, op);
+  double experts = op->attr.experts, met = (double)rows < experts ? (double)rows : experts;
+  work.flops = work.flops_full = 2.0 * (double)rows * (double)inner * (double)columns;
+  if (weights >= 0) work.bytes_read -= (1 - met / experts) * (double)rf_tensor_bytes(&graph->tensor[op->input[weights]]);
+  return work;
+}
+
+static rf_status matmul_experts_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0), inner = rf_input_dim(graph, op, 0, 1), columns = rf_input_dim(graph, op, 1, 1);
+  RF_TRY(check_experts(op, error));
+  RF_IN(0, RF_ANY_FLOAT, rows, inner);
+  RF_IN(1, RF_ANY_FLOAT, op->attr.experts * inner, columns);
+  RF_IN(2, RF_I32, (int64_t)op->attr.experts + 1);
+  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, columns);
+  return RAFTER_OK;
+}
+static rf_work matmul_experts_work(const rf_graph *graph, const rf_op *op) {
+  return product_work(graph, op, 1, rf_input_dim(graph, op, 0, 0), rf_input_dim(graph, op, 0, 1), rf_input_dim(graph, op, 1, 1));
+}
+
+static rf_status matmul_experts_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+  rf_attr attr = op->attr;
+  if (grad_in[1] != RF_NONE) {
+    int inputs[] = {op->input[0], grad_out[0], op->input[2]}, outputs[] = {grad_in[1]};
+    const char *name = rf_backward_name(graph, op, "/weight");
+    int id = rf_graph_emit(graph, &RF_OP_MATMUL_EXPERTS_DW, name, op->section, inputs, 3, outputs, 1, &attr, error);
+    if (id < 0) return RAFTER_INVALID;
+    grad_in[1] = graph->op[id].output[0];
+  }
+  if (grad_in[0] != RF_NONE) {
+    int inputs[] = {grad_out[0], op->input[1], op->input[2]}, outputs[] = {RF_WANTED};
+    int id = rf_graph_emit(graph, &RF_OP_MATMUL_EXPERTS_DX, rf_backward_name(graph, op, ""), op->section, inputs, 3, outputs, 1, &attr, error);
+    if (id < 0) return RAFTER_INVALID;
+    grad_in[0] = graph->op[id].output[0];
+  }
+  return RAFTER_OK;
+}
+
+static rf_status matmul_experts_dx_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0), columns = rf_input_dim(graph, op, 0, 1);
+  RF_TRY(check_experts(op, error));
+  int64_t inner = rf_input_dim(graph, op, 1, 0) / op->attr.experts;
+  RF_IN(0, RF_ANY_FLOAT, rows, columns);
+  RF_IN(1, RF_ANY_FLOAT, op->attr.experts * inner, columns);
+  RF_IN(2, RF_I32, (int64_t)op->attr.experts + 1);
+  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, inner);
+  return RAFTER_OK;
+}
+static rf_work matmul_experts_dx_work(const rf_graph *graph, const rf_op *op) {
+  return product_work(graph, op, 1, rf_input_dim(graph, op, 0, 0), rf_input_dim(graph, op, 1, 0) / op->attr.experts, rf_input_dim(graph, op, 0, 1));
+}
+
+static rf_status matmul_experts_dw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0), inner = rf_input_dim(graph, op, 0, 1), columns = rf_input_dim(graph, op, 1, 1);
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  RF_TRY(check_experts(op, error));
+  RF_IN(0, RF_ANY_FLOAT, rows, inner);
+  RF_IN(1, dtype, rows, columns);
+  RF_IN(2, RF_I32, (int64_t)op->attr.experts + 1);
+  RF_OUT(0, RF_CLASS_GRADIENT, rf_wide_dtype(dtype), op->attr.experts * inner, columns);
+  return RAFTER_OK;
+}
+/* Every expert's gradient is written, also those of experts that met no row. */
+static rf_work matmul_experts_dw_work(const rf_graph *graph, const rf_op *op) {
+  return product_work(graph, op, -1, rf_input_dim(graph, op, 0, 0), rf_input_dim(graph, op, 0, 1), rf_input_dim(graph, op, 1, 1));
+}
+
+const rf_op_def RF_OP_MATMUL_EXPERTS = {
+    .name = "matmul_experts",
+    .formula = "for p in starts[e] .. starts[e+1]-1: acc = fma(x[p,i], w[e K + i,n], acc) for i ascending from 0, f32; u[p,n] = round(acc)",
+    .inputs = {"x (R,K)", "w (E*K,N)", "starts i32 (E+1)"},
+    .outputs = {"u (R,N)"},
+    .shape = matmul_experts_shape,
+    .work = matmul_experts_work,
+    .backward = matmul_experts_backward,
+    .tolerance = {2e-6f, 1e-2f},
+};
+
+const rf_op_def RF_OP_MATMUL_EXPERTS_DX = {
+    .name = "matmul_experts_dx",
+    .formula = "for p in starts[e] .. starts[e+1]-1: acc = fma(dy[p,n], w[e K + i,n], acc) for n ascending from 0, f32; dx[p,i] = round(acc)",
+    .inputs = {"dy (R,N)", "w (E*K,N)", "starts i32 (E+1)"},
+    .outputs = {"dx (R,K)"},
+    .shape = matmul_experts_dx_shape,
+    .work = matmul_experts_dx_work,
+    .tolerance = {2e-6f, 1e-2f},
+};
+
+const rf_op_def RF_OP_MATMUL_EXPERTS_DW = {
+    .name = "matmul_experts_dw",
+    .formula = "dw[e K + i,n] = fma(x[p,i], dy[p,n], dw[e K + i,n]) for p = starts[e] .. starts[e+1]-1 ascending, f32; chains start at 0 (write) or at "
+               "the value there (add)",
+    .inputs = {"x (R,K)", "dy (R,N)", "starts i32 (E+1)"},
+    .outputs = {"dw (E*K,N)"},
+    .shape = matmul_experts_dw_shape,
+    .work = matmul_experts_dw_work,
+    .tolerance = {2e-6f, 2e-6f},
+};
+
+/* ---- what they say ---------------------------------------------------------------------------------------------- */
+
+static rf_status combine_inputs(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t sorted = rf_input_dim(graph, op, 0, 0);
+  RF_TRY(check_experts(op, error));
+  RF_IN(0, RF_ANY_FLOAT, sorted, rf_input_dim(graph, op, 0, 1));
+  RF_IN(1, rf_wide_dtype(rf_input_dtype(graph, op, 0)), sorted / op->attr.experts_used, (int64_t)op->attr.experts_used);
+  RF_IN(2, RF_I32, sorted);
+  return RAFTER_OK;
+}
+
+static rf_status combine_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  RF_TRY(combine_inputs(graph, op, error));
+  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rf_input_dim(graph, op, 1, 0), rf_input_dim(graph, op, 0, 1));
+  return RAFTER_OK;
+}
+
+static rf_status combine_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+  int inputs[] = {op->input[0], op->input[1], op->input[2], grad_out[0]}, outputs[] = {grad_in[0], grad_in[1]};
+  rf_attr attr = op->attr;
+  int id = rf_graph_emit(graph, &RF_OP_COMBINE_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 4, outputs, 2, &attr, error);
+  if (id < 0) return RAFTER_INVALID;
+  for (int i = 0; i < 2; i++) grad_in[i] = graph->op[id].output[i];
+  return RAFTER_OK;
+}
+
+static rf_status combine_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t sorted = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1), used = op->attr.experts_used;
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  RF_TRY(combine_inputs(graph, op, error));
+  RF_IN(3, dtype, sorted / used, width);
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, sorted, width);
+  RF_OUT(1, RF_CLASS_ACTIVATION, rf_wide_dtype(dtype), sorted / used, used);
+  return RAFTER_OK;
+}
+
+const rf_op_def RF_OP_COMBINE = {
+    .name = "combine",
+    .formula = "acc = fma(weights[r,j], h[place[r k + j],d], acc) for j ascending from 0, f32; y[r,d] = round(acc)",
+    .inputs = {"h (n*k,D)", "weights (n,k)", "place i32 (n*k)"},
+    .outputs = {"y (n,D)"},
+    .shape = combine_shape,
+    .work = rf_work_bytes,
+    .backward = combine_backward,
+    .tolerance = {1e-6f, 1e-2f},
+};
+
+const rf_op_def RF_OP_COMBINE_BWD = {
+    .name = "combine_bwd",
+    .formula = "p = place[r k + j]; dh[p,d] = round(weights[r,j]*dy[r,d]); dweights[r,j] = sum_d h[p,d]*dy[r,d]; f32",
+    .inputs = {"h (n*k,D)", "weights (n,k)", "place i32 (n*k)", "dy (n,D)"},
+    .outputs = {"dh (n*k,D)?", "dweights (n,k)?"},
+    .shape = combine_bwd_shape,
+    .work = rf_work_bytes,
+    .tolerance = {1e-5f, 1e-2f},
+};
