@@ -120,7 +120,8 @@ static void matmul_experts_dw_run(const rf_gemm_isa *isa, const rf_call *call) {
 #define BIND_ALL(isa, gemm) BIND(matmul_experts, isa, gemm) BIND(matmul_experts_dx, isa, gemm) BIND(matmul_experts_dw, isa, gemm)
 #define ROW(op, isa, name, level) \
   { #op, name, level, accepts, op##_##isa##_workspace, op##_##isa##_run }
-#define ROWS(isa, name, level) ROW(matmul_experts, isa, name, level), ROW(matmul_experts_dx, isa, name, level), ROW(matmul_experts_dw, isa, name, level)
+#define ROWS(isa, name, level) \
+  ROW(matmul_experts, isa, name, level), ROW(matmul_experts_dx, isa, name, level), ROW(matmul_experts_dw, isa, name, level)
 
 #if defined(__x86_64__)
 BIND_ALL(avx512, RF_GEMM_AVX512)

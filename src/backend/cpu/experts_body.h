@@ -125,9 +125,7 @@ RF_INLINE void combine_rows(const rf_call *call, int64_t begin, int64_t end, rf_
       put((void *)at_row(call->out[0], dtype, r, width), dtype, d, sum, n);
     }
 }
-static void combine_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_FOR_DTYPE(combine_rows, rf_in(call, 0)->dtype, call, begin, end);
-}
+static void combine_range(const rf_call *call, int64_t begin, int64_t end) { RF_FOR_DTYPE(combine_rows, rf_in(call, 0)->dtype, call, begin, end); }
 static void combine_run(const rf_call *call) {
   rf_split(call, tokens_used(call, 2), 1, 4 * rf_in(call, 0)->shape[1] * (1 + call->op->attr.experts_used), combine_range);
 }

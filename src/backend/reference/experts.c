@@ -111,8 +111,7 @@ void rf_reference_matmul_experts_dw(const rf_call *call) {
       for (int64_t n = 0; n < columns; n++) {
         int64_t at = (e * inner + i) * columns + n;
         double sum = start(call, 0, dw, at);
-        for (int64_t p = ids(call, 2)[e]; p < ids(call, 2)[e + 1]; p++)
-          sum = exact_fma(wide, load(x, p * inner + i), load(dy, p * columns + n), sum);
+        for (int64_t p = ids(call, 2)[e]; p < ids(call, 2)[e + 1]; p++) sum = exact_fma(wide, load(x, p * inner + i), load(dy, p * columns + n), sum);
         store(dw, at, sum);
       }
 }

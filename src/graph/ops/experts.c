@@ -213,8 +213,9 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DX = {
 
 const rf_op_def RF_OP_MATMUL_EXPERTS_DW = {
     .name = "matmul_experts_dw",
-    .formula = "dw[e K + i,n] = fma(x[p,i], dy[p,n], dw[e K + i,n]) for p = starts[e] .. starts[e+1]-1 ascending, f32; chains start at 0 (write) or at "
-               "the value there (add)",
+    .formula =
+        "dw[e K + i,n] = fma(x[p,i], dy[p,n], dw[e K + i,n]) for p = starts[e] .. starts[e+1]-1 ascending, f32; chains start at 0 (write) or at "
+        "the value there (add)",
     .inputs = {"x (R,K)", "dy (R,N)", "starts i32 (E+1)"},
     .outputs = {"dw (E*K,N)"},
     .shape = matmul_experts_dw_shape,

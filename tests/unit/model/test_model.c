@@ -248,6 +248,14 @@ static void configs_are_read(void **state) {
   assert_int_equal(rf_model_config_parse(LLAMA_CONFIG, strlen(LLAMA_CONFIG), "c", &m, NULL), RAFTER_OK);
   assert_true(m.family == RF_FAMILY_LLAMA && m.kv_heads == 2 && m.head_dim == 12 && m.ff == 80 && !m.tied && m.eos_id == 7 && m.bos_id == 1);
   assert_true(m.rope.theta == 1e4f && !m.plan_only);
+  char mixture[1024]; /* the loss that balances experts joins in only where router logits are put out */
+  for (int joins = 0; joins < 2; ++joins) {
+    snprintf(mixture, sizeof mixture,
+             "{\"model_type\":\"mixtral\",\"num_local_experts\":4,\"router_aux_loss_coef\":0.5,\"output_router_logits\":%s%s",
+             joins ? "true" : "false", strchr(LLAMA_CONFIG, ','));
+    assert_int_equal(rf_model_config_parse(mixture, strlen(mixture), "c", &m, NULL), RAFTER_OK);
+    assert_true(m.family == RF_FAMILY_MIXTRAL && m.experts == 4 && m.experts_used == 2 && m.window == 0 && m.router_aux == (joins ? 0.5f : 0));
+  }
   /* Each field damaged in turn must be named. */
   static const struct {
     const char *text, *from, *to, *named;

@@ -13,12 +13,13 @@
 #include "train/checkpoint.h"
 
 static rf_machine machine;
+static const char *spec = "gpt:layers=3,width=48,heads=3,ff=160,vocab=300,seq=40";
 static char folder[] = "/tmp/rafter-test-determinism-XXXXXX";
 
 static rf_train_settings settings_of(rf_dtype dtype, int threads, rf_remat remat, int64_t microbatch, int accumulate, float dropout) {
   rf_train_settings s = {.data = "random:seed=4", .pack = true, .work_folder = folder, .seed = 11};
   rf_error error;
-  if (rf_model_resolve("gpt:layers=3,width=48,heads=3,ff=160,vocab=300,seq=40", &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_model_resolve(spec, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
   s.plan = (rf_plan_options){.build = {.job = RF_JOB_TRAIN,
                                        .dtype = dtype,
                                        .softmax = RF_F32,
@@ -158,6 +159,15 @@ static void resume_keeps_the_bits(void **state) {
     }
 }
 
+/* All of it again where rows go to experts. */
+static void experts_keep_the_bits(void **state) {
+  const char *before = spec;
+  spec = "mixtral:layers=2,width=48,heads=3,kv_heads=1,ff=64,vocab=300,seq=40,experts=4,experts_used=2";
+  threads_keep_the_bits(state), isas_keep_the_bits(state), remat_keeps_the_bits(state), accumulation_is_equal_within_rounding(state);
+  resume_keeps_the_bits(state);
+  spec = before;
+}
+
 static void not_finite_names_its_op(void **state) {
   (void)state;
   rf_train_settings s = settings_of(RF_F32, 2, RF_REMAT_NONE, 2, 2, 0);
@@ -181,6 +191,7 @@ int main(void) {
       cmocka_unit_test(threads_keep_the_bits), cmocka_unit_test(isas_keep_the_bits),
       cmocka_unit_test(remat_keeps_the_bits),  cmocka_unit_test(accumulation_is_equal_within_rounding),
       cmocka_unit_test(resume_keeps_the_bits), cmocka_unit_test(not_finite_names_its_op),
+      cmocka_unit_test(experts_keep_the_bits),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
