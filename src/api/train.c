@@ -49,6 +49,9 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
   }
   s->data = rf_options_is_set(o, "data") ? rf_options_text(o, "data") : "";
   s->pack = !strcmp(rf_options_text(o, "packing"), "fit");
+  s->loss_on = (rf_loss_on)rf_options_choice(o, "loss-on");
+  if (rf_options_is_set(o, "fields")) s->fields = rf_options_text(o, "fields");
+  if (rf_options_is_set(o, "template")) s->template = rf_options_text(o, "template");
   s->val_fraction = rf_options_int(o, "val-every") > 0 ? rf_options_float(o, "val-fraction") : 0;
   if (!strncmp(s->data, "random", 6)) s->val_fraction = 0; /* noise has nothing to validate */
   s->debug = (rf_run_debug){.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")};
@@ -302,6 +305,11 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
       rf_say(log->sink, "data %s: %s tokens, %lld rows of %lld (%.1f %% full), %lld held out for validation\n", s->spec,
              rf_text_count((double)s->tokens, a), (long long)s->train.count, (long long)s->seq, 100 * s->train.efficiency,
              (long long)s->held_out.count);
+    if (s->cut)
+      rf_say(log->sink, "data %s: %lld examples are longer than a row and were cut; %s tokens are left out (a longer --seq takes them)\n", s->spec,
+             (long long)s->cut, rf_text_count((double)s->cut_tokens, a));
+    if (s->skipped)
+      rf_say(log->sink, "data %s: %lld examples have no token that the loss counts and were left out\n", s->spec, (long long)s->skipped);
   }
   if (r->step) rf_say(log->sink, "resumed from %s at step %lld\n", t->resume, (long long)r->step);
   return RAFTER_OK;

@@ -68,7 +68,7 @@ const rf_option RF_OPTION_ROWS[] = {
   WORDS("sweep", SWEEP, "OPTION=LIST", NULL, PLAN | BENCH, "one row for each value, e.g. batch=1..256 or dtype=f32,bf16"),
 
   /* training */
-  WORDS("data", TEXTS, "SOURCE", NULL, TRAIN, "text, .jsonl or .shard file, or random:seed=0; several with weights as FILE:WEIGHT; may be repeated"),
+  WORDS("data", TEXTS, "SOURCE", NULL, TRAIN, "text, .jsonl (text, tokens, messages, or prompt and completion) or .shard file, or random:seed=0; several with weights as FILE:WEIGHT; may be repeated"),
   NUMBER("steps", INT, NULL, 1, 1e12, "1000", TRAIN, "optimizer steps"),
   NUMBER("lr", FLOAT, "RATE", 0, 100, "3e-4", TRAIN, "highest learning rate"),
   CHOICE("schedule", "constant|warmup-cosine|warmup-exponential|wsd", "warmup-cosine", TRAIN, "the learning rate over the steps"),
@@ -85,6 +85,10 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("val-fraction", FLOAT, "PART", 0, 0.5, "0.05", TRAIN, "part of the data held out for validation"),
   NUMBER("val-every", INT, "STEPS", 0, 1e12, "100", TRAIN, "validate every so many steps; 0: never"),
   CHOICE("packing", "fit|none", "fit", TRAIN, "fit: several documents share a row; none: one document a row"),
+  CHOICE("loss-on", "assistant|completion|all", "assistant", TRAIN,
+         "what the loss counts of a conversation: every turn of the assistant, its last one (of prompt and completion: the completion), or all"),
+  WORDS("fields", TEXT, "OURS=THEIRS", NULL, TRAIN, "what .jsonl rows call their fields, e.g. prompt=question,completion=answer"),
+  WORDS("template", TEXT, "FILE", NULL, TRAIN, "chat template of the conversations in --data; none: prompt and completion as they are; unset: the model's own"),
   WORDS("resume", PATH, "RUN", NULL, TRAIN, "continue a run from its last complete checkpoint"),
   NUMBER("save-every", INT, "STEPS", 0, 1e12, "0", TRAIN, "checkpoint every so many steps; 0: at the end only"),
   NUMBER("keep", INT, "N", 1, 1e6, "2", TRAIN, "checkpoints to keep"),

@@ -1,9 +1,11 @@
 /* chat.c - conversations as the text a model was trained on: the chat template of a model folder, rendered. */
 #include "model/chat.h"
 
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -92,8 +94,23 @@ static rf_status read_config(const char *path, json_t **config, rf_error *error)
 }
 
 rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error) {
-  if (rf_text_ends_with(folder, ".gguf")) return rf_chat_open_gguf(folder, chat, error);
-  char config_path[4200], template_path[4200], *text = NULL;
+  bool gguf = rf_text_ends_with(folder, ".gguf");
+  RF_TRY(rf_chat_find(folder, chat, error));
+  if (*chat) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "the model may be no chat model: give a plain prompt, or a template of your own",
+                 "%s has no chat template (expected %s)", folder,
+                 gguf ? "tokenizer.chat_template" : "chat_template.jinja, or chat_template in tokenizer_config.json");
+}
+
+rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
+  *chat = NULL;
+  if (rf_text_ends_with(folder, ".gguf")) return rf_chat_find_gguf(folder, chat, error);
+  char beside[4200], config_path[4200], template_path[4200], *text = NULL;
+  struct stat info;
+  if (!stat(folder, &info) && S_ISREG(info.st_mode)) { /* a weight file: what lies beside it */
+    snprintf(beside, sizeof beside, "%s", folder);
+    folder = dirname(beside);
+  }
   const json_t *inside = NULL;
   json_t *config = NULL;
   size_t bytes = 0;
@@ -110,9 +127,6 @@ rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error) {
   } else {
     RF_GO(config_template(config, config_path, &inside, error));
     if (inside) status = rf_chat_new(json_string_value(inside), json_string_length(inside), config_path, config, chat, error);
-    else
-      status = RF_FAIL(error, RAFTER_FAILED, "the model may be no chat model: give a plain prompt, or a template of your own",
-                       "%s has no chat template (expected chat_template.jinja, or chat_template in tokenizer_config.json)", folder);
   }
 done:
   free(text);

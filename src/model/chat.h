@@ -16,7 +16,9 @@ typedef struct rf_chat_options {
 /* Reads the template of a .gguf file, or of a model folder: chat_template.jinja, or chat_template in tokenizer_config.json (a text, or a list of named ones, of
  * which "default" is taken). The special tokens that the template may name come from tokenizer_config.json. RAFTER_FAILED: there is none. */
 rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error);
-rf_status rf_chat_open_gguf(const char *path, rf_chat **chat, rf_error *error);
+/* The same; *chat is NULL where there is none. */
+rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error);
+rf_status rf_chat_find_gguf(const char *path, rf_chat **chat, rf_error *error);
 /* The same from a template at hand. `tokens` (may be NULL) has fields such as bos_token, each a text or an object with "content". */
 rf_status rf_chat_new(const char *text, size_t bytes, const char *where, const json_t *tokens, rf_chat **chat, rf_error *error);
 void rf_chat_free(rf_chat *chat);

@@ -8,10 +8,11 @@ static void add_token(json_t *tokens, const char *name, const rf_gguf_vocab *voc
   if (text) json_object_set_new(tokens, name, text);
 }
 
-rf_status rf_chat_open_gguf(const char *path, rf_chat **chat, rf_error *error) {
+rf_status rf_chat_find_gguf(const char *path, rf_chat **chat, rf_error *error) {
   rf_gguf *file = NULL;
   rf_gguf_vocab vocab;
   json_t *tokens = NULL;
+  *chat = NULL;
   RF_TRY(rf_gguf_open(path, &file, error));
   rf_status status = rf_gguf_vocab_read(file, &vocab, error);
   if (status != RAFTER_OK) goto done;
@@ -22,9 +23,6 @@ rf_status rf_chat_open_gguf(const char *path, rf_chat **chat, rf_error *error) {
     add_token(tokens, "unk_token", &vocab, vocab.unknown);
     add_token(tokens, "pad_token", &vocab, vocab.pad);
     status = rf_chat_new(vocab.chat_template.at, (size_t)vocab.chat_template.bytes, path, tokens, chat, error);
-  } else {
-    status = RF_FAIL(error, RAFTER_FAILED, "the model may be no chat model: give a plain prompt", "%s has no chat template (tokenizer.chat_template)",
-                     path);
   }
   json_decref(tokens);
   rf_gguf_vocab_free(&vocab);

@@ -13,12 +13,14 @@
 
 static const char MAGIC[8] = {'r', 'a', 'f', 't', 'e', 'r', 'T', '1'};
 enum { HEADER_BYTES = 64 };
+static const uint64_t EXAMPLE = 1ull << 63; /* in the document table */
 
 typedef struct header {
   char magic[8];
   uint32_t token_bytes, vocab;
   uint64_t tokens, documents;
-  uint8_t zero[32];
+  uint32_t masked;
+  uint8_t zero[28];
 } header;
 _Static_assert(sizeof(header) == HEADER_BYTES, "the shard header is 64 bytes");
 
@@ -57,8 +59,9 @@ rf_status rf_shard_open(const char *path, rf_shard *shard, rf_error *error) {
   else if (h.vocab == 0 || h.vocab > INT32_MAX) field = "vocab", expected = INT32_MAX, got = h.vocab;
   else if (h.tokens > (uint64_t)(bytes - HEADER_BYTES) / h.token_bytes)
     field = "tokens", expected = (long long)((bytes - HEADER_BYTES) / (int64_t)h.token_bytes), got = (long long)h.tokens;
+  else if (h.masked > 1 || (h.masked && !h.documents)) field = "masked", expected = h.documents ? 1 : 0, got = h.masked;
   else {
-    int64_t left = bytes - starts_at(h.token_bytes, (int64_t)h.tokens);
+    int64_t mask = h.masked ? ((int64_t)h.tokens + 7) / 8 : 0, left = bytes - starts_at(h.token_bytes, (int64_t)h.tokens) - mask;
     if (h.documents && (left < 16 || h.documents > (uint64_t)left / 8 - 1))
       field = "documents", expected = left < 16 ? 0 : left / 8 - 1, got = (long long)h.documents;
   }
@@ -69,6 +72,7 @@ rf_status rf_shard_open(const char *path, rf_shard *shard, rf_error *error) {
   }
   shard->token_bytes = (int)h.token_bytes, shard->vocab = h.vocab, shard->tokens = (int64_t)h.tokens, shard->documents = (int64_t)h.documents;
   shard->first_byte = HEADER_BYTES, shard->starts_byte = starts_at(h.token_bytes, (int64_t)h.tokens);
+  if (h.masked) shard->mask_byte = shard->starts_byte + 8 * (shard->documents + 1);
   return RAFTER_OK;
 }
 
@@ -98,13 +102,34 @@ rf_status rf_shard_read(const rf_shard *shard, int64_t first, int64_t count, int
   return RAFTER_OK;
 }
 
-rf_status rf_shard_document(const rf_shard *shard, int64_t document, int64_t *start, rf_error *error) {
-  uint64_t at = 0;
-  if (pread(shard->file, &at, 8, shard->starts_byte + 8 * document) != 8 || at > (uint64_t)shard->tokens)
+rf_status rf_shard_document(const rf_shard *shard, int64_t document, int64_t *start, bool *example, rf_error *error) {
+  uint64_t entry = 0, at = 0;
+  bool there = pread(shard->file, &entry, 8, shard->starts_byte + 8 * document) == 8;
+  at = entry & ~EXAMPLE;
+  if (!there || at > (uint64_t)shard->tokens)
     return RF_FAIL(error, RAFTER_FAILED, "write it again with `rafter tokenize --output`",
                    "%s has a bad document table (document %lld: expected at most %lld, got %llu)", shard->path, (long long)document,
                    (long long)shard->tokens, (unsigned long long)at);
   *start = (int64_t)at;
+  if (example) *example = entry & EXAMPLE;
+  return RAFTER_OK;
+}
+
+rf_status rf_shard_mask(const rf_shard *shard, int64_t first, int64_t count, uint8_t *mask, rf_error *error) {
+  unsigned char bits[1024];
+  const int64_t step = 8 * ((int64_t)sizeof bits - 1);
+  if (!shard->mask_byte) memset(mask, 1, (size_t)count);
+  for (int64_t done = 0; shard->mask_byte && done < count; done += step) {
+    int64_t now = count - done < step ? count - done : step, from = (first + done) / 8, last = (first + done + now - 1) / 8;
+    ssize_t bytes = (ssize_t)(last - from + 1);
+    if (first < 0 || first + count > shard->tokens || pread(shard->file, bits, (size_t)bytes, shard->mask_byte + from) != bytes)
+      return RF_FAIL(error, RAFTER_FAILED, "the file changed while it was read", "%s is shorter than it was (loss mask of tokens %lld to %lld)",
+                     shard->path, (long long)first, (long long)(first + count));
+    for (int64_t i = 0; i < now; i++) {
+      int64_t t = first + done + i;
+      mask[done + i] = bits[t / 8 - from] >> (t % 8) & 1;
+    }
+  }
   return RAFTER_OK;
 }
 
@@ -118,8 +143,16 @@ rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, 
   }
   for (int64_t d = 0; shard->documents && d <= shard->documents; d++) {
     int64_t start = 0;
-    RF_TRY(rf_shard_document(shard, d, &start, error));
+    bool example = false;
+    RF_TRY(rf_shard_document(shard, d, &start, &example, error));
+    start |= (int64_t)example << 62; /* no token has so high a place */
     sum = XXH3_64bits_withSeed(&start, sizeof start, sum);
+  }
+  for (int64_t at = 0; shard->mask_byte && at < shard->tokens; at += 4096) {
+    uint8_t mask[4096];
+    int64_t count = shard->tokens - at < 4096 ? shard->tokens - at : 4096;
+    RF_TRY(rf_shard_mask(shard, at, count, mask, error));
+    sum = XXH3_64bits_withSeed(mask, (size_t)count, sum);
   }
   if (digest) *digest = sum;
   return RAFTER_OK;
@@ -128,15 +161,17 @@ rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 
 struct rf_shard_writer {
-  FILE *file, *starts; /* the document table grows in a temporary file beside the tokens */
+  FILE *file, *starts, *mask; /* the document table and the loss mask grow in temporary files beside the tokens; mask NULL: all tokens count */
   char path[1024], beside[1040];
   header head;
+  unsigned char bits; /* of the mask's last, unfinished byte */
 };
 
 void rf_shard_discard(rf_shard_writer *writer) {
   if (!writer) return;
   if (writer->file) fclose(writer->file), unlink(writer->beside);
   if (writer->starts) fclose(writer->starts);
+  if (writer->mask) fclose(writer->mask);
   free(writer);
 }
 
@@ -182,22 +217,56 @@ rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, in
   return RAFTER_OK;
 }
 
-rf_status rf_shard_append(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error) {
+/* Bits of tokens [at, at + count); `mask` NULL: they count. */
+static bool put_mask(rf_shard_writer *writer, uint64_t at, const uint8_t *mask, int64_t count) {
+  for (int64_t i = 0; i < count; i++, at++) {
+    writer->bits |= (unsigned char)((!mask || mask[i]) << (at % 8));
+    if (at % 8 < 7) continue;
+    if (fputc(writer->bits, writer->mask) == EOF) return false;
+    writer->bits = 0;
+  }
+  return true;
+}
+
+static rf_status append(rf_shard_writer *writer, const int32_t *ids, const uint8_t *mask, int64_t count, rf_error *error) {
+  uint64_t before = writer->head.tokens;
   RF_TRY(rf_shard_append_stream(writer, ids, count, error));
+  if (mask && !writer->mask) { /* the first mask: all that stands there already counts */
+    writer->mask = tmpfile();
+    if (!writer->mask || !put_mask(writer, 0, NULL, (int64_t)before)) return write_failed(writer, error);
+  }
+  if (writer->mask && !put_mask(writer, before, mask, count)) return write_failed(writer, error);
   writer->head.documents++;
-  if (fwrite(&writer->head.tokens, 8, 1, writer->starts) != 1) return write_failed(writer, error);
-  return RAFTER_OK;
+  uint64_t entry = writer->head.tokens | (mask ? EXAMPLE : 0);
+  return fwrite(&entry, 8, 1, writer->starts) == 1 ? RAFTER_OK : write_failed(writer, error);
+}
+
+rf_status rf_shard_append(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error) {
+  return append(writer, ids, NULL, count, error);
+}
+
+rf_status rf_shard_append_example(rf_shard_writer *writer, const int32_t *ids, const uint8_t *mask, int64_t count, rf_error *error) {
+  return append(writer, ids, mask, count, error);
+}
+
+static bool copy_behind(FILE *from, FILE *to) {
+  char buffer[8192];
+  size_t got;
+  if (fseek(from, 0, SEEK_SET)) return false;
+  while ((got = fread(buffer, 1, sizeof buffer, from)) > 0)
+    if (fwrite(buffer, 1, got, to) != got) return false;
+  return !ferror(from);
 }
 
 rf_status rf_shard_finish(rf_shard_writer *writer, rf_error *error) {
   static const char zeros[8];
-  char buffer[8192];
-  size_t got, pad = (size_t)(starts_at(writer->head.token_bytes, (int64_t)writer->head.tokens) - HEADER_BYTES -
-                             (int64_t)writer->head.token_bytes * (int64_t)writer->head.tokens);
+  size_t pad = (size_t)(starts_at(writer->head.token_bytes, (int64_t)writer->head.tokens) - HEADER_BYTES -
+                        (int64_t)writer->head.token_bytes * (int64_t)writer->head.tokens);
   rf_status status = RAFTER_OK;
-  bool ok = fwrite(zeros, 1, pad, writer->file) == pad && !fseek(writer->starts, 0, SEEK_SET);
-  while (ok && writer->head.documents && (got = fread(buffer, 1, sizeof buffer, writer->starts)) > 0)
-    ok = fwrite(buffer, 1, got, writer->file) == got;
+  writer->head.masked = writer->mask != NULL;
+  bool ok = fwrite(zeros, 1, pad, writer->file) == pad && (!writer->head.documents || copy_behind(writer->starts, writer->file));
+  if (writer->mask && writer->head.tokens % 8) ok = ok && fputc(writer->bits, writer->mask) != EOF;
+  if (writer->mask) ok = ok && copy_behind(writer->mask, writer->file);
   ok = ok && !fseek(writer->file, 0, SEEK_SET) && fwrite(&writer->head, sizeof(header), 1, writer->file) == 1 && !fflush(writer->file) &&
        !fsync(fileno(writer->file));
   if (!ok || rename(writer->beside, writer->path)) status = write_failed(writer, error);

@@ -96,26 +96,57 @@ done:
   return status;
 }
 
+/* Labels that count in a stretch of `count` tokens, of which the last has one only with `next`: the tokens behind each of them by the mask. */
+static rf_status count_valid(const rf_source *source, int64_t start, int64_t count, bool next, int64_t *valid, rf_error *error) {
+  uint8_t mask[4096];
+  int64_t labels = count - !next;
+  *valid = labels;
+  for (int64_t done = 0; source->shard.mask_byte && done < labels; done += (int64_t)sizeof mask) {
+    int64_t now = labels - done < (int64_t)sizeof mask ? labels - done : (int64_t)sizeof mask;
+    RF_TRY(rf_shard_mask(&source->shard, start + 1 + done, now, mask, error));
+    for (int64_t i = 0; i < now; i++) *valid -= !mask[i];
+  }
+  return RAFTER_OK;
+}
+
+static rf_status add_piece(rf_source *source, piece_list *pieces, int64_t start, int64_t count, bool next, bool example, rf_error *error) {
+  int64_t valid = 0;
+  RF_TRY(count_valid(source, start, count, next, &valid, error));
+  if (!valid && example) return source->skipped++, RAFTER_OK;
+  if (push_piece(pieces, (rf_piece){start, (int32_t)count, (uint32_t)valid & INT32_MAX, next})) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "split the data into smaller files", "out of memory while packing %s", source->spec);
+}
+
+/* A text in pieces of `seq` tokens; an example whole, or its first `seq` tokens. */
+static rf_status add_document(rf_source *source, piece_list *pieces, int64_t start, int64_t end, bool example, rf_error *error) {
+  int64_t seq = source->seq;
+  if (example && end - start > seq + 1) {
+    source->cut++, source->cut_tokens += end - start - seq - 1;
+    end = start + seq + 1;
+  }
+  if (example && end - start < 2) source->skipped++;
+  for (int64_t at = start; end - at >= 2; at += seq) { /* a lone last token predicts nothing */
+    int64_t tokens = end - at < seq ? end - at : seq;
+    RF_TRY(add_piece(source, pieces, at, tokens, at + tokens < end, example, error));
+    if (end - at <= seq) break;
+  }
+  return RAFTER_OK;
+}
+
 static rf_status pack_documents(rf_source *source, int64_t first, int64_t last, bool share_rows, rf_rows *rows, rf_error *error) {
   rf_status status = RAFTER_OK;
   piece_list pieces = {0};
   int64_t start = 0, end = 0;
-  RF_GO(rf_shard_document(&source->shard, first, &start, error));
+  bool example = false;
+  RF_GO(rf_shard_document(&source->shard, first, &start, NULL, error));
   for (int64_t d = first; d < last; d++, start = end) {
-    RF_GO(rf_shard_document(&source->shard, d + 1, &end, error));
+    RF_GO(rf_shard_document(&source->shard, d + 1, &end, &example, error));
     if (end < start) {
       status = RF_FAIL(error, RAFTER_FAILED, "write it again with `rafter tokenize --output`",
                        "%s has a bad document table (document %lld ends before it starts)", source->shard.path, (long long)d);
       goto done;
     }
-    for (int64_t at = start; end - at >= 2; at += source->seq) { /* a lone last token predicts nothing */
-      int64_t tokens = end - at < source->seq ? end - at : source->seq;
-      if (!push_piece(&pieces, (rf_piece){at, (int32_t)tokens, at + tokens < end})) {
-        status = RF_FAIL(error, RAFTER_FAILED, "split the data into smaller files", "out of memory while packing %s", source->spec);
-        goto done;
-      }
-      if (end - at <= source->seq) break;
-    }
+    RF_GO(add_document(source, &pieces, start, end, example, error));
   }
   status = pack(&pieces, source->seq, share_rows, rows, error);
 done:
@@ -124,63 +155,6 @@ done:
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
-
-static rf_status jsonl_row(const char *path, int64_t line, const char *text, size_t bytes, const rf_tokenizer *tokenizer, int64_t vocab,
-                           rf_shard_writer *writer, int32_t **ids, int64_t *capacity, rf_error *error) {
-  json_error_t bad;
-  rf_status status = RAFTER_OK;
-  json_t *row = json_loadb(text, bytes, 0, &bad), *value;
-  int64_t count = 0;
-  if (!json_is_object(row)) {
-    status = RF_FAIL(error, RAFTER_FAILED, "each line must be one JSON object", "%s is not JSON Lines (line %lld: %s)", path, (long long)line,
-                     row ? "expected an object" : bad.text);
-    goto done;
-  }
-  bool is_text = json_is_string(value = json_object_get(row, "text"));
-  if (!is_text && !json_is_array(value = json_object_get(row, "tokens"))) {
-    status = RF_FAIL(error, RAFTER_FAILED, "this version reads rows with \"text\" or \"tokens\"", "a row has neither text nor tokens (%s, line %lld)",
-                     path, (long long)line);
-    goto done;
-  }
-  if (is_text && !tokenizer) {
-    status = RF_FAIL(error, RAFTER_FAILED, "raise vocab to 256, or give rows with \"tokens\"",
-                     "the model cannot read text byte by byte (%s, line %lld)", path, (long long)line);
-    goto done;
-  }
-  int64_t need = (is_text ? (int64_t)json_string_length(value) : (int64_t)json_array_size(value)) + 1;
-  if (need > *capacity) {
-    int32_t *grown = realloc(*ids, (size_t)need * 2 * sizeof *grown);
-    if (!grown) {
-      status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory (%s, line %lld)", path, (long long)line);
-      goto done;
-    }
-    *ids = grown, *capacity = need * 2;
-  }
-  if (is_text) {
-    rf_ids read = {*ids, 0, *capacity};
-    status = rf_tokenizer_encode(tokenizer, json_string_value(value), json_string_length(value), 0, &read, error);
-    if (status == RAFTER_OK && rf_tokenizer_eos(tokenizer) >= 0 && read.count) status = rf_ids_add(&read, rf_tokenizer_eos(tokenizer), error);
-    *ids = read.at, *capacity = read.capacity, count = read.count;
-    if (status != RAFTER_OK) goto done;
-  } else {
-    size_t i;
-    json_t *id;
-    json_array_foreach(value, i, id) {
-      json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
-      if (v < 0 || v >= vocab) {
-        status = RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer or model",
-                         "token out of range (%s, line %lld, token %zu: expected an id below %lld, got %lld)", path, (long long)line, i,
-                         (long long)vocab, (long long)v);
-        goto done;
-      }
-      (*ids)[count++] = (int32_t)v;
-    }
-  }
-  if (count) status = rf_shard_append(writer, *ids, count, error);
-done:
-  json_decref(row);
-  return status;
-}
 
 /* A larger text is given as shards or as JSON Lines, which are read line by line. */
 static const size_t TEXT_MOST = (size_t)4 << 30;
@@ -216,29 +190,40 @@ done:
   return status;
 }
 
+static rf_status append_row(rf_shard_writer *writer, const rf_example *row, rf_error *error) {
+  if (row->is_example) return rf_shard_append_example(writer, row->ids.at, row->mask, row->ids.count, error);
+  return rf_shard_append(writer, row->ids.at, row->ids.count, error);
+}
+
 /* Turns a .jsonl file into a shard beside the run, so that memory does not grow with the data. */
 static rf_status convert_jsonl(const char *path, const rf_source_options *options, char shard_path[1200], rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_tokenizer *tokenizer = NULL;
-  RF_TRY(open_tokenizer(options, false, &tokenizer, error)); /* NULL: only rows of tokens can be read */
+  rf_example_reader *reader = NULL;
   rf_shard_writer *writer = NULL;
+  rf_example row = {0};
   char *text = NULL;
   size_t capacity = 0;
   ssize_t bytes;
-  int32_t *ids = NULL;
-  int64_t id_capacity = 0, line = 0;
+  int64_t line = 0;
   const char *name = strrchr(path, '/');
   snprintf(shard_path, 1200, "%s/%s.shard", options->work_folder, name ? name + 1 : path);
   FILE *file = fopen(path, "re");
-  if (!file) {
-    rf_tokenizer_close(tokenizer);
-    return RF_FAIL(error, RAFTER_FAILED, "check the path given to --data", "cannot open %s (%s)", path, strerror(errno));
-  }
+  if (!file) return RF_FAIL(error, RAFTER_FAILED, "check the path given to --data", "cannot open %s (%s)", path, strerror(errno));
+  RF_GO(open_tokenizer(options, false, &tokenizer, error)); /* NULL: only rows of tokens can be read */
+  rf_example_options rows = {.tokenizer = tokenizer,
+                             .model_folder = options->model_folder,
+                             .template = options->template,
+                             .vocab = options->model->vocab,
+                             .loss_on = options->loss_on,
+                             .fields = options->fields};
+  RF_GO(rf_example_open(&rows, &reader, error));
   RF_GO(rf_shard_create(shard_path, options->model->vocab, &writer, error));
   while ((bytes = getline(&text, &capacity, file)) > 0) {
     line++;
     if (strspn(text, " \t\r\n") == (size_t)bytes) continue;
-    RF_GO(jsonl_row(path, line, text, (size_t)bytes, tokenizer, options->model->vocab, writer, &ids, &id_capacity, error));
+    RF_GO(rf_example_read(reader, path, line, text, (size_t)bytes, &row, error));
+    if (row.ids.count) RF_GO(append_row(writer, &row, error));
   }
   if (ferror(file)) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read %s (%s)", path, strerror(errno));
@@ -247,8 +232,9 @@ static rf_status convert_jsonl(const char *path, const rf_source_options *option
   status = rf_shard_finish(writer, error), writer = NULL;
 done:
   rf_shard_discard(writer);
+  rf_example_close(reader), rf_example_free(&row);
   rf_tokenizer_close(tokenizer);
-  free(text), free(ids), fclose(file);
+  free(text), fclose(file);
   return status;
 }
 
@@ -339,18 +325,30 @@ void rf_source_close(rf_source *source) {
 int64_t rf_source_valid(const rf_source *source, const rf_rows *rows, int64_t row) {
   if (!rows->first) return source->seq;
   int64_t valid = 0;
-  for (int64_t p = rows->first[row]; p < rows->first[row + 1]; p++) valid += rows->piece[p].tokens - !rows->piece[p].next;
+  for (int64_t p = rows->first[row]; p < rows->first[row + 1]; p++) valid += rows->piece[p].valid;
   return valid;
 }
 
-/* One segment: tokens from `start`, the label of each its successor. `ids` has room for count + 1. */
+/* Takes away the labels that the loss does not count; labels[i] is token `first` + i. */
+static rf_status mask_labels(const rf_source *source, int64_t first, int64_t count, int32_t *labels, rf_error *error) {
+  uint8_t mask[4096];
+  for (int64_t done = 0; source->shard.mask_byte && done < count; done += (int64_t)sizeof mask) {
+    int64_t now = count - done < (int64_t)sizeof mask ? count - done : (int64_t)sizeof mask;
+    RF_TRY(rf_shard_mask(&source->shard, first + done, now, mask, error));
+    for (int64_t i = 0; i < now; i++)
+      if (!mask[i]) labels[done + i] = -1;
+  }
+  return RAFTER_OK;
+}
+
+/* One segment: tokens from `start`, the label of each its successor. */
 static rf_status fill_segment(const rf_source *source, int64_t vocab, int64_t start, int64_t count, bool next, int32_t *tokens, int32_t *labels,
                               int32_t *positions, rf_error *error) {
   int32_t after = -1;
   RF_TRY(rf_shard_read(&source->shard, start, count, vocab, tokens, error));
   if (next) RF_TRY(rf_shard_read(&source->shard, start + count, 1, vocab, &after, error));
   for (int64_t i = 0; i < count; i++) positions[i] = (int32_t)i, labels[i] = i + 1 < count ? tokens[i + 1] : after;
-  return RAFTER_OK;
+  return mask_labels(source, start + 1, count - !next, labels, error);
 }
 
 static void fill_random(const rf_source *source, int64_t start, int32_t *tokens, int32_t *labels, int32_t *positions) {

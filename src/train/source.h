@@ -2,17 +2,19 @@
  *
  * A row is T tokens. A stream (a text file, a shard without documents) is cut every T tokens; its last, short stretch is left out.
  * Documents (JSONL rows, a shard with documents) are packed: pieces of up to T tokens, best fit by length, each piece a segment of its
- * own, so that no token sees another document and no row repeats a token. */
+ * own, so that no token sees another document and no row repeats a token. A text of more than T tokens gives several pieces; an example
+ * (a conversation, a prompt with its completion, tokens with a mask) gives one, and what it has beyond T is left out and counted. */
 #ifndef RF_SOURCE_H
 #define RF_SOURCE_H
 
+#include "train/example.h"
 #include "train/shard.h"
 
 /* Consecutive tokens of one document. `next` says whether the token behind the last one continues the document (it is that token's label). */
 typedef struct rf_piece {
   int64_t start;
   int32_t tokens;
-  bool next;
+  uint32_t valid : 31, next : 1; /* valid: labels of it that count */
 } rf_piece;
 
 typedef struct rf_rows {
@@ -31,6 +33,8 @@ typedef struct rf_source {
   rf_shard shard;
   int64_t seq; /* T */
   int64_t tokens, documents;
+  int64_t cut, cut_tokens; /* examples longer than a row, and how many tokens that left out */
+  int64_t skipped;         /* examples without a token that the loss counts: they are in no row */
   rf_rows train, held_out; /* held_out: the validation split */
 } rf_source;
 
@@ -40,10 +44,13 @@ typedef struct rf_source_options {
   int64_t seq;
   bool pack;               /* false: one document a row, the rest of the row unused */
   double val_fraction;     /* of stream tokens or documents, from the end */
+  rf_loss_on loss_on;      /* of conversations, and of prompts with completions */
+  const char *fields;      /* what .jsonl rows call their fields, as rf_example_open takes it; NULL: by their names */
+  const char *template;    /* chat template: a file, or "none"; NULL or "": the model's own */
   const char *work_folder; /* where a .jsonl file, or a text that is not read byte by byte, is turned into a shard */
 } rf_source_options;
 
-/* `spec`: random:seed=0 | a text file | a .jsonl file of {"text":...} or {"tokens":[...]} rows | a .shard file.
+/* `spec`: random:seed=0 | a text file | a .jsonl file of the rows that example.h names | a .shard file.
  * Every token is checked against the vocabulary. RAFTER_FAILED: empty, too short for one row, bad row (file, line). */
 rf_status rf_source_open(const char *spec, double weight, const rf_source_options *options, rf_source *source, rf_error *error);
 void rf_source_close(rf_source *source);

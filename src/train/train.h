@@ -12,6 +12,8 @@ typedef struct rf_train_settings {
   const char *data; /* loader's syntax */
   bool pack;
   double val_fraction;
+  rf_loss_on loss_on; /* these three: as rf_source_options has them */
+  const char *fields, *template;
   const char *work_folder; /* where data is converted: the run's folder */
   rf_schedule schedule;
   uint64_t seed;

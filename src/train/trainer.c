@@ -46,6 +46,9 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
                             .seq = build->seq,
                             .pack = settings->pack,
                             .val_fraction = settings->val_fraction,
+                            .loss_on = settings->loss_on,
+                            .fields = settings->fields,
+                            .template = settings->template,
                             .work_folder = settings->work_folder};
   RF_GO(rf_loader_open(settings->data, &data, settings->seed, build->microbatch * build->accumulate, &trainer->loader, error));
   if (rf_loader_held_out(&trainer->loader) > 0) {

@@ -93,6 +93,32 @@ status 0 "${TRAIN[@]}" --data book.txt:3 --data loud.txt:1 --steps 8 --val-every
 status 0 "${TRAIN[@]}" --data book.txt:3,loud.txt:1 --steps 8 --val-every 4 --out mixed && { losses mixed >again.txt; same mix.txt again.txt 'a list with commas is the same as --data twice'; }
 status 0 "$RAFTER" train --config mix/run.json --out mix_again && { losses mix_again >again.txt; same mix.txt again.txt 'run.json repeats a mixture'; }
 
+# Examples: prompts with completions and conversations, by their names or the file's own; the same whatever the threads, the accumulation and
+# the step where a run was cut.
+python3 - <<'PY'
+import json
+text = open("book.txt").read().split()
+with open("pairs.jsonl", "w") as pairs, open("talks.jsonl", "w") as talks:
+    for n in range(200):
+        q, a = " ".join(text[n * 3:n * 3 + 1 + n % 3]), " ".join(text[n * 2:n * 2 + 1 + n % 2])
+        pairs.write(json.dumps({"question": q, "answer": a}) + "\n")
+        talks.write(json.dumps({"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]}) + "\n")
+PY
+PAIRS=(--data pairs.jsonl --fields prompt=question,completion=answer --val-every 3)
+status 0 "${TRAIN[@]}" "${PAIRS[@]}" --steps 6 --save-every 3 --out pairs && {
+  says 'rows of 32 \([0-9.]+ % full\)' out
+  holds pairs/metrics.jsonl 'all(0 < r["tokens"] < 128 * r["step"] for r in rows[1:]) and rows[3]["val_loss"] > 5' 'the loss counts only completions'
+  losses pairs >pairs.txt
+}
+status 0 "$RAFTER" train --config pairs/run.json --threads 1 --out pairs1 && { losses pairs1 >again.txt; same pairs.txt again.txt 'one thread gives the losses of two on examples'; }
+rm -rf pairs/checkpoint-00000006 && status 0 "$RAFTER" train --resume pairs && { losses pairs >again.txt; same pairs.txt again.txt 'a resumed run on examples repeats the losses'; }
+refuses 1 'the data is not what the run was trained on' "$RAFTER" train --resume pairs --steps 9 --loss-on all
+refuses 1 'pairs.jsonl, line 1' "${TRAIN[@]}" --data pairs.jsonl --out none
+refuses 1 'no chat template.*talks.jsonl, line 1' "${TRAIN[@]}" --data talks.jsonl --out none
+TALK=gpt:layers=2,width=32,heads=2,ff=64,vocab=256,seq=96
+status 0 "$RAFTER" train $TALK "${QUICK[@]}" --data talks.jsonl --template "$DATA/templates/chatml.jinja" --steps 2 --out talks && says 'rows of 96' out
+refuses 1 'nothing to train on' "${TRAIN[@]}" --data talks.jsonl --template "$DATA/templates/chatml.jinja" --out none # all prompts are longer than a row
+
 # It learns: names of words come out far below ln 256.
 status 0 "${TRAIN[@]}" --data book.txt --steps 150 --lr 1e-2 --val-every 0 --out learns && holds learns/metrics.jsonl 'rows[-1]["loss"] < 3 and rows[-1]["accuracy"] > 0.2' '150 steps bring the loss under 3'
 

@@ -1,23 +1,56 @@
-/* Any bytes as JSON Lines of training rows: refused by line, or turned into a shard whose rows add up. */
+/* Any bytes as JSON Lines of training rows: refused by line, or turned into a shard whose rows add up. The first byte chooses the options. */
 #include "fuzz_file.h"
 
+#include <string.h>
+
 #include "train/source.h"
+
+enum { SEQ = 8 };
+
+static const char *template_file(void) {
+  static const char chat[] = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+  static char path[128];
+  if (!*path) snprintf(path, sizeof path, "%s", fuzz_file("chat.jinja", (const uint8_t *)chat, sizeof chat - 1));
+  return path;
+}
+
+/* Tokens that the rows hold; labels and their count agree, all within bounds. */
+static int64_t check_rows(const rf_source *source, const rf_rows *rows) {
+  int64_t placed = 0;
+  for (int64_t row = 0; row < rows->count; row++) {
+    int32_t tokens[SEQ], labels[SEQ], positions[SEQ], segments[SEQ + 1];
+    int64_t count = 0, valid = 0;
+    rf_error error;
+    if (!rows->first) abort();
+    for (int64_t p = rows->first[row]; p < rows->first[row + 1]; p++) placed += rows->piece[p].tokens;
+    if (rf_source_fill(source, rows, row, 0, tokens, labels, positions, segments, &count, &error) != RAFTER_OK) abort();
+    if (count < 1 || count > SEQ) abort();
+    for (int i = 0; i < SEQ; i++) {
+      if (tokens[i] < 0 || tokens[i] >= 300 || labels[i] < -1 || labels[i] >= 300 || positions[i] < 0 || positions[i] >= SEQ) abort();
+      valid += labels[i] >= 0;
+    }
+    if (valid < 1 || valid != rf_source_valid(source, rows, row)) abort();
+  }
+  return placed;
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   static rf_source source;
-  if (bytes > 4096) return 0;
-  rf_model model = {.vocab = 300, .max_seq = 8, .bos_id = -1, .eos_id = 256};
+  if (bytes < 1 || bytes > 4096) return 0;
+  rf_model model = {.vocab = 300, .max_seq = SEQ, .bos_id = -1, .eos_id = 256};
   rf_error error;
-  const char *path = fuzz_file("fuzz.jsonl", data, bytes);
-  rf_source_options options = {.model = &model, .seq = 8, .pack = true, .work_folder = fuzz_folder};
+  rf_source_options options = {.model = &model,
+                               .seq = SEQ,
+                               .pack = data[0] & 1,
+                               .val_fraction = data[0] & 2 ? 0.3 : 0,
+                               .loss_on = (rf_loss_on)((data[0] >> 2 & 3) % 3),
+                               .template = data[0] & 16 ? "none" : template_file(),
+                               .fields = data[0] & 32 ? "prompt=question,completion=answer" : NULL,
+                               .work_folder = fuzz_folder};
+  const char *path = fuzz_file("fuzz.jsonl", data + 1, bytes - 1);
   if (rf_source_open(path, 1, &options, &source, &error) != RAFTER_OK) return 0;
-  int64_t placed = 0;
-  for (int64_t row = 0; row < source.train.count; row++) {
-    if (!source.train.first) abort();
-    for (int64_t p = source.train.first[row]; p < source.train.first[row + 1]; p++) placed += source.train.piece[p].tokens;
-  }
-  if (placed > source.tokens) abort();
+  if (check_rows(&source, &source.train) + check_rows(&source, &source.held_out) > source.tokens) abort();
   rf_source_close(&source);
   return 0;
 }
