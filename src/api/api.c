@@ -12,7 +12,7 @@ static const struct { const char *name; rf_command_function run; } COMMANDS[] = 
     {"plan", rf_command_plan},         {"train", rf_command_train},     {"generate", rf_command_generate},
     {"calibrate", rf_command_calibrate}, {"bench", rf_command_bench},   {"roofline", rf_command_roofline},
     {"inspect", rf_command_inspect},   {"tokenize", rf_command_tokenize}, {"doctor", rf_command_doctor},
-    {"quantize", rf_command_quantize}, {"score", rf_command_score},
+    {"quantize", rf_command_quantize}, {"score", rf_command_score},         {"pull", rf_command_pull},
 };
 // clang-format on
 

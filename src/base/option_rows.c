@@ -13,9 +13,10 @@ enum {
   TOKENIZE = 128,
   DOCTOR = 256,
   QUANTIZE = 512,
-  SCORE = 1024
+  SCORE = 1024,
+  PULL = 2048
 };
-enum { ALL = 2047, MODELS = PLAN | TRAIN | GENERATE | BENCH | SCORE, STEPS = PLAN | TRAIN | BENCH };
+enum { ALL = 4095, MODELS = PLAN | TRAIN | GENERATE | BENCH | SCORE, STEPS = PLAN | TRAIN | BENCH };
 
 // clang-format off
 const rf_command RF_COMMAND_ROWS[] = {
@@ -30,6 +31,7 @@ const rf_command RF_COMMAND_ROWS[] = {
   {"doctor", "", 0, 0, "say what this machine has"},
   {"quantize", "IN OUT", 2, 2, "write a model as a GGUF file with smaller weights"},
   {"score", "MODEL", 1, 1, "give the log-probability of every token of a text, and its perplexity"},
+  {"pull", "hf:ORG/NAME[@REV]", 1, 1, "fetch a model's safetensors or GGUF, tokenizer and config files from the hub"},
 };
 const int RF_COMMAND_ROW_COUNT = sizeof RF_COMMAND_ROWS / sizeof RF_COMMAND_ROWS[0];
 
@@ -147,6 +149,14 @@ const rf_option RF_OPTION_ROWS[] = {
 
   /* weights */
   CHOICE("weights", "f32|f16|bf16|q8_0|q4_0|q4_1|q5_0|q5_1|q2_k|q3_k|q4_k|q5_k|q6_k", "q4_k", QUANTIZE, "how matrices are stored; norms and biases stay as they are"),
+
+  /* fetching */
+  WORDS("endpoint", TEXT, "URL", NULL, PULL, "the hub; unset: HF_ENDPOINT, else https://huggingface.co. HF_TOKEN is sent to it and to nobody else"),
+  WORDS("include", TEXTS, "PATTERN", NULL, PULL, "only files whose path matches, e.g. '*Q4_K_M*'; may be repeated"),
+  NUMBER("max-size", SIZE, "BYTES", 0, 0x1p60, NULL, PULL, "refuse a model that is larger in all"),
+  NUMBER("retries", INT, NULL, 0, 100, "5", PULL, "tries in a row that bring nothing new before it gives up"),
+  NUMBER("timeout", DURATION, NULL, 0.1, 3600, "30s", PULL, "without a byte for so long a connection counts as cut"),
+  WORDS("out", PATH, "DIR", NULL, PULL, "folder of the model; unset: models/ORG/NAME"),
 
   /* everywhere */
   NUMBER("seed", INT, NULL, 0, 0x1p62, "0", TRAIN | GENERATE | BENCH | SCORE, "of every random number"),
