@@ -65,7 +65,7 @@ const rf_option RF_OPTION_ROWS[] = {
   CHOICE("program", "rafter|jax-scan|jax-unrolled", "rafter", PLAN, "whose program is sized"),
   FLAG("tensors", PLAN, "list every tensor"),
   FLAG("ops", PLAN | BENCH, "list every operation"),
-  CHOICE("after", "build|differentiate|optimize|fuse|remat", NULL, PLAN, "print the graph after this pass and stop"),
+  CHOICE("after", "build|adapt|differentiate|optimize|fuse|remat", NULL, PLAN, "print the graph after this pass and stop"),
   NUMBER("tokens", COUNT, NULL, 1, 0x1p62, NULL, PLAN, "tokens to train on or generate, for time and cost"),
   WORDS("sweep", SWEEP, "OPTION=LIST", NULL, PLAN | BENCH, "one row for each value, e.g. batch=1..256 or dtype=f32,bf16"),
 
@@ -96,6 +96,9 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("keep", INT, "N", 1, 1e6, "2", TRAIN, "checkpoints to keep"),
   NUMBER("max-seconds", DURATION, NULL, 0.001, 1e9, NULL, TRAIN, "save and end in this time"),
   FLAG("debug", TRAIN | GENERATE | SCORE, "poison dead memory, check guards, find the first operation that gives NaN"),
+
+  WORDS("lora", TEXT, "rank=R,...", NULL, STEPS, "train adapters beside frozen weights: rank=16,alpha=32,targets=q,k,v,o,gate,up,down,dropout=0; targets also all or ~REGEX"),
+  WORDS("adapter", PATH, "DIR", NULL, MODELS, "adapters of PEFT's files beside the weights; train goes on with them"),
 
   /* generating */
   WORDS("prompt", TEXT, "TEXT", NULL, GENERATE, "text to continue"),

@@ -32,8 +32,7 @@ rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator *
                                        rf_run_named(g->run, p, "slots", NULL),  rf_run_named(g->run, p, "rows", NULL),
                                        rf_run_named(g->run, p, "logits", NULL), rf_run_named(g->run, p, "lse", NULL)};
   if (!g->io[0].tokens) goto done; /* the null backend has no memory to fill */
-  if (settings->weights_folder && *settings->weights_folder) status = rf_load_weights(g->run, 0, g->prefill, settings->weights_folder, error);
-  else rf_initialise_weights(g->run, 0, g->prefill, settings->seed);
+  status = rf_fill_weights(g->run, 0, g->prefill, settings->weights_folder, settings->seed, error);
 done:
   if (status == RAFTER_OK) *out = g;
   else rf_generator_close(g);

@@ -28,8 +28,7 @@ rf_status rf_scorer_open(const rf_score_settings *settings, rf_scorer **out, rf_
   if (settings->plan.build.top > 0)
     s->top_ids = rf_run_named(s->run, 0, "top_ids", NULL), s->top_logprobs = rf_run_named(s->run, 0, "top_logprobs", NULL);
   if (!s->tokens) goto done; /* the null backend has no memory to fill */
-  if (settings->weights_folder && *settings->weights_folder) status = rf_load_weights(s->run, 0, s->plan, settings->weights_folder, error);
-  else rf_initialise_weights(s->run, 0, s->plan, settings->seed);
+  status = rf_fill_weights(s->run, 0, s->plan, settings->weights_folder, settings->seed, error);
 done:
   if (status == RAFTER_OK) *out = s;
   else rf_scorer_close(s);

@@ -30,7 +30,7 @@ static const char *inside_block(const rf_param *param) {
 static rf_status make_weights(builder *b) {
   rf_graph *graph = b->graph;
   const rf_params *params = &graph->params;
-  for (int p = 0; p < params->count; p++) {
+  for (int p = 0; p < params->base; p++) {
     const rf_param *param = &params->at[p];
     if (param->row < 0 || param->row >= MAX_ROWS)
       return RF_FAIL(b->error, RAFTER_FAILED, NULL, "parameter table too long (%s: expected a row below %d, got %d)", param->name, MAX_ROWS,
@@ -346,20 +346,21 @@ rf_status rf_pass_build(const rf_model *model, const rf_build_options *options, 
 }
 
 rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after, rf_graph **out, rf_error *error) {
-  static const char *const passes[] = {"build", "differentiate", "optimize", "fuse"};
+  static const char *const passes[] = {"build", "adapt", "differentiate", "optimize", "fuse"};
   bool learns = options->job == RF_JOB_TRAIN && !options->loss_only;
-  int last = 3;
-  for (int i = 0; after && i < 4; i++)
+  int last = 4;
+  for (int i = 0; after && i < 5; i++)
     if (strcmp(after, passes[i]) == 0) last = i, after = NULL;
   if (after)
-    return RF_FAIL(error, RAFTER_INVALID, "a pass is build, differentiate, optimize or fuse", "no such pass (after: expected a pass, got '%s')",
-                   after);
+    return RF_FAIL(error, RAFTER_INVALID, "a pass is build, adapt, differentiate, optimize or fuse",
+                   "no such pass (after: expected a pass, got '%s')", after);
   rf_graph *graph = NULL;
   rf_status status;
   RF_TRY(rf_pass_build(model, options, &graph, error));
-  if (learns && last >= 1) RF_GO(rf_pass_differentiate(graph, error));
-  if (learns && last >= 2) RF_GO(rf_pass_optimize(graph, options, error));
-  if (last >= 3) RF_GO(rf_pass_fuse(graph, error));
+  if (last >= 1) RF_GO(rf_pass_adapt(graph, learns, error));
+  if (learns && last >= 2) RF_GO(rf_pass_differentiate(graph, error));
+  if (learns && last >= 3) RF_GO(rf_pass_optimize(graph, options, error));
+  if (last >= 4) RF_GO(rf_pass_fuse(graph, error));
   *out = graph;
   return RAFTER_OK;
 done:

@@ -15,12 +15,15 @@ typedef struct tape {
 } tape;
 
 static bool is_float(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64; }
-static bool is_weight(const rf_tensor *tensor) { return tensor->param >= 0 && tensor->class == RF_CLASS_WEIGHT; }
+/* What the optimizer may change: adapters where there are some, else every weight. */
+static bool is_weight(const rf_graph *graph, const rf_tensor *tensor) {
+  return tensor->param >= 0 && tensor->class == (graph->params.adapter > 0 ? RF_CLASS_ADAPTER : RF_CLASS_WEIGHT);
+}
 
 static void mark_needs(tape *walk) {
   const rf_graph *graph = walk->graph;
   for (int t = 0; t < walk->count; t++) {
-    walk->needs[t] = is_weight(&graph->tensor[t]);
+    walk->needs[t] = is_weight(graph, &graph->tensor[t]);
     walk->grad[t] = RF_NONE;
   }
   for (int o = 0; o < graph->op_count; o++) {
@@ -69,7 +72,7 @@ static rf_status backward_of(tape *walk, int index) {
   if (!op.def->backward || !reached) return RAFTER_OK;
   for (int i = 0; i < RF_MAX_INPUTS; i++) {
     int t = i < op.input_count ? op.input[i] : RF_NONE;
-    grad_in[i] = t < 0 || !walk->needs[t] ? RF_NONE : is_weight(&graph->tensor[t]) ? weight_gradient(walk, t) : RF_WANTED;
+    grad_in[i] = t < 0 || !walk->needs[t] ? RF_NONE : is_weight(graph, &graph->tensor[t]) ? weight_gradient(walk, t) : RF_WANTED;
     asked = asked || grad_in[i] != RF_NONE;
   }
   if (!asked) return RAFTER_OK;
@@ -86,7 +89,7 @@ static rf_status backward_of(tape *walk, int index) {
     }
   for (int i = 0; i < op.input_count; i++) {
     int t = op.input[i];
-    if (t < 0 || grad_in[i] < 0 || is_weight(&graph->tensor[t])) continue;
+    if (t < 0 || grad_in[i] < 0 || is_weight(graph, &graph->tensor[t])) continue;
     RF_TRY(contribute(walk, &op, t, grad_in[i]));
   }
   for (int o = first; o < graph->op_count; o++) graph->op[o].backward = true;

@@ -66,6 +66,7 @@ typedef struct rf_attr {
   uint64_t site;                             /* rf_name_key of the dropout site */
   rf_accumulate accumulate[RF_MAX_OUTPUTS];
   float beta1, beta2, weight_decay; /* adamw */
+  rf_lora_parts lora;               /* lora: which columns its parts read and join; scale: alpha / r */
   float clip;                       /* clip: largest global norm; 0: measure only */
   int32_t experts, experts_used;    /* route and what follows it: E, k */
   int32_t index;                    /* norm_sq: which element of the sums it writes; head_score: how many likeliest it keeps */
@@ -191,9 +192,11 @@ typedef struct rf_build_options {
 } rf_build_options;
 
 /* build + differentiate + optimize + accumulate + fuse, i.e. everything before kernels are chosen. `after` (may be NULL) stops after the
- * pass of that name ("build", "differentiate", "optimize", "fuse"): for `plan --after`. */
+ * pass of that name ("build", "adapt", "differentiate", "optimize", "fuse"): for `plan --after`. */
 rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after, rf_graph **graph, rf_error *error);
 /* The passes that rf_graph_build runs, one by one. */
+/* Joins the model's adapters to their linear layers; the weights beside them are not trained then. `learns`: with their dropout. */
+rf_status rf_pass_adapt(rf_graph *graph, bool learns, rf_error *error);
 rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error);
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error);
 rf_status rf_pass_fuse(rf_graph *graph, rf_error *error);

@@ -7,6 +7,7 @@
 
 typedef struct states {
   int weight, master, m, v, gradient;
+  int trained; /* its place among the parameters that are trained */
 } states;
 
 static int state_tensor(rf_graph *graph, int weight, const char *suffix, rf_class class, const char *reason) {
@@ -20,18 +21,19 @@ static int state_tensor(rf_graph *graph, int weight, const char *suffix, rf_clas
 }
 
 /* Masters, then first moments, then second moments, each in the order of the parameter table. */
-static states *make_states(rf_graph *graph) {
+static states *make_states(rf_graph *graph, int *trained) {
   int count = graph->params.count, tensors = graph->tensor_count;
   states *state = rf_pool_alloc(graph->pool, (size_t)count * sizeof *state);
-  for (int p = 0; p < count; p++) state[p] = (states){RF_NONE, RF_NONE, RF_NONE, RF_NONE, RF_NONE};
+  for (int p = 0; p < count; p++) state[p] = (states){RF_NONE, RF_NONE, RF_NONE, RF_NONE, RF_NONE, 0};
   for (int t = 0; t < tensors; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
     if (tensor->param < 0) continue;
-    if (tensor->class == RF_CLASS_WEIGHT) state[tensor->param].weight = t;
+    if (tensor->class == RF_CLASS_WEIGHT || tensor->class == RF_CLASS_ADAPTER) state[tensor->param].weight = t;
     if (tensor->class == RF_CLASS_GRADIENT) state[tensor->param].gradient = t;
   }
   for (int p = 0; p < count; p++) {
     if (state[p].gradient == RF_NONE) continue;
+    state[p].trained = (*trained)++;
     bool narrow = graph->tensor[state[p].weight].dtype != graph->tensor[state[p].gradient].dtype;
     state[p].master =
         narrow ? state_tensor(graph, state[p].weight, "/master", RF_CLASS_MASTER, "the weight in f32, what the optimizer updates") : state[p].weight;
@@ -44,7 +46,7 @@ static states *make_states(rf_graph *graph) {
 }
 
 static rf_status emit_norm(rf_graph *graph, rf_section section, const char *path, const states *state, int sums, rf_error *error) {
-  rf_attr attr = {.index = graph->tensor[state->weight].param};
+  rf_attr attr = {.index = state->trained};
   const char *name = rf_graph_join(graph, path, graph->tensor[state->weight].name, "/norm_sq");
   return rf_graph_emit(graph, &RF_OP_NORM_SQ, name, section, &state->gradient, 1, &sums, 1, &attr, error) < 0 ? RAFTER_INVALID : RAFTER_OK;
 }
@@ -76,13 +78,13 @@ static void place_behind(rf_graph *graph, int first, const int *pair, const int 
 }
 
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error) {
-  int params = graph->params.count, first = graph->op_count, pairs = 0;
+  int params = graph->params.count, first = graph->op_count, pairs = 0, trained = 0;
   bool early = graph->accumulate == 1 && !(options->clip > 0);
   rf_section section = early ? RF_SECTION_MICRO : RF_SECTION_END;
   const char *path = early ? "step/micro/" : "step/end/";
   rf_uses uses = rf_graph_uses(graph, graph->pool);
-  states *state = make_states(graph);
-  int64_t length[] = {params}, two[] = {2};
+  states *state = make_states(graph, &trained);
+  int64_t length[] = {trained}, two[] = {2};
   int sums = rf_graph_tensor(graph, "gradient/sums", RF_CLASS_ACTIVATION, RF_F64, 1, length);
   int clip = rf_graph_tensor(graph, "clip", RF_CLASS_IO, RF_F32, 1, two);
   graph->tensor[sums].reason = "squared norm of every gradient";

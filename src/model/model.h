@@ -42,6 +42,21 @@ typedef struct rf_rope {
  * original/high kept, blended between. Source: transformers, modeling_rope_utils. */
 double rf_rope_frequency(const rf_rope *rope, int64_t i);
 
+/* Low-rank adapters (LoRA, Hu et al. 2021) beside frozen linear weights: y = x W + scale (x A) B. A site is a run of a weight's columns that has
+ * A and B of its own (q, k and v of one fused weight are three); those of one weight stand side by side in one A (K, sites*rank) and one B. */
+enum { RF_LORA_LAYERS = 256, RF_LORA_PARTS = 3 };
+typedef struct rf_lora {
+  int32_t rank; /* r; 0: no adapters */
+  float alpha;  /* scale = alpha / r, or alpha / sqrt(r) when rank_stabilized */
+  bool rank_stabilized;
+  float dropout;                  /* of what A reads, in training */
+  uint16_t sites[RF_LORA_LAYERS]; /* by layer: bit i is site i of rf_lora_site_name */
+  char folder[1024];              /* where A and B are loaded from; "": initialised */
+} rf_lora;
+static inline float rf_lora_scale(const rf_lora *lora) {
+  return lora->alpha / (lora->rank_stabilized ? __builtin_sqrtf((float)lora->rank) : (float)lora->rank);
+}
+
 typedef struct rf_model {
   char name[96];
   rf_family family;
@@ -73,6 +88,7 @@ typedef struct rf_model {
   float dropout;          /* the model's own default, on block outputs */
   int32_t bos_id, eos_id; /* -1: none */
   const char *init;       /* initialiser set: "gpt2" (normal 0.02, projections / sqrt(2L)), "flax" (lecun normal), "llama" (normal 0.02) */
+  rf_lora lora;           /* adapters that stand beside the weights; none unless a command asks for them */
   const char *plan_only;  /* why this model can be planned but not run ("rope scaling llama3"); NULL: it runs */
 } rf_model;
 
@@ -100,6 +116,7 @@ const char *rf_model_preset(int index);
 
 /* MODEL of the command line: a preset name, an inline shape `gpt:layers=4,width=512,...`, or a folder with config.json, a
  * .safetensors file with its config.json beside it, a .gguf file or a llama2.c .bin. `vocab`, `seq` and the other keys of an inline shape override.
+ * A folder with PEFT's adapter_config.json is the model that it names as its base, with lora.folder set.
  * RAFTER_INVALID names the nearest preset when the name is unknown. `folder` (may be NULL) gets the weight folder (or the one
  * .safetensors file that was named), or "". */
 rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096], rf_error *error);
@@ -113,11 +130,13 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
  *   with experts, in place of up, gate_up and down: block.i/mlp/router/weight (D,E), block.i/mlp/experts/gate_up/weight (E*D,2F),
  *   block.i/mlp/experts/down/weight (E*F,D): the experts' matrices below each other
  *   final/norm/{gain,bias} (D)   head/{weight (D,V), bias (V)}   (tied: no head/weight, embed/token/weight serves transposed)
+ * Adapters stand behind all of these: block.i/attn/qkv/{lora_a (D, sites*r), lora_b (r, columns of the sites)}, and so on.
  * One row per kind of parameter; every user (count, init, load, save, optimizer groups, graph builder, tests) walks these rows. */
 typedef enum rf_init { RF_INIT_ZEROS, RF_INIT_ONES, RF_INIT_NORMAL, RF_INIT_LECUN } rf_init;
 typedef struct rf_param {
   const char *name; /* "block.3/attn/qkv/weight": also the graph's tensor name */
-  int row;          /* which row of the table */
+  int row;          /* which row of the table; of an adapter: that of the weight beside it */
+  int adapts;       /* of an adapter: the parameter it stands beside; else -1 */
   int layer;        /* -1: global */
   int rank;
   int64_t shape[2]; /* linear weights are (in, out); tables are (V, D) and (T, D); the untied head is (D, V) */
@@ -140,6 +159,8 @@ typedef struct rf_params {
   int64_t active;     /* of them, those that a token meets: all but the experts that the router did not choose */
   int64_t matmul;     /* elements that multiply every token (tied: the table counts once; of the experts those chosen): P_mm */
   int64_t embedding;  /* elements of lookup tables */
+  int base;           /* parameters of the model itself, which total, matmul and embedding count; the rest are adapters */
+  int64_t adapter;    /* elements of adapters: P_lora */
 } rf_params;
 
 /* The parameter table of a model, in `pool`. */
@@ -148,6 +169,37 @@ int rf_params_find(const rf_params *params, const char *name); /* index, or -1 *
 /* One of a parameter's experts as a parameter of its own, which begins behind expert * count elements of the whole; the parameter itself without. */
 rf_param rf_param_slice(const rf_param *param, int expert);
 static inline int rf_param_slices(const rf_param *param) { return param->experts > 0 ? (int)param->experts : 1; }
+
+/* The model's own parameters without adapters: what weight files hold. */
+static inline rf_params rf_params_of_base(const rf_params *params) {
+  rf_params base = *params;
+  base.count = base.base;
+  return base;
+}
+
+/* Where the adapters of one weight act: part i reads columns [i r, (i+1) r) of x A and joins columns [at[i], at[i] + columns[i]) of x W; its B
+ * stands behind those of the parts before it. */
+typedef struct rf_lora_parts {
+  int32_t count, rank;
+  int32_t at[RF_LORA_PARTS], columns[RF_LORA_PARTS], site[RF_LORA_PARTS];
+} rf_lora_parts;
+
+/* Sites: "attn/q", "attn/k", "attn/v", "attn/kv", "attn/qkv", "attn/out", "mlp/gate", "mlp/up", "mlp/gate_up", "mlp/down"; NULL behind the last. */
+const char *rf_lora_site_name(int site);
+/* The columns of `param` (of layer >= 0) that site covers; false when it is not a site of this parameter and model: the files of a family must have
+ * its columns as one tensor, or as several whole ones. */
+bool rf_lora_site_columns(const rf_model *model, const rf_param *param, int site, int64_t *at, int64_t *columns);
+/* The sites of model->lora beside `param`, in the order of their columns; count 0: none. */
+rf_lora_parts rf_lora_parts_of(const rf_model *model, const rf_param *param);
+/* What Hugging Face's files call the linear layer of a site, without the family's prefix: "layers.3.self_attn.q_proj"; "" when it is none. */
+typedef struct rf_lora_module_name {
+  char text[128];
+} rf_lora_module_name;
+rf_lora_module_name rf_lora_module(const rf_model *model, const rf_param *param, int site);
+/* Reads `rank=16,alpha=32,targets=q,v,dropout=0.05,rslora` for this model; what is not said: rank 16, alpha 2 rank, every linear layer, no
+ * dropout. A target is a site's last word, a module name of Hugging Face (q_proj, c_attn, ...), "all", or ~REGEX over whole names of sites
+ * ("block.3/attn/q") or parameters. RAFTER_INVALID names what it does not know. */
+rf_status rf_lora_parse(const char *text, const rf_model *model, rf_lora *lora, rf_error *error);
 
 /* The rows of the table behind rf_param.row: how many, and the name of one without its block ("attn/qkv/weight"). */
 int rf_param_rows(void);

@@ -115,6 +115,7 @@ static void expand(const rf_model *model, rf_pool *pool, int row_index, int laye
   param->name = layer < 0 ? row->name : rf_pool_format(pool, "block.%d/%s", layer, row->name);
   param->row = row_index;
   param->layer = layer;
+  param->adapts = -1;
   param->rank = (int)strlen(row->shape);
   param->count = 1;
   param->shape[1] = 1;
@@ -133,12 +134,35 @@ static void expand(const rf_model *model, rf_pool *pool, int row_index, int laye
   if (param->embedding) params->embedding += param->count;
 }
 
+/* A and B of one weight's sites. A draws with the deviation of Hugging Face's PEFT (kaiming uniform, a = sqrt 5: 1/sqrt(3K)), B starts at 0. */
+static void expand_adapter(const rf_lora_parts *parts, rf_pool *pool, int adapts, rf_params *params, rf_param *param) {
+  const rf_param *base = &params->at[adapts];
+  int64_t columns = 0;
+  for (int i = 0; i < parts->count; ++i) columns += parts->columns[i];
+  for (int side = 0; side < 2; ++side, ++param) {
+    *param = (rf_param){.name = rf_pool_format(pool, "%.*s%s", (int)(strlen(base->name) - strlen("weight")), base->name, side ? "lora_b" : "lora_a"),
+                        .row = base->row,
+                        .adapts = adapts,
+                        .layer = base->layer,
+                        .rank = 2,
+                        .shape = {side ? parts->rank : base->shape[0], side ? columns : (int64_t)parts->count * parts->rank},
+                        .decays = true,
+                        .shard_axis = -1,
+                        .init = side ? RF_INIT_ZEROS : RF_INIT_NORMAL,
+                        .init_std = side ? 0 : (float)(1.0 / sqrt(3.0 * (double)base->shape[0]))};
+    param->count = param->shape[0] * param->shape[1];
+    params->adapter += param->count;
+    params->count++;
+  }
+}
+
 rf_params rf_model_params(const rf_model *model, rf_pool *pool) {
   rf_params params = {0};
   unsigned have = features(model);
   int per_place[4] = {0};
   for (int i = 0; i < ROW_COUNT; ++i) per_place[ROWS[i].place] += (ROWS[i].needs & ~have) == 0;
   int64_t capacity = per_place[FIRST] + per_place[LAST] + model->layers * (per_place[ATTN] + per_place[MLP]);
+  if (model->lora.rank > 0) capacity *= 3; /* an A and a B beside each, at most */
   rf_param *param = rf_pool_alloc(pool, (size_t)capacity * sizeof *param);
   params.at = param;
   for (int i = 0; i < ROW_COUNT; ++i)
@@ -151,6 +175,11 @@ rf_params rf_model_params(const rf_model *model, rf_pool *pool) {
     }
   for (int i = 0; i < ROW_COUNT; ++i)
     if (ROWS[i].place == LAST && !(ROWS[i].needs & ~have)) expand(model, pool, i, -1, &params, &param[params.count++]);
+  params.base = params.count;
+  for (int i = 0; i < params.base && model->lora.rank > 0; ++i) {
+    rf_lora_parts parts = rf_lora_parts_of(model, &params.at[i]);
+    if (parts.count) expand_adapter(&parts, pool, i, &params, &param[params.count]);
+  }
   return params;
 }
 

@@ -1,5 +1,6 @@
 /* presets.c - models by name, inline shapes, and the one function that understands MODEL of the command line. */
 #include "base/text.h"
+#include "model/adapter.h"
 #include "model/weight_file.h"
 
 #include <math.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- presets --------------------------------------------------------------------------------------------------- */
 
@@ -320,6 +322,22 @@ static rf_status unknown_model(const char *spec, rf_error *error) {
                  nearest ? "'?)" : "");
 }
 
+/* The base that an adapter names, with the adapter. */
+static rf_status resolve_adapter(const char *adapter, rf_model *model, char folder[4096], rf_error *error) {
+  char base[4096];
+  struct stat status;
+  rf_lora lora;
+  RF_TRY(rf_adapter_base(adapter, base, error));
+  if (stat(base, &status) == 0 && S_ISDIR(status.st_mode) && rf_adapter_is(base))
+    return RF_FAIL(error, RAFTER_INVALID, "merge the first adapter into its model", "%s stands beside another adapter (%.300s)", adapter, base);
+  if (rf_model_resolve(base, model, folder, error) != RAFTER_OK)
+    return RF_FAIL(error, RAFTER_INVALID, "name the model, and the adapter with --adapter", "the base of the adapter %s is not here (%.300s)",
+                   adapter, base);
+  RF_TRY(rf_adapter_open(adapter, model, &lora, error));
+  model->lora = lora;
+  return RAFTER_OK;
+}
+
 rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096], rf_error *error) {
   if (folder) folder[0] = 0;
   if (!spec || !*spec)
@@ -358,6 +376,7 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
   if (strlen(spec) >= sizeof where)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "the model's path is too long (expected below %zu letters)", sizeof where);
   snprintf(path, sizeof path, "%s/config.json", where);
+  if (S_ISDIR(status.st_mode) && access(path, F_OK) && rf_adapter_is(where)) return resolve_adapter(where, model, folder, error);
   rf_model read;
   RF_TRY(rf_model_config_read(path, &read, error));
   if (folder) snprintf(folder, 4096, "%s", S_ISDIR(status.st_mode) ? where : spec);

@@ -1,5 +1,7 @@
 #include "plan/job.h"
 
+#include "model/adapter.h"
+
 #include <omp.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,6 +53,22 @@ static rf_status resolve_seq(const rf_options *options, const rf_model *model, r
   return RAFTER_OK;
 }
 
+/* --adapter: adapters from a folder; --lora: new ones, in a job that trains them. */
+static rf_status resolve_lora(const rf_options *options, rf_settings *s, rf_error *error) {
+  const char *adapter = text_or(options, "adapter", NULL), *lora = text_or(options, "lora", NULL);
+  if ((adapter || lora) && s->model.lora.rank > 0)
+    return RF_FAIL(error, RAFTER_INVALID, "name its base as MODEL to choose other adapters", "MODEL is an adapter already (%s)",
+                   s->model.lora.folder);
+  if (adapter && lora)
+    return RF_FAIL(error, RAFTER_INVALID, "leave --lora out: the adapter has its rank and targets", "--adapter and --lora do not go together");
+  if (lora) return rf_lora_parse(lora, &s->model, &s->model.lora, error);
+  if (!adapter) return RAFTER_OK;
+  rf_lora found;
+  RF_TRY(rf_adapter_open(adapter, &s->model, &found, error));
+  s->model.lora = found;
+  return RAFTER_OK;
+}
+
 rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *s, rf_error *error) {
   memset(s, 0, sizeof *s);
   rf_plan_options *plan = &s->plan;
@@ -60,6 +78,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   if (!spec)
     return RF_FAIL(error, RAFTER_INVALID, "for example `rafter plan gpt2`; `rafter plan --help` lists the forms", "which model? (MODEL is missing)");
   RF_TRY(rf_model_resolve(spec, &s->model, s->weights_folder, error));
+  RF_TRY(resolve_lora(options, s, error));
   RF_TRY(rf_machine_find(text_or(options, "on", "local"), &s->machine, error));
   RF_TRY(resolve_cpu(options, plan, error));
   plan->machine = &s->machine;

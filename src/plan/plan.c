@@ -24,6 +24,7 @@ static void hash_attr(XXH3_state_t *state, const rf_attr *a) {
   hash_bytes(state, floats, sizeof floats);
   hash_bytes(state, ints, sizeof ints);
   hash_int(state, (int64_t)a->site);
+  hash_bytes(state, &a->lora, sizeof a->lora);
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) hash_int(state, a->accumulate[i]);
 }
 

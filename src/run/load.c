@@ -1,6 +1,6 @@
 #include "run/load.h"
 
-#include "model/weights.h"
+#include "model/adapter.h"
 
 #include <string.h>
 
@@ -15,7 +15,9 @@ static void put_values(const target *t, int param, int64_t first, int64_t count,
   const rf_graph *graph = t->of->graph;
   for (int id = 0; id < graph->tensor_count; id++) {
     const rf_tensor *tensor = &graph->tensor[id];
-    if (tensor->param != param || !tensor->persistent || (tensor->class != RF_CLASS_WEIGHT && tensor->class != RF_CLASS_MASTER)) continue;
+    if (tensor->param != param || !tensor->persistent ||
+        (tensor->class != RF_CLASS_WEIGHT && tensor->class != RF_CLASS_MASTER && tensor->class != RF_CLASS_ADAPTER))
+      continue;
     void *at = rf_run_tensor(t->run, t->plan, id);
     if (!at) continue;
     if (tensor->dtype == RF_F32) memcpy((float *)at + first, values, (size_t)count * sizeof *values);
@@ -32,14 +34,15 @@ static rf_status visit(void *context, int param, int64_t first, int64_t count, c
 
 rf_status rf_load_weights(rf_run *run, int plan, const rf_plan *of, const char *path, rf_error *error) {
   target t = {run, plan, of};
-  return rf_weights_read(path, &of->graph->model, &of->graph->params, visit, &t, error);
+  rf_params base = rf_params_of_base(&of->graph->params);
+  return rf_weights_read(path, &of->graph->model, &base, visit, &t, error);
 }
 
-void rf_initialise_weights(rf_run *run, int plan, const rf_plan *of, uint64_t seed) {
+static void initialise(rf_run *run, int plan, const rf_plan *of, uint64_t seed, int first, int end) {
   enum { CHUNK = 1 << 13 };
   const rf_params *params = &of->graph->params;
   target t = {run, plan, of};
-  for (int p = 0; p < params->count; p++) {
+  for (int p = first; p < end; p++) {
 #pragma omp parallel for num_threads(of->options.threads)
     for (int64_t at = 0; at < params->at[p].count; at += CHUNK) {
       float values[CHUNK];
@@ -48,4 +51,21 @@ void rf_initialise_weights(rf_run *run, int plan, const rf_plan *of, uint64_t se
       put_values(&t, p, at, count, values);
     }
   }
+}
+
+void rf_initialise_weights(rf_run *run, int plan, const rf_plan *of, uint64_t seed) { initialise(run, plan, of, seed, 0, of->graph->params.count); }
+
+rf_status rf_load_adapters(rf_run *run, int plan, const rf_plan *of, const char *folder, rf_error *error) {
+  target t = {run, plan, of};
+  return rf_adapter_read(folder, &of->graph->model, &of->graph->params, visit, &t, error);
+}
+
+rf_status rf_fill_weights(rf_run *run, int plan, const rf_plan *of, const char *path, uint64_t seed, rf_error *error) {
+  const rf_params *params = &of->graph->params;
+  const rf_model *model = &of->graph->model;
+  if (path && *path) RF_TRY(rf_load_weights(run, plan, of, path, error));
+  else initialise(run, plan, of, seed, 0, params->base);
+  if (params->adapter > 0 && *model->lora.folder) return rf_load_adapters(run, plan, of, model->lora.folder, error);
+  initialise(run, plan, of, seed, params->base, params->count);
+  return RAFTER_OK;
 }

@@ -9,5 +9,10 @@
 rf_status rf_load_weights(rf_run *run, int plan, const rf_plan *of, const char *path, rf_error *error);
 /* The same from the initialiser of each parameter. */
 void rf_initialise_weights(rf_run *run, int plan, const rf_plan *of, uint64_t seed);
+/* The adapters from a folder of PEFT's files. */
+rf_status rf_load_adapters(rf_run *run, int plan, const rf_plan *of, const char *folder, rf_error *error);
+/* Everything that is persistent before the first walk: the weights from `path`, or initialised when it is NULL or ""; the adapters, where the model
+ * has them, from model.lora.folder, or initialised. */
+rf_status rf_fill_weights(rf_run *run, int plan, const rf_plan *of, const char *path, uint64_t seed, rf_error *error);
 
 #endif

@@ -4,8 +4,8 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "model/adapter.h"
 #include "model/safetensors.h"
-#include "model/weights.h"
 #include "run/load.h"
 
 #include <dirent.h>
@@ -56,28 +56,37 @@ static rf_status master_values(void *context, int param, int64_t first, int64_t 
   return RAFTER_OK;
 }
 
+/* Names, in `pool`, of the moments of what is trained, m and v of each parameter behind each other; `param` gets the parameters. */
+static int list_moments(const rf_trainer *t, rf_pool *pool, rf_stored *list, int *param) {
+  const rf_params *params = &t->plan->graph->params;
+  int count = 0;
+  for (int i = 0; i < 2 * params->count; i++) {
+    const rf_param *p = &params->at[i / 2];
+    if (t->state[i / 2].m == RF_NONE) continue;
+    param[count] = i / 2;
+    list[count++] = (rf_stored){.name = rf_pool_format(pool, "%s/%s", i % 2 ? "v" : "m", p->name),
+                                .dtype = RF_F32,
+                                .rank = p->rank,
+                                .shape = {p->shape[0], p->shape[1]},
+                                .count = p->count,
+                                .bytes = p->count * 4};
+  }
+  return count;
+}
+
+static float *moment(rf_trainer *t, int param, int i) { return rf_run_tensor(t->run, 0, i % 2 ? t->state[param].v : t->state[param].m); }
+
 static rf_status save_moments(rf_trainer *t, const char *folder, rf_error *error) {
   rf_status status = RAFTER_OK;
-  const rf_params *params = &t->plan->graph->params;
+  size_t most = 2 * (size_t)t->plan->graph->params.count;
   char path[PATH_BYTES + 32];
   rf_tensor_writer *writer = NULL;
   rf_pool *pool = rf_pool_new();
-  rf_stored *list = rf_pool_alloc(pool, 2 * (size_t)params->count * sizeof *list);
-  for (int i = 0; i < 2 * params->count; i++) {
-    const rf_param *p = &params->at[i / 2];
-    list[i] = (rf_stored){.name = rf_pool_format(pool, "%s/%s", i % 2 ? "v" : "m", p->name),
-                          .dtype = RF_F32,
-                          .rank = p->rank,
-                          .shape = {p->shape[0], p->shape[1]},
-                          .count = p->count,
-                          .bytes = p->count * 4};
-  }
+  rf_stored *list = rf_pool_alloc(pool, most * sizeof *list);
+  int *param = rf_pool_alloc(pool, most * sizeof *param), count = list_moments(t, pool, list, param);
   snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);
-  RF_GO(rf_tensor_writer_open(path, list, 2 * params->count, NULL, &writer, error));
-  for (int i = 0; i < 2 * params->count; i++) {
-    const rf_state_tensors *s = &t->state[i / 2];
-    RF_GO(rf_tensor_writer_put(writer, rf_run_tensor(t->run, 0, i % 2 ? s->v : s->m), params->at[i / 2].count, error));
-  }
+  RF_GO(rf_tensor_writer_open(path, list, count, NULL, &writer, error));
+  for (int i = 0; i < count; i++) RF_GO(rf_tensor_writer_put(writer, moment(t, param[i], i), list[i].count, error));
   status = rf_tensor_writer_commit(writer, error), writer = NULL;
 done:
   rf_tensor_writer_discard(writer);
@@ -129,6 +138,16 @@ static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_erro
   return RAFTER_OK;
 }
 
+/* The whole model; of a run that trains adapters, those alone and the name of what they stand beside. */
+static rf_status save_weights(rf_trainer *t, const char *folder, rf_error *error) {
+  const rf_params *params = &t->plan->graph->params;
+  const char *weights = t->settings.weights_folder;
+  if (params->adapter == 0) return rf_weights_write(folder, &t->settings.model, params, RF_F32, master_values, t, error);
+  char base[PATH_BYTES];
+  if (!weights || !*weights || !realpath(weights, base)) snprintf(base, sizeof base, "%s", t->settings.model.name);
+  return rf_adapter_write(folder, &t->settings.model, params, base, master_values, t, error);
+}
+
 rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error) {
   rf_status status = RAFTER_OK;
   char part[PATH_BYTES], path[PATH_BYTES + 32];
@@ -137,7 +156,7 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "the checkpoint's path is too long");
   remove_folder(part);
   RF_GO(rf_make_folders(part, error));
-  RF_GO(rf_weights_write(part, &t->settings.model, &t->plan->graph->params, RF_F32, master_values, t, error));
+  RF_GO(save_weights(t, part, error));
   RF_GO(save_tokenizer(t, part, error));
   RF_GO(save_moments(t, part, error));
   RF_GO(save_state(t, part, error));
@@ -212,25 +231,26 @@ rf_status rf_checkpoint_prune(const char *run_folder, int keep, rf_error *error)
 
 static rf_status load_moments(rf_trainer *t, const char *folder, rf_error *error) {
   rf_status status = RAFTER_OK;
-  const rf_params *params = &t->plan->graph->params;
-  char path[PATH_BYTES + 32], name[300];
+  size_t most = 2 * (size_t)t->plan->graph->params.count;
+  char path[PATH_BYTES + 32];
   rf_tensor_file *file = NULL;
+  rf_pool *pool = rf_pool_new();
+  rf_stored *list = rf_pool_alloc(pool, most * sizeof *list);
+  int *param = rf_pool_alloc(pool, most * sizeof *param), count = list_moments(t, pool, list, param);
   snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);
-  RF_TRY(rf_tensor_file_open(path, &file, error));
-  for (int i = 0; i < 2 * params->count; i++) {
-    const rf_param *p = &params->at[i / 2];
-    snprintf(name, sizeof name, "%s/%s", i % 2 ? "v" : "m", p->name);
-    const rf_stored *stored = rf_tensor_file_find(file, name);
-    if (!stored || stored->count != p->count || stored->dtype != RF_F32) {
-      status = RF_FAIL(error, RAFTER_FAILED, "the checkpoint is of another model", "%s does not hold %s (expected %lld values, got %lld)", path, name,
-                       (long long)p->count, stored ? (long long)stored->count : 0);
+  RF_GO(rf_tensor_file_open(path, &file, error));
+  for (int i = 0; i < count; i++) {
+    const rf_stored *stored = rf_tensor_file_find(file, list[i].name);
+    if (!stored || stored->count != list[i].count || stored->dtype != RF_F32) {
+      status = RF_FAIL(error, RAFTER_FAILED, "the checkpoint is of another model", "%s does not hold %s (expected %lld values, got %lld)", path,
+                       list[i].name, (long long)list[i].count, stored ? (long long)stored->count : 0);
       goto done;
     }
-    const rf_state_tensors *s = &t->state[i / 2];
-    RF_GO(rf_stored_read(stored, 0, p->count, rf_run_tensor(t->run, 0, i % 2 ? s->v : s->m), error));
+    RF_GO(rf_stored_read(stored, 0, list[i].count, moment(t, param[i], i), error));
   }
 done:
   rf_tensor_file_close(file);
+  rf_pool_free(pool);
   return status;
 }
 
@@ -276,10 +296,23 @@ done:
   return status;
 }
 
+static rf_status load_weights(rf_trainer *t, const char *folder, rf_error *error) {
+  const rf_params *params = &t->plan->graph->params;
+  if (params->adapter == 0) return rf_load_weights(t->run, 0, t->plan, folder, error);
+  rf_lora lora;
+  rf_model with = t->settings.model;
+  RF_TRY(rf_adapter_open(folder, &t->settings.model, &lora, error));
+  if (lora.rank != with.lora.rank || memcmp(lora.sites, with.lora.sites, sizeof lora.sites) != 0)
+    return RF_FAIL(error, RAFTER_FAILED, "resume with the --lora of the run", "the adapters are not those of the checkpoint (%s: rank %d, got %d)",
+                   folder, lora.rank, with.lora.rank);
+  RF_TRY(rf_fill_weights(t->run, 0, t->plan, t->settings.weights_folder, t->settings.seed, error));
+  return rf_load_adapters(t->run, 0, t->plan, folder, error);
+}
+
 rf_status rf_checkpoint_load(rf_trainer *t, const char *folder, rf_error *error) {
   if (!is_complete(folder))
     return RF_FAIL(error, RAFTER_FAILED, "resume from another checkpoint of the run", "%s is not a complete checkpoint (DONE is missing)", folder);
   RF_TRY(load_state(t, folder, error));
-  RF_TRY(rf_load_weights(t->run, 0, t->plan, folder, error));
+  RF_TRY(load_weights(t, folder, error));
   return load_moments(t, folder, error);
 }

@@ -1,6 +1,7 @@
 /* checkpoint.h - a training run on disk: a folder that other tools can load, and that resumes to the bit.
  *
  *   config.json, model.safetensors   the model under its published names, f32 (the masters)
+ *   or, of a run that trains adapters: adapter_config.json, adapter_model.safetensors as PEFT has them
  *   optimizer.safetensors            m/NAME and v/NAME, f32
  *   state.json                       step, tokens, loader counters, what the data and plan were
  *   DONE                             written last; a folder without it is not a checkpoint */

@@ -16,7 +16,7 @@ static rf_status find_state(rf_trainer *trainer, rf_error *error) {
     const rf_tensor *tensor = &graph->tensor[t];
     if (tensor->param == RF_NONE || !tensor->persistent) continue;
     rf_state_tensors *s = &trainer->state[tensor->param];
-    if (tensor->class == RF_CLASS_WEIGHT) s->weight = t;
+    if (tensor->class == RF_CLASS_WEIGHT || tensor->class == RF_CLASS_ADAPTER) s->weight = t;
     else if (tensor->class == RF_CLASS_MASTER) s->master = t;
     else if (tensor->class == RF_CLASS_MOMENT) *(s->m == RF_NONE ? &s->m : &s->v) = t;
   }
@@ -65,9 +65,7 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   if (trainer->val_plan) trainer->val_batch = batch_of(trainer->run, 1), trainer->val_metrics = rf_run_named(trainer->run, 1, "metrics", NULL);
   if (trainer->batch.tokens) { /* not on the null backend */
     if (settings->resume_folder) RF_GO(rf_checkpoint_load(trainer, settings->resume_folder, error));
-    else if (settings->weights_folder && *settings->weights_folder)
-      RF_GO(rf_load_weights(trainer->run, 0, trainer->plan, settings->weights_folder, error));
-    else rf_initialise_weights(trainer->run, 0, trainer->plan, settings->seed);
+    else RF_GO(rf_fill_weights(trainer->run, 0, trainer->plan, settings->weights_folder, settings->seed, error));
   }
 done:
   if (status == RAFTER_OK) *out = trainer;

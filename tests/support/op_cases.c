@@ -194,6 +194,35 @@ static void build_matmul_dw(op_harness *h, const op_case *of, const op_size *siz
   op_apply(h, "matmul_dw", OP_IDS(x, dy), OP_IDS(dw, dbias), &attr);
 }
 
+/* Two runs of columns with some between them that nobody joins, or all columns where there are too few. */
+static rf_attr lora_attributes(op_harness *h, const op_case *of, const op_size *size, int64_t *joined) {
+  rf_attr attr = attributes(h, of);
+  int32_t n = (int32_t)size->columns, rank = size->width < 16 ? (int32_t)size->width : 16;
+  attr.scale = 1.7f;
+  attr.lora = n < 4 ? (rf_lora_parts){1, rank, {0}, {n}, {0}} : (rf_lora_parts){2, rank, {0, n / 2}, {n / 3, n - n / 2}, {0, 1}};
+  *joined = attr.lora.columns[0] + attr.lora.columns[1];
+  return attr;
+}
+static int lora_inputs(op_harness *h, const rf_attr *attr, const op_size *size, int64_t joined, int *b) {
+  *b = op_tensor(h, "b", RF_CLASS_ADAPTER, h->wide, (op_fill){0.3, 0}, OP_SHAPE(attr->lora.rank, joined));
+  return activation(h, "h", 1, size->rows, (int64_t)attr->lora.count * attr->lora.rank);
+}
+static void build_lora(op_harness *h, const op_case *of, const op_size *size) {
+  int64_t joined;
+  int b;
+  rf_attr attr = lora_attributes(h, of, size, &joined);
+  int u = activation(h, "u", 1, size->rows, size->columns), x = lora_inputs(h, &attr, size, joined, &b);
+  op_apply(h, "lora", OP_IDS(u, x, b), OP_IDS(RF_WANTED), &attr);
+}
+static void build_lora_bwd(op_harness *h, const op_case *of, const op_size *size) {
+  int64_t joined;
+  int b;
+  rf_attr attr = lora_attributes(h, of, size, &joined);
+  int dy = activation(h, "dy", 1, size->rows, size->columns), x = lora_inputs(h, &attr, size, joined, &b);
+  attr.accumulate[0] = RF_WRITE;
+  op_apply(h, "lora_bwd", OP_IDS(dy, x, b), OP_IDS(RF_WANTED, gradient(h, "db", OP_SHAPE(attr.lora.rank, joined))), &attr);
+}
+
 static void build_gelu(op_harness *h, const op_case *of, const op_size *size) {
   op_apply(h, of->op, OP_IDS(activation(h, "u", 3, size->rows, size->width)), OP_IDS(RF_WANTED), &(rf_attr){0});
 }
@@ -310,9 +339,9 @@ static void build_add(op_harness *h, const op_case *of, const op_size *size) {
   op_apply(h, of->op, OP_IDS(a, b), OP_IDS(RF_WANTED), &attr);
 }
 
-static void build_dropout_bwd(op_harness *h, const op_case *of, const op_size *size) {
+static void build_dropout(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = attributes(h, of);
-  op_apply(h, "dropout_bwd", OP_IDS(activation(h, "dy", 1, size->rows, size->width)), OP_IDS(RF_WANTED), &attr);
+  op_apply(h, "dropout", OP_IDS(activation(h, "dy", 1, size->rows, size->width)), OP_IDS(RF_WANTED), &attr);
 }
 
 static int attention_forward(op_harness *h, const op_case *of, const op_size *size, int *qkv, int *bounds) {
@@ -512,6 +541,11 @@ const op_case OP_CASES[] = {
     {"matmul_dw", "add, bias", build_matmul_dw, DW_SIZES, OP_BIAS | OP_ADD | OP_EXACT},
     {"matmul_dw", "transposed, first microbatch", build_matmul_dw, DW_SIZES, OP_TRANSPOSE | OP_BIAS | OP_FIRST_MICRO | OP_EXACT},
     {"matmul_dw", "transposed, second microbatch", build_matmul_dw, DW_SIZES, OP_TRANSPOSE | OP_BIAS | OP_MICRO | OP_EXACT},
+    {"lora", "two runs", build_lora, MATMUL_SIZES, OP_EXACT},
+    {"lora_bwd", "write", build_lora_bwd, DW_SIZES, OP_EXACT},
+    {"lora_bwd", "add", build_lora_bwd, MATMUL_SIZES, OP_ADD | OP_EXACT},
+    {"lora_bwd", "first microbatch", build_lora_bwd, MATMUL_SIZES, OP_FIRST_MICRO | OP_EXACT},
+    {"lora_bwd", "second microbatch", build_lora_bwd, MATMUL_SIZES, OP_MICRO | OP_EXACT},
     {"gelu", "plain", build_gelu, ROW_SIZES, 0},
     {"gelu_bwd", "plain", build_gelu_bwd, ROW_SIZES, 0},
     {"gelu_erf", "plain", build_gelu, ROW_SIZES, 0},
@@ -535,7 +569,7 @@ const op_case OP_CASES[] = {
     {"add", "plain", build_add, ROW_SIZES, OP_EXACT},
     {"add_dropout", "p = 0.3", build_add, ROW_SIZES, OP_DROPOUT | OP_EXACT},
     {"add_dropout", "p = 0", build_add, ROW_SIZES, OP_EXACT},
-    {"dropout_bwd", "p = 0.3", build_dropout_bwd, ROW_SIZES, OP_DROPOUT | OP_EXACT},
+    {"dropout", "p = 0.3", build_dropout, ROW_SIZES, OP_DROPOUT | OP_EXACT},
     {"attention", "causal", build_attention, ATTENTION_SIZES, 0},
     {"attention", "segments", build_attention, ATTENTION_SIZES, OP_SEGMENTS},
     {"attention", "window, segments", build_attention, ATTENTION_SIZES, OP_WINDOW | OP_SEGMENTS},

@@ -7,7 +7,7 @@
 #include <omp.h>
 
 /* Every table ends with a row whose op is NULL; within a table, and in cpu.c's list of them, stronger ISAs stand first. */
-extern const rf_kernel RF_CPU_MATMUL[], RF_CPU_EXPERTS[], RF_CPU_HEAD[], RF_CPU_ATTENTION[];
+extern const rf_kernel RF_CPU_MATMUL[], RF_CPU_EXPERTS[], RF_CPU_LORA[], RF_CPU_HEAD[], RF_CPU_ATTENTION[];
 extern const rf_kernel RF_CPU_ELEMENTWISE_AVX512[], RF_CPU_ELEMENTWISE_AVX2[], RF_CPU_ELEMENTWISE_BASE[];
 
 int64_t rf_l2_bytes(void); /* of one core; 0: unknown */

@@ -139,7 +139,7 @@ static void add_dropout_range(const rf_call *call, int64_t begin, int64_t end) {
 }
 static void add_dropout_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 12 * rf_in(call, 0)->shape[1], add_dropout_range); }
 
-RF_INLINE void dropout_bwd_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
+RF_INLINE void dropout_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   rf_dropout drop = rf_dropout_of(call);
   int64_t width = rf_in(call, 0)->shape[1];
   for (int64_t r = begin; r < end; r++) {
@@ -151,10 +151,8 @@ RF_INLINE void dropout_bwd_rows(const rf_call *call, int64_t begin, int64_t end,
     }
   }
 }
-static void dropout_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_FOR_DTYPE(dropout_bwd_rows, rf_in(call, 0)->dtype, call, begin, end);
-}
-static void dropout_bwd_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 8 * rf_in(call, 0)->shape[1], dropout_bwd_range); }
+static void dropout_range(const rf_call *call, int64_t begin, int64_t end) { RF_FOR_DTYPE(dropout_rows, rf_in(call, 0)->dtype, call, begin, end); }
+static void dropout_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 8 * rf_in(call, 0)->shape[1], dropout_range); }
 
 /* ---- rope ---------------------------------------------------------------------------------------------------------- */
 

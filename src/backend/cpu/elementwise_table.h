@@ -42,7 +42,7 @@ const rf_kernel RF_TABLE[] = {
     RF_ROW(geglu_bwd, accepts_activations, NULL),
     RF_ROW(add, accepts_activations, NULL),
     RF_ROW(add_dropout, accepts_activations, NULL),
-    RF_ROW(dropout_bwd, accepts_activations, NULL),
+    RF_ROW(dropout, accepts_activations, NULL),
     RF_ROW(route, accepts_activations, NULL),
     RF_ROW(route_bwd, accepts_activations, NULL),
     RF_ROW(dispatch, accepts_activations, NULL),

@@ -6,8 +6,8 @@
 #include "backend/reference/reference.h"
 
 static const rf_kernel *const tables[] = {
-    RF_CPU_MATMUL,           RF_CPU_EXPERTS,       RF_CPU_HEAD, RF_CPU_ATTENTION, RF_CPU_ELEMENTWISE_AVX512, RF_CPU_ELEMENTWISE_AVX2,
-    RF_CPU_ELEMENTWISE_BASE, RF_REFERENCE_KERNELS, NULL,
+    RF_CPU_MATMUL,           RF_CPU_EXPERTS,          RF_CPU_LORA,          RF_CPU_HEAD, RF_CPU_ATTENTION, RF_CPU_ELEMENTWISE_AVX512,
+    RF_CPU_ELEMENTWISE_AVX2, RF_CPU_ELEMENTWISE_BASE, RF_REFERENCE_KERNELS, NULL,
 };
 
 const rf_backend RF_BACKEND_NULL = {.name = "null", .tables = tables, .touches_memory = false};

@@ -90,7 +90,7 @@ void rf_reference_add_dropout(const rf_call *call) {
 }
 
 /* dy (n,D) -> dh (n,D): the same draws again */
-void rf_reference_dropout_bwd(const rf_call *call) {
+void rf_reference_dropout(const rf_call *call) {
   rf_view dy = in_view(call, 0), dh = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];
   bool wide = dh.dtype == RF_F64;

@@ -1,4 +1,4 @@
-/* dropout.c - residual with dropout, and dropout's backward. The mask is never stored: both draw it from (seed, step, site, token, channel). */
+/* dropout.c - dropout alone, which is its own backward, and with a residual. The mask is never stored: both draw it from (seed, step, site, token, channel). */
 #include "graph/ops/ops.h"
 
 static rf_status probability_check(const rf_op *op, rf_error *error) {
@@ -20,14 +20,13 @@ static rf_status add_dropout_backward(rf_graph *graph, const rf_op *op, const in
   if (grad_in[0] == RF_WANTED) grad_in[0] = grad_out[0];
   if (grad_in[1] == RF_NONE) return RAFTER_OK;
   rf_attr attr = {.dropout = op->attr.dropout, .site = op->attr.site};
-  int id =
-      rf_graph_emit(graph, &RF_OP_DROPOUT_BWD, rf_backward_name(graph, op, ""), op->section, grad_out, 1, (const int[]){RF_WANTED}, 1, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_DROPOUT, rf_backward_name(graph, op, ""), op->section, grad_out, 1, (const int[]){RF_WANTED}, 1, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   grad_in[1] = graph->op[id].output[0];
   return RAFTER_OK;
 }
 
-static rf_status dropout_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+static rf_status dropout_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
   RF_TRY(probability_check(op, error));
   RF_IN(0, RF_ANY_FLOAT, rows, width);
@@ -50,15 +49,25 @@ const rf_op_def RF_OP_ADD_DROPOUT = {
     .random = true,
 };
 
-const rf_op_def RF_OP_DROPOUT_BWD = {
-    .name = "dropout_bwd",
-    .formula = "dh[r,c] = round(dy[r,c]*(1/(1-p))) where add_dropout of the same site keeps (r,c), else 0; f32",
-    .inputs = {"dy (n,D)"},
-    .outputs = {"dh (n,D)"},
-    .shape = dropout_bwd_shape,
+/* Zeroes the same elements and scales the others alike: its own backward. */
+static rf_status dropout_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+  rf_attr attr = {.dropout = op->attr.dropout, .site = op->attr.site};
+  int id = rf_graph_emit(graph, &RF_OP_DROPOUT, rf_backward_name(graph, op, ""), op->section, grad_out, 1, (const int[]){RF_WANTED}, 1, &attr, error);
+  if (id < 0) return RAFTER_INVALID;
+  grad_in[0] = graph->op[id].output[0];
+  return RAFTER_OK;
+}
+
+const rf_op_def RF_OP_DROPOUT = {
+    .name = "dropout",
+    .formula = "dropped[r,c] = round(x[r,c]*(1/(1-p))) where add_dropout of the same site keeps (r,c), else 0; f32",
+    .inputs = {"x (n,D)"},
+    .outputs = {"dropped (n,D)"},
+    .shape = dropout_shape,
     .work = rf_work_bytes,
     .inplace = {{0, 0}},
     .inplace_count = 1,
+    .backward = dropout_backward,
     .tolerance = {1e-7f, 1e-3f},
     .random = true,
 };

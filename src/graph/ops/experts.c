@@ -106,7 +106,7 @@ const rf_op_def RF_OP_DISPATCH = {
     .shape = dispatch_shape,
     .work = rf_work_bytes,
     .backward = dispatch_backward,
-    .tolerance = {0, 0},
+    .tolerance = {1e-9f, 1e-9f},
 };
 
 const rf_op_def RF_OP_DISPATCH_BWD = {

@@ -69,7 +69,7 @@ static rf_status head_loss_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
   return RAFTER_OK;
 }
 
-static rf_work head_loss_bwd_work(const rf_graph *graph, const rf_op *op) { return head_work(graph, op, 2, 1); }
+static rf_work head_loss_bwd_work(const rf_graph *graph, const rf_op *op) { return head_work(graph, op, 1 + (op->output[1] >= 0), 1); }
 
 static rf_status head_loss_grad_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
@@ -83,7 +83,7 @@ static rf_status head_loss_grad_shape(rf_graph *graph, rf_op *op, rf_error *erro
   return RAFTER_OK;
 }
 
-static rf_work head_loss_grad_work(const rf_graph *graph, const rf_op *op) { return head_work(graph, op, 3, 0); }
+static rf_work head_loss_grad_work(const rf_graph *graph, const rf_op *op) { return head_work(graph, op, 2 + (op->output[3] >= 0), 0); }
 
 static rf_status loss_sum_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0);
@@ -153,7 +153,7 @@ const rf_op_def RF_OP_HEAD_LOSS_BWD = {
         "dx[r,d] = round(sum_v fma(dz[r,v], w[d,v]) for v ascending); dw[d,v] = fma(x[r,d], dz[r,v], dw[d,v]) for r ascending "
         "([v,d] when transpose); dbias[v] = dbias[v] + dz[r,v] for r ascending; dw, dbias start at 0 (write) or at the value there (add)",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)", "lse (n)"},
-    .outputs = {"dx (n,D)", "dw (D,V)", "dbias (V)?"},
+    .outputs = {"dx (n,D)", "dw (D,V)?", "dbias (V)?"},
     .shape = head_loss_bwd_shape,
     .work = head_loss_bwd_work,
     .tolerance = {1e-5f, 1e-2f},
@@ -163,7 +163,7 @@ const rf_op_def RF_OP_HEAD_LOSS_GRAD = {
     .name = "head_loss_grad",
     .formula = "head_loss and head_loss_bwd in one walk over chunks of rows: the same nll, argmax, dx, dw, dbias; z is computed once",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
-    .outputs = {"nll (n)", "argmax i32 (n)", "dx (n,D)", "dw (D,V)", "dbias (V)?"},
+    .outputs = {"nll (n)", "argmax i32 (n)", "dx (n,D)", "dw (D,V)?", "dbias (V)?"},
     .shape = head_loss_grad_shape,
     .work = head_loss_grad_work,
     .tolerance = {1e-5f, 1e-2f},

@@ -59,7 +59,7 @@ const rf_op_def RF_OP_HEAD_NORM_BWD = {
                "dq_gain[i] = sum over rows, then query heads, ascending of dy[i]*h[i], dk_gain the same over key heads: f32 chains from 0 (write) "
                "or the value there (add)",
     .inputs = {"qkv (n,(N+2K)H)", "q_gain (H)", "k_gain (H)", "stats (n,N+K)", "dy (n,(N+2K)H)"},
-    .outputs = {"dx (n,(N+2K)H)", "dq_gain (H)", "dk_gain (H)"},
+    .outputs = {"dx (n,(N+2K)H)", "dq_gain (H)?", "dk_gain (H)?"},
     .shape = head_norm_bwd_shape,
     .work = rf_work_bytes,
     .tolerance = {1e-5f, 1e-2f},

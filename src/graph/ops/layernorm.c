@@ -56,7 +56,7 @@ const rf_op_def RF_OP_LAYERNORM_BWD = {
                "dx[r,d] = round(round(rstd[r]*(g[r,d] - a[r] - h[r,d]*b[r])) + dres[r,d]), without dres the inner round; "
                "dgain[d] = sum_r dy[r,d]*h[r,d], dbias[d] = sum_r dy[r,d], rows ascending, f32 chains from 0 (write) or the value there (add)",
     .inputs = {"x (n,D)", "gain (D)", "stats (n,2)", "dy (n,D)", "dres (n,D)?"},
-    .outputs = {"dx (n,D)", "dgain (D)", "dbias (D)"},
+    .outputs = {"dx (n,D)", "dgain (D)?", "dbias (D)?"},
     .shape = layernorm_bwd_shape,
     .work = rf_work_bytes,
     .inplace = {{0, 4}},

@@ -139,7 +139,7 @@ static void test_norm_bwd_in_place_of_dy(void **state) {
 static void test_threads_and_isas_agree_on_large_sizes(void **state) {
   (void)state;
   enum { ROWS = 307, WIDTH = 530 };
-  static const char *const one_input[] = {"gelu", "dropout_bwd"}, *const two_inputs[] = {"gelu_bwd", "add", "add_dropout"};
+  static const char *const one_input[] = {"gelu", "dropout"}, *const two_inputs[] = {"gelu_bwd", "add", "add_dropout"};
   for (int d = 0; d < 2; d++) {
     rf_attr attr = {.dropout = 0.3f, .site = 99};
     for (int k = 0; k < 5; k++) {

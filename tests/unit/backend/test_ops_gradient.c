@@ -43,7 +43,9 @@ static gradient_case prepare(const op_case *of, const op_size *size) {
     if (op.input[i] < 0 || !is_float(h->graph->tensor[op.input[i]].dtype)) continue;
     rf_tensor in = h->graph->tensor[op.input[i]];
     /* parameters are given the tensor to write, activations ask for one */
-    grad_in[i] = in.class == RF_CLASS_WEIGHT ? op_tensor(h, "dparam", RF_CLASS_GRADIENT, RF_F64, (op_fill){1, 0}, in.rank, in.shape) : RF_WANTED;
+    grad_in[i] = in.class == RF_CLASS_WEIGHT || in.class == RF_CLASS_ADAPTER
+                     ? op_tensor(h, "dparam", RF_CLASS_GRADIENT, RF_F64, (op_fill){1, 0}, in.rank, in.shape)
+                     : RF_WANTED;
   }
   rf_error error = {0};
   if (op.def->backward(h->graph, &op, grad_out, grad_in, &error) != RAFTER_OK) fail_msg("%s: %s", of->op, error.message);

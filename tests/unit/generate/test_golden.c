@@ -32,10 +32,11 @@ static rf_tensor_file *golden_logits;
 typedef enum feeding { FEED_ONE_BY_ONE, FEED_PREFIXES } feeding;
 
 static rf_generator *open_or_fail(const char *folder, const rf_backend *backend, rf_isa isa, int64_t context, bool poison) {
-  rf_generate_settings s = {.weights_folder = folder, .debug.poison = poison};
+  static char weights[4096];
+  rf_generate_settings s = {.weights_folder = weights, .debug.poison = poison};
   rf_error error = {0};
   rf_generator *g = NULL;
-  if (rf_model_resolve(folder, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_model_resolve(folder, &s.model, weights, &error) != RAFTER_OK) fail_msg("%s", error.message);
   s.plan = (rf_plan_options){.build = {.job = RF_JOB_GENERATE, .dtype = RF_F32, .softmax = RF_F32, .microbatch = 1, .seq = context},
                              .backend = backend,
                              .isa = isa,

@@ -26,21 +26,23 @@ static rf_plan_options plan_of(int64_t seq, int64_t batch, int threads, rf_dtype
                            .machine = &machine};
 }
 
+static char weights[4096]; /* of the model last resolved */
+
 static rf_scorer *scorer_or_fail(const char *folder, int64_t seq, int64_t batch, int threads, rf_dtype dtype, bool poison) {
-  rf_score_settings s = {.weights_folder = folder, .debug.poison = poison};
+  rf_score_settings s = {.weights_folder = weights, .debug.poison = poison};
   rf_error error = {0};
   rf_scorer *scorer = NULL;
-  if (rf_model_resolve(folder, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_model_resolve(folder, &s.model, weights, &error) != RAFTER_OK) fail_msg("%s", error.message);
   s.plan = plan_of(seq, batch, threads, dtype);
   if (poison) s.plan.guard_bytes = 256;
   if (rf_scorer_open(&s, &scorer, &error) != RAFTER_OK) fail_msg("%s", error.message);
   return scorer;
 }
 static rf_generator *generator_or_fail(const char *folder, rf_dtype dtype) {
-  rf_generate_settings s = {.weights_folder = folder};
+  rf_generate_settings s = {.weights_folder = weights};
   rf_error error = {0};
   rf_generator *g = NULL;
-  if (rf_model_resolve(folder, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_model_resolve(folder, &s.model, weights, &error) != RAFTER_OK) fail_msg("%s", error.message);
   s.plan = plan_of(SEQ, 1, 1, dtype);
   if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
   return g;

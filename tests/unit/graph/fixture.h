@@ -18,6 +18,7 @@
 #define TINY_LLAMA "llama:layers=2,width=64,heads=4,kv_heads=2,ff=192,vocab=512,seq=64"
 
 #define TINY_GEMMA "gemma3:layers=2,width=64,heads=4,kv_heads=2,head_dim=16,ff=192,vocab=512,seq=64"
+#define TINY_MIXTRAL "mixtral:layers=2,width=64,heads=4,kv_heads=2,ff=96,vocab=512,seq=64"
 #define TINY_NEOX "pythia-70m:layers=2,width=64,heads=4,ff=256,vocab=512,seq=64"
 
 static inline rf_model fixture_model(const char *spec) {
@@ -26,6 +27,13 @@ static inline rf_model fixture_model(const char *spec) {
   rf_error error = {0};
   if (rf_model_resolve(spec, &model, folder, &error) != RAFTER_OK) fail_msg("%s", error.message);
   return model;
+}
+
+static inline void fixture_lora(rf_model *model, const char *text) {
+  rf_lora lora;
+  rf_error error = {0};
+  if (rf_lora_parse(text, model, &lora, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  model->lora = lora;
 }
 
 static inline rf_build_options fixture_train(rf_dtype dtype, int accumulate, float dropout, float clip) {

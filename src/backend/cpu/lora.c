@@ -1,0 +1,171 @@
+/* lora.c - adapters beside a linear layer, as products of gemm.h over runs of columns. The scale goes into the small operand, b or h, which is
+ * copied for it: what is large is read and written once. */
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/gemm.h"
+
+#include <string.h>
+
+typedef struct dims {
+  int64_t rows, columns, ranks, joined; /* M (the bound), N, P r, S */
+  rf_dtype dtype;
+} dims;
+
+static dims dims_of(const rf_graph *graph, const rf_op *op) {
+  const rf_tensor *u = &graph->tensor[op->input[0]], *h = &graph->tensor[op->input[1]], *b = &graph->tensor[op->input[2]];
+  return (dims){u->shape[0], u->shape[1], h->shape[1], b->shape[1], u->dtype};
+}
+static bool accepts(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
+  rf_dtype dtype = graph->tensor[op->input[0]].dtype;
+  return dtype == RF_F32 || dtype == RF_BF16;
+}
+
+/* y[:, run] = u[:, run] + h_p b_p */
+static rf_gemm forward(const dims *d, const rf_lora_parts *parts, int p) {
+  return (rf_gemm){.m = d->rows,
+                   .n = parts->columns[p],
+                   .k = parts->rank,
+                   .m_bound = d->rows,
+                   .a_row = d->ranks,
+                   .a_step = 1,
+                   .a_dtype = d->dtype,
+                   .b_step = d->joined,
+                   .b_col = 1,
+                   .b_dtype = RF_F32,
+                   .epilogue = RF_GEMM_RESIDUAL,
+                   .dtype = d->dtype,
+                   .ld = d->columns};
+}
+/* dh_p = dy[:, run] b_p^T */
+static rf_gemm backward_h(const dims *d, const rf_lora_parts *parts, int p) {
+  return (rf_gemm){.m = d->rows,
+                   .n = parts->rank,
+                   .k = parts->columns[p],
+                   .m_bound = d->rows,
+                   .a_row = d->columns,
+                   .a_step = 1,
+                   .a_dtype = d->dtype,
+                   .b_step = 1,
+                   .b_col = d->joined,
+                   .b_dtype = RF_F32,
+                   .dtype = d->dtype,
+                   .ld = d->ranks};
+}
+/* db_p = h_p^T dy[:, run]; h is scaled and f32 */
+static rf_gemm backward_b(const dims *d, const rf_lora_parts *parts, int p) {
+  return (rf_gemm){.m = parts->rank,
+                   .n = parts->columns[p],
+                   .k = d->rows,
+                   .k_bound = d->rows,
+                   .a_row = 1,
+                   .a_step = d->ranks,
+                   .a_dtype = RF_F32,
+                   .b_step = d->columns,
+                   .b_col = 1,
+                   .b_dtype = d->dtype,
+                   .dtype = RF_F32,
+                   .ld = d->joined};
+}
+
+static size_t whole_lines(int64_t floats) { return (size_t)((floats + 15) & ~(int64_t)15) * sizeof(float); }
+static size_t most(size_t a, size_t b) { return a > b ? a : b; }
+static const void *element(const void *p, rf_dtype dtype, int64_t i) { return (const char *)p + i * rf_dtype_bytes(dtype); }
+
+static void scale_values(const void *from, rf_dtype dtype, int64_t count, float scale, float *to, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static) if (count > 1 << 15)
+  for (int64_t i = 0; i < count; i++) to[i] = scale * (dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[i]) : ((const float *)from)[i]);
+}
+
+static size_t lora_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+  dims d = dims_of(graph, op);
+  size_t product = 0;
+  for (int p = 0; p < op->attr.lora.count; p++) {
+    rf_gemm g = forward(&d, &op->attr.lora, p);
+    product = most(product, rf_gemm_workspace(isa, &g, threads));
+  }
+  return whole_lines(op->attr.lora.rank * d.joined) + product;
+}
+static void lora_run(const rf_gemm_isa *isa, const rf_call *call) {
+  const rf_lora_parts *parts = &call->op->attr.lora;
+  dims d = dims_of(call->graph, call->op);
+  int64_t rows = rf_rows_used(call, 0), joined = 0;
+  float *b = call->workspace;
+  void *product = (char *)call->workspace + whole_lines(parts->rank * d.joined);
+  scale_values(call->in[2], RF_F32, parts->rank * d.joined, call->op->attr.scale, b, call->threads);
+  if (call->out[0] != call->in[0]) memcpy(call->out[0], call->in[0], (size_t)(rows * d.columns * rf_dtype_bytes(d.dtype)));
+  for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
+    rf_gemm g = forward(&d, parts, p);
+    g.m = rows;
+    g.a = element(call->in[1], d.dtype, (int64_t)p * parts->rank);
+    g.b = b + joined;
+    g.out = (void *)(uintptr_t)element(call->out[0], d.dtype, parts->at[p]);
+    g.side = g.out;
+    g.drop = (rf_dropout){.scale = 1.0f};
+    rf_gemm_run(isa, &g, call->threads, product);
+  }
+}
+
+static size_t lora_bwd_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+  dims d = dims_of(graph, op);
+  size_t product = 0;
+  for (int p = 0; p < op->attr.lora.count; p++) {
+    rf_gemm g = backward_h(&d, &op->attr.lora, p), w = backward_b(&d, &op->attr.lora, p);
+    product = most(product, most(rf_gemm_workspace(isa, &g, threads), rf_gemm_workspace(isa, &w, threads)));
+  }
+  return most(whole_lines(op->attr.lora.rank * d.joined), whole_lines(d.rows * d.ranks)) + product;
+}
+static void lora_bwd_run(const rf_gemm_isa *isa, const rf_call *call) {
+  const rf_lora_parts *parts = &call->op->attr.lora;
+  dims d = dims_of(call->graph, call->op);
+  int64_t rows = rf_rows_used(call, 0), joined = 0;
+  float *scaled = call->workspace, scale = call->op->attr.scale;
+  void *product = (char *)call->workspace + most(whole_lines(parts->rank * d.joined), whole_lines(d.rows * d.ranks));
+  if (call->out[0]) {
+    scale_values(call->in[2], RF_F32, parts->rank * d.joined, scale, scaled, call->threads);
+    for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
+      rf_gemm g = backward_h(&d, parts, p);
+      g.m = rows;
+      g.a = element(call->in[0], d.dtype, parts->at[p]);
+      g.b = scaled + joined;
+      g.u = (void *)(uintptr_t)element(call->out[0], d.dtype, (int64_t)p * parts->rank);
+      rf_gemm_run(isa, &g, call->threads, product);
+    }
+  }
+  if (!call->out[1]) return;
+  scale_values(call->in[1], d.dtype, rows * d.ranks, scale, scaled, call->threads);
+  joined = 0;
+  for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
+    rf_gemm g = backward_b(&d, parts, p);
+    g.k = rows;
+    g.a = scaled + (int64_t)p * parts->rank;
+    g.b = element(call->in[0], d.dtype, parts->at[p]);
+    g.u = (float *)call->out[1] + joined;
+    g.accumulate = rf_accumulates(call, 1);
+    rf_gemm_run(isa, &g, call->threads, product);
+  }
+}
+
+/* BIND(lora, avx2, RF_GEMM_AVX2) gives lora_run and lora_workspace their ISA: lora_avx2_run(call), lora_avx2_workspace(...). */
+#define BIND(op, isa, gemm) \
+  static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { \
+    return op##_workspace(&gemm, graph, node, threads); \
+  } \
+  static void op##_##isa##_run(const rf_call *call) { op##_run(&gemm, call); }
+#define ROWS(isa, level) \
+  {"lora", "lora_gemm_" #isa, level, accepts, lora_##isa##_workspace, lora_##isa##_run}, \
+      {"lora_bwd", "lora_gemm_" #isa, level, accepts, lora_bwd_##isa##_workspace, lora_bwd_##isa##_run},
+
+#if defined(__x86_64__)
+BIND(lora, avx512, RF_GEMM_AVX512)
+BIND(lora_bwd, avx512, RF_GEMM_AVX512)
+BIND(lora, avx2, RF_GEMM_AVX2)
+BIND(lora_bwd, avx2, RF_GEMM_AVX2)
+#endif
+BIND(lora, base, RF_GEMM_BASE)
+BIND(lora_bwd, base, RF_GEMM_BASE)
+
+const rf_kernel RF_CPU_LORA[] = {
+#if defined(__x86_64__)
+    ROWS(avx512, RF_ISA_AVX512) ROWS(avx2, RF_ISA_AVX2)
+#endif
+        ROWS(base, RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
+};

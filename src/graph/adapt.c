@@ -1,0 +1,82 @@
+/* adapt.c - adapters beside linear layers: behind u = x W comes y = u + scale (x A) B, which everybody who read u now reads. The weights stay as
+ * they are, one copy of them; A and B are parameters in f32 that differentiate and optimize then find in their place. */
+#include "graph/passes.h"
+
+#include <string.h>
+
+typedef struct adapter {
+  int a, b; /* tensors, or RF_NONE: this parameter has no adapter */
+} adapter;
+
+static int adapter_tensor(rf_graph *graph, int p, rf_dtype dtype) {
+  const rf_param *param = &graph->params.at[p];
+  int id = rf_graph_tensor(graph, param->name, RF_CLASS_ADAPTER, dtype, param->rank, param->shape);
+  graph->tensor[id].param = p;
+  graph->tensor[id].persistent = true;
+  graph->tensor[id].reason = "adapter";
+  return id;
+}
+
+/* By parameter of the model. */
+static adapter *make_adapters(rf_graph *graph, rf_dtype dtype) {
+  const rf_params *params = &graph->params;
+  adapter *at = rf_pool_alloc(graph->pool, (size_t)params->base * sizeof *at);
+  for (int p = 0; p < params->base; p++) at[p] = (adapter){RF_NONE, RF_NONE};
+  for (int p = params->base; p + 1 < params->count; p += 2)
+    at[params->at[p].adapts] = (adapter){adapter_tensor(graph, p, dtype), adapter_tensor(graph, p + 1, dtype)};
+  return at;
+}
+
+/* "step/micro/block.3/attn/qkv/fwd" and "lora_a" -> "step/micro/block.3/attn/qkv/lora_a/fwd" */
+static const char *op_name(rf_graph *graph, const rf_op *op, const char *part) {
+  size_t stem = strlen(op->name) - strlen("/fwd");
+  return rf_pool_format(graph->pool, "%.*s/%s/fwd", (int)stem, op->name, part);
+}
+
+/* Appends the ops of one layer's adapter; *y: what stands for u from now on. */
+static rf_status join(rf_graph *graph, const rf_op *matmul, adapter at, const rf_lora_parts *parts, bool learns, int *y, rf_error *error) {
+  const rf_lora *lora = &graph->model.lora;
+  int x = matmul->input[0], wanted[] = {RF_WANTED};
+  if (learns && lora->dropout > 0) {
+    rf_attr drop = {.dropout = lora->dropout, .site = rf_name_key(rf_pool_format(graph->pool, "%s/dropout", graph->tensor[at.a].name))};
+    int id = rf_graph_emit(graph, &RF_OP_DROPOUT, op_name(graph, matmul, "lora_dropout"), matmul->section, &x, 1, wanted, 1, &drop, error);
+    if (id < 0) return RAFTER_INVALID;
+    x = graph->op[id].output[0];
+  }
+  int h = rf_graph_emit(graph, &RF_OP_MATMUL, op_name(graph, matmul, "lora_a"), matmul->section, (const int[]){x, at.a}, 2, wanted, 1, NULL, error);
+  if (h < 0) return RAFTER_INVALID;
+  rf_attr attr = {.scale = rf_lora_scale(lora), .lora = *parts};
+  int inputs[] = {matmul->output[0], graph->op[h].output[0], at.b};
+  int id = rf_graph_emit(graph, &RF_OP_LORA, op_name(graph, matmul, "lora"), matmul->section, inputs, 3, wanted, 1, &attr, error);
+  if (id < 0) return RAFTER_INVALID;
+  *y = graph->op[id].output[0];
+  return RAFTER_OK;
+}
+
+rf_status rf_pass_adapt(rf_graph *graph, bool learns, rf_error *error) {
+  if (graph->params.adapter == 0) return RAFTER_OK;
+  int ops = graph->op_count, count = 0;
+  rf_dtype dtype = RF_F32;
+  for (int o = 0; o < ops; o++)
+    if (graph->op[o].def == &RF_OP_MATMUL) dtype = rf_wide_dtype(graph->tensor[graph->op[o].input[0]].dtype);
+  adapter *adapters = make_adapters(graph, dtype);
+  rf_graph_reserve(graph, 4 * graph->params.base, 3 * graph->params.base);
+  int *order = rf_pool_alloc(graph->pool, (size_t)(ops + 3 * graph->params.base + 1) * sizeof *order);
+  int *stands_for = rf_pool_alloc(graph->pool, (size_t)graph->tensor_count * sizeof *stands_for), tensors = graph->tensor_count;
+  for (int t = 0; t < tensors; t++) stands_for[t] = t;
+  for (int o = 0; o < ops; o++) {
+    rf_op *op = &graph->op[o];
+    for (int i = 0; i < op->input_count; i++)
+      if (op->input[i] >= 0 && op->input[i] < tensors) op->input[i] = stands_for[op->input[i]];
+    order[count++] = o;
+    int p = op->def == &RF_OP_MATMUL ? graph->tensor[op->input[1]].param : RF_NONE;
+    if (p < 0 || p >= graph->params.base || adapters[p].a == RF_NONE) continue;
+    const rf_op matmul = *op; /* a copy: the array grows below */
+    rf_lora_parts parts = rf_lora_parts_of(&graph->model, &graph->params.at[p]);
+    int first = graph->op_count;
+    RF_TRY(join(graph, &matmul, adapters[p], &parts, learns, &stands_for[matmul.output[0]], error));
+    for (int i = first; i < graph->op_count; i++) order[count++] = i;
+  }
+  rf_graph_reorder(graph, order, count);
+  return RAFTER_OK;
+}

@@ -1,0 +1,103 @@
+/* lora.c - what adapters add to a linear layer, and its backward. Each part reads its own columns of h = x A and joins its own columns of u. */
+#include "graph/ops/ops.h"
+
+typedef struct dims {
+  int64_t rows, columns, ranks, joined; /* M, N, P r, S: the columns of all parts */
+  rf_dtype dtype, wide;
+} dims;
+
+static rf_status parts_check(const rf_op *op, const dims *d, rf_error *error) {
+  const rf_lora_parts *parts = &op->attr.lora;
+  int64_t end = 0, joined = 0;
+  bool good = parts->count >= 1 && parts->count <= RF_LORA_PARTS && parts->rank >= 1 && (int64_t)parts->count * parts->rank == d->ranks;
+  for (int i = 0; good && i < parts->count; i++) {
+    good = parts->at[i] >= end && parts->columns[i] >= 1;
+    end = (int64_t)parts->at[i] + parts->columns[i], joined += parts->columns[i];
+  }
+  if (good && end <= d->columns && joined == d->joined) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, NULL, "parts do not fit (%s %s: expected runs of %lld columns, %lld in all, got %d runs of rank %d)",
+                 op->def->name, op->name, (long long)d->columns, (long long)d->joined, parts->count, parts->rank);
+}
+
+/* Inputs u or dy, h, b. */
+static rf_status inputs(rf_graph *graph, rf_op *op, dims *d, rf_error *error) {
+  *d = (dims){.rows = rf_input_dim(graph, op, 0, 0),
+              .columns = rf_input_dim(graph, op, 0, 1),
+              .ranks = rf_input_dim(graph, op, 1, 1),
+              .joined = rf_input_dim(graph, op, 2, 1),
+              .dtype = rf_input_dtype(graph, op, 0)};
+  d->wide = rf_wide_dtype(d->dtype);
+  RF_IN(0, RF_ANY_FLOAT, d->rows, d->columns);
+  RF_IN(1, d->dtype, d->rows, d->ranks);
+  RF_IN(2, d->wide, op->attr.lora.rank, d->joined);
+  return parts_check(op, d, error);
+}
+
+static rf_status lora_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  dims d;
+  RF_TRY(inputs(graph, op, &d, error));
+  RF_OUT(0, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.columns);
+  return RAFTER_OK;
+}
+
+static double product_flops(const rf_graph *graph, const rf_op *op) {
+  return 2.0 * (double)rf_input_dim(graph, op, 0, 0) * (double)rf_tensor_count(&graph->tensor[op->input[2]]);
+}
+
+static rf_work lora_work(const rf_graph *graph, const rf_op *op) {
+  rf_work work = rf_work_bytes(graph, op);
+  work.flops = work.flops_full = product_flops(graph, op);
+  return work;
+}
+
+static rf_work lora_bwd_work(const rf_graph *graph, const rf_op *op) {
+  rf_work work = rf_work_bytes(graph, op);
+  work.flops = work.flops_full = product_flops(graph, op) * ((op->output[0] >= 0) + (op->output[1] >= 0));
+  return work;
+}
+
+/* u passes through: its gradient is dy itself. */
+static rf_status lora_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+  if (grad_in[0] == RF_WANTED) grad_in[0] = grad_out[0];
+  if (grad_in[1] == RF_NONE && grad_in[2] == RF_NONE) return RAFTER_OK;
+  int given[] = {grad_out[0], op->input[1], op->input[2]}, outputs[] = {grad_in[1], grad_in[2]};
+  rf_attr attr = {.scale = op->attr.scale, .lora = op->attr.lora};
+  int id = rf_graph_emit(graph, &RF_OP_LORA_BWD, rf_backward_name(graph, op, ""), op->section, given, 3, outputs, 2, &attr, error);
+  if (id < 0) return RAFTER_INVALID;
+  grad_in[1] = graph->op[id].output[0];
+  return RAFTER_OK;
+}
+
+static rf_status lora_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  dims d;
+  RF_TRY(inputs(graph, op, &d, error));
+  RF_OUT(0, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.ranks);
+  RF_OUT(1, RF_CLASS_GRADIENT, d.wide, op->attr.lora.rank, d.joined);
+  return RAFTER_OK;
+}
+
+const rf_op_def RF_OP_LORA = {
+    .name = "lora",
+    .formula = "part p of rank r joins columns at[p] + c, c < columns[p], and reads columns p r + j of h and s[p] + c of b, s[p] those of the parts "
+               "before it: acc = fma(h[m,p r + j], scale*b[j,s[p] + c], acc) for j ascending from 0, f32; y = round(u + round(acc)), elsewhere y = u",
+    .inputs = {"u (M,N)", "h (M,P r)", "b (r,S)"},
+    .outputs = {"y (M,N)"},
+    .shape = lora_shape,
+    .work = lora_work,
+    .inplace = {{0, 0}},
+    .inplace_count = 1,
+    .backward = lora_backward,
+    .tolerance = {2e-6f, 1e-2f},
+};
+
+const rf_op_def RF_OP_LORA_BWD = {
+    .name = "lora_bwd",
+    .formula =
+        "parts as in lora: dh[m,p r + j] = round(acc), acc = fma(dy[m,at[p] + c], scale*b[j,s[p] + c], acc) for c ascending from 0; "
+        "db[j,s[p] + c] = fma(scale*h[m,p r + j], dy[m,at[p] + c], db[j,s[p] + c]) for m ascending, from 0 (write) or the value there (add); f32",
+    .inputs = {"dy (M,N)", "h (M,P r)", "b (r,S)"},
+    .outputs = {"dh (M,P r)?", "db (r,S)?"},
+    .shape = lora_bwd_shape,
+    .work = lora_bwd_work,
+    .tolerance = {2e-6f, 1e-2f},
+};

@@ -1,0 +1,409 @@
+/* adapter.c - PEFT's LoRA files. A file has one A (r, K) and one B (N, r) for each layer; a parameter has those of a fused weight side by side. */
+#define _GNU_SOURCE
+#include "model/adapter.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "base/text.h"
+#include "model/names.h"
+#include "model/safetensors.h"
+
+enum { CONFIG_MOST = 1 << 20 };
+
+static void path_of(char path[4300], const char *folder, const char *name) { snprintf(path, 4300, "%s/%s", folder, name); }
+
+bool rf_adapter_is(const char *folder) {
+  char path[4300];
+  path_of(path, folder, "adapter_config.json");
+  return access(path, F_OK) == 0;
+}
+
+/* ---- adapter_config.json ------------------------------------------------------------------------------------------ */
+
+typedef struct settings {
+  json_t *json;
+  char path[4300];
+  int64_t rank;
+  double alpha, dropout;
+  bool rank_stabilized;
+} settings;
+
+/* Fields that change the numbers in ways this program does not compute; null, false, 0, "none" and empty ones do not. */
+static const char *const UNSUPPORTED[] = {
+    "use_dora",          "lora_bias",          "bias",        "modules_to_save",         "layer_replication",
+    "target_parameters", "use_qalora",         "use_bdlora",  "alora_invocation_tokens", "trainable_token_indices",
+    "megatron_config",   "arrow_config",       "kasa_config", "monteclora_config",       "velora_config",
+    "lora_ga_config",    "ensure_weight_tying"};
+
+static bool says_nothing(const json_t *value) {
+  if (!value || json_is_null(value) || json_is_false(value)) return true;
+  if (json_is_string(value)) return !*json_string_value(value) || strcmp(json_string_value(value), "none") == 0;
+  if (json_is_array(value)) return json_array_size(value) == 0;
+  if (json_is_object(value)) return json_object_size(value) == 0;
+  return json_is_number(value) && json_number_value(value) == 0;
+}
+
+static rf_status read_settings(const char *folder, settings *s, rf_error *error) {
+  const char *type;
+  memset(s, 0, sizeof *s);
+  path_of(s->path, folder, "adapter_config.json");
+  RF_TRY(rf_json_read(s->path, CONFIG_MOST, &s->json, error));
+  RF_TRY(rf_json_string_or(s->json, "peft_type", s->path, "LORA", &type, error));
+  if (strcmp(type, "LORA") != 0)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"peft_type\" is not supported (expected LORA, got %.40s)", s->path, type);
+  for (size_t i = 0; i < sizeof UNSUPPORTED / sizeof *UNSUPPORTED; ++i)
+    if (!says_nothing(json_object_get(s->json, UNSUPPORTED[i])))
+      return RF_FAIL(error, RAFTER_FAILED, "merge it with the tool that made it, and load the merged model",
+                     "%s: the field \"%s\" is not supported (expected null, false or none)", s->path, UNSUPPORTED[i]);
+  RF_TRY(rf_json_int(s->json, "r", s->path, 1, 1024, &s->rank, error));
+  RF_TRY(rf_json_float(s->json, "lora_alpha", s->path, 1e-6, 1e6, &s->alpha, error));
+  RF_TRY(rf_json_float_or(s->json, "lora_dropout", s->path, 0, 0.999, 0, &s->dropout, error));
+  return rf_json_bool_or(s->json, "use_rslora", s->path, false, &s->rank_stabilized, error);
+}
+
+rf_status rf_adapter_base(const char *folder, char base[4096], rf_error *error) {
+  settings s;
+  const char *text = "";
+  rf_status status = read_settings(folder, &s, error);
+  if (status == RAFTER_OK) status = rf_json_string_or(s.json, "base_model_name_or_path", s.path, "", &text, error);
+  if (status == RAFTER_OK && !*text)
+    status = RF_FAIL(error, RAFTER_FAILED, "name the model, and the adapter with --adapter", "%s does not say what it stands beside", s.path);
+  /* A relative path counts from the adapter's folder, or from here. */
+  if (*text == '/' || snprintf(base, 4096, "%s/%s", folder, text) >= 4096 || access(base, F_OK)) snprintf(base, 4096, "%s", text);
+  json_decref(s.json);
+  return status;
+}
+
+/* `module` ends with `tail`, at a border of its words. */
+static bool ends_with(const char *module, size_t length, const char *tail) {
+  size_t size = strlen(tail);
+  return size && size <= length && memcmp(module + length - size, tail, size) == 0 &&
+         (size == length || module[length - size - 1] == '.' || module[length - size - 1] == '/');
+}
+
+/* The alpha of one layer: "alpha_pattern" maps ends of names to numbers. */
+static rf_status alpha_of(const settings *s, const char *module, double *alpha, rf_error *error) {
+  const char *key;
+  json_t *value;
+  *alpha = s->alpha;
+  json_object_foreach(json_object_get(s->json, "alpha_pattern"), key, value) {
+    if (strpbrk(key, "^$*+?()[]{}|\\") || !json_is_number(value))
+      return RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "%s: \"alpha_pattern\" is not supported as it stands (expected ends of names and numbers, got '%.60s')", s->path, key);
+    if (ends_with(module, strlen(module), key)) *alpha = json_number_value(value);
+  }
+  return RAFTER_OK;
+}
+
+static double scale_of(const settings *s, double alpha, double rank) { return alpha / (s->rank_stabilized ? __builtin_sqrt(rank) : rank); }
+
+/* ---- the tensors -------------------------------------------------------------------------------------------------- */
+
+typedef struct pair {
+  const rf_stored *side[2]; /* A (r, K), B (N, r) */
+} pair;
+
+/* The end of the layer's name in a tensor's: "X.lora_A.weight" or "X.lora_A.NAME.weight". NULL: no such tensor. */
+static const char *module_end(const char *name, int side) {
+  const char *at = strstr(name, side ? ".lora_B." : ".lora_A.");
+  return at && rf_text_ends_with(at, ".weight") ? at : NULL;
+}
+
+/* Both tensors of one layer, whatever prefix the file has. */
+static rf_status find_pair(const rf_tensor_file *file, const char *module, pair *found, bool *seen, rf_error *error) {
+  *found = (pair){{NULL, NULL}};
+  for (int i = 0; i < rf_tensor_file_count(file); ++i) {
+    const rf_stored *tensor = rf_tensor_file_at(file, i);
+    for (int side = 0; side < 2; ++side) {
+      const char *end = module_end(tensor->name, side);
+      if (!end || !ends_with(tensor->name, (size_t)(end - tensor->name), module) || strstr(tensor->name, "vision")) continue;
+      if (found->side[side])
+        return RF_FAIL(error, RAFTER_FAILED, "keep one adapter in a file", "%s: two tensors stand for one layer (\"%.100s\" and \"%.100s\")",
+                       rf_tensor_file_path(file), found->side[side]->name, tensor->name);
+      found->side[side] = tensor;
+      if (seen) seen[i] = true;
+    }
+  }
+  if (!found->side[0] == !found->side[1]) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: an adapter is not whole (\"%s\": expected lora_A and lora_B, got only lora_%c)",
+                 rf_tensor_file_path(file), module, found->side[0] ? 'A' : 'B');
+}
+
+static rf_status check_pair(const rf_tensor_file *file, const pair *p, const rf_param *param, int64_t columns, int64_t most, rf_error *error) {
+  for (int side = 0; side < 2; ++side) {
+    const rf_stored *t = p->side[side];
+    int64_t wide = side ? columns : param->shape[0], expected[2] = {side ? wide : t->shape[0], side ? t->shape[1] : wide};
+    int64_t rank = t->rank == 2 ? t->shape[side] : 0;
+    if (t->rank != 2 || rank < 1 || rank > most || t->shape[0] != expected[0] || t->shape[1] != expected[1] || rank != p->side[0]->shape[0])
+      return RF_FAIL(error, RAFTER_FAILED, "the adapter may belong to another model",
+                     "%s: tensor \"%.120s\" has the wrong shape (expected %s of width %lld and rank 1 to %lld, got %d axes, %lld x %lld)",
+                     rf_tensor_file_path(file), t->name, side ? "(width, rank)" : "(rank, width)", (long long)wide, (long long)most, t->rank,
+                     (long long)t->shape[0], t->rank > 1 ? (long long)t->shape[1] : 1);
+    RF_TRY(rf_stored_read(t, 0, 0, NULL, error)); /* a type that can be read */
+  }
+  return RAFTER_OK;
+}
+
+static rf_status open_file(const char *folder, rf_tensor_file **file, rf_error *error) {
+  char path[4300];
+  path_of(path, folder, "adapter_model.safetensors");
+  if (access(path, F_OK)) {
+    path_of(path, folder, "adapter_model.bin");
+    if (!access(path, F_OK))
+      return RF_FAIL(error, RAFTER_FAILED, "save it again with safe_serialization=True",
+                     "%s is a pickle, which is not read (expected adapter_model.safetensors)", path);
+    path_of(path, folder, "adapter_model.safetensors");
+  }
+  return rf_tensor_file_open(path, file, error);
+}
+
+/* Sites that the file has pairs for; the largest rank; every tensor must have a place. */
+static rf_status find_sites(const rf_tensor_file *file, const rf_model *model, const rf_params *params, rf_lora *lora, bool *seen, rf_error *error) {
+  int64_t rank = 0;
+  for (int p = 0; p < params->base; ++p) {
+    const rf_param *param = &params->at[p];
+    int64_t at, columns, end = 0;
+    for (int site = 0; param->lora && param->layer >= 0 && rf_lora_site_name(site); ++site) {
+      pair found;
+      if (!rf_lora_site_columns(model, param, site, &at, &columns)) continue;
+      RF_TRY(find_pair(file, rf_lora_module(model, param, site).text, &found, seen, error));
+      if (!found.side[0]) continue;
+      RF_TRY(check_pair(file, &found, param, columns, 1024, error));
+      if (at < end)
+        return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: two adapters for the same columns (\"%.120s\")", rf_tensor_file_path(file),
+                       found.side[0]->name);
+      end = at + columns;
+      lora->sites[param->layer] |= (uint16_t)(1u << site);
+      if (found.side[0]->shape[0] > rank) rank = found.side[0]->shape[0];
+    }
+  }
+  for (int i = 0; i < rf_tensor_file_count(file); ++i)
+    if (!seen[i])
+      return RF_FAIL(error, RAFTER_FAILED, "the adapter may belong to another model", "%s: tensor \"%.120s\" has no place in the model %s",
+                     rf_tensor_file_path(file), rf_tensor_file_at(file, i)->name, model->name);
+  if (!rank) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s holds no adapter", rf_tensor_file_path(file));
+  lora->rank = (int32_t)rank;
+  return RAFTER_OK;
+}
+
+rf_status rf_adapter_open(const char *folder, const rf_model *model, rf_lora *lora, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  settings s = {0};
+  rf_tensor_file *file = NULL;
+  bool *seen = NULL;
+  rf_pool *pool = rf_pool_new();
+  rf_model bare = *model;
+  bare.lora = (rf_lora){0};
+  memset(lora, 0, sizeof *lora);
+  if (strlen(folder) >= sizeof lora->folder) {
+    status = RF_FAIL(error, RAFTER_INVALID, NULL, "the adapter's path is too long (expected below %zu letters)", sizeof lora->folder);
+    goto done;
+  }
+  if (model->layers > RF_LORA_LAYERS) {
+    status = RF_FAIL(error, RAFTER_INVALID, NULL, "too many layers for adapters (%s: expected at most %d, got %lld)", model->name, RF_LORA_LAYERS,
+                     (long long)model->layers);
+    goto done;
+  }
+  rf_params params = rf_model_params(&bare, pool);
+  RF_GO(read_settings(folder, &s, error));
+  RF_GO(open_file(folder, &file, error));
+  seen = calloc((size_t)rf_tensor_file_count(file) + 1, sizeof *seen);
+  if (!seen) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+    goto done;
+  }
+  RF_GO(find_sites(file, &bare, &params, lora, seen, error));
+  /* The scale that most layers have; a layer with another has it in its B. */
+  lora->rank_stabilized = s.rank_stabilized;
+  lora->alpha = (float)(scale_of(&s, s.alpha, (double)s.rank) * (s.rank_stabilized ? __builtin_sqrt((double)lora->rank) : (double)lora->rank));
+  lora->dropout = (float)s.dropout;
+  snprintf(lora->folder, sizeof lora->folder, "%s", folder);
+done:
+  free(seen);
+  rf_tensor_file_close(file);
+  json_decref(s.json);
+  rf_pool_free(pool);
+  return status;
+}
+
+/* Part `i` of A or B into its columns of `values`, turned and, where its rank is smaller, filled up with zeros. */
+static rf_status read_part(const pair *from, int side, const rf_name *order, int64_t at, int64_t columns, const rf_param *param, float factor,
+                           float *values, rf_error *error) {
+  const rf_stored *t = from->side[side];
+  int64_t wide = param->shape[1], rows = t->shape[1], taken = side ? columns : t->shape[0];
+  float *line = malloc((size_t)rows * sizeof *line);
+  if (!line) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  rf_status status = RAFTER_OK;
+  for (int64_t c = 0; c < taken && status == RAFTER_OK; ++c) {
+    int64_t stored = side && order ? rf_name_column(order, 0, c) : c;
+    status = rf_stored_read(t, stored * rows, rows, line, error);
+    for (int64_t r = 0; r < rows && status == RAFTER_OK; ++r) values[r * wide + at + c] = line[r] * factor;
+  }
+  free(line);
+  return status;
+}
+
+/* A fused weight whose file stands head by head: B's columns stand as its do. */
+static const rf_name *order_of(const rf_model *model, const rf_param *param, rf_name *name) {
+  *name = rf_param_name(model, param, false);
+  return name->order[0] == RF_NAME_BY_HEAD ? name : NULL;
+}
+
+static rf_status read_param(const rf_tensor_file *file, const settings *s, const rf_model *model, const rf_params *params, int p, float *values,
+                            rf_error *error) {
+  const rf_param *param = &params->at[p], *base = &params->at[param->adapts];
+  int side = (p - params->base) % 2;
+  rf_lora_parts parts = rf_lora_parts_of(model, base);
+  rf_name name;
+  const rf_name *order = order_of(model, base, &name);
+  int64_t joined = 0;
+  memset(values, 0, (size_t)param->count * sizeof *values);
+  for (int i = 0; i < parts.count; joined += parts.columns[i++]) {
+    rf_lora_module_name module = rf_lora_module(model, base, parts.site[i]);
+    pair found;
+    double alpha;
+    RF_TRY(find_pair(file, module.text, &found, NULL, error));
+    if (!found.side[0]) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: no adapter for \"%s\"", rf_tensor_file_path(file), module.text);
+    RF_TRY(check_pair(file, &found, base, parts.columns[i], parts.rank, error));
+    RF_TRY(alpha_of(s, module.text, &alpha, error));
+    double factor = scale_of(s, alpha, (double)found.side[0]->shape[0]) / (double)rf_lora_scale(&model->lora);
+    if (__builtin_fabs(factor - 1) < 1e-6) factor = 1; /* the same scale, but for its rounding */
+    RF_TRY(
+        read_part(&found, side, order, side ? joined : (int64_t)i * parts.rank, parts.columns[i], param, side ? (float)factor : 1.0f, values, error));
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_adapter_read(const char *folder, const rf_model *model, const rf_params *params, rf_weights_visit visit, void *context,
+                          rf_error *error) {
+  rf_status status = RAFTER_OK;
+  settings s = {0};
+  rf_tensor_file *file = NULL;
+  float *values = NULL;
+  RF_GO(read_settings(folder, &s, error));
+  RF_GO(open_file(folder, &file, error));
+  for (int p = params->base; p < params->count; ++p) {
+    float *grown = realloc(values, (size_t)params->at[p].count * sizeof *values);
+    if (!grown) {
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+      goto done;
+    }
+    values = grown;
+    RF_GO(read_param(file, &s, model, params, p, values, error));
+    RF_GO(visit(context, p, 0, params->at[p].count, values, error));
+  }
+done:
+  free(values);
+  rf_tensor_file_close(file);
+  json_decref(s.json);
+  return status;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------------ */
+
+static const char *prefix_of(const rf_model *model, const rf_param *base, char prefix[160]) {
+  rf_name bare = rf_param_name(model, base, false), whole = rf_param_name(model, base, true);
+  snprintf(prefix, 160, "base_model.model.%.*s", (int)(strlen(whole.part[0]) - strlen(bare.part[0])), whole.part[0]);
+  return prefix;
+}
+
+static rf_status write_config(const char *folder, const rf_model *model, const rf_params *params, const char *base, rf_error *error) {
+  char path[4300];
+  const rf_lora *lora = &model->lora;
+  json_t *modules = json_array(), *layers = json_array();
+  bool everywhere = true;
+  for (int layer = 0; layer < model->layers; ++layer) {
+    everywhere &= lora->sites[layer] == lora->sites[0];
+    if (lora->sites[layer]) json_array_append_new(layers, json_integer(layer));
+  }
+  for (int p = params->base; p < params->count; p += 2) {
+    const rf_param *param = &params->at[params->at[p].adapts];
+    rf_lora_parts parts = rf_lora_parts_of(model, param);
+    for (int i = 0; i < parts.count; ++i) {
+      rf_lora_module_name module = rf_lora_module(model, param, parts.site[i]);
+      const char *dot = strrchr(module.text, '.'), *word = dot ? dot + 1 : module.text;
+      size_t k = 0;
+      while (k < json_array_size(modules) && strcmp(json_string_value(json_array_get(modules, k)), word) != 0) ++k;
+      if (k == json_array_size(modules)) json_array_append_new(modules, json_string(word));
+    }
+  }
+  json_t *json = json_pack("{ss ss ss si sf sf sb ss so sb sb}", "peft_type", "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r",
+                           lora->rank, "lora_alpha", (double)lora->alpha, "lora_dropout", (double)lora->dropout, "use_rslora", lora->rank_stabilized,
+                           "bias", "none", "target_modules", modules, "fan_in_fan_out", model->family == RF_FAMILY_GPT, "inference_mode", true);
+  if (everywhere) json_decref(layers);
+  else json_object_set_new(json, "layers_to_transform", layers);
+  path_of(path, folder, "adapter_config.json");
+  rf_status status = rf_json_write(path, json, 2, error);
+  json_decref(json);
+  return status;
+}
+
+/* The tensors of a file, in the parameters' order; names in `pool`. Returns how many. */
+static int list_tensors(const rf_model *model, const rf_params *params, rf_pool *pool, rf_stored *list) {
+  int count = 0;
+  char prefix[160];
+  for (int p = params->base; p < params->count; ++p) {
+    const rf_param *base = &params->at[params->at[p].adapts];
+    rf_lora_parts parts = rf_lora_parts_of(model, base);
+    int side = (p - params->base) % 2;
+    for (int i = 0; i < parts.count; ++i) {
+      int64_t wide = side ? parts.columns[i] : base->shape[0];
+      list[count++] = (rf_stored){.name = rf_pool_format(pool, "%s%s.lora_%c.weight", prefix_of(model, base, prefix),
+                                                         rf_lora_module(model, base, parts.site[i]).text, side ? 'B' : 'A'),
+                                  .dtype = RF_F32,
+                                  .rank = 2,
+                                  .shape = {side ? wide : parts.rank, side ? parts.rank : wide},
+                                  .count = wide * parts.rank,
+                                  .bytes = wide * parts.rank * 4};
+    }
+  }
+  return count;
+}
+
+static rf_status write_param(rf_tensor_writer *writer, const rf_model *model, const rf_params *params, int p, rf_weights_source source, void *context,
+                             rf_error *error) {
+  const rf_param *param = &params->at[p], *base = &params->at[param->adapts];
+  rf_lora_parts parts = rf_lora_parts_of(model, base);
+  rf_name name;
+  const rf_name *order = order_of(model, base, &name);
+  int side = (p - params->base) % 2;
+  int64_t rows = param->shape[0], wide = param->shape[1], at = 0;
+  float *values = malloc((size_t)param->count * sizeof *values), *turned = malloc((size_t)param->count * sizeof *turned);
+  rf_status status = values && turned ? source(context, p, 0, param->count, values, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  for (int i = 0; i < parts.count && status == RAFTER_OK; ++i) {
+    int64_t columns = side ? parts.columns[i] : parts.rank;
+    for (int64_t c = 0; c < columns; ++c) {
+      float *line = turned + (side && order ? rf_name_column(order, 0, c) : c) * rows;
+      for (int64_t r = 0; r < rows; ++r) line[r] = values[r * wide + at + c];
+    }
+    status = rf_tensor_writer_put(writer, turned, rows * columns, error);
+    at += columns;
+  }
+  free(values);
+  free(turned);
+  return status;
+}
+
+rf_status rf_adapter_write(const char *folder, const rf_model *model, const rf_params *params, const char *base, rf_weights_source source,
+                           void *context, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  char path[4300];
+  rf_tensor_writer *writer = NULL;
+  rf_pool *pool = rf_pool_new();
+  rf_stored *list = rf_pool_alloc(pool, ((size_t)(params->count - params->base) * RF_LORA_PARTS + 1) * sizeof *list);
+  int count = list_tensors(model, params, pool, list);
+  path_of(path, folder, "adapter_model.safetensors");
+  RF_GO(rf_tensor_writer_open(path, list, count, (const char *const[]){"format", "pt", NULL}, &writer, error));
+  for (int p = params->base; p < params->count; ++p) RF_GO(write_param(writer, model, params, p, source, context, error));
+  status = rf_tensor_writer_commit(writer, error);
+  writer = NULL;
+  if (status == RAFTER_OK) status = write_config(folder, model, params, base, error);
+done:
+  rf_tensor_writer_discard(writer);
+  rf_pool_free(pool);
+  return status;
+}
