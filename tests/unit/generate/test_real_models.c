@@ -1,6 +1,6 @@
 /* Trained models that people have, as GGUF: log-probabilities and greedy continuations against exact arithmetic on the dequantised weights. The files
- * are too large to commit: RAFTER_GEMMA_GGUF and RAFTER_SMOLLM2_GGUF name them (without one its test is skipped); the answers stand in the shared data. And
- * the smallest of Llamas in its three formats. */
+ * are too large to commit: `./dev models` puts them where this looks (RAFTER_MODELS, ~/.cache/rafter-models), or RAFTER_GEMMA_GGUF and RAFTER_SMOLLM2_GGUF
+ * name them; without one its test is skipped. The answers stand in the shared data. And the smallest of Llamas in its three formats. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -176,10 +176,14 @@ static void check_perplexity(const char *path, const json_t *json) {
   free(text);
 }
 
-static void check_model(const char *variable, const char *answers, double bound) {
-  const char *path = getenv(variable);
-  if (!path || access(path, R_OK) || access(answers, R_OK)) {
-    print_message("skipped: %s names no file, or %s is not here\n", variable, answers);
+static void check_model(const char *variable, const char *file, const char *answers, double bound) {
+  char found[4096];
+  const char *path = getenv(variable), *folder = getenv("RAFTER_MODELS"), *home = getenv("HOME");
+  if (folder) snprintf(found, sizeof found, "%s/%s", folder, file);
+  else snprintf(found, sizeof found, "%s/.cache/rafter-models/%s", home ? home : "", file);
+  if (!path) path = found;
+  if (access(path, R_OK) || access(answers, R_OK)) {
+    print_message("skipped: %s (./dev models) or %s is not here\n", path, answers);
     skip();
   }
   json_t *json = NULL;
@@ -201,11 +205,11 @@ static void check_model(const char *variable, const char *answers, double bound)
 
 static void smollm2(void **state) {
   (void)state;
-  check_model("RAFTER_SMOLLM2_GGUF", RF_SHARED_DATA "/real-models/smollm2-135m-instruct-q4_1.json", 1e-3);
+  check_model("RAFTER_SMOLLM2_GGUF", "smollm2-135m-instruct-q4_1.gguf", RF_SHARED_DATA "/real-models/smollm2-135m-instruct-q4_1.json", 1e-3);
 }
 static void gemma3(void **state) {
   (void)state;
-  check_model("RAFTER_GEMMA_GGUF", RF_SHARED_DATA "/real-models/gemma-3-270m-q4_k_m.json", 1e-2);
+  check_model("RAFTER_GEMMA_GGUF", "gemma3-270m-q4_k_m.gguf", RF_SHARED_DATA "/real-models/gemma-3-270m-q4_k_m.json", 1e-2);
 }
 
 /* stories260K against an f64 forward pass, from each of its three files. */
