@@ -19,4 +19,12 @@ rf_status rf_adapter_read(const char *folder, const rf_model *model, const rf_pa
 rf_status rf_adapter_write(const char *folder, const rf_model *model, const rf_params *params, const char *base, rf_weights_source source,
                            void *context, rf_error *error);
 
+/* Adapters held in memory to be added to the weights they stand beside. */
+typedef struct rf_merger rf_merger;
+/* model->lora says which, and where from. */
+rf_status rf_merger_open(const rf_model *model, rf_merger **merger, rf_error *error);
+void rf_merger_close(rf_merger *merger); /* NULL is allowed */
+/* Adds scale (A B), summed in f64, to elements [first, first + count) of base parameter `param`. */
+void rf_merger_add(const rf_merger *merger, int param, int64_t first, int64_t count, float *values);
+
 #endif

@@ -13,13 +13,16 @@
 #include "train/checkpoint.h"
 
 static rf_machine machine;
-static const char *spec = "gpt:layers=3,width=48,heads=3,ff=160,vocab=300,seq=40";
+static const char *spec = "gpt:layers=3,width=48,heads=3,ff=160,vocab=300,seq=40", *adapters;
 static char folder[] = "/tmp/rafter-test-determinism-XXXXXX";
 
 static rf_train_settings settings_of(rf_dtype dtype, int threads, rf_remat remat, int64_t microbatch, int accumulate, float dropout) {
   rf_train_settings s = {.data = "random:seed=4", .pack = true, .work_folder = folder, .seed = 11};
   rf_error error;
   if (rf_model_resolve(spec, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  rf_lora lora = {0};
+  if (adapters && rf_lora_parse(adapters, &s.model, &lora, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  s.model.lora = lora;
   s.plan = (rf_plan_options){.build = {.job = RF_JOB_TRAIN,
                                        .dtype = dtype,
                                        .softmax = RF_F32,
@@ -50,7 +53,8 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
 static uint64_t hash_state(rf_trainer *t, uint64_t hash) {
   for (int p = 0; p < t->plan->graph->params.count; p++) {
     size_t bytes = (size_t)t->plan->graph->params.at[p].count * 4;
-    hash = hash_bytes(hash, rf_trainer_master(t, p), bytes);
+    hash = hash_bytes(hash, rf_trainer_master(t, p), (size_t)rf_tensor_bytes(&t->plan->graph->tensor[t->state[p].master]));
+    if (t->state[p].m == RF_NONE) continue; /* frozen */
     hash = hash_bytes(hash, rf_run_tensor(t->run, 0, t->state[p].m), bytes);
     hash = hash_bytes(hash, rf_run_tensor(t->run, 0, t->state[p].v), bytes);
   }
@@ -168,6 +172,34 @@ static void experts_keep_the_bits(void **state) {
   spec = before;
 }
 
+/* And where adapters learn beside frozen weights, which stay as they were. */
+static void adapters_keep_the_bits(void **state) {
+  const char *before = spec;
+  spec = "llama:layers=3,width=48,heads=4,kv_heads=2,ff=96,vocab=300,seq=40", adapters = "rank=4,alpha=6,targets=q,v,out,gate_up,down,dropout=0.1";
+  threads_keep_the_bits(state), isas_keep_the_bits(state), remat_keeps_the_bits(state), accumulation_is_equal_within_rounding(state);
+  resume_keeps_the_bits(state);
+  rf_train_settings s = settings_of(RF_BF16, 2, RF_REMAT_NONE, 2, 1, 0);
+  rf_trainer *t = open_or_fail(&s);
+  const rf_graph *graph = t->plan->graph;
+  uint64_t frozen[2] = {1, 1}, learned[2] = {1, 1};
+  for (int i = 0; i < 2; i++) {
+    for (int p = 0; p < graph->params.count; p++) {
+      uint64_t *hash = p < graph->params.base ? frozen : learned;
+      hash[i] = hash_bytes(hash[i], rf_trainer_master(t, p), (size_t)rf_tensor_bytes(&graph->tensor[t->state[p].master]));
+    }
+    if (i == 0) step_or_fail(t), step_or_fail(t);
+  }
+  assert_true(frozen[0] == frozen[1] && learned[0] != learned[1]);
+  assert_int_equal(rf_run_arena_bytes(t->run), t->plan->arena_bytes);
+  for (int i = 0; i < graph->tensor_count; i++) { /* one copy of the weights, and nothing that trains them */
+    const rf_tensor *tensor = &graph->tensor[i];
+    bool of_base = tensor->param >= 0 && tensor->param < graph->params.base;
+    assert_true(!of_base || tensor->class == RF_CLASS_WEIGHT);
+  }
+  rf_trainer_close(t);
+  spec = before, adapters = NULL;
+}
+
 static void not_finite_names_its_op(void **state) {
   (void)state;
   rf_train_settings s = settings_of(RF_F32, 2, RF_REMAT_NONE, 2, 2, 0);
@@ -191,7 +223,7 @@ int main(void) {
       cmocka_unit_test(threads_keep_the_bits), cmocka_unit_test(isas_keep_the_bits),
       cmocka_unit_test(remat_keeps_the_bits),  cmocka_unit_test(accumulation_is_equal_within_rounding),
       cmocka_unit_test(resume_keeps_the_bits), cmocka_unit_test(not_finite_names_its_op),
-      cmocka_unit_test(experts_keep_the_bits),
+      cmocka_unit_test(experts_keep_the_bits), cmocka_unit_test(adapters_keep_the_bits),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
