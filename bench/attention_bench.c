@@ -122,22 +122,26 @@ static void bench(const shape *s, int threads, int repeats) {
 /* One row per slot over `context` cached tokens: bytes of keys and values over the time, beside a plain read of the same cache. */
 static void bench_decode(rf_dtype dtype, int slots, int context, int heads, int kv_heads, int dim, int threads, int repeats) {
   int64_t ld = (int64_t)(heads + 2 * kv_heads) * dim;
-  size_t unit = (size_t)rf_dtype_bytes(dtype), cache_bytes = (size_t)slots * 2 * (size_t)context * (size_t)(kv_heads * dim) * unit;
+  enum { PAGE = 256 };
+  int columns = (context + PAGE - 1) / PAGE;
+  size_t unit = (size_t)rf_dtype_bytes(dtype), cache_bytes = (size_t)(slots * columns) * 2 * PAGE * (size_t)(kv_heads * dim) * unit;
   void *qkv = pages((size_t)(slots * ld) * unit), *ctx = pages((size_t)slots * (size_t)(heads * dim) * unit), *cache = pages(cache_bytes);
-  int32_t slot[64], position[64];
+  int32_t slot[64], position[64], *table = pages((size_t)(slots * columns) * sizeof *table);
+  for (int i = 0; i < slots * columns; i++) table[i] = i;
   for (int i = 0; i < slots; i++) slot[i] = i, position[i] = context - 1;
   fill(qkv, dtype, slots * ld, 1);
   memset(cache, 0, cache_bytes);
-  rf_tensor tensor[4] = {{.dtype = dtype, .rank = 2, .shape = {slots, ld}},
-                         {.dtype = dtype, .rank = 4, .shape = {slots, 2, context, (int64_t)kv_heads * dim}}};
+  rf_tensor tensor[5] = {{.dtype = dtype, .rank = 2, .shape = {slots, ld}},
+                         {.dtype = dtype, .rank = 4, .shape = {slots * columns, 2, PAGE, (int64_t)kv_heads * dim}},
+                         {.dtype = RF_I32, .rank = 2, .shape = {slots, columns}}};
   rf_op op = {.attr = {.heads = heads, .kv_heads = kv_heads, .head_dim = dim, .scale = 1.0f / sqrtf((float)dim)},
-              .input_count = 4,
-              .input = {0, 1, 2, 3},
-              .output_count = 2,
-              .output = {0, 1}};
-  rf_graph graph = {.tensor = tensor, .tensor_count = 4, .op = &op, .op_count = 1, .rows = slots};
+              .input_count = 6,
+              .input = {0, 1, 2, 3, 4, RF_NONE},
+              .output_count = 3,
+              .output = {0, 1, RF_NONE}};
+  rf_graph graph = {.tensor = tensor, .tensor_count = 5, .op = &op, .op_count = 1, .rows = slots};
   rf_run_inputs run = {.rows = slots};
-  rf_call call = {.graph = &graph, .op = &op, .in = {qkv, cache, slot, position}, .out = {ctx, cache}, .threads = threads, .run = &run};
+  rf_call call = {.graph = &graph, .op = &op, .in = {qkv, cache, table, slot, position}, .out = {ctx, cache}, .threads = threads, .run = &run};
   const rf_kernel *kernel = kernel_of("attention_kv");
   size_t bytes = kernel->workspace_bytes(&graph, &op, threads);
   call.workspace = pages(bytes);
@@ -159,6 +163,7 @@ static void bench_decode(rf_dtype dtype, int slots, int context, int heads, int 
   rf_pages_unmap(ctx, (size_t)slots * (size_t)(heads * dim) * unit);
   rf_pages_unmap(cache, cache_bytes);
   rf_pages_unmap(call.workspace, bytes);
+  rf_pages_unmap(table, (size_t)(slots * columns) * sizeof *table);
 }
 
 int main(int argc, char **argv) {

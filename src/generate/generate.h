@@ -13,11 +13,13 @@
 #define RF_GENERATE_H
 
 #include "generate/sampler.h"
+#include "graph/kv.h"
 #include "run/run.h"
 
 typedef struct rf_generate_settings {
   rf_model model;
-  rf_plan_options plan; /* build.seq: context bound in tokens; build.microbatch: answers that run at once */
+  rf_plan_options plan; /* build.seq: context bound in tokens; build.microbatch: answers that run at once; build.sequences: texts that the cache has
+                           room for, those that run and those that are kept */
   const char *weights_folder;
   uint64_t seed; /* of the initialiser, when there are no weights */
   rf_run_debug debug;
@@ -30,15 +32,14 @@ typedef struct rf_generator {
   struct rf_walk_inputs {
     int32_t *tokens, *positions, *slots, *rows;
     float *logits, *lse;
-  } io[2];                /* of prefill, decode */
-  int last;               /* which of the two walked last */
-  int64_t length;         /* rf_generator_feed: tokens in the cache */
-  struct rf_batch *batch; /* requests: batch.c */
+  } io[2];                  /* of prefill, decode */
+  int last;                 /* which of the two walked last */
+  int64_t length;           /* rf_generator_feed: tokens in the cache */
+  struct rf_walker *walker; /* the cache's pages: walk.c */
+  struct rf_batch *batch;   /* requests: batch.c */
 } rf_generator;
 
-enum { RF_PREFILL_ROWS = 256 }; /* rows of one prefill walk, at most */
-
-/* The two plans of a generate job. prefill has min(RF_PREFILL_ROWS, context) rows, decode one. */
+/* The two plans of a generate job: prefill has build.chunk rows (0: RF_PREFILL_ROWS), decode one for each of build.microbatch sequences. */
 rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **prefill, rf_plan **decode, rf_error *error);
 rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator **generator, rf_error *error);
 void rf_generator_close(rf_generator *generator);

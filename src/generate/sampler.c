@@ -470,6 +470,8 @@ void rf_sampler_close(rf_sampler *sampler) {
   *sampler = (rf_sampler){0};
 }
 
+void rf_sampler_use(rf_sampler *sampler, rf_sampler_work *work) { sampler->work = work, sampler->candidate = work->candidate; }
+
 rf_status rf_sampler_reset(rf_sampler *sampler, const rf_sampler_options *options, rf_error *error) {
   RF_TRY(rf_sampler_check(options, sampler->vocab, error));
   for (int64_t i = 0; i < sampler->touched_count; i++) sampler->seen[sampler->touched[i]] = 0;

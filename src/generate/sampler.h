@@ -70,6 +70,8 @@ rf_status rf_sampler_open(const rf_sampler_options *options, int64_t vocab, rf_s
 /* The same with `work` shared; it must outlive the sampler. */
 rf_status rf_sampler_open_with(const rf_sampler_options *options, rf_sampler_work *work, rf_sampler *sampler, rf_error *error);
 void rf_sampler_close(rf_sampler *sampler);
+/* Another work for the calls that follow, on another thread. */
+void rf_sampler_use(rf_sampler *sampler, rf_sampler_work *work);
 /* For another request: forgets what was seen, in time of what was seen. On RAFTER_INVALID the sampler is as it was. */
 rf_status rf_sampler_reset(rf_sampler *sampler, const rf_sampler_options *options, rf_error *error);
 

@@ -1,5 +1,6 @@
 /* build.c - the forward graph of a job from a model's shape and its parameter table. Whether a linear layer has a bias, a norm a bias or the
  * head a weight of its own is not asked here: the builder takes what the parameter table has. */
+#include "graph/kv.h"
 #include "graph/passes.h"
 
 #include <stdio.h>
@@ -18,6 +19,8 @@ typedef struct builder {
   const char *row_name[MAX_ROWS];                       /* by row of the parameter table: its name inside a block */
   int *row_tensor[MAX_ROWS];                            /* weight tensor by layer + 1, or RF_NONE */
   int tokens, labels, positions, segments, slots, rows; /* io tensors */
+  rf_kv kv;
+  int pages[RF_KV_CLASSES]; /* io tensors: page tables */
 } builder;
 
 /* ---- parameters ------------------------------------------------------------------------------------------------- */
@@ -119,6 +122,15 @@ static int positions(builder *b, int qkv, const rf_attr *heads) {
   return emit(b, &RF_OP_ROPE, "attn/rope", (const int[]){qkv, b->positions}, 2, (const int[]){RF_WANTED}, 1, heads, 0);
 }
 
+/* What a layer keeps of the tokens in its pages: `columns` numbers a token. */
+static int cache_tensor(builder *b, const char *name, rf_dtype dtype, rf_kv_class class, int64_t columns) {
+  int64_t shape[] = {b->kv.of[class].pool, 2, b->kv.page, columns};
+  int id = rf_graph_tensor(b->graph, rf_graph_join(b->graph, b->graph->scope, name, ""), RF_CLASS_KV, dtype, 4, shape);
+  b->graph->tensor[id].persistent = true;
+  b->graph->tensor[id].reason = "pages of keys and values";
+  return id;
+}
+
 static int attention(builder *b, int qkv) {
   const rf_model *model = b->model;
   rf_attr attr = {.heads = (int32_t)model->heads,
@@ -133,12 +145,11 @@ static int attention(builder *b, int qkv) {
   RF_BUILT(qkv);
   if (b->options->job != RF_JOB_GENERATE)
     return emit(b, &RF_OP_ATTENTION, "attn/attention", (const int[]){qkv, b->segments}, 2, (const int[]){RF_WANTED, RF_WANTED}, 2, &attr, 0);
-  int64_t shape[] = {b->options->microbatch, 2, b->options->seq, model->kv_heads * model->head_dim};
-  int cache = rf_graph_tensor(b->graph, rf_graph_join(b->graph, b->graph->scope, "attn/cache", ""), RF_CLASS_KV, b->dtype, 4, shape);
-  b->graph->tensor[cache].persistent = true;
-  b->graph->tensor[cache].reason = "keys and values of every slot";
-  int inputs[] = {qkv, cache, b->slots, b->positions};
-  return emit(b, &RF_OP_ATTENTION_KV, "attn/attention", inputs, 4, (const int[]){RF_WANTED, RF_WANTED}, 2, &attr, 0);
+  rf_kv_class class = rf_kv_class_of(model, b->layer);
+  int cache = cache_tensor(b, "attn/cache", b->kv.dtype, class, model->kv_heads * model->head_dim);
+  int scale = b->kv.dtype == RF_I8 ? cache_tensor(b, "attn/cache/scale", RF_F32, class, model->kv_heads) : RF_NONE;
+  int inputs[] = {qkv, cache, b->pages[class], b->slots, b->positions, scale};
+  return emit(b, &RF_OP_ATTENTION_KV, "attn/attention", inputs, 6, (const int[]){RF_WANTED, cache, scale}, 3, &attr, 0);
 }
 
 /* What a sublayer adds to the residual stream: its output, or the norm of it. */
@@ -290,6 +301,11 @@ static rf_status build_generate(builder *b) {
   b->positions = io_tensor(b, "positions", RF_I32, true, 1, rows);
   b->slots = io_tensor(b, "slots", RF_I32, true, 1, rows);
   b->rows = io_tensor(b, "rows", RF_I32, true, 1, picked);
+  b->kv = rf_kv_of(b->model, b->options);
+  for (int c = 0; c < RF_KV_CLASSES; c++) {
+    int64_t table[] = {b->options->microbatch, b->kv.columns};
+    if (b->kv.of[c].layers) b->pages[c] = io_tensor(b, c == RF_KV_LOCAL ? "pages/local" : "pages/global", RF_I32, true, 2, table);
+  }
   int logits = rf_graph_tensor(graph, "logits", RF_CLASS_LOGITS, rf_wide_dtype(b->dtype), 2, logits_shape);
   graph->tensor[logits].output = true;
   graph->tensor[logits].reason = "read by the caller";
@@ -319,6 +335,12 @@ static rf_status options_check(const rf_model *model, const rf_build_options *o,
         error, RAFTER_INVALID, "set output_router_logits to false and router_jitter_noise to 0 in config.json to train without",
         "%s is trained with what this version does not compute (router_aux_loss_coef with output_router_logits: %g, router_jitter_noise: %g)",
         model->name, (double)model->router_aux, (double)model->router_jitter);
+  if (o->kv_dtype_set && o->kv_dtype != RF_F32 && o->kv_dtype != RF_BF16 && o->kv_dtype != RF_I8)
+    return RF_FAIL(error, RAFTER_INVALID, "use --kv-dtype f32, bf16 or int8", "dtype not supported (kv_dtype: expected f32, bf16 or i8, got %s)",
+                   rf_dtype_name(o->kv_dtype));
+  if (o->kv_page && (o->kv_page < RF_KV_UNIT || o->kv_page > 1 << 20 || (o->kv_page & (o->kv_page - 1))))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "bad page of the cache (kv_page: expected a power of two of at least %d tokens, got %lld)",
+                   RF_KV_UNIT, (long long)o->kv_page);
   if (o->dropout >= 1) return RF_FAIL(error, RAFTER_INVALID, NULL, "dropout out of range (dropout: expected 0 <= p < 1, got %g)", (double)o->dropout);
   if (o->microbatch > INT32_MAX / o->seq || o->rows > INT32_MAX)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "microbatch too large (microbatch * seq: expected below 2^31, got %lld * %lld)",

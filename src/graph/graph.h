@@ -179,10 +179,15 @@ typedef struct rf_build_options {
   rf_job_kind job;
   rf_dtype dtype; /* of weights and activations; bf16 keeps f32 masters */
   rf_dtype softmax;
-  int64_t microbatch; /* sequences of a microbatch (train) or slots (generate) */
+  int64_t microbatch; /* sequences of a microbatch (train) or slots (generate): sequences that run at once */
   int64_t seq;        /* T: tokens of a training row; context bound of a slot */
   int64_t rows;       /* generate: rows of one walk (prefill chunk, or slots for decode) */
-  int top;            /* score: likeliest tokens that are kept of every position, at most RF_TOP_MOST; 0: none */
+  int64_t chunk;      /* generate: rows of one walk that belong to one sequence, at most; 0: RF_PREFILL_ROWS */
+  int64_t sequences;  /* generate: whole sequences that the cache has room for; at least, and for 0, one for each slot */
+  int64_t kv_page;    /* generate: tokens of a page of the cache; 0: RF_KV_PAGE */
+  bool kv_dtype_set;  /* generate: the cache is in kv_dtype (f32, bf16, i8), not in that of the activations */
+  rf_dtype kv_dtype;
+  int top; /* score: likeliest tokens that are kept of every position, at most RF_TOP_MOST; 0: none */
   int accumulate;
   float dropout; /* < 0: the model's own */
   rf_optimizer optimizer;

@@ -12,6 +12,7 @@ double compare_load(rf_dtype dtype, const void *data, int64_t i) {
   case RF_F16: return (double)rf_f16_to_f32(((const uint16_t *)data)[i]);
   case RF_F64: return ((const double *)data)[i];
   case RF_I32: return ((const int32_t *)data)[i];
+  case RF_I8: return ((const int8_t *)data)[i];
   default: return NAN;
   }
 }

@@ -377,12 +377,15 @@ static void build_attention_kv(op_harness *h, const op_case *of, const op_size *
     if (!prefill && r == rows / 2) slots[r] = -1;
   }
   int qkv = activation(h, "qkv", 1.5, rows, (int64_t)(size->heads + 2 * size->kv_heads) * size->head_dim);
-  int64_t kv = (int64_t)size->kv_heads * size->head_dim;
-  int cache = op_tensor(h, "cache", RF_CLASS_KV, h->dtype, (op_fill){1.5, 0}, OP_SHAPE(slot_count, 2, bound, kv));
+  int64_t kv = (int64_t)size->kv_heads * size->head_dim, page = 32, columns = (bound + page - 1) / page, pages = slot_count * columns;
+  bool narrow = of->flags & OP_NARROW;
+  int cache = op_tensor(h, "cache", RF_CLASS_KV, narrow ? RF_I8 : h->dtype, (op_fill){narrow ? 50 : 1.5, 0}, OP_SHAPE(pages, 2, page, kv));
+  int scale = narrow ? op_tensor(h, "scale", RF_CLASS_KV, RF_F32, (op_fill){0.002, 0.02}, OP_SHAPE(pages, 2, page, size->kv_heads)) : RF_NONE;
+  int table = op_table(h, slot_count, columns);
   int slot_ids = op_ids(h, "slots", rows, slots), position_ids = op_ids(h, "positions", rows, positions);
   free(slots);
   free(positions);
-  op_apply(h, "attention_kv", OP_IDS(qkv, cache, slot_ids, position_ids), OP_IDS(RF_WANTED, cache), &attr);
+  op_apply(h, "attention_kv", OP_IDS(qkv, cache, table, slot_ids, position_ids, scale), OP_IDS(RF_WANTED, cache, scale), &attr);
 }
 
 typedef struct head_inputs {
@@ -590,6 +593,9 @@ const op_case OP_CASES[] = {
     {"attention_kv", "decode, softcap", build_attention_kv, DECODE_SIZES, OP_SOFTCAP},
     {"attention_kv", "prefill", build_attention_kv, ATTENTION_SIZES, OP_PREFILL},
     {"attention_kv", "prefill, long", build_attention_kv, ATTENTION_LONG, OP_PREFILL | OP_WINDOW},
+    {"attention_kv", "decode, int8", build_attention_kv, DECODE_SIZES, OP_NARROW | OP_WINDOW},
+    {"attention_kv", "prefill, int8", build_attention_kv, ATTENTION_SIZES, OP_PREFILL | OP_NARROW},
+    {"attention_kv", "prefill, long, int8", build_attention_kv, ATTENTION_LONG, OP_PREFILL | OP_NARROW},
     {"attention_kv", "prefill, bf16 softmax", build_attention_kv, ATTENTION_SIZES, OP_PREFILL | OP_BF16_SOFTMAX},
     {"head_loss", "plain", build_head_loss, HEAD_SIZES, 0},
     {"head_loss", "transposed, bias, ignored labels", build_head_loss, HEAD_SIZES, OP_TRANSPOSE | OP_BIAS | OP_IGNORED},

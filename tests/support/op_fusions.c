@@ -114,9 +114,11 @@ static void build_cache(op_harness *h, const op_fusion *of, const op_size *size,
   int qkv = activation(h, "qkv", size->rows, (int64_t)(size->heads + 2 * size->kv_heads) * size->head_dim);
   int bounds = op_ids(h, "segments", size->rows + 1, segments), slot_ids = op_ids(h, "slots", size->rows, slots);
   int position_ids = op_ids(h, "positions", size->rows, positions);
-  int cache = op_tensor(h, "cache", RF_CLASS_KV, h->dtype, (op_fill){1, 0}, OP_SHAPE(2, 2, size->rows + 3, (int64_t)size->kv_heads * size->head_dim));
+  int64_t page = of->flags & OP_WINDOW ? 32 : 256, columns = (size->rows + 3 + page - 1) / page;
+  int cache = op_tensor(h, "cache", RF_CLASS_KV, h->dtype, (op_fill){1, 0}, OP_SHAPE(2 * columns, 2, page, (int64_t)size->kv_heads * size->head_dim));
+  int table = op_table(h, 2, columns);
   int whole = op_apply(h, "attention", OP_IDS(qkv, bounds), OP_IDS(RF_WANTED, RF_WANTED), &attr);
-  int cached = op_apply(h, "attention_kv", OP_IDS(qkv, cache, slot_ids, position_ids), OP_IDS(RF_WANTED, cache), &attr);
+  int cached = op_apply(h, "attention_kv", OP_IDS(qkv, cache, table, slot_ids, position_ids), OP_IDS(RF_WANTED, cache), &attr);
   same(h, equal, equals, cached, 0, whole, 0);
 }
 

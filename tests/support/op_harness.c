@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,6 +106,17 @@ int op_ids(op_harness *h, const char *name, int64_t count, const int32_t *values
   return id;
 }
 
+int op_table(op_harness *h, int64_t slots, int64_t columns) {
+  int64_t count = slots * columns;
+  int32_t *pages = malloc((size_t)count * sizeof *pages);
+  assert_non_null(pages);
+  for (int64_t i = 0; i < count; i++) pages[i] = (int32_t)(count - 1 - i);
+  int id = op_ids(h, "table", count, pages);
+  free(pages);
+  h->graph->tensor[id].rank = 2, h->graph->tensor[id].shape[0] = slots, h->graph->tensor[id].shape[1] = columns;
+  return id;
+}
+
 int op_apply(op_harness *h, const char *def, int input_count, const int *inputs, int output_count, const int *outputs, const rf_attr *attr) {
   rf_error error = {0};
   char name[64];
@@ -127,6 +139,7 @@ void op_set(op_harness *h, int tensor, int64_t i, double value) {
   case RF_F32: ((float *)op_data(h, tensor))[i] = (float)value; break;
   case RF_BF16: ((rf_bf16 *)op_data(h, tensor))[i] = rf_f32_to_bf16((float)value); break;
   case RF_I32: ((int32_t *)op_data(h, tensor))[i] = (int32_t)value; break;
+  case RF_I8: ((int8_t *)op_data(h, tensor))[i] = (int8_t)fmax(-127, fmin(127, value)); break;
   default: fail_msg("tensor %s has a dtype that no op takes", h->graph->tensor[tensor].name);
   }
 }

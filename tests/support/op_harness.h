@@ -28,6 +28,8 @@ typedef struct op_fill {
 } op_fill;
 int op_tensor(op_harness *h, const char *name, rf_class class, rf_dtype dtype, op_fill fill, int rank, const int64_t *shape);
 int op_ids(op_harness *h, const char *name, int64_t count, const int32_t *values);
+/* A page table (slots, columns) that names pages `slots * columns - 1` down to 0. */
+int op_table(op_harness *h, int64_t slots, int64_t columns);
 #define OP_SHAPE(...) \
   (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) { __VA_ARGS__ }
 

@@ -23,8 +23,9 @@ rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
       .round = attr->softmax == RF_BF16,
       .scaled = attr->softmax == RF_BF16 || attr->softcap > 0,
   };
-  bool cached = op->input_count == 4; /* attention_kv: qkv, cache, slots, positions */
-  if (cached) a.longest = graph->tensor[op->input[1]].shape[2];
+  bool cached = op->input_count == 6; /* attention_kv: qkv, cache, table, slots, positions, scale */
+  if (cached) a.longest = graph->tensor[op->input[2]].shape[1] * graph->tensor[op->input[1]].shape[2];
+  if (cached) a.narrow = graph->tensor[op->input[1]].dtype == RF_I8;
   else if (graph->seq > 0 && graph->seq < a.rows) a.longest = graph->seq;
   return a;
 }
@@ -61,7 +62,8 @@ size_t rf_attention_forward_floats(const rf_attention *a) {
   return (size_t)rf_round_up((int64_t)walk_floats(a, rf_round_up(a->longest, RF_ATTENTION_PANEL), RF_ATTENTION_MAX_HEIGHT), 16);
 }
 size_t rf_attention_cached_floats(const rf_attention *a) {
-  return (size_t)rf_round_up((int64_t)walk_floats(a, RF_ATTENTION_BLOCK, RF_ATTENTION_SCORES), 16);
+  size_t widened = a->narrow ? (size_t)(RF_ATTENTION_PANEL * a->dim) : 0; /* keys or values of one head */
+  return (size_t)rf_round_up((int64_t)(walk_floats(a, RF_ATTENTION_BLOCK, RF_ATTENTION_SCORES) + widened), 16);
 }
 static size_t query_floats(const rf_attention *a) {
   return (size_t)(RF_ATTENTION_TILE * (2 * a->dim + 2 * rf_round_up(a->dim, RF_ATTENTION_PANEL) + a->width + 2));
@@ -84,7 +86,9 @@ static bool accepts(const rf_graph *graph, const rf_op *op) {
 }
 static bool accepts_cache(const rf_graph *graph, const rf_op *op) {
   rf_dtype cache = graph->tensor[op->input[1]].dtype;
-  return accepts(graph, op) && (cache == RF_F32 || cache == RF_BF16);
+  int64_t page = graph->tensor[op->input[1]].shape[2];
+  return accepts(graph, op) && (cache == RF_F32 || cache == RF_BF16 || cache == RF_I8) && page % RF_ATTENTION_PANEL == 0 &&
+         (page % RF_ATTENTION_BLOCK == 0 || RF_ATTENTION_BLOCK % page == 0);
 }
 
 static size_t forward_bytes(const rf_graph *graph, const rf_op *op, int threads) {

@@ -1,7 +1,7 @@
 /* attention.h - what the attention kernels of every ISA share: the definition of their arithmetic, their shapes and their memory.
  *
  * The bits of every output are fixed by this definition, whatever the ISA, the thread count, the height of a strip of queries, the other
- * segments of the batch, and whether keys come from the batch or from a cache. f32 throughout; "chain" is one running sum of fused
+ * segments of the batch, whether keys come from the batch or from a cache, and how large its pages are. f32 throughout; "chain" is one running sum of fused
  * multiply-adds; absent (masked) keys take part as p = 0, which changes nothing as long as values are finite.
  *
  *   a_ij   = chain over d ascending of q_id k_jd, from 0
@@ -51,6 +51,7 @@ typedef struct rf_attention {
   float softcap;  /* 0: none */
   bool round;     /* scaled scores are rounded to bf16 */
   bool scaled;    /* s_ij is the scaled score: there is a softcap, or it is rounded */
+  bool narrow;    /* the cache is i8 */
 } rf_attention;
 rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op);
 

@@ -23,16 +23,19 @@ typedef struct walk {
   float *s;                /* (MR, LDS) products, then probabilities, of one strip and one block */
   float *columns, *values; /* packed keys (panels of 32 keys) and values (panels of 32 columns) */
   float *query;            /* strips' packed queries and contexts */
+  float *widened;          /* over an i8 cache: (PANEL, dim) of its keys or values */
 } walk;
 
-/* Where a group's keys and values come from: packed before (columns, values), or rows that the walk packs block by block. */
+/* Where a group's keys and values come from: packed before (columns, values), or a sequence's pages of a cache, which the walk packs block by
+ * block. */
 typedef struct key_source {
   bool packed;
   int64_t value_step; /* packed: floats from one panel of values to the next */
-  const void *k, *v;  /* rows, `ld` elements apart */
-  rf_dtype dtype;
-  int64_t ld;
+  const struct kv_cache *cache;
+  int64_t slot;
+  int kv_head;
 } key_source;
+static void pack_pages(walk *w, const rf_attention *a, const key_source *from, int64_t block, int64_t begin, int64_t end, int64_t value_step);
 
 /* `bound` keys packed, `lines` rows of scores. */
 static walk walk_at(const rf_attention *a, float *memory, int64_t bound, int64_t lines) {
@@ -41,6 +44,7 @@ static walk walk_at(const rf_attention *a, float *memory, int64_t bound, int64_t
   w.query = w.s + lines * LDS;
   w.columns = w.query + rf_round_up(RF_ATTENTION_STRIP_ROWS * (int64_t)(a->dim + a->width), RF_LANES);
   w.values = w.columns + bound * a->dim;
+  w.widened = w.values + bound * rf_round_up(a->dim, PANEL);
   return w;
 }
 
@@ -138,9 +142,7 @@ static void walk_keys(walk *w, const rf_attention *a, const key_source *from) {
     const float *columns = from->packed ? w->columns + block * a->dim : w->columns, *values = from->packed ? w->values + block * PANEL : w->values;
     int64_t value_step = from->packed ? from->value_step : (int64_t)BLOCK * PANEL;
     if (!from->packed) {
-      int64_t begin = rf_max64(block, first / PANEL * PANEL), count = rf_min64(block + BLOCK, last) - begin, at = begin * from->ld;
-      pack_columns(rf_at(from->k, from->dtype, at), from->dtype, from->ld, count, a->dim, w->columns + (begin - block) * a->dim, 0);
-      pack_rows(rf_at(from->v, from->dtype, at), from->dtype, from->ld, count, count, a->dim, w->values + (begin - block) * PANEL, value_step);
+      pack_pages(w, a, from, block, rf_max64(block, first / PANEL * PANEL), rf_min64(block + BLOCK, last), value_step);
     }
     for (int i = 0; i < w->strips; i++) {
       strip *t = &w->strip[i];

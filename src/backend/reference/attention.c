@@ -8,11 +8,53 @@ size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, 
   return 2 * (size_t)op->attr.head_dim * sizeof(double);
 }
 
-/* One key/value head's rows: element (j, c) stands at key_at + j * stride + c, and its value at value_at + j * stride + c. */
+/* A cache as a call sees it: pages (P,2,G,KH) of keys and values, the table (slots,C) that names them, and the scales (P,2,G,K) of an i8 cache. */
+typedef struct paged {
+  rf_view data;
+  float *scale;
+  const int32_t *table;
+  int64_t columns, page, heads, dim;
+} paged;
+
+/* Row of a slot's position among all rows of the cache; `which` 0: keys, 1: values. */
+static int64_t paged_row(const paged *p, int64_t slot, int64_t which, int64_t position) {
+  return (p->table[slot * p->columns + position / p->page] * 2 + which) * p->page + position % p->page;
+}
+
+static double paged_load(const paged *p, int64_t slot, int64_t which, int64_t position, int64_t head, int64_t c) {
+  int64_t row = paged_row(p, slot, which, position), at = (row * p->heads + head) * p->dim + c;
+  if (p->data.dtype != RF_I8) return load(p->data, at);
+  return (double)((float)((const int8_t *)p->data.data)[at] * p->scale[row * p->heads + head]);
+}
+
+/* Writes one head of one position. */
+static void paged_store(const paged *p, int64_t slot, int64_t which, int64_t position, int64_t head, rf_view from, int64_t from_at) {
+  int64_t row = paged_row(p, slot, which, position), at = (row * p->heads + head) * p->dim;
+  float most = 0;
+  for (int64_t c = 0; c < p->dim; c++) most = fmaxf(most, fabsf((float)load(from, from_at + c)));
+  float steps = most > 0 ? 127.0f / most : 0;
+  if (p->data.dtype == RF_I8) p->scale[row * p->heads + head] = most / 127.0f;
+  for (int64_t c = 0; c < p->dim; c++) {
+    if (p->data.dtype == RF_I8) ((int8_t *)p->data.data)[at + c] = (int8_t)nearbyintf((float)load(from, from_at + c) * steps);
+    else store(p->data, at + c, load(from, from_at + c));
+  }
+}
+
+/* One key/value head's rows: element (j, c) stands at key_at + j * stride + c, and its value at value_at + j * stride + c; or they are those of a
+ * slot of a cache. */
 typedef struct head_rows {
   rf_view data;
   int64_t key_at, value_at, stride;
+  const paged *cache;
+  int64_t slot, head;
 } head_rows;
+
+static double key_of(const head_rows *rows, int64_t j, int64_t c) {
+  return rows->cache ? paged_load(rows->cache, rows->slot, 0, j, rows->head, c) : load(rows->data, rows->key_at + j * rows->stride + c);
+}
+static double value_of(const head_rows *rows, int64_t j, int64_t c) {
+  return rows->cache ? paged_load(rows->cache, rows->slot, 1, j, rows->head, c) : load(rows->data, rows->value_at + j * rows->stride + c);
+}
 
 /* The scaled score of a query and a key. With a bf16 softmax the score is an f32 chain like a matmul's, because rounding it to bf16
  * is part of the definition; elsewhere it is a plain double sum. */
@@ -20,7 +62,7 @@ static double score(const rf_attr *attr, rf_view q, int64_t query_at, const head
   bool chain = attr->softmax == RF_BF16 && q.dtype != RF_F64;
   double sum = 0;
   for (int64_t c = 0; c < attr->head_dim; c++) {
-    double a = load(q, query_at + c), b = load(rows->data, rows->key_at + j * rows->stride + c);
+    double a = load(q, query_at + c), b = key_of(rows, j, c);
     sum = chain ? exact_fma(false, a, b, sum) : sum + a * b;
   }
   sum = chain ? exact_mul(false, sum, (double)attr->scale) : sum * (double)attr->scale;
@@ -41,7 +83,7 @@ static double attend(const rf_attr *attr, rf_view q, int64_t query_at, const hea
   for (int64_t c = 0; c < attr->head_dim; c++) sums[c] = 0;
   for (int64_t j = from; j <= i; j++) {
     double p = exp(score(attr, q, query_at, rows, j) - lse);
-    for (int64_t c = 0; c < attr->head_dim; c++) sums[c] += p * load(rows->data, rows->value_at + j * rows->stride + c);
+    for (int64_t c = 0; c < attr->head_dim; c++) sums[c] += p * value_of(rows, j, c);
   }
   for (int64_t c = 0; c < attr->head_dim; c++) store(ctx, ctx_at + c, sums[c]);
   return lse;
@@ -53,7 +95,7 @@ static int64_t qkv_width(const rf_attr *attr) { return (int64_t)(attr->heads + 2
 static head_rows qkv_head(const rf_attr *attr, rf_view qkv, int64_t begin, int64_t h) {
   int64_t width = qkv_width(attr), group = h / (attr->heads / attr->kv_heads);
   int64_t key_at = begin * width + (attr->heads + group) * attr->head_dim;
-  return (head_rows){qkv, key_at, key_at + (int64_t)attr->kv_heads * attr->head_dim, width};
+  return (head_rows){.data = qkv, .key_at = key_at, .value_at = key_at + (int64_t)attr->kv_heads * attr->head_dim, .stride = width};
 }
 
 /* qkv (n,(N+2K)H), segments (n+1) -> ctx (n,N*H), lse (N,n)? */
@@ -147,22 +189,25 @@ void rf_reference_attention_bwd(const rf_call *call) {
 
 /* ---- over a cache ------------------------------------------------------------------------------------------------ */
 
-/* qkv (n,(N+2K)H), cache (slots,2,S,K*H), slots (n), positions (n) -> ctx (n,N*H), cache (the same tensor). All rows are written to the
- * cache first, so rows of one slot may stand in the same walk. A row with slot -1 is skipped and gives zeros. */
+/* qkv (n,(N+2K)H), cache (P,2,G,K*H), table (slots,C), slots (n), positions (n), scale (P,2,G,K)? -> ctx (n,N*H), cache and scale (the same
+ * tensors). All rows are written to the cache first, so rows of one slot may stand in the same walk. A row with slot -1 is skipped and gives
+ * zeros. */
 void rf_reference_attention_kv(const rf_call *call) {
   const rf_attr *attr = &call->op->attr;
-  const int32_t *slots = ids(call, 2), *positions = ids(call, 3);
-  rf_view qkv = in_view(call, 0), ctx = out_view(call, 0), cache = out_view(call, 1);
-  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = qkv_width(attr), head_dim = attr->head_dim;
-  int64_t kv = (int64_t)attr->kv_heads * head_dim, plane = rf_in(call, 1)->shape[2] * kv, group = attr->heads / attr->kv_heads;
-  for (int64_t r = 0; r < rows; r++) {
-    if (slots[r] < 0) continue;
-    int64_t at = slots[r] * 2 * plane + positions[r] * kv, from = r * width + attr->heads * head_dim;
-    for (int64_t c = 0; c < kv; c++) {
-      store(cache, at + c, load(qkv, from + c));
-      store(cache, at + plane + c, load(qkv, from + kv + c));
-    }
-  }
+  const int32_t *slots = ids(call, 3), *positions = ids(call, 4);
+  rf_view qkv = in_view(call, 0), ctx = out_view(call, 0);
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = qkv_width(attr), head_dim = attr->head_dim,
+          group = attr->heads / attr->kv_heads;
+  paged cache = {.data = out_view(call, 1),
+                 .scale = call->out[2],
+                 .table = ids(call, 2),
+                 .columns = rf_in(call, 2)->shape[1],
+                 .page = rf_in(call, 1)->shape[2],
+                 .heads = attr->kv_heads,
+                 .dim = head_dim};
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t h = 0; slots[r] >= 0 && h < 2 * attr->kv_heads; h++)
+      paged_store(&cache, slots[r], h / attr->kv_heads, positions[r], h % attr->kv_heads, qkv, r * width + (attr->heads + h) * head_dim);
   for (int64_t r = 0; r < rows; r++)
     for (int64_t h = 0; h < attr->heads; h++) {
       int64_t ctx_at = (r * attr->heads + h) * head_dim;
@@ -170,8 +215,7 @@ void rf_reference_attention_kv(const rf_call *call) {
         for (int64_t c = 0; c < head_dim; c++) store(ctx, ctx_at + c, 0.0);
         continue;
       }
-      int64_t key_at = slots[r] * 2 * plane + h / group * head_dim;
-      head_rows keys = {cache, key_at, key_at + plane, kv};
+      head_rows keys = {.cache = &cache, .slot = slots[r], .head = h / group};
       attend(attr, qkv, r * width + h * head_dim, &keys, positions[r], ctx, ctx_at, call->workspace);
     }
 }

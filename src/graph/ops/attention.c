@@ -69,27 +69,33 @@ static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
 
 static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   const rf_attr *attr = &op->attr;
-  int64_t rows = rf_input_dim(graph, op, 0, 0), slots = rf_input_dim(graph, op, 1, 0), bound = rf_input_dim(graph, op, 1, 2);
+  int64_t rows = rf_input_dim(graph, op, 0, 0), pages = rf_input_dim(graph, op, 1, 0), page = rf_input_dim(graph, op, 1, 2);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  bool narrow = rf_input_dtype(graph, op, 1) == RF_I8;
   RF_TRY(attr_check(op, error));
   RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(attr));
-  RF_IN(1, RF_ANY_FLOAT, slots, 2, bound, (int64_t)attr->kv_heads * attr->head_dim);
-  RF_IN(2, RF_I32, rows);
+  RF_IN(1, narrow ? (int)RF_I8 : (int)RF_ANY_FLOAT, pages, 2, page, (int64_t)attr->kv_heads * attr->head_dim);
+  RF_IN(2, RF_I32, rf_input_dim(graph, op, 2, 0), rf_input_dim(graph, op, 2, 1));
   RF_IN(3, RF_I32, rows);
+  RF_IN(4, RF_I32, rows);
+  if (narrow != (op->input[5] != RF_NONE))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "an int8 cache has scales, another has none (attention_kv %s)", op->name);
+  RF_IN(5, RF_F32, pages, 2, page, attr->kv_heads);
   RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, (int64_t)attr->heads * attr->head_dim);
-  if (op->output[1] == RF_WANTED) op->output[1] = op->input[1];
-  if (op->output[1] != op->input[1])
+  if (op->output[1] != op->input[1] || op->output[2] != op->input[5])
     return RF_FAIL(error, RAFTER_INVALID, NULL, "the cache is written where it stands (attention_kv %s: expected output cache = input cache)",
                    op->name);
   return RAFTER_OK;
 }
 
-/* At the bound: every row sees every position of its slot. Extents below the bound scale this. */
+/* At the bound: every row sees every position of its sequence. Extents below the bound scale this. */
 static rf_work attention_kv_work(const rf_graph *graph, const rf_op *op) {
-  const rf_tensor *cache = &graph->tensor[op->input[1]];
-  double rows = (double)rf_input_dim(graph, op, 0, 0), slots = (double)cache->shape[0];
-  double reach = op->attr.window > 0 && op->attr.window < cache->shape[2] ? op->attr.window : (double)cache->shape[2];
+  const rf_tensor *cache = &graph->tensor[op->input[1]], *table = &graph->tensor[op->input[2]];
+  double rows = (double)rf_input_dim(graph, op, 0, 0), slots = (double)table->shape[0], context = (double)(table->shape[1] * cache->shape[2]);
+  if (graph->seq > 0 && (double)graph->seq < context) context = (double)graph->seq;
+  double reach = op->attr.window > 0 && op->attr.window < context ? op->attr.window : context;
   double position_bytes = 2.0 * (double)cache->shape[3] * (double)rf_dtype_bytes(cache->dtype);
+  if (cache->dtype == RF_I8) position_bytes += 2.0 * op->attr.kv_heads * (double)rf_dtype_bytes(RF_F32);
   rf_work work = {.bytes_read = (double)rf_tensor_bytes(&graph->tensor[op->input[0]]) + 8 * rows,
                   .bytes_written = (double)rf_tensor_bytes(&graph->tensor[op->output[0]]) + rows * position_bytes};
   work.bytes_read += (rows < slots ? rows : slots) * reach * position_bytes;
@@ -126,11 +132,13 @@ const rf_op_def RF_OP_ATTENTION_BWD = {
 
 const rf_op_def RF_OP_ATTENTION_KV = {
     .name = "attention_kv",
-    .formula = "first cache[slots[r],0,positions[r]] = k heads and cache[slots[r],1,positions[r]] = v heads of row r, for every r; then row r "
-               "attends keys 0..positions[r] of cache[slots[r]] (window as in attention), with attention's formula, key blocks and bits; "
-               "slots[r] = -1: the row writes nothing and its ctx is 0",
-    .inputs = {"qkv (n,(N+2K)H)", "cache (slots,2,S,KH)", "slots i32 (n)", "positions i32 (n)"},
-    .outputs = {"ctx (n,NH)", "cache (slots,2,S,KH)"},
+    .formula =
+        "position p of slot s stands at row p mod G of page table[s, p div G]; first the k heads of row r are written there (cache[page,0]) and "
+        "its v heads (cache[page,1]), for every r; then row r attends keys 0..positions[r] of slots[r] (window as in attention), with "
+        "attention's formula, key blocks and bits; slots[r] = -1: the row writes nothing and its ctx is 0. An i8 cache holds "
+        "rint(x * (127 / m)) and scale = m / 127 for every token and head, m its largest |x|, f32; what is attended is q * scale",
+    .inputs = {"qkv (n,(N+2K)H)", "cache (P,2,G,KH)", "table i32 (slots,C)", "slots i32 (n)", "positions i32 (n)", "scale f32 (P,2,G,K)?"},
+    .outputs = {"ctx (n,NH)", "cache (P,2,G,KH)", "scale f32 (P,2,G,K)?"},
     .shape = attention_kv_shape,
     .work = attention_kv_work,
     .tolerance = {1e-5f, 2e-2f},

@@ -380,12 +380,24 @@ static void test_bits_do_not_depend_on_other_segments(void **state) {
 
 /* One walk of `rows` rows: row r is token `token[r]` of the first segment of s, in `slot[r]`. */
 typedef struct cached {
-  rf_tensor tensor[4];
+  rf_tensor tensor[5];
   rf_graph graph;
   rf_op op;
   void *cache;
-  int64_t slots, context;
+  int32_t *table; /* pages in no order */
+  int64_t slots, page, columns;
 } cached;
+
+/* A cache of NaN for `slots` sequences of at most `context` tokens. */
+static void cache_open(cached *c, const problem *p, int64_t slots, int64_t context, int64_t page) {
+  *c = (cached){.slots = slots, .page = page, .columns = (context + page - 1) / page};
+  int64_t pages = slots * c->columns;
+  c->cache = fresh(pages * 2 * page * p->kv_heads * p->dim, p->dtype);
+  c->table = malloc((size_t)pages * sizeof *c->table);
+  for (int64_t i = 0; i < pages; i++) c->table[i] = (int32_t)((i * 7 + 3) % pages);
+  for (int64_t i = 0; pages % 7 == 0 && i < pages; i++) c->table[i] = (int32_t)(pages - 1 - i);
+}
+static void cache_close(cached *c) { free(c->cache), free(c->table); }
 
 static void walk_cache(const setup *s, cached *c, int64_t rows, const int32_t *token, const int32_t *slot, rf_isa isa, int threads, void *ctx) {
   const problem *p = &s->p;
@@ -399,13 +411,17 @@ static void walk_cache(const setup *s, cached *c, int64_t rows, const int32_t *t
     if (r < rows) memcpy((char *)qkv + (size_t)(r * s->ld) * unit, (char *)s->qkv + (size_t)(token[r] * s->ld) * unit, (size_t)s->ld * unit);
   }
   c->tensor[0] = (rf_tensor){.name = "qkv", .dtype = p->dtype, .rank = 2, .shape = {bound, s->ld}};
-  c->tensor[1] = (rf_tensor){.name = "cache", .dtype = p->dtype, .rank = 4, .shape = {c->slots, 2, c->context, (int64_t)p->kv_heads * p->dim}};
+  c->tensor[1] =
+      (rf_tensor){.name = "cache", .dtype = p->dtype, .rank = 4, .shape = {c->slots * c->columns, 2, c->page, (int64_t)p->kv_heads * p->dim}};
   c->tensor[2] = (rf_tensor){.name = "slots", .dtype = RF_I32, .rank = 1, .shape = {bound}};
   c->tensor[3] = (rf_tensor){.name = "ctx", .dtype = p->dtype, .rank = 2, .shape = {bound, (int64_t)p->heads * p->dim}};
-  c->op = (rf_op){.name = "attention_kv", .attr = s->op.attr, .input_count = 4, .input = {0, 1, 2, 2}, .output_count = 2, .output = {3, 1}};
-  c->graph = (rf_graph){.tensor = c->tensor, .tensor_count = 4, .op = &c->op, .op_count = 1, .rows = bound};
+  c->tensor[4] = (rf_tensor){.name = "table", .dtype = RF_I32, .rank = 2, .shape = {c->slots, c->columns}};
+  c->op = (rf_op){
+      .name = "attention_kv", .attr = s->op.attr, .input_count = 6, .input = {0, 1, 4, 2, 2, RF_NONE}, .output_count = 3, .output = {3, 1, RF_NONE}};
+  c->graph = (rf_graph){.tensor = c->tensor, .tensor_count = 5, .op = &c->op, .op_count = 1, .rows = bound};
   rf_run_inputs run = {.rows = rows};
-  rf_call call = {.graph = &c->graph, .op = &c->op, .in = {qkv, c->cache, slots, positions}, .out = {got, c->cache}, .threads = threads, .run = &run};
+  rf_call call = {
+      .graph = &c->graph, .op = &c->op, .in = {qkv, c->cache, c->table, slots, positions}, .out = {got, c->cache}, .threads = threads, .run = &run};
   call_kernel(kernel_of("attention_kv", isa), &call);
   memcpy(ctx, got, (size_t)rows * out);
   free(qkv);
@@ -426,8 +442,8 @@ static void test_cache_gives_the_bits_of_the_batch(void **state) {
     forward(&s, strongest(), 2);
     size_t out = (size_t)(p.heads * p.dim) * size_of(p.dtype);
     for (rf_isa isa = RF_ISA_AVX2; isa <= strongest(); isa++) {
-      cached c = {.slots = 3, .context = 300};
-      c.cache = fresh(c.slots * 2 * c.context * p.kv_heads * p.dim, p.dtype);
+      cached c;
+      cache_open(&c, &p, 3, 300, isa == strongest() ? 32 << (i % 4) : 512);
       int32_t token[64], slot[64];
       void *ctx = fresh(64 * p.heads * p.dim, p.dtype);
       for (int64_t at = 0, turn = 0; at < s.n; turn++) {
@@ -445,7 +461,7 @@ static void test_cache_gives_the_bits_of_the_batch(void **state) {
         at += count;
       }
       free(ctx);
-      free(c.cache);
+      cache_close(&c);
     }
     tear_down(&s);
   }
@@ -462,8 +478,8 @@ static void test_decode_gives_the_bits_of_the_batch(void **state) {
     setup s;
     set_up(&s, problems[i]);
     forward(&s, strongest(), 2);
-    cached c = {.slots = 2, .context = 270};
-    c.cache = fresh(c.slots * 2 * c.context * s.p.kv_heads * s.p.dim, s.p.dtype);
+    cached c;
+    cache_open(&c, &s.p, 2, 270, i < 2 ? 256 : 32);
     size_t out = (size_t)(s.p.heads * s.p.dim) * size_of(s.p.dtype);
     void *ctx = fresh(64 * s.p.heads * s.p.dim, s.p.dtype);
     for (int32_t t = 0; t < s.n; t++) {
@@ -472,7 +488,7 @@ static void test_decode_gives_the_bits_of_the_batch(void **state) {
       expect_same("slot 0", (char *)ctx + out, (char *)s.ctx + (size_t)t * out, out);
     }
     free(ctx);
-    free(c.cache);
+    cache_close(&c);
     tear_down(&s);
   }
 }

@@ -234,11 +234,11 @@ static void test_generate(void **state) {
     rf_build_options options = fixture_generate(RF_BF16, 3, 16);
     rf_graph *graph = fixture_graph(&model, &options, NULL);
     fixture_verify(graph);
-    assert_int_equal(class_bytes(graph, RF_CLASS_KV), model.layers * 3 * 2 * 48 * model.kv_heads * model.head_dim * 2);
+    assert_int_equal(class_bytes(graph, RF_CLASS_KV), model.layers * 3 * 2 * 256 * model.kv_heads * model.head_dim * 2); /* 48 positions: a page */
     assert_int_equal(class_bytes(graph, RF_CLASS_WEIGHT), 2 * graph->params.total);
     assert_int_equal(class_bytes(graph, RF_CLASS_GRADIENT) + class_bytes(graph, RF_CLASS_MOMENT) + class_bytes(graph, RF_CLASS_MASTER), 0);
-    static const char *const io[] = {"tokens", "positions", "slots", "rows", "logits"};
-    for (int i = 0; i < 5; i++) assert_true(rf_graph_find(graph, io[i]) >= 0);
+    static const char *const io[] = {"tokens", "positions", "slots", "rows", "logits", "pages/global"};
+    for (int i = 0; i < 6; i++) assert_true(rf_graph_find(graph, io[i]) >= 0);
     const rf_tensor *logits = &graph->tensor[rf_graph_find(graph, "logits")];
     assert_true(logits->output && logits->shape[0] == 3 && logits->shape[1] == model.vocab && logits->dtype == RF_F32);
     for (int o = 0; o < graph->op_count; o++) {

@@ -1,0 +1,48 @@
+/* kv.c - see kv.h. */
+#include "graph/kv.h"
+
+const char *rf_kv_class_name(rf_kv_class class) { return class == RF_KV_LOCAL ? "local" : "global"; }
+
+rf_kv_class rf_kv_class_of(const rf_model *model, int layer) { return rf_model_window(model, layer) > 0 ? RF_KV_LOCAL : RF_KV_GLOBAL; }
+
+int64_t rf_kv_page_bytes(const rf_model *model, int64_t page, rf_dtype dtype, int64_t *scale_bytes) {
+  int64_t scales = dtype == RF_I8 ? 2 * page * model->kv_heads * rf_dtype_bytes(RF_F32) : 0;
+  if (scale_bytes) *scale_bytes = scales;
+  return 2 * page * model->kv_heads * model->head_dim * rf_dtype_bytes(dtype);
+}
+
+static int64_t pages_of(int64_t tokens, int64_t page) { return (tokens + page - 1) / page; }
+
+rf_kv rf_kv_of(const rf_model *model, const rf_build_options *o) {
+  rf_kv kv = {.page = o->kv_page ? o->kv_page : RF_KV_PAGE,
+              .sequences = o->sequences > o->microbatch ? o->sequences : o->microbatch,
+              .dtype = o->kv_dtype_set ? o->kv_dtype : o->dtype};
+  int64_t chunk = o->chunk > 0 ? o->chunk : RF_PREFILL_ROWS, scales, page_bytes = rf_kv_page_bytes(model, kv.page, kv.dtype, &scales);
+  if (chunk > o->seq) chunk = o->seq;
+  kv.columns = pages_of(o->seq, kv.page);
+  for (int layer = 0; layer < model->layers; layer++) {
+    struct rf_kv_layers *of = &kv.of[rf_kv_class_of(model, layer)];
+    of->layers++, of->window = rf_model_window(model, layer), of->page_bytes += page_bytes + scales, of->most = kv.columns;
+  }
+  struct rf_kv_layers *local = &kv.of[RF_KV_LOCAL];
+  int64_t touched = pages_of(local->window + chunk - 1, kv.page) + 1;
+  if (local->layers && touched < local->most) local->most = touched;
+  for (int c = 0; c < RF_KV_CLASSES; c++) kv.of[c].pool = kv.sequences * kv.of[c].most;
+  return kv;
+}
+
+int64_t rf_kv_pages(const rf_kv *kv, rf_kv_class class, int64_t tokens) {
+  int64_t pages = pages_of(tokens, kv->page);
+  return pages < kv->of[class].most ? pages : kv->of[class].most;
+}
+
+int64_t rf_kv_sequence_bytes(const rf_kv *kv, int64_t tokens) {
+  int64_t bytes = 0;
+  for (int c = 0; c < RF_KV_CLASSES; c++) bytes += rf_kv_pages(kv, (rf_kv_class)c, tokens) * kv->of[c].page_bytes;
+  return bytes;
+}
+
+int64_t rf_kv_first_key(const rf_kv *kv, rf_kv_class class, int64_t position) {
+  int64_t window = kv->of[class].window;
+  return window > 0 && position >= window ? position - window + 1 : 0;
+}
