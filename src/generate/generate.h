@@ -23,6 +23,7 @@ typedef struct rf_generate_settings {
   const char *weights_folder;
   uint64_t seed; /* of the initialiser, when there are no weights */
   rf_run_debug debug;
+  bool alone; /* every prompt is walked whole: nothing is shared. Changes no result */
 } rf_generate_settings;
 
 typedef struct rf_generator {

@@ -41,7 +41,7 @@ static void leave_page(rf_pages *pages, int class, int32_t page) {
   page_pool *pool = &pages->pool[class];
   if (--pool->holders[page] > 0) return;
   pool->free[pool->free_count++] = page;
-  if (pages->moved) pages->moved(pages->self, (rf_kv_class)class, -1, page);
+  if (pages->moved) pages->moved(pages->self, (rf_kv_class) class, -1, page);
 }
 
 /* ---- sequences --------------------------------------------------------------------------------------------------- */
@@ -70,7 +70,7 @@ void rf_sequence_expect(const rf_pages *pages, rf_sequence *s, int64_t tokens) {
 
 /* The column of the first key that a token at `position` sees. */
 static int64_t first_column(const rf_pages *pages, int class, int64_t position) {
-  return rf_kv_first_key(&pages->kv, (rf_kv_class)class, position) / pages->kv.page;
+  return rf_kv_first_key(&pages->kv, (rf_kv_class) class, position) / pages->kv.page;
 }
 static int64_t columns_of(const rf_pages *pages, int64_t tokens) { return (tokens + pages->kv.page - 1) / pages->kv.page; }
 
@@ -82,8 +82,9 @@ static void drop_columns(rf_pages *pages, int class, page_table *t, int64_t from
 }
 
 static rf_status out_of_pages(const rf_pages *pages, int class, rf_error *error) {
-  return RF_FAIL(error, RAFTER_FAILED, "run fewer sequences at once", "the cache is out of pages (%s layers: %lld pages of %lld tokens, none is free)",
-                 rf_kv_class_name((rf_kv_class)class), (long long)pages->kv.of[class].pool, (long long)pages->kv.page);
+  return RF_FAIL(error, RAFTER_FAILED, "run fewer sequences at once",
+                 "the cache is out of pages (%s layers: %lld pages of %lld tokens, none is free)", rf_kv_class_name((rf_kv_class) class),
+                 (long long)pages->kv.of[class].pool, (long long)pages->kv.page);
 }
 
 /* The last page is begun: what stands in it stays, in a page that is ours to write. */
@@ -92,7 +93,7 @@ static rf_status own_last_page(rf_pages *pages, int class, page_table *t, rf_err
   if (t->writes || pages->pool[class].holders[*last] == 1) return RAFTER_OK;
   int32_t page = take_page(pages, class);
   if (page < 0) return out_of_pages(pages, class, error);
-  if (pages->moved) pages->moved(pages->self, (rf_kv_class)class, *last, page);
+  if (pages->moved) pages->moved(pages->self, (rf_kv_class) class, *last, page);
   leave_page(pages, class, *last);
   *last = page;
   return RAFTER_OK;
@@ -113,10 +114,15 @@ rf_status rf_sequence_extend(rf_pages *pages, rf_sequence *s, int64_t count, rf_
   return RAFTER_OK;
 }
 
+bool rf_sequence_reaches(const rf_pages *pages, const rf_sequence *s, int64_t length) {
+  if (length > s->length) return false;
+  for (int c = 0; c < RF_KV_CLASSES && length > 0; c++)
+    if (pages->kv.of[c].layers && first_column(pages, c, length) < s->of[c].first) return false;
+  return true;
+}
+
 bool rf_sequence_share(rf_pages *pages, rf_sequence *s, const rf_sequence *from, int64_t length) {
-  if (length > from->length) return false;
-  for (int c = 0; c < RF_KV_CLASSES; c++)
-    if (pages->kv.of[c].layers && length > 0 && first_column(pages, c, length) < from->of[c].first) return false;
+  if (!rf_sequence_reaches(pages, from, length)) return false;
   for (int c = 0; c < RF_KV_CLASSES; c++) {
     page_table *t = &s->of[c];
     if (!pages->kv.of[c].layers) continue;
@@ -130,10 +136,8 @@ bool rf_sequence_share(rf_pages *pages, rf_sequence *s, const rf_sequence *from,
 }
 
 bool rf_sequence_cut(rf_pages *pages, rf_sequence *s, int64_t length) {
-  if (length > s->length) return false;
+  if (!rf_sequence_reaches(pages, s, length)) return false;
   if (length == s->length) return true;
-  for (int c = 0; c < RF_KV_CLASSES; c++)
-    if (pages->kv.of[c].layers && length > 0 && first_column(pages, c, length) < s->of[c].first) return false;
   for (int c = 0; c < RF_KV_CLASSES; c++) {
     page_table *t = &s->of[c];
     if (!pages->kv.of[c].layers) continue;
@@ -173,7 +177,8 @@ bool rf_pages_room(const rf_pages *pages, const rf_sequence *const *sequence, in
 
 /* ---- proof ------------------------------------------------------------------------------------------------------- */
 
-static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *const *sequence, int count, int32_t *named, rf_error *error) {
+static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *const *sequence, int count, int32_t *named, int32_t *column,
+                             rf_error *error) {
   const page_pool *pool = &pages->pool[c];
   int64_t total = pages->kv.of[c].pool, page = pages->kv.page, window = pages->kv.of[c].window;
   const char *class = rf_kv_class_name((rf_kv_class)c);
@@ -184,8 +189,11 @@ static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *co
       if (id < -1 || id >= total) return FAULT("sequence %d names a page that is none (%s layers, column %lld: %d)", i, class, (long long)k, id);
       if (id < 0) continue;
       for (int64_t j = 0; j < k; j++)
-        if (s->of[c].page[j] == id) return FAULT("sequence %d names page %d twice (%s layers, columns %lld and %lld)", i, id, class, (long long)j, (long long)k);
-      named[id]++;
+        if (s->of[c].page[j] == id)
+          return FAULT("sequence %d names page %d twice (%s layers, columns %lld and %lld)", i, id, class, (long long)j, (long long)k);
+      if (named[id]++ && column[id] != k)
+        return FAULT("page %d belongs to two texts (%s layers, columns %d and %lld)", id, class, column[id], (long long)k);
+      column[id] = (int32_t)k;
     }
     for (int64_t p = window > 0 && s->length >= window ? s->length - window + 1 : 0; p < s->length; p = (p / page + 1) * page)
       if (s->of[c].page[p / page] < 0)
@@ -200,7 +208,8 @@ static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *co
   }
   for (int64_t id = 0; id < total; id++) {
     int32_t holders = named[id] < 0 ? 0 : named[id];
-    if (pool->holders[id] != holders) return FAULT("page %lld is named by %d sequences (%s layers: expected %d)", (long long)id, holders, class, pool->holders[id]);
+    if (pool->holders[id] != holders)
+      return FAULT("page %lld is named by %d sequences (%s layers: expected %d)", (long long)id, holders, class, pool->holders[id]);
     if (!named[id]) return FAULT("page %lld is lost (%s layers: neither held nor free)", (long long)id, class);
   }
   return RAFTER_OK;
@@ -219,9 +228,11 @@ static rf_status check_shared(const rf_pages *pages, int c, const rf_sequence *a
 
 rf_status rf_pages_check(const rf_pages *pages, const rf_sequence *const *sequence, int count, rf_error *error) {
   for (int c = 0; c < RF_KV_CLASSES; c++) {
-    int32_t *named = calloc((size_t)pages->kv.of[c].pool + 1, sizeof *named);
+    size_t total = (size_t)pages->kv.of[c].pool + 1;
+    if (!pages->kv.of[c].layers) continue;
+    int32_t *named = calloc(2 * total, sizeof *named);
     if (!named) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while checking pages");
-    rf_status status = check_class(pages, c, sequence, count, named, error);
+    rf_status status = check_class(pages, c, sequence, count, named, named + total, error);
     free(named);
     RF_TRY(status);
     for (int i = 0; i < count; i++)

@@ -22,7 +22,7 @@ typedef struct rf_sequence {
   int32_t *tokens; /* (context): those in the cache */
   int64_t length;  /* of them */
   struct rf_page_table {
-    int32_t *page;     /* (columns): of each kv.page positions; -1: none */
+    int32_t *page;      /* (columns): of each kv.page positions; -1: none */
     int64_t first, end; /* columns that are held: [first, end) */
     int64_t need;       /* pages it may come to hold at once */
     bool writes;        /* the last page may be written though others hold it: nobody else reads behind what stands there */
@@ -39,6 +39,8 @@ void rf_sequence_expect(const rf_pages *pages, rf_sequence *sequence, int64_t to
 /* Makes the next `count` positions writable: gives back pages that no window reaches any more, takes new ones, and one in place of a last page that others
  * hold. RAFTER_FAILED: out of pages; what was taken stays taken, and the sequence may be released. */
 rf_status rf_sequence_extend(rf_pages *pages, rf_sequence *sequence, int64_t count, rf_error *error);
+/* Whether it holds what the token behind its first `length` ones reads. */
+bool rf_sequence_reaches(const rf_pages *pages, const rf_sequence *sequence, int64_t length);
 /* `sequence`, which is empty, begins with the first `length` tokens of `from`, whose pages they share. false: some are gone. */
 bool rf_sequence_share(rf_pages *pages, rf_sequence *sequence, const rf_sequence *from, int64_t length);
 /* Forgets all but the first `length` tokens. false, and nothing is changed: keys that the next token sees are gone. */

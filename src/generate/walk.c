@@ -34,8 +34,7 @@ rf_status rf_walker_open(rf_generator *g, rf_error *error) {
   w->bytes = calloc(2 * (size_t)g->settings.model.layers, sizeof *w->bytes);
   if (!w->bytes) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
   w->pages.moved = move_page, w->pages.self = w, w->poison = g->settings.debug.poison;
-  for (int layer = 0; layer < g->settings.model.layers; layer++)
-    find_layer(g, w, layer, "attn/cache"), find_layer(g, w, layer, "attn/cache/scale");
+  for (int layer = 0; layer < g->settings.model.layers; layer++) find_layer(g, w, layer, "attn/cache"), find_layer(g, w, layer, "attn/cache/scale");
   for (int p = 0; p < 2; p++)
     for (int c = 0; c < RF_KV_CLASSES; c++) w->table[p][c] = rf_run_named(g->run, p, tables[c], NULL);
   return RAFTER_OK;

@@ -12,9 +12,9 @@ typedef struct rf_walker {
     unsigned char *data; /* (pool, ...) of one layer: keys and values, or scales */
     int64_t page_bytes;
     rf_kv_class class;
-  } *bytes;
+  } * bytes;
   int count;
-  bool poison; /* a page that is given back is filled with NaN */
+  bool poison;                      /* a page that is given back is filled with NaN */
   int32_t *table[2][RF_KV_CLASSES]; /* of prefill, decode: (slots, columns) */
 } rf_walker;
 
@@ -33,6 +33,7 @@ void rf_walker_close(rf_generator *generator);
 /* At most build.microbatch parts whose rows together fit into a prefill walk; single rows, one per part, go by the decode plan. */
 rf_status rf_walk_parts(rf_generator *generator, rf_walk_part *part, int count, rf_error *error);
 
+/* Requests: batch.c. */
 rf_status rf_batch_open(rf_generator *generator, rf_error *error);
 void rf_batch_close(rf_generator *generator);
 /* Gives back what ended answers have kept. */

@@ -6,9 +6,9 @@
 #include "graph/graph.h"
 
 enum {
-  RF_KV_PAGE = 256, /* tokens of a page: a block of attention's keys */
+  RF_KV_PAGE = 256,      /* tokens of a page: a block of attention's keys */
   RF_PREFILL_ROWS = 256, /* rows of a walk that belong to one sequence, at most, where nobody says otherwise */
-  RF_KV_UNIT = 32,  /* a page is a power of two of at least this many tokens: the keys that attention's kernels take at once */
+  RF_KV_UNIT = 32,       /* a page is a power of two of at least this many tokens: the keys that attention's kernels take at once */
 };
 
 typedef enum rf_kv_class { RF_KV_GLOBAL, RF_KV_LOCAL, RF_KV_CLASSES } rf_kv_class;

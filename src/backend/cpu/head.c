@@ -240,7 +240,7 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
   }
 }
 
-/* The chosen rows of x are gathered, then it is one product; a row index of -1 gives zeros. */
+/* The chosen rows of x are gathered, then it is one product; a row index of -1 gives zeros, and such rows at the end cost nothing. */
 static size_t head_logits_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
   dims d = dims_of(graph, op);
   int64_t picked = graph->tensor[op->input[3]].shape[0];
@@ -254,19 +254,24 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
   const int32_t *rows = call->in[3];
   size_t row_bytes = (size_t)(d.width * rf_dtype_bytes(x_dtype));
   char *x = call->workspace;
-  for (int64_t i = 0; i < picked; i++) {
+  float *lse = call->out[1], cap = call->op->attr.softcap;
+  int64_t used = picked;
+  while (used > 0 && rows[used - 1] < 0) used--;
+  memset((float *)call->out[0] + used * d.vocab, 0, (size_t)((picked - used) * d.vocab) * sizeof(float));
+  if (lse) memset(lse + used, 0, (size_t)(picked - used) * sizeof *lse);
+  if (!used) return;
+  for (int64_t i = 0; i < used; i++) {
     if (rows[i] < 0) memset(x + (size_t)i * row_bytes, 0, row_bytes);
     else memcpy(x + (size_t)i * row_bytes, row_at(call->in[0], x_dtype, rows[i] * d.width), row_bytes);
   }
-  rf_gemm g = logits_product(call->graph, call->op, &d, picked, picked);
+  rf_gemm g = logits_product(call->graph, call->op, &d, used, picked);
   g.a = x;
   g.b = call->in[1];
   g.bias = call->in[2];
   g.u = call->out[0];
   rf_gemm_run(isa->gemm, &g, call->threads, (char *)call->workspace + whole_lines(picked * d.width));
-  float *lse = call->out[1], cap = call->op->attr.softcap;
-#pragma omp parallel for num_threads(call->threads) schedule(dynamic, 1) if (picked > 1)
-  for (int64_t i = 0; i < picked; i++) {
+#pragma omp parallel for num_threads(call->threads) schedule(dynamic, 1) if (used > 1)
+  for (int64_t i = 0; i < used; i++) {
     float *row = (float *)call->out[0] + i * d.vocab;
     int32_t best;
     if (rows[i] < 0) memset(row, 0, (size_t)d.vocab * sizeof *row);
