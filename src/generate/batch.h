@@ -21,7 +21,7 @@ typedef enum rf_text_state { RF_TEXT_FREE, RF_TEXT_RUNS, RF_TEXT_KEPT } rf_text_
 typedef struct rf_text {
   rf_sequence sequence;
   rf_text_state state;
-  int64_t used;         /* when it was last of use: the least goes first */
+  int64_t used;        /* when it was last of use: the least goes first */
   const rf_asked *pin; /* it is the prompt of a request whose answers have not all begun */
 } rf_text;
 
@@ -54,7 +54,7 @@ typedef struct rf_batch {
   int parts;
   rf_event *event;
   int events;
-  rf_sampler_work **work; /* one for each thread that chooses */
+  rf_sampler_work **work;   /* one for each thread that chooses */
   const rf_sequence **live; /* (texts + 1): room to list them */
   rf_generate_counts counts;
 } rf_batch;

@@ -29,11 +29,11 @@ static void gemma3_takes_what_the_formula_says(void **state) {
     const char *name;
     int64_t context, exact_mib, paged_mib;
   } rows[] = {
-      {"gemma3-1b", 8192, 43, 54},     /* 4 global of 26, W = 512, K H = 256: 1 MiB a layer and 1024 tokens; local 4 pages */
+      {"gemma3-1b", 8192, 43, 54}, /* 4 global of 26, W = 512, K H = 256: 1 MiB a layer and 1024 tokens; local 4 pages */
       {"gemma3-1b", 32768, 139, 150},
-      {"gemma3-4b", 8192, 276, 334},   /* 5 global of 34, W = 1024, K H = 1024: 4 MiB a layer and 1024 tokens; local 6 pages */
+      {"gemma3-4b", 8192, 276, 334}, /* 5 global of 34, W = 1024, K H = 1024: 4 MiB a layer and 1024 tokens; local 6 pages */
       {"gemma3-4b", 32768, 756, 814},
-      {"gemma3-12b", 8192, 832, 992},  /* 8 of 48, K H = 2048 */
+      {"gemma3-12b", 8192, 832, 992}, /* 8 of 48, K H = 2048 */
       {"gemma3-12b", 32768, 2368, 2528},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -209,9 +209,14 @@ static void faults_are_found(void **state) {
   (void)state;
   static const struct {
     const char *what, *says;
-  } faults[] = {{"handed out twice", "belongs to two texts"},        {"freed twice", "free twice"},       {"freed while held", "free and held"},
-                {"read after release", "given back a page"},         {"lost", "is lost"},                 {"named twice", "twice"},
-                {"a holder too many", "named by"},                   {"a page that is none", "is none"}};
+  } faults[] = {{"handed out twice", "belongs to two texts"},
+                {"freed twice", "free twice"},
+                {"freed while held", "free and held"},
+                {"read after release", "given back a page"},
+                {"lost", "is lost"},
+                {"named twice", "twice"},
+                {"a holder too many", "named by"},
+                {"a page that is none", "is none"}};
   for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
     world w;
     rf_error error = {0};
@@ -222,7 +227,8 @@ static void faults_are_found(void **state) {
     int32_t *page = w.s[0].of[RF_KV_GLOBAL].page;
     world sound = w;
     int32_t first = page[0], second = page[1], last = page[2], holders = pool->holders[first], top = pool->free[pool->free_count - 1];
-    if (f == 0) pool->holders[page[1]]--, page[1] = w.s[1].of[RF_KV_GLOBAL].page[0], pool->holders[page[1]]++, pool->free[pool->free_count++] = second;
+    if (f == 0)
+      pool->holders[page[1]]--, page[1] = w.s[1].of[RF_KV_GLOBAL].page[0], pool->holders[page[1]]++, pool->free[pool->free_count++] = second;
     if (f == 1) pool->free[pool->free_count] = top, pool->free_count++;
     if (f == 2) pool->free[pool->free_count++] = first;
     if (f == 3) page[2] = -1, pool->holders[last]--, pool->free[pool->free_count++] = last;
@@ -258,8 +264,12 @@ static void room_is_counted_before_it_is_needed(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(gemma3_takes_what_the_formula_says), cmocka_unit_test(the_graph_has_these_bytes), cmocka_unit_test(no_sequence_holds_more),
-      cmocka_unit_test(a_prefix_is_shared),                 cmocka_unit_test(faults_are_found),          cmocka_unit_test(room_is_counted_before_it_is_needed),
+      cmocka_unit_test(gemma3_takes_what_the_formula_says),
+      cmocka_unit_test(the_graph_has_these_bytes),
+      cmocka_unit_test(no_sequence_holds_more),
+      cmocka_unit_test(a_prefix_is_shared),
+      cmocka_unit_test(faults_are_found),
+      cmocka_unit_test(room_is_counted_before_it_is_needed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,192 @@
+/* One model, one number: the log-probabilities that generation tells with its tokens are those of score and of the training forward for the same
+ * tokens, to the bit, for every family with goldens, f32 and bf16, any number of answers at once, any cut of the prompts, shared prefixes or not. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "feeding.h"
+#include "generate/score.h"
+#include "run/load.h"
+#include "support/families.h"
+
+#define GOLDENS RF_TEST_DATA "/goldens/"
+enum { CONTEXT = 64, TEXTS = 8, SAMPLES = 2, MOST_TOKENS = 24 };
+
+static rf_machine machine;
+
+/* One text: a prompt and what was answered, with what each of three says of it. */
+typedef struct text {
+  int32_t ids[CONTEXT];
+  int64_t prompt, count;
+  float generated[CONTEXT], scored[CONTEXT], trained[CONTEXT]; /* of ids[t] */
+} text;
+
+static rf_plan_options plan_of(rf_dtype dtype, int64_t microbatch) {
+  return (rf_plan_options){.build = {.dtype = dtype, .softmax = RF_F32, .microbatch = microbatch, .seq = CONTEXT, .accumulate = 1},
+                           .backend = &RF_BACKEND_CPU,
+                           .isa = rf_isa_detect(),
+                           .threads = 1,
+                           .machine = &machine};
+}
+
+static rf_model model_of(const char *folder) {
+  rf_model model;
+  rf_error error = {0};
+  if (rf_model_resolve(folder, &model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  return model;
+}
+
+static void generate(const char *folder, rf_dtype dtype, int64_t batch, text texts[TEXTS][SAMPLES]) {
+  static const int64_t chunks[] = {0, 1, 5, 16, 31, 3, 64, 8};
+  rf_generate_settings s = {.model = model_of(folder), .plan = plan_of(dtype, batch), .weights_folder = folder, .alone = batch % 3 == 0};
+  rf_generator *g = NULL;
+  rf_error error = {0};
+  s.plan.build.chunk = chunks[batch - 1], s.plan.build.kv_page = batch % 2 ? 32 : 0, s.plan.build.sequences = batch + 1;
+  if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  for (int i = 0; i < TEXTS; i++) {
+    rf_request r = {.tokens = texts[i][0].ids,
+                    .count = texts[i][0].prompt,
+                    .max_tokens = 6 + 2 * i,
+                    .samples = SAMPLES,
+                    .sampler = {.temperature = 1, .top_p = 1, .seed = (uint64_t)i},
+                    .owner = texts[i]};
+    for (int k = 0; k < SAMPLES; k++) texts[i][k].count = texts[i][k].prompt;
+    if (rf_generator_submit(g, &r, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  }
+  while (rf_generator_busy(g)) {
+    const rf_event *event;
+    int count;
+    if (rf_generator_step(g, &event, &count, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    for (int k = 0; k < count; k++) {
+      text *t = (text *)event[k].owner + event[k].sample;
+      t->ids[t->count] = event[k].token, t->generated[t->count++] = event[k].logprob;
+    }
+  }
+  rf_generator_close(g);
+}
+
+static void score(const char *folder, rf_dtype dtype, text texts[TEXTS][SAMPLES]) {
+  rf_score_settings s = {.model = model_of(folder), .plan = plan_of(dtype, TEXTS), .weights_folder = folder};
+  rf_scorer *scorer = NULL;
+  rf_error error = {0};
+  rf_scored list[TEXTS];
+  if (rf_scorer_open(&s, &scorer, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  for (int k = 0; k < SAMPLES; k++) {
+    for (int i = 0; i < TEXTS; i++) list[i] = (rf_scored){.tokens = texts[i][k].ids, .count = texts[i][k].count, .logprobs = texts[i][k].scored};
+    if (rf_scorer_walk(scorer, list, TEXTS, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  }
+  rf_scorer_close(scorer);
+}
+
+/* Loss per token of the training graph, all texts side by side in one microbatch. */
+static void train(const char *folder, rf_dtype dtype, text texts[TEXTS][SAMPLES]) {
+  rf_model model = model_of(folder);
+  rf_plan_options options = plan_of(dtype, TEXTS * SAMPLES);
+  rf_plan *plan = NULL;
+  rf_run *run = NULL;
+  rf_error error = {0};
+  options.build.job = RF_JOB_TRAIN, options.build.loss_only = true;
+  if (rf_plan_make(&model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_load_weights(run, 0, plan, folder, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  int32_t *tokens = rf_run_named(run, 0, "tokens", NULL), *labels = rf_run_named(run, 0, "labels", NULL);
+  int32_t *positions = rf_run_named(run, 0, "positions", NULL), *segments = rf_run_named(run, 0, "segments", NULL);
+  int64_t rows = plan->graph->rows, row = 0;
+  for (int64_t r = 0; r <= rows; r++) segments[r] = (int32_t)rows;
+  for (int64_t r = 0; r < rows; r++) tokens[r] = 0, labels[r] = -1, positions[r] = 0;
+  for (int i = 0; i < TEXTS * SAMPLES; i++) {
+    const text *t = &texts[0][0] + i;
+    segments[i] = (int32_t)row;
+    for (int64_t p = 0; p < t->count; p++, row++)
+      tokens[row] = t->ids[p], positions[row] = (int32_t)p, labels[row] = p + 1 < t->count ? t->ids[p + 1] : -1;
+  }
+  segments[TEXTS * SAMPLES] = (int32_t)row; /* what is left is a text of its own */
+  for (int64_t r = row; r < rows; r++) positions[r] = (int32_t)((r - row) % CONTEXT);
+  rf_run_inputs inputs = {.seed = 1, .step = 1, .loss_scale = 1, .rows = rows};
+  for (int section = 0; section < RF_SECTIONS; section++)
+    if (rf_run_section(run, 0, (rf_section)section, &inputs, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  const float *nll = NULL; /* read by the last op of the walk, so it still stands */
+  for (int i = 0; i < plan->graph->op_count; i++)
+    if (!strcmp(plan->graph->op[i].def->name, "head_loss")) nll = rf_run_tensor(run, 0, plan->graph->op[i].output[0]);
+  assert_non_null(nll);
+  row = 0;
+  for (int i = 0; i < TEXTS * SAMPLES; i++) {
+    text *t = &texts[0][0] + i;
+    for (int64_t p = 1; p < t->count; p++) t->trained[p] = -nll[row + p - 1];
+    row += t->count;
+  }
+  rf_run_close(run);
+  rf_plan_free(plan);
+}
+
+/* The largest difference among the three, over all answered tokens, and how many those are. */
+static double largest(text texts[TEXTS][SAMPLES], int64_t *tokens) {
+  double worst = 0;
+  for (int i = 0; i < TEXTS * SAMPLES; i++) {
+    const text *t = &texts[0][0] + i;
+    for (int64_t p = t->prompt; p < t->count; p++) {
+      double scored = fabs((double)t->generated[p] - (double)t->scored[p]), trained = fabs((double)t->generated[p] - (double)t->trained[p]);
+      worst = fmax(worst, isfinite(scored) ? scored : INFINITY), worst = fmax(worst, isfinite(trained) ? trained : INFINITY);
+      ++*tokens;
+    }
+  }
+  return worst;
+}
+
+static void generate_score_and_train_agree(void **state) {
+  (void)state;
+  static text texts[TEXTS][SAMPLES], first[TEXTS][SAMPLES];
+  for (int f = 0; f < FAMILY_COUNT; f++)
+    for (int d = 0; d < 2; d++) {
+      char folder[512], path[600];
+      json_t *golden = NULL;
+      rf_error error = {0};
+      int64_t tokens = 0;
+      double worst = 0;
+      int32_t ids[MOST];
+      snprintf(folder, sizeof folder, GOLDENS "%s", FAMILIES[f]), snprintf(path, sizeof path, "%s/golden.json", folder);
+      if (rf_json_read(path, 1 << 22, &golden, &error) != RAFTER_OK) fail_msg("%s", error.message);
+      int64_t length = ids_of(json_object_get(json_object_get(golden, "greedy"), "prompt"), ids);
+      json_decref(golden);
+      for (int64_t batch = 1; batch <= TEXTS; batch++) {
+        memset(texts, 0, sizeof texts);
+        for (int i = 0; i < TEXTS; i++)
+          for (int k = 0; k < SAMPLES; k++) {
+            texts[i][k].prompt = 1 + 9 * i % length;
+            for (int64_t t = 0; t < texts[i][k].prompt; t++) texts[i][k].ids[t] = ids[(t + (i < 4 ? 0 : i)) % length]; /* four begin alike */
+          }
+        generate(folder, d ? RF_BF16 : RF_F32, batch, texts);
+        if (batch == 1) {
+          score(folder, d ? RF_BF16 : RF_F32, texts);
+          train(folder, d ? RF_BF16 : RF_F32, texts);
+          memcpy(first, texts, sizeof first);
+        }
+        for (int i = 0; i < TEXTS * SAMPLES; i++) { /* the same tokens: what score and train said holds for all */
+          text *t = &texts[0][0] + i, *one = &first[0][0] + i;
+          assert_int_equal(t->count, one->count);
+          assert_memory_equal(t->ids, one->ids, sizeof t->ids);
+          memcpy(t->scored, one->scored, sizeof t->scored), memcpy(t->trained, one->trained, sizeof t->trained);
+        }
+        worst = fmax(worst, largest(texts, &tokens));
+      }
+      print_message("%-18s %-4s %lld tokens: largest difference %g\n", FAMILIES[f], rf_dtype_name(d ? RF_BF16 : RF_F32), (long long)tokens, worst);
+      assert_true(worst == 0 && tokens > 500);
+      texts[3][1].trained[texts[3][1].prompt] = nextafterf(texts[3][1].trained[texts[3][1].prompt], -INFINITY); /* planted */
+      assert_true(largest(texts, &tokens) > 0);
+    }
+}
+
+int main(void) {
+  rf_error error = {0};
+  if (rf_machine_find("a5000", &machine, &error) != RAFTER_OK) return 1;
+  machine.memory_bytes = 8e9;
+  const struct CMUnitTest tests[] = {cmocka_unit_test(generate_score_and_train_agree)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
