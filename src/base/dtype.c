@@ -8,8 +8,9 @@ static const struct {
   const char *name;
   int64_t bytes;
 } DTYPES[RF_DTYPES] = {
-    [RF_F32] = {"f32", 4}, [RF_BF16] = {"bf16", 2}, [RF_F16] = {"f16", 2},         [RF_F64] = {"f64", 8},         [RF_I32] = {"i32", 4},
-    [RF_I8] = {"i8", 1},   [RF_U8] = {"u8", 1},     [RF_F8_E4M3] = {"f8_e4m3", 1}, [RF_F8_E5M2] = {"f8_e5m2", 1}, [RF_I64] = {"i64", 8},
+    [RF_F32] = {"f32", 4},         [RF_BF16] = {"bf16", 2}, [RF_F16] = {"f16", 2},       [RF_F64] = {"f64", 8},
+    [RF_I32] = {"i32", 4},         [RF_I8] = {"i8", 1},     [RF_U8] = {"u8", 1},         [RF_F8_E4M3] = {"f8_e4m3", 1},
+    [RF_F8_E5M2] = {"f8_e5m2", 1}, [RF_I64] = {"i64", 8},   [RF_PACKED] = {"packed", 0},
 };
 
 int64_t rf_dtype_bytes(rf_dtype dtype) { return (unsigned)dtype < RF_DTYPES ? DTYPES[dtype].bytes : 0; }
@@ -17,7 +18,7 @@ int64_t rf_dtype_bytes(rf_dtype dtype) { return (unsigned)dtype < RF_DTYPES ? DT
 const char *rf_dtype_name(rf_dtype dtype) { return (unsigned)dtype < RF_DTYPES ? DTYPES[dtype].name : "unknown"; }
 
 rf_status rf_dtype_parse(const char *name, rf_dtype *dtype, rf_error *error) {
-  for (int i = 0; i < RF_DTYPES; ++i) {
+  for (int i = 0; i < RF_PACKED; ++i) {
     if (strcasecmp(name, DTYPES[i].name) != 0) continue;
     *dtype = (rf_dtype)i;
     return RAFTER_OK;

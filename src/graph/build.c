@@ -30,8 +30,15 @@ static const char *inside_block(const rf_param *param) {
   return slash ? slash + 1 : param->name;
 }
 
+/* A matrix that products or look-ups read and nobody writes. The table of positions is added to what is looked up, as it is. */
+static bool is_packed(const builder *b, const rf_param *param) {
+  if (b->options->job == RF_JOB_TRAIN || b->dtype == RF_F64 || param->rank != 2 || param->experts > 0) return false;
+  return param->matmul || strcmp(param->name, "embed/token/weight") == 0;
+}
+
 static rf_status make_weights(builder *b) {
   rf_graph *graph = b->graph;
+  const rf_weight_types *types = b->options->weights;
   const rf_params *params = &graph->params;
   for (int p = 0; p < params->base; p++) {
     const rf_param *param = &params->at[p];
@@ -46,6 +53,10 @@ static rf_status make_weights(builder *b) {
     }
     int id = rf_graph_tensor(graph, param->name, RF_CLASS_WEIGHT, b->dtype, param->rank, param->shape);
     graph->tensor[id].param = p;
+    if (is_packed(b, param)) {
+      graph->tensor[id].dtype = RF_PACKED;
+      graph->tensor[id].panels = rf_weight_panels(b->model, param, types && p < types->count ? types->at[p] : NULL, b->dtype);
+    }
     graph->tensor[id].persistent = true;
     graph->tensor[id].reason = "parameter";
     b->row_tensor[param->row][param->layer + 1] = id;
@@ -225,7 +236,7 @@ static int sublayer(builder *b, bool mlp, int from, int stream) {
 
 static int blocks(builder *b) {
   int wte = weight_of(b, "embed/token", "/weight"), wpe = weight_of(b, "embed/position", "/weight");
-  rf_attr scaled = {.scale = b->model->embed_scale};
+  rf_attr scaled = {.scale = b->model->embed_scale, .dtype = b->dtype};
   if (b->dtype == RF_BF16) scaled.scale = rf_bf16_to_f32(rf_f32_to_bf16(scaled.scale)); /* as the models were trained */
   int x = emit(b, &RF_OP_EMBED, "embed", (const int[]){b->tokens, b->positions, wte, wpe}, 4, (const int[]){RF_WANTED}, 1, &scaled, 0);
   RF_BUILT(x);

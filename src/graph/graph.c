@@ -144,7 +144,13 @@ int64_t rf_tensor_count(const rf_tensor *tensor) {
   return count;
 }
 
-int64_t rf_tensor_bytes(const rf_tensor *tensor) { return rf_tensor_count(tensor) * rf_dtype_bytes(tensor->dtype); }
+int64_t rf_tensor_bytes(const rf_tensor *tensor) {
+  return tensor->dtype == RF_PACKED ? rf_panels_bytes(&tensor->panels) : rf_tensor_count(tensor) * rf_dtype_bytes(tensor->dtype);
+}
+
+const char *rf_tensor_type(const rf_tensor *tensor, char text[64]) {
+  return tensor->dtype == RF_PACKED ? rf_panels_name(&tensor->panels, text) : rf_dtype_name(tensor->dtype);
+}
 
 int rf_graph_find(const rf_graph *graph, const char *name) {
   for (int i = 0; i < graph->tensor_count; i++)
@@ -294,7 +300,8 @@ static void shape_text(char text[96], int rank, const int64_t *dims) {
 }
 
 static bool dtype_fits(int wanted, rf_dtype dtype) {
-  if (wanted == RF_ANY_FLOAT) return dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64;
+  if (wanted == RF_ANY_WEIGHT && dtype == RF_PACKED) return true;
+  if (wanted == RF_ANY_FLOAT || wanted == RF_ANY_WEIGHT) return dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64;
   return (int)dtype == wanted;
 }
 

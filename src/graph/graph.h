@@ -7,6 +7,8 @@
 #define RF_GRAPH_H
 
 #include "model/model.h"
+#include "model/panels.h"
+#include "model/weights.h"
 
 enum { RF_MAX_RANK = 4, RF_MAX_INPUTS = 8, RF_MAX_OUTPUTS = 6, RF_NONE = -1 };
 enum { RF_TOP_MOST = 64 };
@@ -40,6 +42,7 @@ typedef struct rf_tensor {
   bool input;                 /* the caller writes it before each microbatch / walk (tokens, labels, ...) */
   bool output;                /* the caller reads it after the step (metrics, logits) */
   const char *reason;         /* why it is kept, for the plan's reader; may be NULL */
+  rf_panels panels;           /* of dtype RF_PACKED */
 } rf_tensor;
 
 typedef enum rf_section { RF_SECTION_BEGIN, RF_SECTION_MICRO, RF_SECTION_END, RF_SECTIONS } rf_section;
@@ -57,6 +60,7 @@ typedef struct rf_attr {
   float scale;                               /* attention: 1/sqrt(H); embed: of the token rows, 0: 1 */
   float softcap;                             /* attention, head: scores, logits become cap tanh(x / cap); 0: not */
   int32_t heads, kv_heads, head_dim, window; /* attention, rope; window 0: full causal */
+  rf_dtype dtype;                            /* embed: of x, where the table is packed */
   rf_dtype softmax;                          /* attention: RF_F32, or RF_BF16: scaled scores are rounded to bf16 before the exponential */
   rf_rope rope;                              /* rope */
   bool inverse;                              /* rope: rotate back (its own backward) */
@@ -145,6 +149,7 @@ rf_graph *rf_graph_copy(const rf_graph *graph);
 int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank, const int64_t *shape); /* new tensor id */
 int64_t rf_tensor_count(const rf_tensor *tensor);                                                                       /* elements */
 int64_t rf_tensor_bytes(const rf_tensor *tensor);
+const char *rf_tensor_type(const rf_tensor *tensor, char text[64]); /* its dtype's name, of a packed one those of its parts */
 /* Rows that a walk of `used` rows has of a tensor with `bound` of them: tokens have an extent, and so have rows sorted by expert. */
 static inline int64_t rf_rows_of_walk(const rf_graph *graph, int64_t bound, int64_t used) {
   int64_t each = bound == graph->rows ? 1 : graph->model.experts_used;
@@ -194,6 +199,7 @@ typedef struct rf_build_options {
   float beta1, beta2, eps, weight_decay;
   float clip;     /* 0: none */
   bool loss_only; /* validation: forward and loss, no backward */
+  const rf_weight_types *weights; /* of matrices that do not change (generate, score, under LoRA): what they are packed in; NULL: `dtype`. Read while the graph is built */
 } rf_build_options;
 
 /* build + differentiate + optimize + accumulate + fuse, i.e. everything before kernels are chosen. `after` (may be NULL) stops after the

@@ -27,13 +27,13 @@ static void put(text *out, const char *piece, size_t length) {
 static void say(text *out, const char *piece) { put(out, piece, strlen(piece)); }
 
 static void say_tensor(text *out, const rf_graph *graph, int id, const char *slot) {
-  char line[256];
+  char line[256], type[64];
   if (id < 0) return;
   const rf_tensor *tensor = &graph->tensor[id];
   int at = snprintf(line, sizeof line, " %.*s=", (int)strcspn(slot, " "), slot);
   put(out, line, (size_t)at);
   say(out, tensor->name);
-  at = snprintf(line, sizeof line, ":%s(", rf_dtype_name(tensor->dtype));
+  at = snprintf(line, sizeof line, ":%s(", rf_tensor_type(tensor, type));
   for (int i = 0; i < tensor->rank; i++) at += snprintf(line + at, sizeof line - (size_t)at, i ? ",%lld" : "%lld", (long long)tensor->shape[i]);
   put(out, line, (size_t)at);
   say(out, ")");

@@ -23,6 +23,8 @@ typedef struct rf_name {
 
 /* Names of `param` (of stacked experts: a slice) in a Hugging Face file of this model (`prefixed`: "transformer." or "model." stands before all but the head), or our own. */
 rf_name rf_param_name(const rf_model *model, const rf_param *param, bool prefixed);
+/* The columns of each of the parts that files cut this parameter into: q, k and v, or gate and up, or all. */
+void rf_param_parts(const rf_model *model, const rf_param *param, int count, int64_t columns[RF_NAME_PARTS]);
 /* Where column `column` of part `part` stands in the file. */
 int64_t rf_name_column(const rf_name *name, int part, int64_t column);
 /* Tensors that a file of this model may hold beside its parameters: buffers, and the head of a tied model. */

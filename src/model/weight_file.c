@@ -83,8 +83,7 @@ bool rf_weight_file_find(const rf_weight_file *file, const char *name, rf_weight
 static rf_name gguf_name(const rf_weight_file *file, const rf_model *model, const rf_param *param) {
   rf_name name = {.count = 1, .head_dim = model->head_dim};
   const rf_gguf_name *row = rf_gguf_name_of(file->facts.arch, rf_param_row_name(param->row));
-  int64_t columns = param->shape[param->rank - 1], query = model->heads * model->head_dim, key = model->kv_heads * model->head_dim;
-  name.columns[0] = columns;
+  rf_param_parts(model, param, 1, name.columns);
   if (!row) {
     snprintf(name.part[0], sizeof name.part[0], "%s", param->name);
     return name;
@@ -101,8 +100,7 @@ static rf_name gguf_name(const rf_weight_file *file, const rf_model *model, cons
     }
     if (file->facts.interleaved && row->permuted >> name.count & 1) name.order[name.count] = RF_NAME_PAIRS;
   }
-  if (name.count == 3) name.columns[0] = query, name.columns[1] = name.columns[2] = key;
-  if (name.count == 2) name.columns[0] = name.columns[1] = columns / 2;
+  rf_param_parts(model, param, name.count, name.columns);
   return name;
 }
 
@@ -120,6 +118,17 @@ rf_name rf_weight_file_name(const rf_weight_file *file, const rf_model *model, c
 bool rf_weight_file_is_extra(const rf_weight_file *file, const rf_model *model, const char *name) {
   if (file->safetensors) return rf_name_is_extra(model, name);
   return rf_gguf_name_is_extra(name) || strcmp(name, "rope_freqs.weight") == 0; /* read with the model */
+}
+
+int rf_weight_part_type(const rf_weight_part *part) {
+  if (part->quant) return part->quant->type->number;
+  rf_dtype dtype = part->stored->dtype;
+  return dtype == RF_F32 ? RF_Q_F32 : dtype == RF_BF16 ? RF_Q_BF16 : dtype == RF_F16 ? RF_Q_F16 : RF_Q_F64;
+}
+
+const void *rf_weight_part_data(const rf_weight_part *part, int64_t first) {
+  if (!part->quant) return (const char *)part->stored->data + first * rf_dtype_bytes(part->stored->dtype);
+  return (const char *)part->quant->data + first / part->quant->type->values * part->quant->type->bytes;
 }
 
 rf_status rf_weight_part_read(const rf_weight_part *part, int64_t first, int64_t count, float *out, rf_error *error) {

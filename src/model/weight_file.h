@@ -3,6 +3,7 @@
 #define RF_WEIGHT_FILE_H
 
 #include "model/names.h"
+#include "model/panels.h"
 #include "model/quant.h"
 #include "model/safetensors.h"
 
@@ -33,6 +34,20 @@ bool rf_weight_file_is_extra(const rf_weight_file *file, const rf_model *model, 
 
 /* Elements [first, first + count) as f32; count 0 asks only whether the type can be read. */
 rf_status rf_weight_part_read(const rf_weight_part *part, int64_t first, int64_t count, float *out, rf_error *error);
+
+/* Its storage type, a number of quant.h; f64 stands for safetensors types that are in no GGUF file. */
+int rf_weight_part_type(const rf_weight_part *part);
+/* Where element `first`, the first of a block, stands in the mapped file: of all types but that f64. */
+const void *rf_weight_part_data(const rf_weight_part *part, int64_t first);
+
+/* A parameter of two axes as a source of panels: its name in the file and its parts. */
+typedef struct rf_weight_matrix {
+  const rf_name *name;
+  const rf_weight_part *part;
+  int64_t inner;
+  bool outputs_first; /* as in rf_panels */
+} rf_weight_matrix;
+rf_panel_source rf_weight_matrix_source(rf_weight_matrix *matrix);
 
 /* The model a .gguf or .bin file describes. What it says that this program cannot compute is refused by its name. */
 rf_status rf_model_file_read(const char *path, rf_model *model, rf_error *error);

@@ -163,7 +163,18 @@ static int64_t block_values(const rf_params *params) {
   return most;
 }
 
+static rf_status pack_param(const rf_name *name, const rf_weight_part *part, const rf_panels *panels, void *data, rf_error *error) {
+  rf_weight_matrix matrix = {.name = name, .part = part, .inner = panels->inner, .outputs_first = panels->outputs_first};
+  rf_panel_source source = rf_weight_matrix_source(&matrix);
+  return rf_panels_fill(panels, &source, data, error);
+}
+
 rf_status rf_weights_read(const char *path, const rf_model *model, const rf_params *params, rf_weights_visit visit, void *context, rf_error *error) {
+  return rf_weights_load(path, model, params, NULL, visit, context, error);
+}
+
+rf_status rf_weights_load(const char *path, const rf_model *model, const rf_params *params, rf_weights_place place, rf_weights_visit visit,
+                          void *context, rf_error *error) {
   rf_weight_file *file = NULL;
   rf_status status = RAFTER_OK;
   float *block = NULL;
@@ -188,7 +199,10 @@ rf_status rf_weights_read(const char *path, const rf_model *model, const rf_para
     for (int e = 0; e < rf_param_slices(&params->at[i]); ++e) {
       rf_param slice = rf_param_slice(&params->at[i], e);
       RF_GO(find_parts(file, model, &slice, &name, part, error));
-      RF_GO(read_param(&name, part, i, &slice, visit, context, block, error));
+      const rf_panels *panels = NULL;
+      void *data = place ? place(context, i, &panels) : NULL;
+      if (data) RF_GO(pack_param(&name, part, panels, data, error));
+      else RF_GO(read_param(&name, part, i, &slice, visit, context, block, error));
     }
 done:
   free(seen);

@@ -28,7 +28,18 @@ static const char *name_of(const checker *c, int t) { return c->graph->tensor[t]
 
 /* ---- each tensor by itself --------------------------------------------------------------------------------------- */
 
+/* Of a packed matrix: lanes in sixteens, each of whole blocks. */
+static int64_t packed_bytes(const rf_panels *panels) {
+  int64_t bytes = 0;
+  for (int i = 0; i < panels->parts; i++) {
+    const rf_quant_type *type = panels->part[i].type;
+    bytes += (panels->part[i].outputs + 15) / 16 * 16 * (panels->inner / type->values * type->bytes);
+  }
+  return bytes;
+}
+
 static int64_t bare_bytes(const rf_tensor *t) {
+  if (t->dtype == RF_PACKED) return packed_bytes(&t->panels);
   int64_t bytes = rf_dtype_bytes(t->dtype);
   for (int i = 0; i < t->rank; i++) bytes *= t->shape[i];
   return bytes;

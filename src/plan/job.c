@@ -88,6 +88,11 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
                               .accumulate = 1,
                               .microbatch = int_or(options, "batch", 1)};
   if (train) RF_TRY(resolve_batch(options, build, error));
+  if (!train) {
+    rf_weights_as as = rf_options_has(options, "weights") ? (rf_weights_as)rf_options_choice(options, "weights") : RF_WEIGHTS_FILE;
+    RF_TRY(rf_weight_types_read(s->weights_folder, &s->model, as, &s->weights, error));
+    build->weights = &s->weights;
+  }
   RF_TRY(resolve_seq(options, &s->model, build, error));
   build->top = score ? (int)int_or(options, "top", 0) : 0;
   build->dtype = !strcmp(text_or(options, "dtype", "f32"), "bf16") ? RF_BF16 : RF_F32;

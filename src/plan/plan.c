@@ -47,6 +47,10 @@ static void make_digest(rf_plan *plan) {
     hash_int(state, (int64_t)tensor->dtype << 8 | (int64_t)tensor->class << 4 | tensor->persistent << 2 | tensor->input << 1 | tensor->output);
     hash_bytes(state, tensor->shape, (size_t)tensor->rank * sizeof *tensor->shape);
     hash_int(state, plan->tensor[t].offset);
+    for (int i = 0; i < tensor->panels.parts; i++) {
+      hash_int(state, tensor->panels.part[i].outputs);
+      hash_text(state, tensor->panels.part[i].type->name);
+    }
   }
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];

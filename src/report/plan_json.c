@@ -90,13 +90,14 @@ static json_t *shape_json(const rf_tensor *t) {
 }
 
 static json_t *tensors_json(const rf_plan *plan) {
+  char type[64];
   json_t *list = json_array();
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     const rf_tensor *tensor = &plan->graph->tensor[t];
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset < 0) continue;
     json_array_append_new(list, json_pack("{si ss ss ss so sI sI si si ss?}", "id", t, "name", tensor->name, "class", rf_class_name(tensor->class),
-                                          "dtype", rf_dtype_name(tensor->dtype), "shape", shape_json(tensor), "bytes", (json_int_t)p->bytes, "offset",
+                                          "dtype", rf_tensor_type(tensor, type), "shape", shape_json(tensor), "bytes", (json_int_t)p->bytes, "offset",
                                           (json_int_t)p->offset, "first", p->first, "last", p->last, "reason", tensor->reason));
   }
   return list;

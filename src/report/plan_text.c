@@ -68,10 +68,10 @@ static void put_largest(FILE *out, const rf_plan *plan) {
   fprintf(out, "\nlargest at the peak\n");
   for (int i = 0; i < count && i < SHOWN; i++) {
     const rf_tensor *t = &plan->graph->tensor[list[i].tensor];
-    char shape[96] = "", each[48] = "";
+    char shape[96] = "", each[48] = "", type[64];
     for (int d = 0; d < t->rank; d++) snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%lld", d ? "," : "", (long long)t->shape[d]);
     if (list[i].count > 1) snprintf(each, sizeof each, "%d x %s", list[i].count, rf_text_bytes((double)rf_tensor_bytes(t), b));
-    fprintf(out, "  %10s %14s  %-36s (%s) %s%s%s\n", rf_text_bytes((double)list[i].bytes, a), each, list[i].name, shape, rf_dtype_name(t->dtype),
+    fprintf(out, "  %10s %14s  %-36s (%s) %s%s%s\n", rf_text_bytes((double)list[i].bytes, a), each, list[i].name, shape, rf_tensor_type(t, type),
             t->reason ? ": " : "", t->reason ? t->reason : "");
   }
   free(list);
@@ -126,12 +126,13 @@ static void put_advice(FILE *out, const rf_report_plan *report) {
 
 /* --tensors and --ops: the program itself, in the order it runs. */
 static void put_tensors(FILE *out, const rf_plan *plan) {
+  char type[64];
   fprintf(out, "\ntensors      offset        bytes  ops that hold it\n");
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset >= 0)
       fprintf(out, "  %17lld %12lld  %5d..%-5d  %-10s %-5s %s\n", (long long)p->offset, (long long)p->bytes, p->first, p->last,
-              rf_class_name(plan->graph->tensor[t].class), rf_dtype_name(plan->graph->tensor[t].dtype), plan->graph->tensor[t].name);
+              rf_class_name(plan->graph->tensor[t].class), rf_tensor_type(&plan->graph->tensor[t], type), plan->graph->tensor[t].name);
   }
 }
 

@@ -18,6 +18,7 @@ static void put_values(const target *t, int param, int64_t first, int64_t count,
     if (tensor->param != param || !tensor->persistent ||
         (tensor->class != RF_CLASS_WEIGHT && tensor->class != RF_CLASS_MASTER && tensor->class != RF_CLASS_ADAPTER))
       continue;
+    if (tensor->dtype == RF_PACKED) continue;
     void *at = rf_run_tensor(t->run, t->plan, id);
     if (!at) continue;
     if (tensor->dtype == RF_F32) memcpy((float *)at + first, values, (size_t)count * sizeof *values);
@@ -32,10 +33,23 @@ static rf_status visit(void *context, int param, int64_t first, int64_t count, c
   return RAFTER_OK;
 }
 
+/* Where a packed parameter goes; NULL for one that is not packed. */
+static void *place(void *context, int param, const rf_panels **panels) {
+  const target *t = context;
+  const rf_graph *graph = t->of->graph;
+  for (int id = 0; id < graph->tensor_count; id++) {
+    const rf_tensor *tensor = &graph->tensor[id];
+    if (tensor->param != param || tensor->dtype != RF_PACKED) continue;
+    *panels = &tensor->panels;
+    return rf_run_tensor(t->run, t->plan, id);
+  }
+  return NULL;
+}
+
 rf_status rf_load_weights(rf_run *run, int plan, const rf_plan *of, const char *path, rf_error *error) {
   target t = {run, plan, of};
   rf_params base = rf_params_of_base(&of->graph->params);
-  return rf_weights_read(path, &of->graph->model, &base, visit, &t, error);
+  return rf_weights_load(path, &of->graph->model, &base, place, visit, &t, error);
 }
 
 static void initialise(rf_run *run, int plan, const rf_plan *of, uint64_t seed, int first, int end) {
@@ -43,6 +57,10 @@ static void initialise(rf_run *run, int plan, const rf_plan *of, uint64_t seed, 
   const rf_params *params = &of->graph->params;
   target t = {run, plan, of};
   for (int p = first; p < end; p++) {
+    const rf_panels *panels = NULL;
+    void *data = place(&t, p, &panels);
+    if (data && rf_weights_initialise(&params->at[p], seed, panels, data, NULL) != RAFTER_OK) rf_must(NULL);
+    if (data) continue;
 #pragma omp parallel for num_threads(of->options.threads)
     for (int64_t at = 0; at < params->at[p].count; at += CHUNK) {
       float values[CHUNK];

@@ -107,6 +107,31 @@ static rf_status bind(rf_run *run, rf_bound_plan *bound, const rf_plan *plan, rf
   return list_by_op(plan, false, &bound->dead_at, &bound->dead, error);
 }
 
+enum { TOUCH_BYTES = 2 << 20 }; /* a huge page */
+
+/* Bytes of [at, end) that hold packed matrices: whoever fills those writes every byte of them, and so is the first to touch them. */
+static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
+  int64_t sum = 0;
+  for (int t = 0; t < plan->graph->tensor_count; t++) {
+    const rf_plan_tensor *p = &plan->tensor[t];
+    if (plan->graph->tensor[t].dtype != RF_PACKED || p->offset < 0) continue;
+    int64_t from = p->offset > at ? p->offset : at, to = p->offset + p->bytes < end ? p->offset + p->bytes : end;
+    if (from < to) sum += to - from;
+  }
+  return sum;
+}
+
+/* Every other page is touched now, by all threads: a step never faults, and a machine without the memory says so here. What was never written
+ * is zero. */
+static void touch(unsigned char *arena, int64_t bytes, const rf_plan *plan) {
+#pragma omp parallel for num_threads(plan->options.threads) schedule(dynamic, 4)
+  for (int64_t at = 0; at < bytes; at += TOUCH_BYTES) {
+    int64_t end = at + TOUCH_BYTES < bytes ? at + TOUCH_BYTES : bytes;
+    if (packed_bytes(plan, at, end) == end - at) continue;
+    for (int64_t page = at; page < end; page += 4096) *(volatile unsigned char *)(arena + page) = 0;
+  }
+}
+
 rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug, rf_run **out, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_run *run = calloc(1, sizeof *run);
@@ -131,15 +156,8 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
     void *base = NULL;
     RF_GO(rf_pages_map(run->mapped_bytes, &base, NULL, error));
     run->arena = base;
-    int fill = run->watched ? UNTOUCHED : 0;
-    int threads = plans[0]->options.threads;
-    const int64_t chunk = 2 << 20;
-    /* Every page is touched now, by all threads: a step never faults, and a machine without the memory says so here. */
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t at = 0; at < (int64_t)run->mapped_bytes; at += chunk) {
-      int64_t left = (int64_t)run->mapped_bytes - at;
-      memset(run->arena + at, fill, (size_t)(left < chunk ? left : chunk));
-    }
+    if (!run->watched) touch(run->arena, (int64_t)run->mapped_bytes, plans[0]);
+    else memset(run->arena, UNTOUCHED, run->mapped_bytes);
     if (run->watched) memset(run->arena, 0, (size_t)plans[0]->persistent_bytes);
   }
   for (int i = 0; i < count; i++) RF_GO(bind(run, &run->bound[i], plans[i], error));

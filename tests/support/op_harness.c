@@ -96,6 +96,14 @@ int op_tensor(op_harness *h, const char *name, rf_class class, rf_dtype dtype, o
   return id;
 }
 
+int op_packed(op_harness *h, const char *name, const rf_panels *panels, op_fill fill) {
+  int64_t outputs = rf_panels_outputs(panels), inner = panels->inner;
+  int id = panels->outputs_first ? op_tensor(h, name, RF_CLASS_WEIGHT, RF_PACKED, fill, OP_SHAPE(outputs, inner))
+                                 : op_tensor(h, name, RF_CLASS_WEIGHT, RF_PACKED, fill, OP_SHAPE(inner, outputs));
+  h->graph->tensor[id].panels = *panels;
+  return id;
+}
+
 int op_ids(op_harness *h, const char *name, int64_t count, const int32_t *values) {
   int id = rf_graph_tensor(h->graph, name, RF_CLASS_IO, RF_I32, 1, &count);
   op_buffer *buffer = buffer_of(h, id);
@@ -151,11 +159,38 @@ void *op_copy(const op_harness *h, int tensor) {
   return memcpy(copy, op_data(h, tensor), bytes);
 }
 
+typedef struct normals {
+  uint64_t key;
+  op_fill fill;
+  int64_t inner;
+} normals;
+
+static rf_status read_normals(void *self, int64_t first, int count, float *values, rf_error *error) {
+  const normals *n = self;
+  (void)error;
+  for (int64_t i = 0; i < count * n->inner; i++) {
+    uint32_t words[4];
+    float pair[2];
+    rf_philox(n->key, (uint64_t)(first * n->inner + i), 0, words);
+    rf_normal_pair(words[0], words[1], pair);
+    values[i] = (float)(n->fill.offset + n->fill.scale * (double)pair[0]);
+  }
+  return RAFTER_OK;
+}
+
+static void fill_packed(op_harness *h, int id, uint64_t seed) {
+  normals n = {rf_key(seed, (uint64_t)id, 0), h->buffer[id].fill, h->graph->tensor[id].panels.inner};
+  rf_panel_source source = {&n, NULL, read_normals};
+  memset(op_data(h, id), 0xff, h->buffer[id].bytes);
+  assert_int_equal(rf_panels_fill(&h->graph->tensor[id].panels, &source, op_data(h, id), NULL), RAFTER_OK);
+}
+
 static void fill_tensor(op_harness *h, int id, uint64_t seed) {
   op_buffer *buffer = &h->buffer[id];
   int64_t count = op_count(h, id);
   if (!buffer->filled) memset(op_data(h, id), 0xff, buffer->bytes);
   else if (buffer->ids) memcpy(op_data(h, id), buffer->ids, buffer->bytes);
+  else if (h->graph->tensor[id].dtype == RF_PACKED) fill_packed(h, id, seed);
   else
     for (int64_t i = 0; i < count; i += 2) {
       uint32_t words[4];

@@ -15,7 +15,10 @@ static bool accepts_norm(const rf_graph *graph, const rf_op *op) { return accept
 static bool accepts_layernorm(const rf_graph *graph, const rf_op *op) {
   return accepts_norm(graph, op) && dtype_in(graph, op, 2) == dtype_in(graph, op, 1);
 }
-static bool accepts_embed(const rf_graph *graph, const rf_op *op) { return accepts_pair(graph->tensor[op->output[0]].dtype, dtype_in(graph, op, 2)); }
+static bool accepts_embed(const rf_graph *graph, const rf_op *op) {
+  rf_dtype x = graph->tensor[op->output[0]].dtype, table = dtype_in(graph, op, 2);
+  return table == RF_PACKED ? is_activation(x) : accepts_pair(x, table);
+}
 static bool accepts_embed_bwd(const rf_graph *graph, const rf_op *op) { return is_activation(dtype_in(graph, op, 2)); }
 static bool accepts_rope(const rf_graph *graph, const rf_op *op) { return accepts_activations(graph, op) && op->attr.rope.dim <= 2 * RF_ROPE_PAIRS; }
 

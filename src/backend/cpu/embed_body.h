@@ -18,8 +18,35 @@ RF_INLINE void embed_rows(const rf_call *call, int64_t begin, int64_t end, rf_dt
     }
   }
 }
+/* The token's row out of a packed table, a block of each panel word at a time; everything else as above. */
+RF_INLINE void embed_packed_rows(const rf_call *call, int64_t begin, int64_t end, bool positional, rf_dtype dtype) {
+  enum { PIECE = 256 };
+  const int32_t *tokens = call->in[0], *positions = call->in[1];
+  const rf_panels *panels = &rf_in(call, 2)->panels;
+  int64_t width = rf_in(call, 2)->shape[1];
+  rf_v16 by = rf_v16_set1(token_scale(call));
+  for (int64_t r = begin; r < end; r++) {
+    const void *position = positional ? at_row(call->in[3], dtype, positions[r], width) : NULL;
+    void *x = (void *)at_row(call->out[0], dtype, r, width);
+    for (int64_t from = 0; from < width; from += PIECE) {
+      float token[PIECE];
+      int64_t count = width - from < PIECE ? width - from : PIECE;
+      rf_panels_read(panels, call->in[2], tokens[r], from, count, token);
+      for (int64_t i = 0; i < count; i += RF_LANES) {
+        int n = piece(count, i);
+        rf_v16 v = rf_v16_mul(get(token, RF_F32, i, n), by);
+        put(x, dtype, from + i, positional ? rf_v16_add(v, get(position, dtype, from + i, n)) : v, n);
+      }
+    }
+  }
+}
 static void embed_range(const rf_call *call, int64_t begin, int64_t end) {
   rf_dtype dtype = rf_out(call, 0)->dtype, table_dtype = rf_in(call, 2)->dtype;
+  if (table_dtype == RF_PACKED) {
+    if (call->in[3]) RF_FOR_DTYPE(embed_packed_rows, dtype, call, begin, end, true);
+    else RF_FOR_DTYPE(embed_packed_rows, dtype, call, begin, end, false);
+    return;
+  }
   if (call->in[3]) RF_BY_DTYPE(embed_rows, dtype, table_dtype, true, call, begin, end);
   else RF_BY_DTYPE(embed_rows, dtype, table_dtype, false, call, begin, end);
 }

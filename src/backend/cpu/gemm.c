@@ -51,12 +51,19 @@ static size_t round_16(int64_t floats) { return (size_t)((floats + 15) & ~(int64
 
 static int64_t bound(int64_t most, int64_t now) { return most > now ? most : now; }
 
+/* Blocks of k begin where a packed B can be taken up: at a run of values, or at a panel. */
+static int64_t k_grain(const rf_gemm *g) { return !g->panels ? 1 : g->turned ? RF_PANEL_LANES : RF_GEMM_RUN; }
+static int64_t k_cut(const rf_gemm *g, int64_t parts, int64_t i) {
+  int64_t grain = k_grain(g), at = cut(ceil_div(g->k, grain), parts, i) * grain;
+  return at < g->k ? at : g->k;
+}
+
 /* Cut for the bounds, so that smaller calls find their place in the same workspace. */
 static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   int64_t m = bound(g->m_bound, g->m), n = g->n, k = bound(g->k_bound, g->k);
   const struct blocking *by = blocking();
   layout l = {.strips = ceil_div(m, isa->mr), .panels = ceil_div(n, isa->nr), .k_blocks = at_least_1(ceil_div(k, by->kc))};
-  l.kc = ceil_div(k, l.k_blocks);
+  l.kc = ceil_div(ceil_div(k, k_grain(g)), l.k_blocks) * k_grain(g);
   int64_t group_strips = at_least_1(by->a_bytes / (4 * isa->mr * at_least_1(l.kc))); /* strips whose packed rows fill a_bytes */
   int64_t groups = ceil_div(l.strips, at_least_1(group_strips / 2)); /* below half of that, threads had better share rows than split them */
   if (groups > threads) groups = threads;
@@ -75,21 +82,46 @@ static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   return l;
 }
 
-static bool streams(const rf_gemm *g) { return g->m <= RF_GEMM_STREAM_ROWS && !g->column_sum; }
 /* Columns a thread takes at a time when streaming: whole vectors, and as many chunks as threads at least. */
 static int64_t stream_cols(int64_t n, int threads) {
   int64_t chunks = ceil_div(n, STREAM_COLS * (int64_t)threads) * threads;
   return ceil_div(ceil_div(n, chunks), 64) * 64;
 }
 
+static bool may_stream(const rf_gemm *g) { return !g->column_sum && !g->turned; }
+static bool streams(const rf_gemm *g) { return g->m <= RF_GEMM_STREAM_ROWS && may_stream(g); }
+/* Floats of one thread beside the packed A. */
+static int64_t stream_floats(const rf_gemm *g, int64_t few, int threads) {
+  if (g->panels) return (few + RF_GEMM_RUN) * RF_PANEL_LANES;
+  return few * stream_cols(g->n, threads);
+}
+
 size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   int64_t m = bound(g->m_bound, g->m), few = m < RF_GEMM_STREAM_ROWS ? m : RF_GEMM_STREAM_ROWS;
   int64_t k = bound(g->k_bound, g->k);
-  size_t stream_floats = round_16(few * k + RF_GEMM_STREAM_ROWS) + (size_t)(few * stream_cols(g->n, threads)) * (size_t)threads;
-  if (m == few && !g->column_sum) return stream_floats * sizeof(float);
+  size_t streaming = round_16(few * k + RF_GEMM_STREAM_ROWS) + (size_t)stream_floats(g, few, threads) * (size_t)threads;
+  if (m == few && may_stream(g)) return streaming * sizeof(float);
   layout l = layout_of(isa, g, threads);
   size_t floats = (size_t)l.a_buffers * l.a_floats + (size_t)l.b_buffers * l.b_floats + l.tile_floats;
-  return (floats > stream_floats ? floats : stream_floats) * sizeof(float);
+  return (floats > streaming ? floats : streaming) * sizeof(float);
+}
+
+static void run_panels(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace) {
+  enum { PACK = 256 };
+  int64_t panels = rf_panels_count(g->panels), per_thread = stream_floats(g, g->m, threads);
+  float *a = workspace, *rooms = workspace + round_16(g->m * g->k + RF_GEMM_STREAM_ROWS);
+  atomic_long next = 0;
+#pragma omp parallel num_threads(threads)
+  {
+    float *y = rooms + per_thread * omp_get_thread_num(), *wide = y + g->m * RF_PANEL_LANES;
+#pragma omp for schedule(static)
+    for (int64_t k = 0; k < g->k; k += PACK) isa->pack_a(g, 0, (int)g->m, k, g->k - k < PACK ? g->k - k : PACK, a + k * g->m);
+    for (int64_t p; (p = atomic_fetch_add(&next, 1)) < panels;) {
+      rf_panel panel = rf_panels_at(g->panels, p);
+      isa->stream_panel(g, &panel, a, y, wide);
+      isa->finish(g, y, RF_PANEL_LANES, 0, (int)g->m, panel.first, panel.used);
+    }
+  }
 }
 
 static void run_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace) {
@@ -136,8 +168,8 @@ static block block_at(const job *j, int64_t i) {
              .s1 = cut(l->strips, l->row_blocks, rb + 1),
              .p0 = cut(l->panels, l->col_blocks, cb),
              .p1 = cut(l->panels, l->col_blocks, cb + 1),
-             .k0 = cut(j->g->k, l->k_blocks, kb),
-             .k1 = cut(j->g->k, l->k_blocks, kb + 1),
+             .k0 = k_cut(j->g, l->k_blocks, kb),
+             .k1 = k_cut(j->g, l->k_blocks, kb + 1),
              .first_rows = rb == 0};
   int64_t a_changes = l->row_blocks * l->k_blocks > 1 ? i : 0; /* how often each operand was packed before */
   int64_t b_changes = l->k_blocks > 1 ? i : cb;
@@ -178,6 +210,7 @@ static rf_gemm_ahead unit_source(const job *j, const block *b, int64_t t) {
   const rf_gemm *g = j->g;
   bool is_b = t < b_units(b);
   int64_t item = (is_b ? g->b_dtype : g->a_dtype) == RF_BF16 ? 2 : 4;
+  if (is_b && g->panels) return (rf_gemm_ahead){NULL, 0, 0};
   if (is_b && g->b_col == 1) {
     return (rf_gemm_ahead){(const char *)g->b + (b->k0 * g->b_step + (b->p0 + t) * j->isa->nr) * item, g->b_step * item, b->k1 - b->k0};
   }
@@ -254,7 +287,8 @@ static void compute(job *j, int64_t i, int thread, int threads) {
 void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace) {
   if (g->m <= 0 || g->n <= 0) return;
   if (streams(g)) {
-    run_stream(isa, g, threads, workspace);
+    if (g->panels) run_panels(isa, g, threads, workspace);
+    else run_stream(isa, g, threads, workspace);
     return;
   }
   job j = {.isa = isa, .g = g, .l = layout_of(isa, g, threads), .a = workspace};

@@ -4,12 +4,15 @@
  * when accumulating, from the value already in C. bf16 operands are widened first, which is exact. Tiles, threads and ISA only
  * decide who computes an element and when; running sums are kept as f32 between blocks of k and never combined.
  *
+ * A packed B (model/panels.h) is dequantised in registers, to the very values its file means, and then is a B like any other.
+ *
  * Strides make NN, NT and TN the same product; they differ only in how a block is packed. Up to RF_GEMM_STREAM_ROWS rows the
  * weights are not packed but read once, at memory speed. */
 #ifndef RF_GEMM_H
 #define RF_GEMM_H
 
 #include "backend/cpu/dropout.h"
+#include "model/panels.h"
 
 typedef enum rf_gemm_epilogue {
   RF_GEMM_PLAIN,    /* u = round(acc + bias) */
@@ -18,7 +21,7 @@ typedef enum rf_gemm_epilogue {
   RF_GEMM_GELU_BWD  /* out = round(u * gelu'(side)) */
 } rf_gemm_epilogue;
 
-enum { RF_GEMM_STREAM_ROWS = 16, RF_GEMM_MAX_GROUPS = 16 };
+enum { RF_GEMM_STREAM_ROWS = 16, RF_GEMM_MAX_GROUPS = 16, RF_GEMM_RUN = 32 }; /* RUN: steps of k of a packed B that are widened at a time */
 
 typedef struct rf_gemm {
   int64_t m, n, k;
@@ -29,7 +32,9 @@ typedef struct rf_gemm {
   const void *b;    /* (K,N): element (p,j) at b[p b_step + j b_col] */
   int64_t b_step, b_col;
   rf_dtype b_dtype;
-  const void *bias; /* (N) or NULL */
+  const rf_panels *panels; /* B is packed at `b`: element (p,j) is value p of output j; strides are not read. NULL: it is not */
+  bool turned;             /* element (p,j) is value j of output p: the sum runs over outputs */
+  const void *bias;        /* (N) or NULL */
   rf_dtype bias_dtype;
   rf_gemm_epilogue epilogue;
   void *u, *out;              /* (M,N), either may be NULL */
@@ -65,6 +70,8 @@ typedef struct rf_gemm_isa {
   void (*finish)(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols);
   /* Columns [j0, j0+cols) of the few-row product, whole K. `a`: A packed as one strip, [k][m]; `y`: room for m * cols sums. */
   void (*stream)(const rf_gemm *g, const float *a, int64_t j0, int cols, float *y);
+  /* The same of one panel: `y` [m][RF_PANEL_LANES], `wide`: room for RF_GEMM_RUN steps of RF_PANEL_LANES. */
+  void (*stream_panel)(const rf_gemm *g, const rf_panel *panel, const float *a, float *y, float *wide);
 } rf_gemm_isa;
 
 extern const rf_gemm_isa RF_GEMM_BASE, RF_GEMM_AVX2, RF_GEMM_AVX512;

@@ -18,4 +18,4 @@ static const rf_gemm_micro micros[] = {
     NULL, micro_1, micro_2, micro_3, micro_4, micro_5, micro_6, micro_7, micro_8, micro_9, micro_10, micro_11, micro_12};
 // clang-format on
 
-const rf_gemm_isa RF_GEMM_AVX512 = {"gemm_avx512_12x32", MR, NR, pack_a, pack_b, micros, begin_tile, finish_tile, stream};
+const rf_gemm_isa RF_GEMM_AVX512 = {"gemm_avx512_12x32", MR, NR, pack_a, pack_b, micros, begin_tile, finish_tile, stream, stream_panel};

@@ -132,7 +132,15 @@ RF_INLINE void pack_b_columns(const void *b, rf_dtype dtype, int64_t b_col, int 
     }
   }
 }
+#include "backend/cpu/panel_widen.h"
+#include "backend/cpu/panel_product.h"
+
 static void pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum) {
+  if (g->panels) {
+    if (g->turned) pack_b_turned(g, j0, cols, k0, kc, to);
+    else pack_b_lanes(g, j0, cols, k0, kc, to);
+    return;
+  }
   int64_t at = k0 * g->b_step + j0 * g->b_col;
   bool half = g->b_dtype == RF_BF16;
   const void *b = half ? (const void *)((const rf_bf16 *)g->b + at) : (const void *)((const float *)g->b + at);

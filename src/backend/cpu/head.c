@@ -25,9 +25,12 @@ static dims dims_of(const rf_graph *graph, const rf_op *op) {
 static bool is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
 static bool accepts(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
   int bias = op->input[2];
-  return is_activation(graph->tensor[op->input[0]].dtype) && is_activation(graph->tensor[op->input[1]].dtype) &&
+  rf_dtype w = graph->tensor[op->input[1]].dtype;
+  return is_activation(graph->tensor[op->input[0]].dtype) && (is_activation(w) || w == RF_PACKED) &&
          (bias == RF_NONE || is_activation(graph->tensor[bias].dtype));
 }
+
+static const rf_panels *panels_of(const rf_tensor *w) { return w->dtype == RF_PACKED ? &w->panels : NULL; }
 
 /* ---- the three products, for `rows` rows of at most `most` ---------------------------------------------------------- */
 
@@ -44,6 +47,7 @@ static rf_gemm logits_product(const rf_graph *graph, const rf_op *op, const dims
                    .b_step = transpose ? 1 : d->vocab,
                    .b_col = transpose ? d->width : 1,
                    .b_dtype = w->dtype,
+                   .panels = panels_of(w),
                    .bias_dtype = op->input[2] == RF_NONE ? RF_F32 : graph->tensor[op->input[2]].dtype,
                    .dtype = RF_F32,
                    .ld = d->vocab};
@@ -61,6 +65,8 @@ static rf_gemm dx_product(const rf_graph *graph, const rf_op *op, const dims *d,
                    .b_step = transpose ? d->width : 1,
                    .b_col = transpose ? 1 : d->vocab,
                    .b_dtype = w->dtype,
+                   .panels = panels_of(w),
+                   .turned = w->dtype == RF_PACKED,
                    .dtype = x->dtype,
                    .ld = d->width};
 }

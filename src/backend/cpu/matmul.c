@@ -6,10 +6,13 @@
 static bool is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
 static bool accepts(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
   for (int i = 0; i < op->input_count; i++) {
-    if (op->input[i] != RF_NONE && !is_activation(graph->tensor[op->input[i]].dtype)) return false;
+    if (op->input[i] == RF_NONE) continue;
+    rf_dtype dtype = graph->tensor[op->input[i]].dtype;
+    if (!is_activation(dtype) && !(i == 1 && dtype == RF_PACKED)) return false;
   }
   return true;
 }
+static const rf_panels *panels_of(const rf_tensor *w) { return w->dtype == RF_PACKED ? &w->panels : NULL; }
 static const rf_tensor *tensor_or_null(const rf_graph *graph, int id) { return id == RF_NONE ? NULL : &graph->tensor[id]; }
 
 /* Sizes, strides and dtypes: all that the workspace depends on. Slots 0 and 1 are the operands of every op here. */
@@ -26,6 +29,7 @@ static rf_gemm forward(const rf_graph *graph, const rf_op *op) {
                    .b_step = op->attr.transpose ? 1 : n,
                    .b_col = op->attr.transpose ? k : 1,
                    .b_dtype = w->dtype,
+                   .panels = panels_of(w),
                    .bias_dtype = bias ? bias->dtype : RF_F32,
                    .dtype = x->dtype,
                    .ld = n};
@@ -44,6 +48,8 @@ static rf_gemm backward_input(const rf_graph *graph, const rf_op *op) {
                    .b_step = op->attr.transpose ? k : 1,
                    .b_col = op->attr.transpose ? 1 : n,
                    .b_dtype = w->dtype,
+                   .panels = panels_of(w),
+                   .turned = w->dtype == RF_PACKED,
                    .dtype = dy->dtype,
                    .ld = k};
 }

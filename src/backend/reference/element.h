@@ -13,16 +13,26 @@
 typedef struct rf_view {
   void *data;
   rf_dtype dtype;
+  const rf_tensor *tensor; /* of a packed matrix */
 } rf_view;
 
 RF_UNUSED static rf_view in_view(const rf_call *call, int slot) {
-  if (!call->in[slot]) return (rf_view){NULL, RF_F32};
-  return (rf_view){(void *)(uintptr_t)call->in[slot], rf_in(call, slot)->dtype};
+  if (!call->in[slot]) return (rf_view){NULL, RF_F32, NULL};
+  return (rf_view){(void *)(uintptr_t)call->in[slot], rf_in(call, slot)->dtype, rf_in(call, slot)};
 }
 
 RF_UNUSED static rf_view out_view(const rf_call *call, int slot) {
-  if (!call->out[slot]) return (rf_view){NULL, RF_F32};
-  return (rf_view){call->out[slot], rf_out(call, slot)->dtype};
+  if (!call->out[slot]) return (rf_view){NULL, RF_F32, NULL};
+  return (rf_view){call->out[slot], rf_out(call, slot)->dtype, rf_out(call, slot)};
+}
+
+/* Element i, as the parameter's own axes count, of a packed matrix. */
+RF_UNUSED static double packed_value(rf_view view, int64_t i) {
+  const rf_panels *panels = &view.tensor->panels;
+  int64_t columns = view.tensor->shape[1], row = i / columns, column = i % columns;
+  float value;
+  rf_panels_read(panels, view.data, panels->outputs_first ? row : column, panels->outputs_first ? column : row, 1, &value);
+  return value;
 }
 
 RF_UNUSED static double load(rf_view view, int64_t i) {
@@ -31,6 +41,7 @@ RF_UNUSED static double load(rf_view view, int64_t i) {
   case RF_BF16: return rf_bf16_to_f32(((const rf_bf16 *)view.data)[i]);
   case RF_F16: return rf_f16_to_f32(((const uint16_t *)view.data)[i]);
   case RF_F64: return ((const double *)view.data)[i];
+  case RF_PACKED: return packed_value(view, i);
   default: return NAN;
   }
 }

@@ -102,7 +102,7 @@ void rf_reference_head_loss_bwd(const rf_call *call) {
 void rf_reference_head_loss_grad(const rf_call *call) {
   head of = head_of(call);
   double *space = call->workspace;
-  rf_view lse = {space + of.rows * (of.width + 1), of.wide ? RF_F64 : RF_F32};
+  rf_view lse = {space + of.rows * (of.width + 1), of.wide ? RF_F64 : RF_F32, NULL};
   loss_rows(call, &of, ids(call, 3), lse);
   gradients(call, &of, ids(call, 3), lse, 2);
 }

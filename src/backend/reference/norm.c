@@ -3,7 +3,7 @@
 
 /* x (n,D), gain (D), bias (D) -> y (n,D), stats (n,2); RMSNorm: x, gain -> y, stats (n,1) */
 static void forward(const rf_call *call, bool centered) {
-  rf_view x = in_view(call, 0), gain = in_view(call, 1), bias = centered ? in_view(call, 2) : (rf_view){NULL, RF_F32};
+  rf_view x = in_view(call, 0), gain = in_view(call, 1), bias = centered ? in_view(call, 2) : (rf_view){NULL, RF_F32, NULL};
   rf_view y = out_view(call, 0), stats = out_view(call, 1);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];
   double offset = (double)call->op->attr.offset;
@@ -32,7 +32,7 @@ void rf_reference_rmsnorm(const rf_call *call) { forward(call, false); }
 /* x (n,D), gain (D), stats, dy (n,D), dres (n,D)? -> dx (n,D), dgain (D), dbias (D) */
 static void backward(const rf_call *call, bool centered) {
   rf_view x = in_view(call, 0), gain = in_view(call, 1), stats = in_view(call, 2), dy = in_view(call, 3), dres = in_view(call, 4);
-  rf_view dx = out_view(call, 0), dgain = out_view(call, 1), dbias = centered ? out_view(call, 2) : (rf_view){NULL, RF_F32};
+  rf_view dx = out_view(call, 0), dgain = out_view(call, 1), dbias = centered ? out_view(call, 2) : (rf_view){NULL, RF_F32, NULL};
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];
   int64_t step = centered ? 2 : 1;
   double offset = (double)call->op->attr.offset;

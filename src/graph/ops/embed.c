@@ -3,10 +3,10 @@
 
 static rf_status embed_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), vocab = rf_input_dim(graph, op, 2, 0), width = rf_input_dim(graph, op, 2, 1);
-  rf_dtype dtype = rf_input_dtype(graph, op, 2);
+  rf_dtype table = rf_input_dtype(graph, op, 2), dtype = table == RF_PACKED ? op->attr.dtype : table;
   RF_IN(0, RF_I32, rows);
   RF_IN(1, RF_I32, rows);
-  RF_IN(2, RF_ANY_FLOAT, vocab, width);
+  RF_IN(2, RF_ANY_WEIGHT, vocab, width);
   RF_IN(3, dtype, rf_input_dim(graph, op, 3, 0), width);
   RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, width);
   return RAFTER_OK;
@@ -15,8 +15,10 @@ static rf_status embed_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 /* A lookup moves one row per token and table, not the table. */
 static rf_work embed_work(const rf_graph *graph, const rf_op *op) {
   double rows = (double)rf_input_dim(graph, op, 0, 0);
-  double moved = rows * (double)rf_input_dim(graph, op, 2, 1) * (double)rf_dtype_bytes(rf_input_dtype(graph, op, 2));
-  return (rf_work){.bytes_read = 8 * rows + moved * (op->input[3] >= 0 ? 2 : 1), .bytes_written = moved};
+  const rf_tensor *table = &graph->tensor[op->input[2]];
+  double token = rows * (double)rf_tensor_bytes(table) / (double)table->shape[0];
+  double moved = rows * (double)table->shape[1] * (double)rf_dtype_bytes(graph->tensor[op->output[0]].dtype);
+  return (rf_work){.bytes_read = 8 * rows + token + (op->input[3] >= 0 ? moved : 0), .bytes_written = moved};
 }
 
 static rf_status embed_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {

@@ -18,7 +18,7 @@ static rf_status head_inputs(rf_graph *graph, rf_op *op, head_dims *dims, rf_err
   dims->w[0] = transpose ? dims->vocab : dims->width;
   dims->w[1] = transpose ? dims->width : dims->vocab;
   RF_IN(0, RF_ANY_FLOAT, dims->rows, dims->width);
-  RF_IN(1, RF_ANY_FLOAT, dims->w[0], dims->w[1]);
+  RF_IN(1, RF_ANY_WEIGHT, dims->w[0], dims->w[1]);
   RF_IN(2, RF_ANY_FLOAT, dims->vocab);
   return RAFTER_OK;
 }

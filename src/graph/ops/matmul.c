@@ -21,7 +21,7 @@ static rf_status matmul_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   bool residual = op->attr.epilogue == RF_EPILOGUE_RESIDUAL;
   weight_dims(&op->attr, k, n, w);
   RF_IN(0, RF_ANY_FLOAT, m, k);
-  RF_IN(1, RF_ANY_FLOAT, w[0], w[1]);
+  RF_IN(1, RF_ANY_WEIGHT, w[0], w[1]);
   RF_IN(2, RF_ANY_FLOAT, n);
   RF_IN(3, dtype, m, n);
   if (residual != (op->input[3] >= 0))
@@ -66,7 +66,7 @@ static rf_status matmul_dx_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   weight_dims(&op->attr, k, n, w);
   RF_IN(0, RF_ANY_FLOAT, m, n);
-  RF_IN(1, RF_ANY_FLOAT, w[0], w[1]);
+  RF_IN(1, RF_ANY_WEIGHT, w[0], w[1]);
   RF_IN(2, dtype, m, k);
   bool gelu = op->input[2] >= 0;
   if (gelu == (op->output[0] != RF_NONE) || gelu != (op->output[1] != RF_NONE))

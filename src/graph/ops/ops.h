@@ -12,7 +12,7 @@ extern const rf_op_def RF_OP_EMBED, RF_OP_EMBED_BWD, RF_OP_LAYERNORM, RF_OP_LAYE
     RF_OP_COMBINE_BWD, RF_OP_LORA, RF_OP_LORA_BWD, RF_OP_NORM_SQ, RF_OP_CLIP, RF_OP_ADAMW;
 
 /* Dtype rules of a slot beside a plain rf_dtype. */
-enum { RF_ANY_FLOAT = -1 };
+enum { RF_ANY_FLOAT = -1, RF_ANY_WEIGHT = -2 }; /* a float; or a packed matrix */
 
 /* ---- shape rules ------------------------------------------------------------------------------------------------ */
 

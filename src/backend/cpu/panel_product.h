@@ -1,0 +1,158 @@
+/* panel_product.h - products with a packed B: as a panel of the blocked product, and streamed for few rows. Included by gemm_kernels.h. */
+
+static int sixteens(int64_t x) { return (int)((x + 15) / 16 * 16); }
+
+/* ---- packing B for many rows: [k][NR] --------------------------------------------------------------------------- */
+
+/* Columns are outputs: lanes of one panel or of several, wherever parts end. */
+static void pack_b_lanes(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
+  if (cols < NR) memset(to, 0, (size_t)(kc * NR) * sizeof *to);
+  for (int j = 0, run; j < cols; j += run) {
+    rf_panel panel = rf_panels_find(g->panels, j0 + j);
+    const char *at = (const char *)g->b + panel.offset;
+    widen_fn widen = widen_of(&panel);
+    int lane = (int)(j0 + j - panel.first);
+    run = panel.used - lane < cols - j ? panel.used - lane : cols - j;
+    if (lane % 16 == 0 && j + sixteens(run) <= NR) { /* lanes too many are zeros, or overwritten by the columns that follow */
+      widen(&panel, at, k0, (int)kc, lane, sixteens(run), to + j, NR);
+      continue;
+    }
+    int inside = lane % 16;
+    float group[RF_GEMM_RUN * 16];
+    if (run > 16 - inside) run = 16 - inside;
+    for (int64_t k = 0; k < kc; k += RF_GEMM_RUN) {
+      int steps = kc - k < RF_GEMM_RUN ? (int)(kc - k) : RF_GEMM_RUN;
+      widen(&panel, at, k0 + k, steps, lane - inside, 16, group, 16);
+      for (int s = 0; s < steps; s++) memcpy(to + (k + s) * NR + j, group + s * 16 + inside, (size_t)run * sizeof *to);
+    }
+  }
+}
+
+/* Columns are values of k, steps are outputs: a run of each panel's values is widened and turned. */
+static void pack_b_turned(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
+  float wide[NR * RF_PANEL_LANES];
+  if (cols < NR) memset(to, 0, (size_t)(kc * NR) * sizeof *to);
+  for (int64_t s = 0, run; s < kc; s += run) {
+    rf_panel panel = rf_panels_find(g->panels, k0 + s);
+    int lane = (int)(k0 + s - panel.first), first = lane / 16 * 16;
+    run = panel.used - lane < kc - s ? panel.used - lane : kc - s;
+    int lanes = sixteens(lane + run) - first;
+    widen_of(&panel)(&panel, (const char *)g->b + panel.offset, j0, cols, first, lanes, wide, RF_PANEL_LANES);
+    int i = 0;
+    for (; i + 8 <= run; i += 8) {
+      for (int j = 0; j + 8 <= cols; j += 8) {
+        v8 r[8];
+        for (int l = 0; l < 8; l++) r[l] = *(const v8 *)(wide + (j + l) * RF_PANEL_LANES + lane - first + i);
+        transpose_8x8(r);
+        for (int l = 0; l < 8; l++) *(v8 *)(to + (s + i + l) * NR + j) = r[l];
+      }
+      for (int j = cols / 8 * 8; j < cols; j++)
+        for (int l = 0; l < 8; l++) to[(s + i + l) * NR + j] = wide[j * RF_PANEL_LANES + lane - first + i + l];
+    }
+    for (; i < run; i++)
+      for (int j = 0; j < cols; j++) to[(s + i) * NR + j] = wide[j * RF_PANEL_LANES + lane - first + i];
+  }
+}
+
+/* ---- few rows ---------------------------------------------------------------------------------------------------- */
+
+/* y[row][lane] continues its chains over `steps` of w[step][lane]: `rows` x `vectors` sums of sixteen lanes stay in registers, as variables with
+ * names: gcc 12 keeps an array in memory. EACH(X) is X(0) .. X(23); sum i is row i / vectors, vector i % vectors. */
+#define EACH(X) \
+  X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22) X(23)
+#define CHAIN_LOAD(i) rf_v16 sum##i = (i) < rows * vectors ? rf_v16_load(y + (i) / vectors * RF_PANEL_LANES + (i) % vectors * RF_LANES) : rf_v16_zero();
+#define CHAIN_STORE(i) \
+  if ((i) < rows * vectors) rf_v16_store(y + (i) / vectors * RF_PANEL_LANES + (i) % vectors * RF_LANES, sum##i);
+#define CHAIN_STEP(i) \
+  if ((i) < rows * vectors) sum##i = rf_v16_fma(rf_v16_set1(a[(i) / vectors]), (i) % vectors == 0 ? w0 : (i) % vectors == 1 ? w1 : (i) % vectors == 2 ? w2 : w3, sum##i);
+RF_INLINE void chains(int rows, int vectors, int steps, const float *a, int64_t a_step, const float *w, int64_t ld, float *y) {
+  EACH(CHAIN_LOAD)
+  for (int k = 0; k < steps; k++, a += a_step, w += ld) {
+    rf_v16 w0 = rf_v16_load(w), w1 = w0, w2 = w0, w3 = w0;
+    if (vectors > 1) w1 = rf_v16_load(w + RF_LANES);
+    if (vectors > 2) w2 = rf_v16_load(w + 2 * RF_LANES), w3 = rf_v16_load(w + 3 * RF_LANES);
+    EACH(CHAIN_STEP)
+  }
+  EACH(CHAIN_STORE)
+}
+typedef void (*chains_fn)(int steps, const float *a, int64_t a_step, const float *w, int64_t ld, float *y);
+#define CHAINS(rows, vectors) \
+  static void chains_##rows##x##vectors(int steps, const float *a, int64_t a_step, const float *w, int64_t ld, float *y) { \
+    chains(rows, vectors, steps, a, a_step, w, ld, y); \
+  }
+/* What a register file holds: rows by their vectors of sixteen lanes. CHAINS(2, 4): static void chains_2x4(...) { chains(2, 4, ...); } */
+#if defined(__AVX512F__)
+CHAINS(1, 4)
+CHAINS(2, 4)
+CHAINS(3, 4)
+CHAINS(4, 4)
+CHAINS(5, 4)
+CHAINS(6, 4)
+CHAINS(7, 2)
+CHAINS(8, 2)
+CHAINS(9, 2)
+CHAINS(10, 2)
+CHAINS(11, 2)
+CHAINS(12, 2)
+CHAINS(1, 1)
+CHAINS(2, 1)
+CHAINS(4, 1)
+CHAINS(8, 1)
+static const struct chain_row {
+  int rows, vectors;
+  chains_fn run;
+} CHAIN_ROWS[] = {{1, 4, chains_1x4}, {2, 4, chains_2x4}, {3, 4, chains_3x4},   {4, 4, chains_4x4},   {5, 4, chains_5x4},   {6, 4, chains_6x4},
+                  {7, 2, chains_7x2}, {8, 2, chains_8x2}, {9, 2, chains_9x2},   {10, 2, chains_10x2}, {11, 2, chains_11x2}, {12, 2, chains_12x2},
+                  {1, 1, chains_1x1}, {2, 1, chains_2x1}, {4, 1, chains_4x1},   {8, 1, chains_8x1}};
+enum { ROWS_MOST = 12 };
+#else
+CHAINS(1, 4)
+CHAINS(2, 2)
+CHAINS(3, 2)
+CHAINS(4, 1)
+CHAINS(5, 1)
+CHAINS(6, 1)
+CHAINS(1, 1)
+CHAINS(2, 1)
+static const struct chain_row {
+  int rows, vectors;
+  chains_fn run;
+} CHAIN_ROWS[] = {{1, 4, chains_1x4}, {2, 2, chains_2x2}, {3, 2, chains_3x2}, {4, 1, chains_4x1},
+                  {5, 1, chains_5x1}, {6, 1, chains_6x1}, {1, 1, chains_1x1}, {2, 1, chains_2x1}};
+enum { ROWS_MOST = 6 };
+#endif
+
+/* The row of the table with the most rows not above `rows`, whose vectors divide the lanes. */
+static const struct chain_row *chain_row_of(int rows, int lanes) {
+  const struct chain_row *best = NULL;
+  for (size_t i = 0; i < sizeof CHAIN_ROWS / sizeof *CHAIN_ROWS; i++) {
+    const struct chain_row *r = &CHAIN_ROWS[i];
+    if (r->rows > rows || lanes % (r->vectors * RF_LANES)) continue;
+    if (!best || r->rows > best->rows || (r->rows == best->rows && r->vectors > best->vectors)) best = r;
+  }
+  return best;
+}
+
+static void chain_panel(int m, int lanes, int steps, const float *a, const float *w, int64_t ld, float *y) {
+  for (int i = 0, rows; i < m; i += rows) {
+    /* sixteen rows are eight and eight, not twelve and four */
+    int left = m - i, blocks = (left + ROWS_MOST - 1) / ROWS_MOST, want = (left + blocks - 1) / blocks;
+    const struct chain_row *r = chain_row_of(want, lanes);
+    rows = r->rows;
+    for (int l = 0; l < lanes; l += r->vectors * RF_LANES) r->run(steps, a + i, m, w + l, ld, y + i * RF_PANEL_LANES + l);
+  }
+}
+
+static void stream_panel(const rf_gemm *g, const rf_panel *panel, const float *a, float *y, float *wide) {
+  const char *at = (const char *)g->b + panel->offset;
+  int m = (int)g->m;
+  bool as_is = panel->type->number == RF_Q_F32;
+  widen_fn widen = widen_of(panel);
+  memset(y, 0, (size_t)m * RF_PANEL_LANES * sizeof *y);
+  for (int64_t k = 0; k < g->k; k += RF_GEMM_RUN) {
+    int steps = g->k - k < RF_GEMM_RUN ? (int)(g->k - k) : RF_GEMM_RUN;
+    if (!as_is) widen(panel, at, k, steps, 0, panel->lanes, wide, RF_PANEL_LANES);
+    if (as_is) chain_panel(m, panel->lanes, steps, a + k * m, (const float *)(const void *)at + k * panel->lanes, panel->lanes, y);
+    else chain_panel(m, panel->lanes, steps, a + k * m, wide, RF_PANEL_LANES, y);
+  }
+}

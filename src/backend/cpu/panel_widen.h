@@ -1,0 +1,229 @@
+/* panel_widen.h - values of packed panels as f32, lane by lane in vectors, for AVX2 and AVX-512; plain C asks the file format's own functions.
+ * Included by gemm_kernels.h.
+ *
+ * A value is d q + e in one rounding, q the stored code (not below 0), d and e of a run of 16 or 32 values, e = -zero d where the type has no
+ * offset. That is ggml's value to the bit: its product of scale and code is exact in f32 in every type, so one rounding is left, or none. */
+
+enum { HALF_RUN = 16 }; /* values between places where `widen` may begin */
+
+#if defined(__AVX2__)
+
+#if defined(__AVX512F__)
+typedef __m512 w_float;
+typedef __m512i w_word;
+enum { W_LANES = 16 };
+#define W(name) _mm512_##name
+#define w_load_word(p) _mm512_loadu_si512(p)
+#define w_and(a, b) _mm512_and_si512(a, b)
+#define w_or(a, b) _mm512_or_si512(a, b)
+RF_INLINE w_float w_halves(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+RF_INLINE w_float w_bf16(const void *p) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+/* y where the mask is set, x elsewhere */
+RF_INLINE w_word w_merge(w_word mask, w_word y, w_word x) { return _mm512_ternarylogic_epi32(mask, y, x, 0xca); }
+#else
+typedef __m256 w_float;
+typedef __m256i w_word;
+enum { W_LANES = 8 };
+#define W(name) _mm256_##name
+#define w_load_word(p) _mm256_loadu_si256((const __m256i *)(p))
+#define w_and(a, b) _mm256_and_si256(a, b)
+#define w_or(a, b) _mm256_or_si256(a, b)
+RF_INLINE w_float w_halves(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+RF_INLINE w_float w_bf16(const void *p) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+RF_INLINE w_word w_merge(w_word mask, w_word y, w_word x) { return w_or(w_and(mask, y), _mm256_andnot_si256(mask, x)); }
+#endif
+#define w_set(x) W(set1_ps)(x)
+#define w_set_word(x) W(set1_epi32)(x)
+#define w_right(x, by) W(srli_epi32)(x, by) /* by: a constant after unrolling, or any */
+#define w_left(x, by) W(slli_epi32)(x, by)
+#define w_integer(x) W(cvtepi32_ps)(x)
+
+/* Codes as floats. Bits above those of the code may hold anything. */
+typedef struct w_tables {
+#if defined(__AVX512F__)
+  w_float low, high; /* 0..15, 16..31 */
+#else
+  char none;
+#endif
+} w_tables;
+RF_INLINE w_tables w_tables_make(void) {
+  w_tables t;
+#if defined(__AVX512F__)
+  t.low = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  t.high = _mm512_add_ps(t.low, _mm512_set1_ps(16));
+#else
+  t.none = 0;
+#endif
+  return t;
+}
+RF_INLINE w_float w_code4(w_word x, const w_tables *t) {
+#if defined(__AVX512F__)
+  return _mm512_permutexvar_ps(x, t->low);
+#else
+  (void)t;
+  return w_integer(w_and(x, w_set_word(15)));
+#endif
+}
+RF_INLINE w_float w_code5(w_word x, const w_tables *t) {
+#if defined(__AVX512F__)
+  return _mm512_permutex2var_ps(t->low, x, t->high);
+#else
+  (void)t;
+  return w_integer(w_and(x, w_set_word(31)));
+#endif
+}
+
+/* One block of all lanes, seen from lane `lane` on. */
+typedef struct w_block {
+  const char *half, *word; /* the first of each */
+  int lanes;
+} w_block;
+RF_INLINE w_float block_half(const w_block *b, int i) { return w_halves(b->half + 2 * i * b->lanes); }
+RF_INLINE w_word block_word(const w_block *b, int i) { return w_load_word(b->word + 4 * (int64_t)i * b->lanes); }
+
+/* Scale and offset of q4_k's and q5_k's run, as in quant_k.c. */
+RF_INLINE void scales_of_k4(const w_block *b, int run, w_float *d, w_float *e) {
+  w_word low = block_word(b, 0), middle = block_word(b, 1), high = block_word(b, 2), scale, offset;
+  int at = 8 * (run % 4);
+  if (run < 4) {
+    scale = w_and(w_right(low, at), w_set_word(63)), offset = w_and(w_right(middle, at), w_set_word(63));
+  } else {
+    scale = w_or(w_and(w_right(high, at), w_set_word(15)), w_left(w_and(w_right(low, at + 6), w_set_word(3)), 4));
+    offset = w_or(w_and(w_right(high, at + 4), w_set_word(15)), w_left(w_and(w_right(middle, at + 6), w_set_word(3)), 4));
+  }
+  *d = W(mul_ps)(block_half(b, 0), w_integer(scale));
+  *e = W(sub_ps)(w_set(0), W(mul_ps)(block_half(b, 1), w_integer(offset)));
+}
+
+/* Sixteen values of one vector of lanes: half `h` of run `run` (32 values) of a block. `type` is a constant. */
+RF_INLINE void widen_half(int type, const w_block *b, int run, int h, const w_tables *t, float *to, int64_t ld) {
+  w_float d, e = w_set(0);
+  w_word fifths = w_set_word(0);
+  int code = 0, shift = 0; /* of the code's low bits: first word, and shift inside a byte */
+  switch (type) {
+  case RF_Q_Q8_0: d = block_half(b, 0), code = 4 * h; break;
+  case RF_Q_Q4_0: d = block_half(b, 0), e = W(mul_ps)(d, w_set(-8)), shift = 4 * h; break;
+  case RF_Q_Q4_1: d = block_half(b, 0), e = block_half(b, 1), shift = 4 * h; break;
+  case RF_Q_Q5_0: d = block_half(b, 0), e = W(mul_ps)(d, w_set(-16)), shift = 4 * h, code = 1; break;
+  case RF_Q_Q5_1: d = block_half(b, 0), e = block_half(b, 1), shift = 4 * h, code = 1; break;
+  case RF_Q_Q4_K: scales_of_k4(b, run, &d, &e), shift = 4 * (run % 2), code = 3 + 8 * (run / 2) + 4 * h; break;
+  case RF_Q_Q5_K: scales_of_k4(b, run, &d, &e), shift = 4 * (run % 2), code = 11 + 8 * (run / 2) + 4 * h; break;
+  default: /* q6_k: a signed byte of scale for sixteen values */
+    d = W(mul_ps)(block_half(b, 0), w_integer(W(srai_epi32)(w_left(block_word(b, 48 + run / 2), 24 - 8 * (2 * (run % 2) + h)), 24)));
+    e = W(mul_ps)(d, w_set(-32)), shift = 4 * (run % 4 / 2), code = 16 * (run / 4) + 8 * (run % 2) + 4 * h;
+    break;
+  }
+  if (type == RF_Q_Q5_0 || type == RF_Q_Q5_1) fifths = w_right(block_word(b, 0), 16 * h);
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; j++) {
+    w_word low = block_word(b, code + j), high = low;
+    if (type != RF_Q_Q8_0) low = w_right(low, shift);
+    if (type == RF_Q_Q5_K) high = w_right(block_word(b, 3 + 4 * h + j), run);
+    if (type == RF_Q_Q6_K) high = w_right(block_word(b, 32 + 8 * (run / 4) + 4 * h + j), 2 * (run % 4));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+      w_float q;
+      if (type == RF_Q_Q8_0) {
+        q = w_integer(W(srai_epi32)(w_left(low, 24 - 8 * i), 24));
+        W(storeu_ps)(to + (4 * j + i) * ld, W(mul_ps)(q, d));
+        continue;
+      }
+      w_word x = w_right(low, 8 * i);
+      if (type == RF_Q_Q4_0 || type == RF_Q_Q4_1 || type == RF_Q_Q4_K) {
+        q = w_code4(x, t);
+      } else if (type == RF_Q_Q6_K) {
+        w_word y = 8 * i >= 4 ? w_right(high, 8 * i - 4) : w_left(high, 4 - 8 * i);
+        q = w_integer(w_and(w_merge(w_set_word(0x30), y, x), w_set_word(63)));
+      } else {
+        int bit = type == RF_Q_Q5_K ? 8 * i : 4 * j + i; /* where the fifth one stands */
+        w_word from = type == RF_Q_Q5_K ? high : fifths, y = bit >= 4 ? w_right(from, bit - 4) : w_left(from, 4 - bit);
+        q = w_code5(w_merge(w_set_word(16), y, x), t);
+      }
+      W(storeu_ps)(to + (4 * j + i) * ld, W(fmadd_ps)(q, d, e));
+    }
+  }
+}
+
+/* Blocks of `values` codes: half runs [k0, k0 + steps), `lanes` lanes from `lane` on. */
+RF_INLINE void widen_blocks(int type, int values, const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to,
+                            int64_t ld) {
+  const rf_panel_form *form = panel->form;
+  w_tables tables = w_tables_make();
+  for (int64_t k = k0; k < k0 + steps; k += HALF_RUN, to += HALF_RUN * ld) {
+    const char *block = at + k / values * panel->block_bytes;
+    int inside = (int)(k % values);
+    for (int l = 0; l < lanes; l += W_LANES) {
+      w_block b = {block + 2 * (lane + l), block + 2 * form->halves * panel->lanes + 4 * (lane + l), panel->lanes};
+      widen_half(type, &b, inside / 32, inside / HALF_RUN % 2, &tables, to + l, ld);
+    }
+  }
+}
+#define WIDEN_BLOCKS(name, type, values) \
+  static void widen_##name(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to, int64_t ld) { \
+    widen_blocks(type, values, panel, at, k0, steps, lane, lanes, to, ld); \
+  }
+WIDEN_BLOCKS(q8_0, RF_Q_Q8_0, 32) /* widen_q8_0(panel, at, k0, steps, lane, lanes, to, ld) */
+WIDEN_BLOCKS(q4_0, RF_Q_Q4_0, 32)
+WIDEN_BLOCKS(q4_1, RF_Q_Q4_1, 32)
+WIDEN_BLOCKS(q5_0, RF_Q_Q5_0, 32)
+WIDEN_BLOCKS(q5_1, RF_Q_Q5_1, 32)
+WIDEN_BLOCKS(q4_k, RF_Q_Q4_K, 256)
+WIDEN_BLOCKS(q5_k, RF_Q_Q5_K, 256)
+WIDEN_BLOCKS(q6_k, RF_Q_Q6_K, 256)
+#undef WIDEN_BLOCKS
+
+/* Numbers without blocks. */
+#define WIDEN_PLAIN(name, bytes, load) \
+  static void widen_##name(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to, int64_t ld) { \
+    for (int k = 0; k < steps; k++) \
+      for (int l = 0; l < lanes; l += W_LANES) \
+        W(storeu_ps)(to + k * ld + l, load((const void *)(at + (bytes) * ((k0 + k) * panel->lanes + lane + l)))); \
+  }
+#define LOAD_F32(p) W(loadu_ps)((const float *)(p))
+WIDEN_PLAIN(f32, 4, LOAD_F32) /* widen_f32(panel, at, k0, steps, lane, lanes, to, ld) */
+WIDEN_PLAIN(bf16, 2, w_bf16)
+WIDEN_PLAIN(f16, 2, w_halves)
+#undef WIDEN_PLAIN
+#undef LOAD_F32
+
+#endif
+
+/* Any type, by the stored block of each lane. */
+static void widen_any(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to, int64_t ld) {
+  for (int l = 0; l < lanes; l++) {
+    uint8_t stored[RF_QUANT_BLOCK_MOST];
+    float whole[RF_QUANT_BLOCK_MOST];
+    int64_t held = -1;
+    for (int k = 0; k < steps; k++) {
+      int64_t block = (k0 + k) / panel->type->values;
+      if (block != held) {
+        rf_panel_block(panel, at, lane + l, block, stored);
+        panel->type->dequantize(stored, 1, whole);
+        held = block;
+      }
+      to[k * ld + l] = whole[(k0 + k) % panel->type->values];
+    }
+  }
+}
+
+typedef void (*widen_fn)(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to, int64_t ld);
+/* Steps [k0, k0 + steps) of lanes [lane, lane + lanes) into to[step][lane]. k0 and steps are multiples of HALF_RUN where values come in blocks,
+ * lane and lanes of 16. */
+static widen_fn widen_of(const rf_panel *panel) {
+  (void)panel; /* without vectors */
+#if defined(__AVX2__)
+  static const struct {
+    int type;
+    widen_fn widen;
+  } rows[] = {{RF_Q_F32, widen_f32},   {RF_Q_BF16, widen_bf16}, {RF_Q_F16, widen_f16},   {RF_Q_Q8_0, widen_q8_0},
+              {RF_Q_Q4_0, widen_q4_0}, {RF_Q_Q4_1, widen_q4_1}, {RF_Q_Q5_0, widen_q5_0}, {RF_Q_Q5_1, widen_q5_1},
+              {RF_Q_Q4_K, widen_q4_k}, {RF_Q_Q5_K, widen_q5_k}, {RF_Q_Q6_K, widen_q6_k}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    if (rows[i].type == panel->type->number) return rows[i].widen;
+#endif
+  return widen_any;
+}

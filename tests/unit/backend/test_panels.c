@@ -1,0 +1,179 @@
+/* Packed matrices: what is packed comes out again byte for byte, and a product with a packed matrix gives, to the bit, what the same product gives
+ * with the same matrix widened to f32: every type, parts of several types, every op that takes one, every ISA, and the reference. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/panels.h"
+#include "support/compare.h"
+#include "support/op_harness.h"
+
+static const int TYPES[] = {RF_Q_F32,  RF_Q_BF16, RF_Q_F16,  RF_Q_Q8_0, RF_Q_Q4_0, RF_Q_Q4_1, RF_Q_Q5_0,
+                            RF_Q_Q5_1, RF_Q_Q2_K, RF_Q_Q3_K, RF_Q_Q4_K, RF_Q_Q5_K, RF_Q_Q6_K};
+enum { TYPE_COUNT = sizeof TYPES / sizeof *TYPES };
+
+/* ---- the bytes ----------------------------------------------------------------------------------------------------- */
+
+static void packed_bytes_come_out_again(void **state) {
+  (void)state;
+  for (int t = 0; t < TYPE_COUNT; t++) {
+    const rf_quant_type *type = rf_quant_type_of(TYPES[t]);
+    for (int outputs = 1; outputs <= 131; outputs += 13) {
+      int64_t inner = type->values == 1 ? 75 : 2 * type->values, row_bytes = inner / type->values * type->bytes, blocks = inner / type->values;
+      rf_panels panels = {.inner = inner, .parts = 1, .part = {{type, outputs}}};
+      uint8_t *stored = malloc((size_t)(outputs * row_bytes)), *packed = malloc((size_t)rf_panels_bytes(&panels)), back[256];
+      assert_int_equal(rf_panels_bytes(&panels), (outputs + 15) / 16 * 16 * row_bytes);
+      for (int64_t i = 0; i < outputs * row_bytes; i++) stored[i] = (uint8_t)(i * 2654435761u >> 13);
+      memset(packed, 0xff, (size_t)rf_panels_bytes(&panels));
+      for (int64_t p = 0; p < rf_panels_count(&panels); p++) {
+        rf_panel panel = rf_panels_at(&panels, p);
+        const void *row[RF_PANEL_LANES] = {NULL};
+        for (int i = 0; i < panel.used; i++) row[i] = stored + (panel.first + i) * row_bytes;
+        rf_panel_pack(&panel, inner, row, packed + panel.offset);
+      }
+      for (int o = 0; o < outputs; o++) {
+        rf_panel panel = rf_panels_find(&panels, o);
+        for (int64_t b = 0; b < blocks; b++) {
+          rf_panel_block(&panel, packed + panel.offset, (int)(o - panel.first), b, back);
+          assert_memory_equal(back, stored + o * row_bytes + b * type->bytes, (size_t)type->bytes);
+        }
+      }
+      rf_panel last = rf_panels_at(&panels, rf_panels_count(&panels) - 1);
+      for (int lane = last.used; lane < last.lanes; lane++) { /* padding is zeros */
+        uint8_t zeros[256] = {0};
+        rf_panel_block(&last, packed + last.offset, lane, blocks - 1, back);
+        assert_memory_equal(back, zeros, (size_t)type->bytes);
+      }
+      free(stored), free(packed);
+    }
+  }
+}
+
+/* ---- products ------------------------------------------------------------------------------------------------------- */
+
+typedef struct product {
+  const char *op;
+  bool table; /* the matrix is (outputs, inner) */
+} product;
+static const product PRODUCTS[] = {{"matmul", false},      {"matmul", true},      {"matmul_dx", false},  {"matmul_dx", true}, {"head_logits", true},
+                                   {"head_logits", false}, {"head_score", true},  {"head_loss", true},   {"head_loss_grad", true},
+                                   {"head_loss_grad", false}, {"embed", true}};
+
+/* The op on `rows` rows; w: packed where `panels` is not NULL, else f32. Returns w's tensor. */
+static int build(op_harness *h, const product *p, const rf_panels *like, bool packed, int rows) {
+  int64_t outputs = rf_panels_outputs(like), inner = like->inner;
+  op_fill normal = {1, 0}, small = {0.1, 0};
+  int w = packed          ? op_packed(h, "w", like, small)
+          : like->outputs_first ? op_tensor(h, "w", RF_CLASS_WEIGHT, RF_F32, small, OP_SHAPE(outputs, inner))
+                                : op_tensor(h, "w", RF_CLASS_WEIGHT, RF_F32, small, OP_SHAPE(inner, outputs));
+  rf_attr attr = {.transpose = like->outputs_first, .index = 3};
+  int32_t ids[64], positions[64];
+  for (int i = 0; i < rows; i++) ids[i] = (int32_t)(i * 7919 % outputs), positions[i] = i;
+  if (!strcmp(p->op, "embed")) {
+    int inputs[] = {op_ids(h, "tokens", rows, ids), op_ids(h, "positions", rows, positions), w, RF_NONE}, outs[] = {RF_WANTED};
+    attr = (rf_attr){.scale = 3, .dtype = RF_F32}; /* as the plain table is */
+    op_apply(h, "embed", 4, inputs, 1, outs, &attr);
+    return w;
+  }
+  bool dx = !strcmp(p->op, "matmul_dx"), matmul = !strcmp(p->op, "matmul");
+  int x = op_tensor(h, "x", RF_CLASS_ACTIVATION, h->dtype, normal, OP_SHAPE(rows, dx ? outputs : inner));
+  if (dx) {
+    op_apply(h, "matmul_dx", 3, (int[]){x, w, RF_NONE}, 2, (int[]){RF_WANTED, RF_NONE}, &attr);
+    return w;
+  }
+  int bias = op_tensor(h, "bias", RF_CLASS_WEIGHT, RF_F32, normal, OP_SHAPE(outputs));
+  if (matmul) {
+    op_apply(h, "matmul", 4, (int[]){x, w, bias, RF_NONE}, 2, (int[]){RF_WANTED, RF_NONE}, &attr);
+    return w;
+  }
+  int labels = op_ids(h, "labels", rows, !strcmp(p->op, "head_logits") ? positions : ids);
+  int outs[] = {RF_WANTED, RF_WANTED, RF_WANTED, RF_NONE, RF_NONE}, count = !strcmp(p->op, "head_logits") ? 2 : !strcmp(p->op, "head_loss_grad") ? 5 : 3;
+  op_apply(h, p->op, 4, (int[]){x, w, bias, labels}, count, outs, &attr);
+  return w;
+}
+
+/* The packed matrix's values, by the file format's own functions, into the plain one. */
+static void widen(op_harness *to, const op_harness *from, int w) {
+  const rf_panels *panels = &from->graph->tensor[w].panels;
+  int64_t outputs = rf_panels_outputs(panels), inner = panels->inner;
+  float *values = malloc((size_t)inner * sizeof *values), *out = op_data(to, w);
+  for (int64_t o = 0; o < outputs; o++) {
+    rf_panels_read(panels, op_data(from, w), o, 0, inner, values);
+    for (int64_t k = 0; k < inner; k++) out[panels->outputs_first ? o * inner + k : k * outputs + o] = values[k];
+  }
+  free(values);
+}
+
+static void same(const product *p, const rf_panels *panels, rf_dtype dtype, int rows, const rf_backend *backend, rf_isa isa, int threads) {
+  op_harness *packed = op_harness_new(dtype, rows), *plain = op_harness_new(dtype, rows);
+  rf_panels own = *panels;
+  own.outputs_first = p->table;
+  int w = build(packed, p, &own, true, rows);
+  assert_int_equal(build(plain, p, &own, false, rows), w);
+  op_fill_all(packed, 7), op_fill_all(plain, 7);
+  widen(plain, packed, w);
+  op_run_range(packed, 0, 1, backend, isa, threads);
+  op_run_range(plain, 0, 1, backend, isa, threads);
+  const rf_op *op = &packed->graph->op[0];
+  for (int i = 0; i < op->output_count; i++) {
+    char name[64];
+    compare_report report;
+    if (op->output[i] < 0) continue;
+    if (!compare_equal(packed->graph->tensor[op->output[i]].dtype, op_data(packed, op->output[i]), op_data(plain, op->output[i]),
+                       op_count(packed, op->output[i]), &report))
+      fail_msg("%s%s of %s, %d rows, k %lld, isa %s, output %d: packed is not widened: %s", p->op, p->table ? " (table)" : "",
+               rf_panels_name(&own, name), rows, (long long)own.inner, rf_isa_name(isa), i, report.text);
+  }
+  op_harness_free(packed), op_harness_free(plain);
+}
+
+static void products_of(const rf_panels *panels, rf_dtype dtype, int rows, int threads) {
+  for (size_t p = 0; p < sizeof PRODUCTS / sizeof *PRODUCTS; p++) {
+    for (rf_isa isa = RF_ISA_BASE; isa <= rf_isa_detect() && isa <= RF_ISA_AVX512; isa++)
+      if (isa != RF_ISA_BASE || rows <= 3) same(&PRODUCTS[p], panels, dtype, rows, &RF_BACKEND_CPU, isa, threads);
+    if (rows == 2 && panels->inner <= 96) same(&PRODUCTS[p], panels, dtype, rows, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
+  }
+}
+
+static void every_type_is_its_widened_self(void **state) {
+  (void)state;
+  static const int ROWS[] = {1, 2, 3, 16, 21};
+  for (int t = 0; t < TYPE_COUNT; t++) {
+    const rf_quant_type *type = rf_quant_type_of(TYPES[t]);
+    rf_panels panels = {.inner = type->values == 256 ? 512 : type->values == 32 ? 96 : 75, .parts = 1, .part = {{type, 97}}};
+    for (size_t r = 0; r < sizeof ROWS / sizeof *ROWS; r++) products_of(&panels, RF_F32, ROWS[r], 1 + (int)r % 2);
+    products_of(&panels, RF_BF16, 4, 2);
+  }
+}
+
+static void parts_have_types_of_their_own(void **state) {
+  (void)state;
+  const rf_quant_type *q4 = rf_quant_type_of(RF_Q_Q4_K), *q6 = rf_quant_type_of(RF_Q_Q6_K), *q8 = rf_quant_type_of(RF_Q_Q8_0);
+  rf_panels panels[] = {{.inner = 256, .parts = 3, .part = {{q4, 128}, {q4, 32}, {q6, 32}}},
+                        {.inner = 256, .parts = 3, .part = {{q4, 70}, {q8, 5}, {q6, 9}}},
+                        {.inner = 768, .parts = 2, .part = {{q8, 37}, {q6, 41}}}};
+  for (int i = 0; i < 3; i++)
+    for (int rows = 1; rows <= 41; rows += 8) products_of(&panels[i], RF_F32, rows, 2);
+}
+
+static void rows_do_not_depend_on_their_number(void **state) {
+  (void)state;
+  const rf_quant_type *type = rf_quant_type_of(RF_Q_Q5_0);
+  rf_panels panels = {.inner = 160, .parts = 1, .part = {{type, 130}}};
+  for (int rows = 1; rows <= 18; rows++) same(&PRODUCTS[0], &panels, RF_F32, rows, &RF_BACKEND_CPU, rf_isa_detect(), 2);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(packed_bytes_come_out_again),
+      cmocka_unit_test(every_type_is_its_widened_self),
+      cmocka_unit_test(parts_have_types_of_their_own),
+      cmocka_unit_test(rows_do_not_depend_on_their_number),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
