@@ -199,7 +199,8 @@ typedef struct rf_build_options {
   float beta1, beta2, eps, weight_decay;
   float clip;     /* 0: none */
   bool loss_only; /* validation: forward and loss, no backward */
-  const rf_weight_types *weights; /* of matrices that do not change (generate, score, under LoRA): what they are packed in; NULL: `dtype`. Read while the graph is built */
+  const rf_weight_types *
+      weights; /* of matrices that do not change (generate, score, under LoRA): what they are packed in; NULL: `dtype`. Read while the graph is built */
 } rf_build_options;
 
 /* build + differentiate + optimize + accumulate + fuse, i.e. everything before kernels are chosen. `after` (may be NULL) stops after the

@@ -25,9 +25,9 @@ typedef struct rf_panels {
 
 /* The words of a stored block. */
 typedef struct rf_panel_form {
-  int type;              /* number */
-  int halves, half_at;   /* 16-bit words, and where the first one stands in a stored block */
-  int dwords, dword_at;  /* 32-bit words */
+  int type;             /* number */
+  int halves, half_at;  /* 16-bit words, and where the first one stands in a stored block */
+  int dwords, dword_at; /* 32-bit words */
 } rf_panel_form;
 
 typedef struct rf_panel {
@@ -44,7 +44,7 @@ bool rf_panels_take(const rf_quant_type *type);
 int64_t rf_panels_outputs(const rf_panels *panels);
 int64_t rf_panels_bytes(const rf_panels *panels);
 int64_t rf_panels_count(const rf_panels *panels);
-rf_panel rf_panels_at(const rf_panels *panels, int64_t index);     /* in the order of outputs */
+rf_panel rf_panels_at(const rf_panels *panels, int64_t index);    /* in the order of outputs */
 rf_panel rf_panels_find(const rf_panels *panels, int64_t output); /* the one that holds it */
 /* "q4_k", or "q4_k+q6_k": the types of its parts, each once. */
 const char *rf_panels_name(const rf_panels *panels, char text[64]);

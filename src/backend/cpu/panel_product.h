@@ -37,7 +37,7 @@ static void pack_b_turned(const rf_gemm *g, int64_t j0, int cols, int64_t k0, in
     int lane = (int)(k0 + s - panel.first), first = lane / 16 * 16;
     run = panel.used - lane < kc - s ? panel.used - lane : kc - s;
     int lanes = sixteens(lane + run) - first;
-    widen_of(&panel)(&panel, (const char *)g->b + panel.offset, j0, cols, first, lanes, wide, RF_PANEL_LANES);
+    widen_of (&panel)(&panel, (const char *)g->b + panel.offset, j0, cols, first, lanes, wide, RF_PANEL_LANES);
     int i = 0;
     for (; i + 8 <= run; i += 8) {
       for (int j = 0; j + 8 <= cols; j += 8) {
@@ -58,13 +58,14 @@ static void pack_b_turned(const rf_gemm *g, int64_t j0, int cols, int64_t k0, in
 
 /* y[row][lane] continues its chains over `steps` of w[step][lane]: `rows` x `vectors` sums of sixteen lanes stay in registers, as variables with
  * names: gcc 12 keeps an array in memory. EACH(X) is X(0) .. X(23); sum i is row i / vectors, vector i % vectors. */
-#define EACH(X) \
-  X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22) X(23)
-#define CHAIN_LOAD(i) rf_v16 sum##i = (i) < rows * vectors ? rf_v16_load(y + (i) / vectors * RF_PANEL_LANES + (i) % vectors * RF_LANES) : rf_v16_zero();
+#define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22) X(23)
+#define CHAIN_LOAD(i) \
+  rf_v16 sum##i = (i) < rows * vectors ? rf_v16_load(y + (i) / vectors * RF_PANEL_LANES + (i) % vectors * RF_LANES) : rf_v16_zero();
 #define CHAIN_STORE(i) \
   if ((i) < rows * vectors) rf_v16_store(y + (i) / vectors * RF_PANEL_LANES + (i) % vectors * RF_LANES, sum##i);
 #define CHAIN_STEP(i) \
-  if ((i) < rows * vectors) sum##i = rf_v16_fma(rf_v16_set1(a[(i) / vectors]), (i) % vectors == 0 ? w0 : (i) % vectors == 1 ? w1 : (i) % vectors == 2 ? w2 : w3, sum##i);
+  if ((i) < rows * vectors) \
+    sum##i = rf_v16_fma(rf_v16_set1(a[(i) / vectors]), (i) % vectors == 0 ? w0 : (i) % vectors == 1 ? w1 : (i) % vectors == 2 ? w2 : w3, sum##i);
 RF_INLINE void chains(int rows, int vectors, int steps, const float *a, int64_t a_step, const float *w, int64_t ld, float *y) {
   EACH(CHAIN_LOAD)
   for (int k = 0; k < steps; k++, a += a_step, w += ld) {
@@ -101,9 +102,9 @@ CHAINS(8, 1)
 static const struct chain_row {
   int rows, vectors;
   chains_fn run;
-} CHAIN_ROWS[] = {{1, 4, chains_1x4}, {2, 4, chains_2x4}, {3, 4, chains_3x4},   {4, 4, chains_4x4},   {5, 4, chains_5x4},   {6, 4, chains_6x4},
-                  {7, 2, chains_7x2}, {8, 2, chains_8x2}, {9, 2, chains_9x2},   {10, 2, chains_10x2}, {11, 2, chains_11x2}, {12, 2, chains_12x2},
-                  {1, 1, chains_1x1}, {2, 1, chains_2x1}, {4, 1, chains_4x1},   {8, 1, chains_8x1}};
+} CHAIN_ROWS[] = {{1, 4, chains_1x4}, {2, 4, chains_2x4}, {3, 4, chains_3x4}, {4, 4, chains_4x4},   {5, 4, chains_5x4},   {6, 4, chains_6x4},
+                  {7, 2, chains_7x2}, {8, 2, chains_8x2}, {9, 2, chains_9x2}, {10, 2, chains_10x2}, {11, 2, chains_11x2}, {12, 2, chains_12x2},
+                  {1, 1, chains_1x1}, {2, 1, chains_2x1}, {4, 1, chains_4x1}, {8, 1, chains_8x1}};
 enum { ROWS_MOST = 12 };
 #else
 CHAINS(1, 4)

@@ -60,15 +60,15 @@ typedef struct product {
   const char *op;
   bool table; /* the matrix is (outputs, inner) */
 } product;
-static const product PRODUCTS[] = {{"matmul", false},      {"matmul", true},      {"matmul_dx", false},  {"matmul_dx", true}, {"head_logits", true},
-                                   {"head_logits", false}, {"head_score", true},  {"head_loss", true},   {"head_loss_grad", true},
-                                   {"head_loss_grad", false}, {"embed", true}};
+static const product PRODUCTS[] = {{"matmul", false},        {"matmul", true},          {"matmul_dx", false}, {"matmul_dx", true},
+                                   {"head_logits", true},    {"head_logits", false},    {"head_score", true}, {"head_loss", true},
+                                   {"head_loss_grad", true}, {"head_loss_grad", false}, {"embed", true}};
 
 /* The op on `rows` rows; w: packed where `panels` is not NULL, else f32. Returns w's tensor. */
 static int build(op_harness *h, const product *p, const rf_panels *like, bool packed, int rows) {
   int64_t outputs = rf_panels_outputs(like), inner = like->inner;
   op_fill normal = {1, 0}, small = {0.1, 0};
-  int w = packed          ? op_packed(h, "w", like, small)
+  int w = packed                ? op_packed(h, "w", like, small)
           : like->outputs_first ? op_tensor(h, "w", RF_CLASS_WEIGHT, RF_F32, small, OP_SHAPE(outputs, inner))
                                 : op_tensor(h, "w", RF_CLASS_WEIGHT, RF_F32, small, OP_SHAPE(inner, outputs));
   rf_attr attr = {.transpose = like->outputs_first, .index = 3};
@@ -92,7 +92,9 @@ static int build(op_harness *h, const product *p, const rf_panels *like, bool pa
     return w;
   }
   int labels = op_ids(h, "labels", rows, !strcmp(p->op, "head_logits") ? positions : ids);
-  int outs[] = {RF_WANTED, RF_WANTED, RF_WANTED, RF_NONE, RF_NONE}, count = !strcmp(p->op, "head_logits") ? 2 : !strcmp(p->op, "head_loss_grad") ? 5 : 3;
+  int outs[] = {RF_WANTED, RF_WANTED, RF_WANTED, RF_NONE, RF_NONE}, count = !strcmp(p->op, "head_logits")      ? 2
+                                                                            : !strcmp(p->op, "head_loss_grad") ? 5
+                                                                                                               : 3;
   op_apply(h, p->op, 4, (int[]){x, w, bias, labels}, count, outs, &attr);
   return w;
 }
