@@ -1,0 +1,185 @@
+/* eval.c - `rafter eval TASK MODEL`: the command, and what its tasks share. */
+#define _GNU_SOURCE
+#include "api/eval.h"
+
+#include "api/answers.h"
+#include "base/file.h"
+#include "base/text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WALK_ROWS = 1024 }; /* rows of a walk unless --batch says otherwise */
+
+static const struct {
+  const char *name;
+  const char *job; /* what the options are resolved for */
+  rf_eval_task run;
+} TASKS[] = {{"perplexity", "score", rf_eval_perplexity}, {"choices", "score", rf_eval_choices}, {"gsm8k", "generate", rf_eval_gsm8k}};
+
+rf_status rf_eval_read_rows(const char *path, int64_t limit, json_t **rows, rf_error *error) {
+  char *text = NULL;
+  size_t bytes = 0;
+  int64_t line = 0;
+  rf_status status = rf_file_read(path, (size_t)1 << 32, &text, &bytes, error);
+  if (status != RAFTER_OK) return status;
+  *rows = json_array();
+  for (char *at = text, *end = text + bytes; at < end && (!limit || (int64_t)json_array_size(*rows) < limit);) {
+    char *next = memchr(at, '\n', (size_t)(end - at));
+    size_t n = (size_t)((next ? next : end) - at);
+    json_error_t bad;
+    line++;
+    if (strspn(at, " \t\r") < n) {
+      json_t *row = json_loadb(at, n, 0, &bad);
+      if (!json_is_object(row)) {
+        status = RF_FAIL(error, RAFTER_FAILED, "each line must be one JSON object", "%s is not JSON Lines (line %lld: %s)", path, (long long)line,
+                         row ? "expected an object" : bad.text);
+        json_decref(row);
+        break;
+      }
+      json_array_append_new(*rows, row);
+    }
+    at += n + 1;
+  }
+  free(text);
+  if (status == RAFTER_OK && !json_array_size(*rows)) status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no rows", path);
+  if (status != RAFTER_OK) json_decref(*rows), *rows = NULL;
+  return status;
+}
+
+rf_status rf_eval_encode(rf_evaluation *e, const char *text, size_t bytes, int flags, rf_ids *ids, rf_error *error) {
+  RF_TRY(rf_tokenizer_encode(e->tokenizer, text, bytes, flags, ids, error));
+  if ((flags & RF_ENCODE_MARKS) && ids->count > 1 && ids->at[ids->count - 1] == rf_tokenizer_eos(e->tokenizer)) ids->count--;
+  return RAFTER_OK;
+}
+
+/* ---- walks ---------------------------------------------------------------------------------------------------------- */
+
+rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **scorer, rf_error *error) {
+  const rf_options *o = e->options;
+  rf_build_options *b = &e->settings.plan.build;
+  b->seq = longest;
+  b->microbatch = rf_options_given(o, "batch") ? rf_options_int(o, "batch") : longest < WALK_ROWS ? (WALK_ROWS + longest - 1) / longest : 1;
+  rf_score_settings settings = {.model = e->settings.model,
+                                .plan = e->settings.plan,
+                                .weights_folder = e->settings.weights_folder,
+                                .seed = (uint64_t)rf_options_int(o, "seed"),
+                                .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
+  RF_TRY(rf_scorer_open(&settings, scorer, error));
+  if ((*scorer)->tokens) return RAFTER_OK;
+  rf_scorer_close(*scorer);
+  *scorer = NULL;
+  return RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to score with");
+}
+
+rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, int64_t count, rf_error *error) {
+  int64_t rows = rf_scorer_rows(scorer), done = 0, walked = 0;
+  double start = rf_now_seconds();
+  while (done < count) {
+    int64_t at = 0, some = 0;
+    while (done + some < count && at + text[done + some].count <= rows) at += text[done + some++].count;
+    RF_TRY(rf_scorer_walk(scorer, text + done, (int)some, error));
+    done += some, walked += at;
+    double seconds = rf_now_seconds() - start;
+    rf_put_bar(e->sink, "%lld of %lld texts, %.0f tokens/s, %.0f s left", (long long)done, (long long)count, (double)walked / seconds,
+               seconds * (double)(count - done) / (double)done);
+    if (rf_asked_to_stop(e->sink))
+      return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %lld of %lld texts", (long long)done, (long long)count);
+  }
+  rf_put_bar(e->sink, "%s", "");
+  double seconds = rf_now_seconds() - start, predicted = scorer->plan->step_seconds * (double)walked / (double)rows;
+  rf_say(e->sink, "%.1f tokens/s in walks of up to %lld (%.2f s; planned %.2f s), arena %.1f MiB\n", (double)walked / seconds, (long long)rows,
+         seconds, predicted, (double)rf_run_arena_bytes(scorer->run) / 0x1p20);
+  json_object_set_new(e->result, "seconds", json_real(seconds));
+  json_object_set_new(e->result, "predicted_seconds", json_real(predicted));
+  json_object_set_new(e->result, "tokens_per_second", json_real((double)walked / seconds));
+  json_object_set_new(e->result, "arena_bytes", json_integer(rf_run_arena_bytes(scorer->run)));
+  return RAFTER_OK;
+}
+
+/* ---- shares --------------------------------------------------------------------------------------------------------- */
+
+void rf_wilson(int64_t right, int64_t n, double *low, double *high) {
+  const double z = 1.959963984540054;
+  double p = (double)right / (double)n, z2n = z * z / (double)n;
+  double middle = (p + z2n / 2) / (1 + z2n), half = z * sqrt(p * (1 - p) / (double)n + z2n / (double)n / 4) / (1 + z2n);
+  *low = right ? middle - half : 0, *high = right < n ? middle + half : 1;
+}
+
+void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_t n) {
+  double low, high;
+  char key[80];
+  rf_wilson(right, n, &low, &high);
+  json_object_set_new(e->result, name, json_real((double)right / (double)n));
+  snprintf(key, sizeof key, "%s_low", name);
+  json_object_set_new(e->result, key, json_real(low));
+  snprintf(key, sizeof key, "%s_high", name);
+  json_object_set_new(e->result, key, json_real(high));
+  rf_say(e->sink, "%-22s %6.2f %%   (%lld of %lld; 95 %% between %.2f and %.2f %%)\n", name, 100 * (double)right / (double)n, (long long)right,
+         (long long)n, 100 * low, 100 * high);
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------------ */
+
+static rf_status write_rows(const char *path, const json_t *rows, rf_error *error) {
+  rf_out_file *out = NULL;
+  rf_status status = RAFTER_OK;
+  json_t *row;
+  size_t i;
+  RF_TRY(rf_out_open(path, 0, &out, error));
+  json_array_foreach(rows, i, row) {
+    char *line = rf_json_text(row, 0);
+    status = line ? rf_out_write(out, line, strlen(line), error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+    free(line);
+    if (status == RAFTER_OK) status = rf_out_write(out, "\n", 1, error);
+    if (status != RAFTER_OK) break;
+  }
+  if (status == RAFTER_OK) return rf_out_commit(out, error);
+  rf_out_discard(out);
+  return status;
+}
+
+static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *error) {
+  e->options = o;
+  if (!rf_options_is_set(o, "data")) return RF_FAIL(error, RAFTER_INVALID, "give --data FILE", "nothing to evaluate on (--data is missing)");
+  RF_TRY(rf_settings_resolve(o, TASKS[task].job, &e->settings, error));
+  RF_TRY(rf_tokenizer_for(&e->settings.model, e->settings.weights_folder, &e->tokenizer, error));
+  e->rows = json_array();
+  e->result =
+      json_pack("{ss ss ss ss}", "command", "eval", "task", TASKS[task].name, "model", e->settings.model.name, "data", rf_options_text(o, "data"));
+  if (!e->result || !e->rows) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  RF_TRY(TASKS[task].run(e, error));
+  if (rf_options_is_set(o, "output")) RF_TRY(write_rows(rf_options_text(o, "output"), e->rows, error));
+  rf_put_json(e->sink, json_incref(e->result));
+  return RAFTER_OK;
+}
+
+rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+  const char *name = rf_options_argument(job->options, 0), *model = rf_options_argument(job->options, 1);
+  const char *names[sizeof TASKS / sizeof *TASKS];
+  rf_options *o = NULL;
+  int task = -1;
+  for (size_t i = 0; i < sizeof TASKS / sizeof *TASKS; i++) {
+    names[i] = TASKS[i].name;
+    if (name && !strcmp(name, TASKS[i].name)) task = (int)i;
+  }
+  if (task < 0 || !model) {
+    const char *near = name && task < 0 ? rf_nearest(name, names, (int)(sizeof names / sizeof *names)) : NULL;
+    return RF_FAIL(error, RAFTER_INVALID, "for example `rafter eval perplexity MODEL --data text.txt`",
+                   "%s (expected perplexity, choices or gsm8k%s%s)", task < 0 ? "which task?" : "which model?", near ? "; nearest: " : "",
+                   near ? near : "");
+  }
+  rf_evaluation *e = calloc(1, sizeof *e);
+  rf_status status = e ? rf_options_with_model(job->options, model, &o, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  if (e) e->sink = sink;
+  if (status == RAFTER_OK) status = run(o, task, e, error);
+  if (e) {
+    rf_tokenizer_close(e->tokenizer);
+    json_decref(e->result), json_decref(e->rows);
+  }
+  rf_options_free(o);
+  free(e);
+  return status;
+}

@@ -1,0 +1,302 @@
+/* eval_gsm8k.c - grade-school arithmetic (Cobbe et al., 2021): rows {"question", "answer"}, whose answer ends in "#### NUMBER"; right is what ends in the
+ * same number. Plain text with worked examples in front, or the model's own chat template. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#define _GNU_SOURCE
+#include "api/answers.h"
+#include "api/eval.h"
+
+#include "generate/stop.h"
+
+#include <libgen.h>
+#include <pcre2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char NUMBER[] = "(?:(?<![0-9])-)?[0-9][0-9,]*(?:\\.[0-9]+)?";
+enum { BATCH = 8, PLAIN_SHOTS = 5 };
+
+typedef struct problem {
+  rf_ids ids;
+  char *text; /* the answer as it comes */
+  size_t bytes, capacity;
+  rf_decoder decoder;
+  rf_stop_state stop;
+  int64_t request;
+  rf_finish finish;
+  bool ended;
+} problem;
+
+typedef struct exam {
+  rf_evaluation *e;
+  json_t *rows, *shots; /* shots: rows that stand in front of every question */
+  rf_chat *chat;        /* NULL: plain text */
+  problem *problem;
+  int count;
+  rf_marks marks;
+  rf_stop stop;
+  pcre2_code *number;
+  char *piece; /* room for one id's text */
+  int64_t longest;
+} exam;
+
+/* ---- the questions ---------------------------------------------------------------------------------------------------- */
+
+static rf_status check_rows(const json_t *rows, const char *path, rf_error *error) {
+  size_t i;
+  json_t *row;
+  json_array_foreach((json_t *)rows, i, row) {
+    const char *answer = json_string_value(json_object_get(row, "answer"));
+    if (!json_is_string(json_object_get(row, "question")) || !answer || !strstr(answer, "####"))
+      return RF_FAIL(error, RAFTER_FAILED, "rows are {\"question\": TEXT, \"answer\": TEXT that ends in \"#### NUMBER\"}",
+                     "a row is no question with its answer (%s, row %zu)", path, i + 1);
+  }
+  return RAFTER_OK;
+}
+
+/* Worked examples: the first rows of --shots-from, or of train.jsonl beside the data. */
+static rf_status read_shots(exam *x, rf_error *error) {
+  const rf_options *o = x->e->options;
+  int64_t shots = rf_options_given(o, "shots") ? rf_options_int(o, "shots") : x->chat ? 0 : PLAIN_SHOTS;
+  char path[4200], copy[4096];
+  if (!shots) return (x->shots = json_array()) ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  snprintf(copy, sizeof copy, "%s", rf_options_text(o, "data"));
+  snprintf(path, sizeof path, "%s/train.jsonl", dirname(copy));
+  if (rf_options_is_set(o, "shots-from")) snprintf(path, sizeof path, "%s", rf_options_text(o, "shots-from"));
+  rf_status status = rf_eval_read_rows(path, shots, &x->shots, error);
+  if (status == RAFTER_OK) status = check_rows(x->shots, path, error);
+  if (status != RAFTER_OK && error)
+    snprintf(error->hint, sizeof error->hint, "worked examples come from --shots-from FILE (train.jsonl beside the data); --shots 0 leaves them out");
+  return status;
+}
+
+static void add_turn(json_t *messages, const char *role, json_t *content) {
+  json_array_append_new(messages, json_pack("{ss sO}", "role", role, "content", content));
+}
+
+static rf_status encode_chat(exam *x, const json_t *row, problem *p, rf_error *error) {
+  const rf_options *o = x->e->options;
+  json_t *messages = json_array(), *shot;
+  size_t i;
+  if (rf_options_is_set(o, "system"))
+    json_array_append_new(messages, json_pack("{ss ss}", "role", "system", "content", rf_options_text(o, "system")));
+  json_array_foreach(x->shots, i, shot) {
+    add_turn(messages, "user", json_object_get(shot, "question"));
+    add_turn(messages, "assistant", json_object_get(shot, "answer"));
+  }
+  add_turn(messages, "user", json_object_get(row, "question"));
+  rf_status status = rf_chat_encode(x->chat, x->e->tokenizer, messages, true, &p->ids, error);
+  json_decref(messages);
+  return status;
+}
+
+/* As lm-evaluation-harness writes it: "Question: ...\nAnswer: ...\n\n" for every example, then "Question: ...\nAnswer:". */
+static rf_status encode_plain(exam *x, const json_t *row, problem *p, rf_error *error) {
+  char *text = NULL;
+  size_t bytes = 0, i;
+  json_t *shot;
+  FILE *out = open_memstream(&text, &bytes);
+  if (!out) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  json_array_foreach(x->shots, i, shot) fprintf(out, "Question: %s\nAnswer: %s\n\n", json_string_value(json_object_get(shot, "question")),
+                                                json_string_value(json_object_get(shot, "answer")));
+  fprintf(out, "Question: %s\nAnswer:", json_string_value(json_object_get(row, "question")));
+  bool written = !fclose(out);
+  rf_status status =
+      written ? rf_eval_encode(x->e, text, bytes, RF_ENCODE_MARKS, &p->ids, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  free(text);
+  return status;
+}
+
+static rf_status prepare(exam *x, rf_error *error) {
+  rf_evaluation *e = x->e;
+  const rf_options *o = e->options;
+  const char *path = rf_options_text(o, "data");
+  static const rf_span stops[] = {{"Question:", 9}};
+  int code;
+  PCRE2_SIZE at;
+  RF_TRY(rf_eval_read_rows(path, rf_options_int(o, "limit"), &x->rows, error));
+  RF_TRY(check_rows(x->rows, path, error));
+  if (rf_options_flag(o, "chat")) RF_TRY(rf_chat_open(e->settings.weights_folder, &x->chat, error));
+  RF_TRY(read_shots(x, error));
+  RF_TRY(rf_marks_of(&e->settings, e->tokenizer, &x->marks, error));
+  RF_TRY(rf_stop_open(&(rf_stop_options){.strings = stops, .string_count = x->chat ? 0 : 1}, &x->stop, error));
+  x->number = pcre2_compile((PCRE2_SPTR)NUMBER, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
+  x->count = (int)json_array_size(x->rows);
+  x->problem = calloc((size_t)x->count, sizeof *x->problem);
+  x->piece = malloc(rf_decoder_room(e->tokenizer) + 1);
+  if (!x->number || !x->problem || !x->piece) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  for (int i = 0; i < x->count; i++) {
+    problem *p = &x->problem[i];
+    const json_t *row = json_array_get(x->rows, (size_t)i);
+    RF_TRY(x->chat ? encode_chat(x, row, p, error) : encode_plain(x, row, p, error));
+    rf_decoder_start(&p->decoder, e->tokenizer, RF_DECODE_CONTINUES);
+    rf_stop_start(&x->stop, &p->stop);
+    if (p->ids.count > x->longest) x->longest = p->ids.count;
+  }
+  return RAFTER_OK;
+}
+
+/* ---- the answers ------------------------------------------------------------------------------------------------------ */
+
+static rf_status keep(problem *p, const rf_stop_text *text, rf_error *error) {
+  for (int i = 0; i < 2; i++) {
+    rf_span span = text->released[i];
+    if (p->bytes + span.bytes + 1 > p->capacity) {
+      size_t capacity = 2 * (p->bytes + span.bytes + 64);
+      char *grown = realloc(p->text, capacity);
+      if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+      p->text = grown, p->capacity = capacity;
+    }
+    memcpy(p->text + p->bytes, span.at ? span.at : "", span.bytes);
+    p->bytes += span.bytes;
+    p->text[p->bytes] = 0;
+  }
+  return RAFTER_OK;
+}
+
+static rf_status take(exam *x, rf_generator *g, const rf_event *event, rf_error *error) {
+  problem *p = event->owner;
+  rf_stop_text text = {0};
+  bool marks = false;
+  for (int i = 0; i < x->marks.count; i++) marks |= x->marks.id[i] == event->token;
+  bool found = !marks && rf_stop_next(&p->stop, x->piece, rf_decoder_next(&p->decoder, event->token, x->piece), &text);
+  RF_TRY(keep(p, &text, error));
+  p->finish = event->finish, p->ended = event->finish != RF_FINISH_NONE;
+  if (found && !p->ended) {
+    rf_generator_cancel(g, p->request, -1);
+    p->finish = RF_FINISH_STOP, p->ended = true;
+  }
+  if (!p->ended || found) return RAFTER_OK;
+  rf_stop_end(&p->stop, &text);
+  return keep(p, &text, error);
+}
+
+static rf_status answer_all(exam *x, rf_error *error) {
+  rf_evaluation *e = x->e;
+  const rf_options *o = e->options;
+  rf_build_options *b = &e->settings.plan.build;
+  rf_status status = RAFTER_OK;
+  rf_generator *g = NULL;
+  int64_t most = rf_options_given(o, "seq") ? rf_options_int(o, "seq") : e->settings.model.max_seq, answer_tokens = rf_options_int(o, "max-tokens");
+  int done = 0;
+  rf_request request = {.max_tokens = answer_tokens, .stop = x->marks.id, .stop_count = x->marks.count};
+  RF_TRY(rf_sampling_of(o, &e->settings, &request.sampler, error));
+  if (!rf_options_given(o, "temperature")) request.sampler.temperature = 0;
+  if (x->longest >= most)
+    return RF_FAIL(error, RAFTER_INVALID, "fewer --shots, or a larger --seq",
+                   "the prompts leave no room to answer (expected fewer than %lld tokens, got %lld)", (long long)most, (long long)x->longest);
+  b->seq = x->longest + answer_tokens < most ? x->longest + answer_tokens : most;
+  b->microbatch = rf_options_given(o, "batch") ? rf_options_int(o, "batch") : x->count < BATCH ? x->count : BATCH;
+  rf_generate_settings settings = {.model = e->settings.model,
+                                   .plan = e->settings.plan,
+                                   .weights_folder = e->settings.weights_folder,
+                                   .seed = (uint64_t)rf_options_int(o, "seed"),
+                                   .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
+  RF_GO(rf_generator_open(&settings, &g, error));
+  if (!g->io[0].logits) {
+    status = RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to answer with");
+    goto done;
+  }
+  for (int i = 0; i < x->count; i++) {
+    problem *p = &x->problem[i];
+    request.tokens = p->ids.at, request.count = p->ids.count, request.owner = p;
+    RF_GO(rf_generator_submit(g, &request, &p->request, error));
+  }
+  double start = rf_now_seconds();
+  while (rf_generator_busy(g)) {
+    const rf_event *event;
+    int count;
+    RF_GO(rf_generator_step(g, &event, &count, error));
+    for (int i = 0; i < count; i++) {
+      RF_GO(take(x, g, &event[i], error));
+      done += ((problem *)event[i].owner)->ended;
+    }
+    rf_put_bar(e->sink, "%d of %d answers, %.1f tokens/s", done, x->count, (double)rf_generator_counts(g).tokens / (rf_now_seconds() - start));
+    if (rf_asked_to_stop(e->sink)) {
+      status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %d of %d answers", done, x->count);
+      goto done;
+    }
+  }
+  rf_put_bar(e->sink, "%s", "");
+  double seconds = rf_now_seconds() - start;
+  rf_generate_counts counts = rf_generator_counts(g);
+  rf_say(e->sink, "%lld tokens in %.1f s, %.1f tokens/s (planned %.1f decoding %lld at once); %lld of %lld prompt tokens were in the cache already\n",
+         (long long)counts.tokens, seconds, (double)counts.tokens / seconds, (double)b->microbatch / g->decode->step_seconds,
+         (long long)b->microbatch, (long long)counts.reused, (long long)counts.prompt_tokens);
+  json_t *numbers = json_pack("{sf sI sI sf sI sI}", "seconds", seconds, "completion_tokens", (json_int_t)counts.tokens, "prompt_tokens",
+                              (json_int_t)counts.prompt_tokens, "tokens_per_second", (double)counts.tokens / seconds, "batch",
+                              (json_int_t)b->microbatch, "arena_bytes", (json_int_t)rf_run_arena_bytes(g->run));
+  json_object_update(e->result, numbers);
+  json_decref(numbers);
+done:
+  rf_generator_close(g);
+  return status;
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------------------------------ */
+
+/* The first number from `at` on, or the last, without its commas; false: none. */
+static bool number_in(const exam *x, const char *text, bool last, char number[64]) {
+  pcre2_match_data *match = pcre2_match_data_create_from_pattern(x->number, NULL);
+  size_t bytes = strlen(text), from = 0;
+  bool found = false;
+  while (match && pcre2_match(x->number, (PCRE2_SPTR)text, bytes, from, 0, match, NULL) > 0) {
+    const PCRE2_SIZE *span = pcre2_get_ovector_pointer(match);
+    size_t n = 0;
+    for (size_t i = span[0]; i < span[1] && n < 63; i++)
+      if (text[i] != ',') number[n++] = text[i];
+    number[n] = 0, from = span[1], found = true;
+    if (!last) break;
+  }
+  pcre2_match_data_free(match);
+  return found;
+}
+
+/* Behind "####", else the last of the text. */
+static bool final_number(const exam *x, const char *text, bool *marked, char number[64]) {
+  const char *mark = strstr(text, "####");
+  *marked = mark && number_in(x, mark + 4, false, number);
+  return *marked || number_in(x, text, true, number);
+}
+
+static void mark_all(exam *x) {
+  rf_evaluation *e = x->e;
+  int64_t right = 0, strict = 0, cut = 0;
+  for (int i = 0; i < x->count; i++) {
+    const problem *p = &x->problem[i];
+    const json_t *given = json_array_get(x->rows, (size_t)i);
+    char expected[64] = "", number[64] = "";
+    bool marked, ignored;
+    final_number(x, json_string_value(json_object_get(given, "answer")), &ignored, expected);
+    bool found = final_number(x, p->text ? p->text : "", &marked, number), same = found && strtod(number, NULL) == strtod(expected, NULL);
+    right += same, strict += same && marked, cut += p->finish == RF_FINISH_LENGTH;
+    json_t *row =
+        json_pack("{ss ss* ss sb}", "expected", expected, "number", found ? number : NULL, "finish_reason", rf_finish_name(p->finish), "right", same);
+    json_object_set_new(row, "text", json_stringn(p->text ? p->text : "", p->bytes)); /* not there where it is no UTF-8 */
+    if (json_object_get(given, "id")) json_object_set(row, "id", json_object_get(given, "id"));
+    json_array_append_new(e->rows, row);
+  }
+  rf_say(e->sink, "%d questions, %s, %zu worked examples; the number is the first behind \"####\", else the last, as /%s/ finds it\n", x->count,
+         x->chat ? "chat template" : "plain text", json_array_size(x->shots), NUMBER);
+  if (cut) rf_say(e->sink, "%lld answers were cut by --max-tokens\n", (long long)cut);
+  json_t *numbers = json_pack("{sI sI sb ss sI}", "n", (json_int_t)x->count, "shots", (json_int_t)json_array_size(x->shots), "chat", x->chat != NULL,
+                              "number", NUMBER, "answers_cut", (json_int_t)cut);
+  json_object_update(e->result, numbers);
+  json_decref(numbers);
+  rf_eval_put_share(e, "accuracy", right, x->count);
+  rf_eval_put_share(e, "accuracy_marked", strict, x->count);
+}
+
+rf_status rf_eval_gsm8k(rf_evaluation *e, rf_error *error) {
+  exam x = {.e = e};
+  rf_status status = prepare(&x, error);
+  if (status == RAFTER_OK) status = answer_all(&x, error);
+  if (status == RAFTER_OK) mark_all(&x);
+  for (int i = 0; i < x.count && x.problem; i++) rf_ids_free(&x.problem[i].ids), free(x.problem[i].text);
+  json_decref(x.rows), json_decref(x.shots);
+  rf_chat_free(x.chat);
+  rf_stop_close(&x.stop);
+  pcre2_code_free(x.number);
+  free(x.problem), free(x.piece);
+  return status;
+}

@@ -1,0 +1,174 @@
+/* eval_perplexity.c - perplexity of texts that are longer than a walk sees: windows that move on by the stride, each scoring what the one before did not. */
+#define _GNU_SOURCE
+#include "api/eval.h"
+
+#include "base/file.h"
+#include "base/text.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WINDOW = 2048 }; /* tokens of a window unless --seq says otherwise, or the model has fewer positions */
+
+typedef struct window {
+  int64_t begin, count, from; /* of the text's own tokens; those below `from` are only what the others stand behind */
+} window;
+
+typedef struct document {
+  json_t *id;
+  rf_ids ids; /* plain text: nothing in it is a special token */
+  double nll, squares;
+  int64_t scored, bytes; /* bytes: of the scored tokens */
+} document;
+
+typedef struct texts {
+  document *at;
+  int count;
+  int64_t seq, own, stride, limit;
+  bool bos;
+} texts;
+
+static rf_status add_document(rf_evaluation *e, texts *t, const char *text, size_t bytes, json_t *id, rf_error *error) {
+  document *grown = realloc(t->at, (size_t)(t->count + 1) * sizeof *grown);
+  if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  t->at = grown;
+  t->at[t->count] = (document){.id = json_incref(id)};
+  return rf_tokenizer_encode(e->tokenizer, text, bytes, 0, &t->at[t->count++].ids, error);
+}
+
+static rf_status read_texts(rf_evaluation *e, texts *t, rf_error *error) {
+  const char *path = rf_options_text(e->options, "data");
+  char *text = NULL;
+  size_t bytes = 0, i;
+  json_t *rows = NULL, *row;
+  if (!rf_text_ends_with(path, ".jsonl")) {
+    RF_TRY(rf_file_read(path, (size_t)4 << 30, &text, &bytes, error));
+    rf_status status = add_document(e, t, text, bytes, NULL, error);
+    free(text);
+    return status;
+  }
+  RF_TRY(rf_eval_read_rows(path, 0, &rows, error));
+  rf_status status = RAFTER_OK;
+  json_array_foreach(rows, i, row) {
+    const json_t *value = json_object_get(row, "text");
+    if (!json_is_string(value)) status = RF_FAIL(error, RAFTER_FAILED, "rows have \"text\"", "a row has no text (%s, row %zu)", path, i + 1);
+    else status = add_document(e, t, json_string_value(value), json_string_length(value), json_object_get(row, "id"), error);
+    if (status != RAFTER_OK) break;
+  }
+  json_decref(rows);
+  return status;
+}
+
+static rf_status resolve_windows(rf_evaluation *e, texts *t, rf_error *error) {
+  const rf_options *o = e->options;
+  t->seq = rf_options_given(o, "seq") ? rf_options_int(o, "seq") : e->settings.model.max_seq < WINDOW ? e->settings.model.max_seq : WINDOW;
+  rf_ids marks = {0};
+  RF_TRY(rf_eval_encode(e, "a", 1, RF_ENCODE_MARKS, &marks, error));
+  t->bos = marks.count > 1 && marks.at[0] == rf_tokenizer_bos(e->tokenizer);
+  rf_ids_free(&marks);
+  t->own = t->seq - t->bos;
+  if (t->own < 2)
+    return RF_FAIL(error, RAFTER_INVALID, "raise --seq", "a window has no room for two tokens (--seq: expected at least 3, got %lld)",
+                   (long long)t->seq);
+  t->stride = rf_options_given(o, "stride") ? rf_options_int(o, "stride") : t->own;
+  t->limit = rf_options_int(o, "limit");
+  if (t->stride > t->own)
+    return RF_FAIL(error, RAFTER_INVALID, "a window cannot score more new tokens than it sees",
+                   "--stride is out of range (expected 1 to %lld, got %lld)", (long long)t->own, (long long)t->stride);
+  return RAFTER_OK;
+}
+
+/* The k-th window of a text; false behind the last. The last one may bring fewer new tokens. */
+static bool window_at(const texts *t, int64_t count, int64_t k, window *w) {
+  int64_t end = t->own + k * t->stride, from = k ? end - t->stride : 0;
+  if (end > count) end = count;
+  if (from >= end || (k && end - from < 1)) return false;
+  int64_t begin = t->stride == t->own ? from : end - t->own;
+  *w = (window){begin < 0 ? 0 : begin, 0, 0};
+  w->count = end - w->begin, w->from = from - w->begin;
+  return true;
+}
+
+static void account(rf_evaluation *e, const texts *t, document *d, const window *w, const rf_scored *scored) {
+  for (int64_t i = w->from; i < w->count; i++) {
+    if (i + t->bos == 0) continue; /* nothing precedes it */
+    double nll = -(double)scored->logprobs[i + t->bos];
+    d->nll += nll, d->squares += nll * nll, d->scored++;
+    d->bytes += (int64_t)rf_tokenizer_text_of(e->tokenizer, d->ids.at[w->begin + i]).bytes;
+  }
+}
+
+/* All windows through the scorer, then their sums into the documents. */
+static rf_status walk(rf_evaluation *e, texts *t, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rf_scorer *scorer = NULL;
+  int64_t windows = 0, tokens = 0, at = 0, n = 0, longest = 2;
+  window w;
+  for (int d = 0; d < t->count; d++)
+    for (int64_t k = 0; window_at(t, t->at[d].ids.count, k, &w) && (!t->limit || windows < t->limit); k++) {
+      windows++, tokens += w.count + t->bos;
+      if (w.count + t->bos > longest) longest = w.count + t->bos;
+    }
+  rf_scored *scored = calloc((size_t)windows + 1, sizeof *scored);
+  int32_t *ids = malloc((size_t)(tokens + 1) * sizeof *ids);
+  float *logprobs = malloc((size_t)(tokens + 1) * sizeof *logprobs);
+  if (!scored || !ids || !logprobs) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+    goto done;
+  }
+  for (int d = 0; d < t->count; d++)
+    for (int64_t k = 0; n < windows && window_at(t, t->at[d].ids.count, k, &w); k++, n++) {
+      scored[n] = (rf_scored){.tokens = ids + at, .count = w.count + t->bos, .logprobs = logprobs + at};
+      if (t->bos) ids[at++] = rf_tokenizer_bos(e->tokenizer);
+      memcpy(ids + at, t->at[d].ids.at + w.begin, (size_t)w.count * sizeof *ids);
+      at += w.count;
+    }
+  RF_GO(rf_eval_open_scorer(e, longest, &scorer, error));
+  RF_GO(rf_eval_score(e, scorer, scored, windows, error));
+  n = 0;
+  for (int d = 0; d < t->count; d++)
+    for (int64_t k = 0; n < windows && window_at(t, t->at[d].ids.count, k, &w); k++, n++) account(e, t, &t->at[d], &w, &scored[n]);
+  json_object_set_new(e->result, "windows", json_integer(windows));
+done:
+  rf_scorer_close(scorer);
+  free(scored), free(ids), free(logprobs);
+  return status;
+}
+
+static rf_status answer(rf_evaluation *e, const texts *t, rf_error *error) {
+  document all = {0};
+  for (int i = 0; i < t->count; i++) {
+    const document *d = &t->at[i];
+    all.nll += d->nll, all.squares += d->squares, all.scored += d->scored, all.bytes += d->bytes;
+    if (!d->scored) continue;
+    json_t *row = json_pack("{sI sf sf}", "tokens", (json_int_t)d->scored, "nll", d->nll, "perplexity", exp(d->nll / (double)d->scored));
+    if (d->id) json_object_set(row, "id", d->id);
+    json_array_append_new(e->rows, row);
+  }
+  if (!all.scored) return RF_FAIL(error, RAFTER_INVALID, "give a longer text", "nothing to score (expected at least 2 tokens)");
+  double n = (double)all.scored, mean = all.nll / n, perplexity = exp(mean);
+  /* Of the mean, as if tokens were drawn one by one; of the perplexity by the derivative. */
+  double error_of_mean = n > 1 ? sqrt(fmax(0, all.squares / n - mean * mean) / (n - 1)) : 0;
+  double bits = all.bytes ? all.nll / log(2) / (double)all.bytes : 0;
+  rf_say(e->sink, "windows of %lld tokens%s, %lld new ones each; %d text%s, %lld tokens scored\n", (long long)t->seq,
+         t->bos ? " (each begins with the BOS token)" : "", (long long)t->stride, t->count, t->count == 1 ? "" : "s", (long long)all.scored);
+  rf_say(e->sink, "perplexity %.4f +- %.4f   (%.5f nats a token, %.5f bits a byte)\n", perplexity, perplexity * error_of_mean, mean, bits);
+  json_t *numbers = json_pack("{sI sI sI sb sI sf sf sf sf}", "n", (json_int_t)all.scored, "seq", (json_int_t)t->seq, "stride", (json_int_t)t->stride,
+                              "bos", t->bos, "texts", (json_int_t)t->count, "perplexity", perplexity, "perplexity_stderr", perplexity * error_of_mean,
+                              "nll", mean, "bits_per_byte", bits);
+  json_object_update(e->result, numbers);
+  json_decref(numbers);
+  return RAFTER_OK;
+}
+
+rf_status rf_eval_perplexity(rf_evaluation *e, rf_error *error) {
+  texts t = {0};
+  rf_status status = resolve_windows(e, &t, error);
+  if (status == RAFTER_OK) status = read_texts(e, &t, error);
+  if (status == RAFTER_OK) status = walk(e, &t, error);
+  if (status == RAFTER_OK) status = answer(e, &t, error);
+  for (int i = 0; i < t.count; i++) rf_ids_free(&t.at[i].ids), json_decref(t.at[i].id);
+  free(t.at);
+  return status;
+}

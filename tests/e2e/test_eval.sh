@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# eval: perplexity and choices from the numbers that score gives, gsm8k from answers that a small model has learnt, and what is refused.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+MODEL=gpt:layers=1,width=32,heads=2,ff=64,vocab=256,seq=128
+text long.txt 300
+
+# Perplexity: windows side by side are texts of their own; a stride lets each token see more.
+eval_() { "$RAFTER" eval "$@" --seed 5 --threads 2; }
+status 0 eval_ perplexity "$MODEL" --data long.txt --seq 64 --json && cp out apart && status 0 eval_ perplexity "$MODEL" --data long.txt --seq 64 --stride 16 --json && cp out near
+python3 -c 'import json; t = open("long.txt").read(); open("rows.jsonl", "w").writelines(json.dumps({"id": i, "text": t[64 * i:64 * i + 64]}) + "\n" for i in range(5))'
+"$RAFTER" score "$MODEL" --seed 5 --threads 2 --input rows.jsonl --output scored.jsonl >/dev/null 2>&1 || fail 'score fails'
+"$RAFTER" score "$MODEL" --seed 5 --threads 2 --input long.txt --seq 64 --stride 16 --json >strided 2>/dev/null || fail 'score fails'
+status 0 eval_ perplexity "$MODEL" --data rows.jsonl --output texts.jsonl --json && cp out texts
+python3 - <<'PY' || fail 'perplexity is not what score gives'
+import json, math
+apart, near, texts = (json.load(open(n)) for n in ("apart", "near", "texts"))
+rows, strided = [json.loads(l) for l in open("scored.jsonl")], json.load(open("strided"))
+nll = sum(r["nll"] for r in rows)
+assert apart["n"] == 295 and apart["windows"] == 5 and apart["seq"] == apart["stride"] == 64 and not apart["bos"]
+assert abs(apart["nll"] - nll / 295) < 1e-9 and abs(apart["perplexity"] - math.exp(nll / 295)) < 1e-6
+assert abs(apart["bits_per_byte"] - nll / 295 / math.log(2)) < 1e-9  # a token of the byte tokenizer is a byte
+assert near["n"] == 299 and near["windows"] == 16 and abs(near["nll"] - strided["nll"] / 299) < 1e-9
+assert texts["texts"] == 5 and abs(texts["nll"] - apart["nll"]) < 1e-9 and texts["perplexity_stderr"] > 0
+assert [abs(json.loads(l)["nll"] - r["nll"]) < 1e-9 for l, r in zip(open("texts.jsonl"), rows)] == [True] * 5
+PY
+status 0 eval_ perplexity "$MODEL" --data long.txt --seq 64 --limit 2 --json && holds out 'd["n"] == 126'
+refuses 2 'stride.*1 to 64' eval_ perplexity "$MODEL" --data long.txt --seq 64 --stride 65
+: >empty.txt; refuses 2 'nothing to score' eval_ perplexity "$MODEL" --data empty.txt
+
+# Choices: the words of several public sets; log-probabilities are sums of score's.
+cat >choices.jsonl <<'J'
+{"id": "a", "context": "the lord is", "choices": ["my shepherd", "a very long choice of words", "x"], "answer": 1}
+{"question": "who", "choices": {"text": ["he", "she"], "label": ["A", "B"]}, "answerKey": "B"}
+{"ctx": "and so it ", "endings": ["was", "is not"], "label": "0"}
+{"query": "in the", "options": ["beginning", "end"], "gold": "B"}
+J
+status 0 eval_ choices "$MODEL" --data choices.jsonl --output rows.jsonl --json && cp out result
+printf '%s\n' '{"text": "the lord is my shepherd"}' '{"text": "the lord is a very long choice of words"}' '{"text": "the lord is x"}' '{"text": "Question: who\nAnswer: he"}' \
+  '{"text": "Question: who\nAnswer: she"}' '{"text": "and so it was"}' '{"text": "and so it is not"}' '{"text": "in the beginning"}' '{"text": "in the end"}' >whole.jsonl
+"$RAFTER" score "$MODEL" --seed 5 --threads 2 --input whole.jsonl --output scored.jsonl >/dev/null 2>&1 || fail 'score fails'
+python3 - <<'PY' || fail 'choices are not what score gives'
+import json
+rows, scored, result = [json.loads(l) for l in open("rows.jsonl")], iter([json.loads(l) for l in open("scored.jsonl")]), json.load(open("result"))
+choices = [["my shepherd", "a very long choice of words", "x"], ["he", "she"], ["was", "is not"], ["beginning", "end"]]
+contexts = ["the lord is", "Question: who\nAnswer:", "and so it", "in the"]
+plain = normal = 0
+for row, texts, context in zip(rows, choices, contexts):
+    want = [sum(next(scored)["logprobs"][len(context):]) for _ in texts]
+    assert all(abs(a - b) < 1e-6 for a, b in zip(row["logprobs"], want)), (row, want)
+    assert row["likeliest"] == want.index(max(want))
+    each = [w / len(t) for w, t in zip(want, texts)]
+    assert row["likeliest_by_character"] == each.index(max(each))
+    plain += row["likeliest"] == row["answer"]; normal += row["likeliest_by_character"] == row["answer"]
+assert [r["answer"] for r in rows] == [1, 1, 0, 1] and rows[0]["id"] == "a" and "id" not in rows[1]
+assert result["n"] == 4 and result["accuracy"] == plain / 4 and result["accuracy_normalised"] == normal / 4
+PY
+for batch in 1 7; do
+  cp rows.jsonl before && status 0 eval_ choices "$MODEL" --data choices.jsonl --output rows.jsonl --batch $batch && same before rows.jsonl "batch $batch changes choices"
+done
+status 0 eval_ choices "$MODEL" --data choices.jsonl --seq 32 --json && holds out 'd["contexts_cut"] == 1' && says 'lost their beginning' err
+for row in '{"context": "a", "choices": ["b"], "answer": 0}' '{"context": "a", "choices": ["b", ""], "answer": 0}' '{"context": "a", "choices": ["b", "c"], "answer": 2}' \
+  '{"context": "a", "choices": ["b", "c"]}' '{"choices": ["b", "c"], "answer": 0}' '{"context": "a", "choices": "bc", "answer": 0}' '[1]' 'x'; do
+  echo "$row" >bad.jsonl && refuses 1 'bad.jsonl' eval_ choices "$MODEL" --data bad.jsonl
+done
+
+# gsm8k: a model that knows an answer by heart.
+python3 - <<'PY'
+import json
+known = [("Add 1 and 1?", "It is two.\n#### 2"), ("Add 2 and 2?", "#### 1,004")]
+open("learn.txt", "w").write("".join(f"Question: {q}\nAnswer: {a}\n\n" for q, a in known) * 200)
+open("train.jsonl", "w").writelines(json.dumps({"question": q, "answer": a}) + "\n" for q, a in known)
+open("test.jsonl", "w").writelines(json.dumps({"id": q, "question": q, "answer": a}) + "\n" for q, a in known + [("Add 1 and 1?", "No.\n#### 7")])
+PY
+status 0 "$RAFTER" train "$MODEL" --threads 2 --batch 4 --data learn.txt --steps 250 --lr 1e-2 --val-every 0 --out run
+status 0 eval_ gsm8k run --data test.jsonl --shots 1 --max-tokens 40 --output rows.jsonl --json && cp out result && python3 - <<'PY' || fail "gsm8k does not count as it says: $(cat rows.jsonl)"
+import json, math, re
+rows, result = [json.loads(l) for l in open("rows.jsonl")], json.load(open("result"))
+def number(text):
+    marked = "####" in text and re.search(result["number"], text[text.index("####") + 4:])
+    found = marked or (re.findall(result["number"], text) or [None])[-1]
+    return (marked.group() if marked else found), bool(marked)
+assert [r["id"] for r in rows] == ["Add 1 and 1?", "Add 2 and 2?", "Add 1 and 1?"] and [r["expected"] for r in rows] == ["2", "1004", "7"]
+right = 0
+for r in rows:
+    found, marked = number(r["text"])
+    assert (found or "").replace(",", "") == r.get("number", "") and "Question:" not in r["text"], r
+    assert r["right"] == (bool(found) and float(found.replace(",", "")) == float(r["expected"]))
+    right += r["right"]
+n, z, p = 3, 1.959963984540054, right / 3
+middle, half = (p + z * z / 2 / n) / (1 + z * z / n), z * math.sqrt(p * (1 - p) / n + z * z / 4 / n / n) / (1 + z * z / n)
+assert result["n"] == 3 and result["shots"] == 1 and not result["chat"] and result["accuracy"] == p
+assert right >= 1 and abs(result["accuracy_low"] - (middle - half)) < 1e-12 and abs(result["accuracy_high"] - (middle + half)) < 1e-12, right
+PY
+cp rows.jsonl before
+for batch in 1 2; do status 0 eval_ gsm8k run --data test.jsonl --shots 1 --max-tokens 40 --output rows.jsonl --batch $batch && same before rows.jsonl "batch $batch changes answers"; done
+refuses 1 'nothere' eval_ gsm8k run --data test.jsonl --shots-from nothere.jsonl && says 'hint: .*--shots 0'
+refuses 1 'template' eval_ gsm8k run --data test.jsonl --chat
+refuses 2 'leave no room' eval_ gsm8k run --data test.jsonl --shots 2 --seq 20
+
+refuses 2 'nearest: choices' eval_ choice "$MODEL" --data choices.jsonl
+refuses 2 'data' eval_ choices "$MODEL"
+refuses 1 'nothere' eval_ perplexity "$MODEL" --data nothere.txt
+refuses 2 'null' eval_ perplexity "$MODEL" --data long.txt --backend null
+refuses 1 'nothere' eval_ choices "$MODEL" --data choices.jsonl --output nothere/x.jsonl
+finish
