@@ -87,12 +87,14 @@ typedef struct rafter_trainer rafter_trainer;
 /* What one optimizer step did. Loss is the mean over the labels that count, in nats per token. */
 typedef struct rafter_step {
   int64_t step;                      /* 1-based */
-  int64_t tokens;                    /* trained on since step 1 */
+  int64_t tokens;                    /* read since step 1: all that stood in the rows, prompts included */
   double loss, accuracy;             /* accuracy: share of labels that were the most likely token */
   double lr, grad_norm;              /* grad_norm: global L2 norm before clipping */
   double seconds, predicted_seconds; /* of this step */
   double tokens_per_second;
-  double mfu; /* model FLOPs (causal) / (seconds x the machine's f32 or bf16 peak) */
+  double mfu;          /* model FLOPs (causal, of the step's own tokens) / (seconds x the machine's f32 or bf16 peak) */
+  int64_t loss_tokens; /* those of `tokens` that the loss counted */
+  double epoch;        /* how often the data was gone through; 0 for random data */
 } rafter_step;
 
 /* Plans the job, maps its arena, opens its data, sets the weights (initialiser, --weights-from or --resume). RAFTER_NO_FIT before anything

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""./dev prove [PIECE ...] [--hours H] [--again]: what takes hours. Without a piece: all of them, one after the other.
+"""./dev prove [PIECE ...] [--hours H] [--runs] [--again]: what takes hours. Without a piece: all of them, one after the other.
 
   resume  runs killed at random moments end with the bits of runs that were left alone
   soak    random models: the arena is the planned one, threads and recomputation change no bit, memory does not grow; then one long run
-  fuzz    every fuzz target, its corpus growing from run to run
+  fuzz    every fuzz target, its corpus growing from run to run; with --runs, those that read what others hand out, until each has had its number of
+          inputs, however long that takes
   bench   ./dev bench, with its figures kept
   peers   the same training steps in PyTorch and here, beside the same ceiling
   bare    a fresh Debian made by debootstrap, nothing in it but git and ca-certificates, runs ./dev demo and ./dev check (needs root)
@@ -223,28 +224,99 @@ def soak(piece, hours):
     piece.data["seconds"] += piece.data["long_run"]["seconds"]
 
 
-def fuzz(piece, hours):
+MILLION = 1_000_000
+# What --runs asks of the readers of files that others hand out: inputs, and the files of src/ (or functions of one, where a file does more)
+# whose branches their seeds are there to cover.
+FUZZ_RUNS = {
+    "fuzz_safetensors": (10 * MILLION, ["model/safetensors.c:read_header", "model/safetensors.c:read_entry", "model/safetensors.c:check_places", "model/safetensors.c:by_place"]),
+    "fuzz_gguf": (10 * MILLION, ["model/gguf.c", "model/gguf_values.c", "model/gguf_facts.c", "model/gguf_vocab.c"]),
+    "fuzz_tokenizer_json": (MILLION, ["model/tokenizer_json.c", "model/tokenizer_json_steps.c"]),
+    "fuzz_tokenizer_model": (MILLION, ["model/tokenizer_sentencepiece.c", "model/tokenizer_llama2c.c"]),
+    "fuzz_template": (MILLION, ["model/template_lex.c", "model/template_expression.c", "model/template_parse.c", "model/template_render.c", "model/template_eval.c",
+                                "model/template_filters.c", "model/template_methods.c"]),
+}
+FUZZ_INPUT_BYTES = 4096
+
+
+def seeds_of(name):
+    return [s for s in [f"tests/fuzz/seeds/{name}"] if os.path.isdir(s)]
+
+
+def fuzz_once(name, *bounds):
+    """Runs a target until one of the bounds; what it did. The corpus grows beside the build."""
+    corpus = f"build/fuzz/corpus/{name}"
+    os.makedirs(corpus, exist_ok=True)
+    run = subprocess.run([f"build/fuzz/{name}", *bounds, "-timeout=20", "-rss_limit_mb=3000", f"-artifact_prefix=build/fuzz/{name}-", corpus, *seeds_of(name)],
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
+    if run.returncode:
+        raise Failure(f"{name} found an input that fails; it is kept as build/fuzz/{name}-*\n{run.stdout[-3000:]}")
+    runs, seconds = re.search(r"Done (\d+) runs in (\d+) second", run.stdout).groups()
+    return int(runs), int(seconds), max([0, *map(int, re.findall(r"cov: (\d+)", run.stdout))])
+
+
+def add_fuzzed(so_far, runs, seconds, coverage, name):
+    so_far["runs"] += runs
+    so_far["seconds"] += seconds
+    so_far["coverage"] = max(so_far.get("coverage", 0), coverage)
+    so_far["corpus"] = len(os.listdir(f"build/fuzz/corpus/{name}"))
+
+
+def fuzz_by_hours(piece, hours):
     subprocess.run(["./dev", "build", "--fuzz", "fuzzers"], check=True)
     targets = sorted(n for n in os.listdir("build/fuzz") if n.startswith("fuzz_") and os.access(f"build/fuzz/{n}", os.X_OK) and os.path.isfile(f"build/fuzz/{n}"))
     done = piece.data.setdefault("targets", {})
     slice_seconds = max(10, min(300, int(hours * 3600 / len(targets))))
     for trial in piece.trials(hours):
         name = targets[trial % len(targets)]
-        corpus = f"build/fuzz/corpus/{name}"
-        os.makedirs(corpus, exist_ok=True)
-        seeds = [s for s in [f"tests/fuzz/seeds/{name}"] if os.path.isdir(s)]
-        run = subprocess.run([f"build/fuzz/{name}", f"-max_total_time={slice_seconds}", "-timeout=20", "-rss_limit_mb=3000", f"-artifact_prefix=build/fuzz/{name}-", corpus, *seeds],
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
-        if run.returncode:
-            raise Failure(f"{name} found an input that fails; it is kept as build/fuzz/{name}-*\n{run.stdout[-3000:]}")
-        runs, seconds = re.search(r"Done (\d+) runs in (\d+) second", run.stdout).groups()
-        covered = re.findall(r"cov: (\d+)", run.stdout)
         so_far = done.setdefault(name, {"runs": 0, "seconds": 0})
-        so_far["runs"] += int(runs)
-        so_far["seconds"] += int(seconds)
-        so_far["coverage"] = max(so_far.get("coverage", 0), *map(int, covered[-1:]))
-        so_far["corpus"] = len(os.listdir(corpus))
+        add_fuzzed(so_far, *fuzz_once(name, f"-max_total_time={slice_seconds}"), name)
         print(f"  {name}: {so_far}", flush=True)
+
+
+def is_one_of(function, files):
+    place = function["filenames"][0].split("/src/")[-1]
+    return place in files or f"{place}:{function['name'].split(':')[-1]}" in files
+
+
+def seed_coverage(piece):
+    """Branches of the readers that the committed seeds alone reach."""
+    if not shutil.which("llvm-cov-14"):
+        print("  llvm-cov-14 is not here: the seeds' coverage is not measured")
+        return
+    subprocess.run(["./dev", "build", "--coverage", *FUZZ_RUNS], check=True)
+    for name, (_, files) in FUZZ_RUNS.items():
+        raw, merged = f"{STATE}/{name}.profraw", f"{STATE}/{name}.profdata"
+        subprocess.run([f"build/coverage/{name}", "-runs=0", *seeds_of(name)], env={**os.environ, "LLVM_PROFILE_FILE": raw}, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(["llvm-profdata-14", "merge", "-o", merged, raw], check=True)
+        told = json.loads(output("llvm-cov-14", "export", f"-instr-profile={merged}", f"build/coverage/{name}"))
+        # A branch is [line, column, line, column, times taken, times not taken, ...]; each way counts.
+        ways = [way for f in told["data"][0]["functions"] if is_one_of(f, files) for branch in f["branches"] for way in branch[4:6]]
+        covered, count = sum(way > 0 for way in ways), len(ways)
+        piece.data["targets"][name]["seed_branches"] = {"files": files, "covered": covered, "of": count, "percent": round(100 * covered / count, 1)}
+        print(f"  {name}: its seeds reach {covered} of {count} branches ({100 * covered / count:.1f} %)", flush=True)
+
+
+def fuzz_by_runs(piece):
+    subprocess.run(["./dev", "build", "--fuzz", *FUZZ_RUNS], check=True)
+    done = piece.data.setdefault("targets", {})
+    piece.data["input_bytes_at_most"] = FUZZ_INPUT_BYTES
+    for name, (goal, _) in FUZZ_RUNS.items():
+        so_far = done.setdefault(name, {"goal": goal, "runs": 0, "seconds": 0})
+        while so_far["runs"] < goal:
+            runs, seconds, coverage = fuzz_once(name, f"-runs={goal - so_far['runs']}", "-max_total_time=300", f"-max_len={FUZZ_INPUT_BYTES}")
+            add_fuzzed(so_far, runs, seconds, coverage, name)
+            piece.data["seconds"] += seconds
+            piece.data["trials"] += 1
+            piece.save()
+            print(f"  {name}: {so_far}", flush=True)
+    seed_coverage(piece)
+
+
+def fuzz(piece, hours):
+    if hours is None:
+        fuzz_by_runs(piece)
+    else:
+        fuzz_by_hours(piece, hours)
 
 
 def bench(piece, _):
@@ -334,19 +406,23 @@ def main():
         at = words.index("--hours")
         hours = float(words[at + 1])
         del words[at:at + 2]
+    by_runs = "--runs" in words
     names = [w for w in words if not w.startswith("-")] or list(PIECES)
+    if by_runs and names != ["fuzz"]:
+        sys.exit("prove: --runs goes with fuzz alone")
     for name in names:
         if name not in PIECES:
             sys.exit(f"prove: unknown piece {name} (expected {', '.join(PIECES)})")
-    subprocess.run(["./dev", "build"], check=True)
+    if names != ["fuzz"]:
+        subprocess.run(["./dev", "build"], check=True)
     os.makedirs(STATE, exist_ok=True)
     failed = 0
     for name in names:
         print(f"\n== {name}", flush=True)
-        piece = Piece(name, again)
+        piece = Piece("fuzz-runs" if by_runs else name, again)
         start = time.monotonic()
         try:
-            PIECES[name](piece, hours)
+            PIECES[name](piece, None if by_runs else hours)
             piece.data["seconds"] = piece.data["seconds"] or round(time.monotonic() - start)
             piece.finish(True)
         except Failure as failure:

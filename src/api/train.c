@@ -23,9 +23,9 @@ struct rafter_trainer {
 
 /* ---- settings ------------------------------------------------------------------------------------------------------ */
 
-static rf_status schedule_of(const rf_options *o, rf_schedule *s, rf_error *error) {
+static rf_status schedule_of(const rf_options *o, int64_t steps, rf_schedule *s, rf_error *error) {
   s->kind = (rf_schedule_kind)rf_options_choice(o, "schedule");
-  s->steps = rf_options_int(o, "steps"), s->peak = rf_options_float(o, "lr");
+  s->steps = steps, s->peak = rf_options_float(o, "lr");
   s->floor = rf_options_is_set(o, "min-lr") ? rf_options_float(o, "min-lr") : s->peak / 10;
   s->warmup = rf_options_is_set(o, "warmup") ? rf_options_int(o, "warmup") : s->steps / 20;
   s->decay = rf_options_is_set(o, "decay") ? rf_options_int(o, "decay") : s->steps / 5;
@@ -57,7 +57,7 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
   s->debug = (rf_run_debug){.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")};
   if (s->debug.poison) s->plan.guard_bytes = 64;
   if (*t->resume) s->resume_folder = t->resume;
-  return schedule_of(o, &s->schedule, error);
+  return schedule_of(o, rf_options_int(o, "steps"), &s->schedule, error);
 }
 
 /* runs/DATE-TIME-MODEL unless --out says otherwise. */
@@ -90,6 +90,11 @@ static rf_status open_trainer(const rafter_job *job, rafter_trainer **out, rf_er
   RF_GO(trainer_settings(t, o, s, error));
   if (trains) RF_GO(rf_make_folders(t->out, error));
   status = rf_trainer_open(s, &t->trainer, error);
+  if (status == RAFTER_OK && trains && rf_options_is_set(o, "epochs")) { /* how many steps that is, the data knows */
+    int64_t steps = 0;
+    status = rf_loader_steps(&t->trainer->loader, rf_options_float(o, "epochs"), &steps, error);
+    if (status == RAFTER_OK) status = schedule_of(o, steps, &t->trainer->settings.schedule, error);
+  }
   if (trains && status != RAFTER_OK) rmdir(t->out); /* only when nothing is in it */
 done:
   free(s);
@@ -153,7 +158,8 @@ typedef struct run_log {
   FILE *metrics;
   double start, seconds_limit; /* 0: none */
   int64_t steps, first_step, val_every, val_rows, save_every;
-  int64_t saved_step; /* -1: none yet */
+  int64_t first_tokens; /* read before this process began */
+  int64_t saved_step;   /* -1: none yet */
   int keep;
   bool json, continued; /* metrics.jsonl has lines of the same run already */
   double step_seconds;  /* of all steps so far */
@@ -177,9 +183,9 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
   int n = snprintf(line, sizeof line,
                    "{\"step\":%lld,\"loss\":%.9g,\"lr\":%.6g,\"grad_norm\":%.6g,\"accuracy\":%.6g,\"tokens\":%lld,\"seconds\":%.6g,\"tokens_per_"
                    "second\":%.6g,\"mfu\":%.5g,"
-                   "\"predicted_seconds\":%.6g",
+                   "\"predicted_seconds\":%.6g,\"loss_tokens\":%lld,\"epoch\":%.6g",
                    (long long)s->step, or_zero(s->loss), s->lr, or_zero(s->grad_norm), or_zero(s->accuracy), (long long)s->tokens, s->seconds,
-                   s->tokens_per_second, s->mfu, s->predicted_seconds);
+                   s->tokens_per_second, s->mfu, s->predicted_seconds, (long long)s->loss_tokens, s->epoch);
   if (val_loss) n += snprintf(line + n, sizeof line - (size_t)n, ",\"val_loss\":%.9g", or_zero(*val_loss));
   snprintf(line + n, sizeof line - (size_t)n, "}");
   if (log->metrics) fprintf(log->metrics, "%s\n", line), fflush(log->metrics);
@@ -323,8 +329,7 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
     double val_loss = 0, began = rf_now_seconds();
     RF_TRY(rf_trainer_step(r, &step, error));
     log->step_seconds += step.seconds;
-    bool validates = r->val_batch.tokens && log->val_every > 0 && (r->step % log->val_every == 0 || r->step == log->steps) &&
-                     rf_loader_held_out(&r->loader) >= r->settings.plan.build.microbatch;
+    bool validates = r->val_batch.tokens && log->val_every > 0 && (r->step % log->val_every == 0 || r->step == log->steps);
     if (validates) RF_TRY(rf_trainer_validate(r, log->val_rows, &val_loss, error));
     log_step(log, &step, validates ? &val_loss : NULL);
     if (log->save_every > 0 && r->step % log->save_every == 0 && r->step < log->steps) RF_TRY(save_checkpoint(t, log, error));
@@ -342,6 +347,7 @@ static rf_status say_end(const rafter_trainer *t, run_log *log, rf_error *error)
   int64_t done = r->step - log->first_step;
   if (done < 1) return RAFTER_OK;
   double measured = log->step_seconds / (double)done, planned = r->plan->step_seconds, peak = rf_plan_peak_flops(r->plan);
+  double flops = r->flops / (double)done;
   rf_outside o;
   RF_TRY(rf_run_outside(r->run, &o, error));
   rf_say(log->sink, "\n");
@@ -350,10 +356,13 @@ static rf_status say_end(const rafter_trainer *t, run_log *log, rf_error *error)
          (long long)rf_run_arena_bytes(r->run), rf_text_bytes((double)o.outside_bytes, a));
   rf_say(log->sink, "time     predicted %s a step, measured %s (%.2f x the prediction)\n", rf_text_seconds(planned, a), rf_text_seconds(measured, b),
          measured / planned);
-  if (peak > 0)
-    rf_say(log->sink, "limit    %s tokens/s: %.1f %% of this machine's %.0f GFLOP/s (causal FLOPs; %.1f %% counting the whole attention square)\n",
-           rf_text_count((double)r->plan->graph->rows * r->plan->options.build.accumulate / measured, c),
-           100 * r->plan->model_flops / (measured * peak), peak * 1e-9, 100 * r->plan->flops_full_square / (measured * peak));
+  if (peak > 0) {
+    rf_say(log->sink, "limit    %s tokens/s: %.1f %% of this machine's %.0f GFLOP/s (causal FLOPs",
+           rf_text_count((double)(r->tokens - log->first_tokens) / log->step_seconds, c), 100 * flops / (measured * peak), peak * 1e-9);
+    if (fabs(flops / r->plan->model_flops - 1) < 1e-9) /* every row was one full segment, which is the square that papers count */
+      rf_say(log->sink, "; %.1f %% counting the whole attention square", 100 * r->plan->flops_full_square / (measured * peak));
+    rf_say(log->sink, ")\n");
+  }
   snprintf(path, sizeof path, "%s/report.json", t->out);
   json_t *json = report_json(t);
   rf_status status = rf_json_write(path, json, 1, error);
@@ -394,15 +403,14 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   run_log log = {.saved_step = -1,
                  .sink = sink,
                  .start = rf_now_seconds(),
-                 .steps = rf_options_int(o, "steps"),
                  .val_every = rf_options_int(o, "val-every"),
-                 .val_rows = 64,
+                 .val_rows = rf_options_int(o, "val-rows"),
                  .save_every = rf_options_int(o, "save-every"),
                  .keep = (int)rf_options_int(o, "keep"),
                  .json = rf_options_flag(o, "json")};
   if (rf_options_is_set(o, "max-seconds")) log.seconds_limit = rf_options_float(o, "max-seconds");
   RF_TRY(open_trainer(job, &t, error));
-  log.first_step = t->trainer->step;
+  log.first_step = t->trainer->step, log.first_tokens = t->trainer->tokens, log.steps = t->trainer->settings.schedule.steps;
   RF_GO(write_records(t, job, error));
   RF_GO(open_metrics(t, &log, error));
   RF_GO(say_start(t, &log, error));

@@ -76,6 +76,7 @@ const rf_option RF_OPTION_ROWS[] = {
   /* training */
   WORDS("data", TEXTS, "SOURCE", NULL, TRAIN, "text, .jsonl (text, tokens, messages, or prompt and completion) or .shard file, or random:seed=0; several with weights as FILE:WEIGHT; may be repeated"),
   NUMBER("steps", INT, NULL, 1, 1e12, "1000", TRAIN, "optimizer steps"),
+  NUMBER("epochs", FLOAT, "TIMES", 0, 1e9, NULL, TRAIN, "go through the data so many times, in place of --steps"),
   NUMBER("lr", FLOAT, "RATE", 0, 100, "3e-4", TRAIN, "highest learning rate"),
   CHOICE("schedule", "constant|warmup-cosine|warmup-exponential|wsd", "warmup-cosine", TRAIN, "the learning rate over the steps"),
   NUMBER("warmup", INT, "STEPS", 0, 1e12, NULL, TRAIN, "steps of linear warm-up; unset: 5% of the steps"),
@@ -90,6 +91,7 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("dropout", FLOAT, "P", 0, 0.99, NULL, STEPS, "probability of zeroing block outputs; unset: the model's own"),
   NUMBER("val-fraction", FLOAT, "PART", 0, 0.5, "0.05", TRAIN, "part of the data held out for validation"),
   NUMBER("val-every", INT, "STEPS", 0, 1e12, "100", TRAIN, "validate every so many steps; 0: never"),
+  NUMBER("val-rows", INT, "ROWS", 1, 1e12, "64", TRAIN, "held out rows that a validation reads at most"),
   CHOICE("packing", "fit|none", "fit", TRAIN, "fit: several documents share a row; none: one document a row"),
   CHOICE("loss-on", "assistant|completion|all", "assistant", TRAIN,
          "what the loss counts of a conversation: every turn of the assistant, its last one (of prompt and completion: the completion), or all"),

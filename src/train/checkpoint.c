@@ -111,9 +111,10 @@ static rf_status save_state(const rf_trainer *t, const char *folder, rf_error *e
   char path[PATH_BYTES + 32];
   const rf_build_options *b = &t->settings.plan.build;
   snprintf(path, sizeof path, "%s/state.json", folder);
-  json_t *json = json_pack("{ss ss sI sI sI sI sI ss so}", "rafter", "state", "model", t->settings.model.name, "step", (json_int_t)t->step, "tokens",
-                           (json_int_t)t->tokens, "seed", (json_int_t)t->settings.seed, "rows", (json_int_t)t->loader.state.rows, "seq",
-                           (json_int_t)b->seq, "dtype", rf_dtype_name(b->dtype), "data", sources_json(&t->loader));
+  json_t *json =
+      json_pack("{ss ss sI sI sI sI sI sI ss so}", "rafter", "state", "model", t->settings.model.name, "step", (json_int_t)t->step, "tokens",
+                (json_int_t)t->tokens, "loss_tokens", (json_int_t)t->loss_tokens, "seed", (json_int_t)t->settings.seed, "rows",
+                (json_int_t)t->loader.state.rows, "seq", (json_int_t)b->seq, "dtype", rf_dtype_name(b->dtype), "data", sources_json(&t->loader));
   rf_status status = rf_json_write(path, json, 1, error);
   json_decref(json);
   return status;
@@ -264,6 +265,7 @@ static rf_status load_state(rf_trainer *t, const char *folder, rf_error *error) 
   RF_TRY(rf_json_read(path, 1 << 20, &json, error));
   RF_GO(rf_json_int(json, "step", path, 0, INT64_MAX / 2, &t->step, error));
   RF_GO(rf_json_int(json, "tokens", path, 0, INT64_MAX / 2, &t->tokens, error));
+  RF_GO(rf_json_int_or(json, "loss_tokens", path, 0, INT64_MAX / 2, t->tokens, &t->loss_tokens, error));
   RF_GO(rf_json_int(json, "rows", path, 0, INT64_MAX / 2, &state.rows, error));
   RF_GO(rf_json_int(json, "seed", path, INT64_MIN, INT64_MAX, &seed, error));
   RF_GO(rf_json_int(json, "seq", path, 1, INT64_MAX / 2, &seq, error));

@@ -1,6 +1,8 @@
+/* loader.c - the order of rows, and batches of them. */
 #define _GNU_SOURCE
 #include "train/loader.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,8 +84,38 @@ static int next_source(const rf_loader *loader) {
   return best;
 }
 
-void rf_loader_draw(rf_loader *loader, int64_t *valid) {
-  *valid = 0;
+static int64_t train_rows(const rf_loader *loader) {
+  int64_t rows = 0;
+  for (int i = 0; i < loader->count; i++) {
+    if (loader->source[i].random) return 0;
+    rows += loader->source[i].train.count;
+  }
+  return rows;
+}
+
+double rf_loader_epoch(const rf_loader *loader) {
+  int64_t rows = train_rows(loader);
+  return rows ? (double)loader->state.rows / (double)rows : 0;
+}
+
+rf_status rf_loader_steps(const rf_loader *loader, double epochs, int64_t *steps, rf_error *error) {
+  double rows = ceil(epochs * (double)train_rows(loader));
+  if (!(rows > 0)) return RF_FAIL(error, RAFTER_INVALID, "give --steps", "random data has no end (--epochs %g)", epochs);
+  *steps = (int64_t)ceil(rows / (double)loader->step_rows);
+  return RAFTER_OK;
+}
+
+double rf_loader_pairs(const rf_loader *loader, int window) {
+  double pairs = 0;
+  for (int64_t r = 0; r < loader->step_rows; r++) {
+    const rf_source *source = &loader->source[loader->draw[r].source];
+    pairs += rf_source_pairs(source, &source->train, loader->draw[r].row, window);
+  }
+  return pairs;
+}
+
+void rf_loader_draw(rf_loader *loader, int64_t *tokens, int64_t *valid) {
+  *tokens = *valid = 0;
   for (int64_t r = 0; r < loader->step_rows; r++) {
     int s = next_source(loader);
     const rf_source *source = &loader->source[s];
@@ -92,15 +124,20 @@ void rf_loader_draw(rf_loader *loader, int64_t *valid) {
     uint64_t key = rf_key(loader->seed, rf_name_key("shuffle"), (uint64_t)s);
     int64_t row = source->random ? k : rf_shuffle(key, k / rows, k % rows, rows);
     loader->draw[r] = (struct rf_draw){s, row};
-    *valid += rf_source_valid(source, &source->train, row);
+    *valid += rf_source_valid(source, &source->train, row), *tokens += rf_source_tokens(source, &source->train, row);
   }
 }
 
 static rf_status fill_rows(const rf_loader *loader, bool held_out, const struct rf_draw *draw, int64_t count, rf_batch batch, rf_error *error) {
   int64_t segments = 0, n = count * loader->seq;
   for (int64_t r = 0; r < count; r++) {
-    const rf_source *source = &loader->source[draw[r].source];
     int64_t at = r * loader->seq;
+    if (draw[r].source < 0) { /* unused: one segment without labels */
+      batch.segments[segments++] = (int32_t)at;
+      for (int64_t i = 0; i < loader->seq; i++) batch.tokens[at + i] = 0, batch.labels[at + i] = -1, batch.positions[at + i] = (int32_t)i;
+      continue;
+    }
+    const rf_source *source = &loader->source[draw[r].source];
     RF_TRY(rf_source_fill(source, held_out ? &source->held_out : &source->train, draw[r].row, at, batch.tokens + at, batch.labels + at,
                           batch.positions + at, batch.segments, &segments, error));
   }
@@ -123,6 +160,8 @@ rf_status rf_loader_fill_held_out(const rf_loader *loader, int64_t first, int64_
   for (int64_t r = 0; r < count; r++) {
     int64_t row = first + r;
     int s = 0;
+    loader->held[r].source = -1;
+    if (row >= rf_loader_held_out(loader)) continue;
     while (s + 1 < loader->count && row >= loader->source[s].held_out.count) row -= loader->source[s++].held_out.count;
     loader->held[r] = (struct rf_draw){s, row};
     *valid += rf_source_valid(&loader->source[s], &loader->source[s].held_out, row);

@@ -329,6 +329,26 @@ int64_t rf_source_valid(const rf_source *source, const rf_rows *rows, int64_t ro
   return valid;
 }
 
+int64_t rf_source_tokens(const rf_source *source, const rf_rows *rows, int64_t row) {
+  if (!rows->first) return source->seq;
+  int64_t tokens = 0;
+  for (int64_t p = rows->first[row]; p < rows->first[row + 1]; p++) tokens += rows->piece[p].tokens;
+  return tokens;
+}
+
+/* Query i of a segment sees min(i + 1, window) keys. */
+static double segment_pairs(int64_t tokens, int window) {
+  double n = (double)tokens, reach = window > 0 && window < tokens ? window : n;
+  return reach * (reach + 1) / 2 + (n - reach) * reach;
+}
+
+double rf_source_pairs(const rf_source *source, const rf_rows *rows, int64_t row, int window) {
+  if (!rows->first) return segment_pairs(source->seq, window);
+  double pairs = 0;
+  for (int64_t p = rows->first[row]; p < rows->first[row + 1]; p++) pairs += segment_pairs(rows->piece[p].tokens, window);
+  return pairs;
+}
+
 /* Takes away the labels that the loss does not count; labels[i] is token `first` + i. */
 static rf_status mask_labels(const rf_source *source, int64_t first, int64_t count, int32_t *labels, rf_error *error) {
   uint8_t mask[4096];

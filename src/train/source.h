@@ -54,8 +54,12 @@ typedef struct rf_source_options {
  * Every token is checked against the vocabulary. RAFTER_FAILED: empty, too short for one row, bad row (file, line). */
 rf_status rf_source_open(const char *spec, double weight, const rf_source_options *options, rf_source *source, rf_error *error);
 void rf_source_close(rf_source *source);
-/* Labels that count in a row: T of a stream, fewer when documents end in it. */
+/* Labels that count in a row: T of a stream, fewer when documents end in it or a mask takes some away. */
 int64_t rf_source_valid(const rf_source *source, const rf_rows *rows, int64_t row);
+/* Tokens of a row: T less what is unused. */
+int64_t rf_source_tokens(const rf_source *source, const rf_rows *rows, int64_t row);
+/* Keys that the queries of a row see, all together, each its own segment's and at most `window` of them (0: all). */
+double rf_source_pairs(const rf_source *source, const rf_rows *rows, int64_t row, int window);
 /* Fills row `row`: tokens, labels (-1: none), positions, each T long, and appends the segment starts (offset by `base`) to segments[*segment_count]. */
 rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t row, int64_t base, int32_t *tokens, int32_t *labels,
                          int32_t *positions, int32_t *segments, int64_t *segment_count, rf_error *error);

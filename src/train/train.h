@@ -5,6 +5,7 @@
 #include "run/run.h"
 #include "train/loader.h"
 #include "train/schedule.h"
+#include "train/work.h"
 
 typedef struct rf_train_settings {
   rf_model model;
@@ -35,8 +36,10 @@ typedef struct rf_trainer {
   rf_state_tensors *state;   /* one per parameter */
   rf_batch batch, val_batch; /* inputs of the plans, in the arena */
   double *metrics, *val_metrics;
-  float *clip;          /* {global norm, scale} */
-  int64_t step, tokens; /* done so far; labels trained on so far */
+  float *clip; /* {global norm, scale} */
+  rf_step_work work;
+  int64_t step, tokens, loss_tokens; /* done so far; tokens read so far, and those of them that the loss counted */
+  double flops;                      /* model FLOPs since it was opened */
 } rf_trainer;
 
 /* Plans first: RAFTER_NO_FIT before data is read or memory is taken. */

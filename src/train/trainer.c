@@ -60,6 +60,7 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   const rf_plan *plans[] = {trainer->plan, trainer->val_plan};
   RF_GO(rf_run_open(plans, trainer->val_plan ? 2 : 1, settings->debug, &trainer->run, error));
   RF_GO(find_state(trainer, error));
+  trainer->work = rf_step_work_of(trainer->plan);
   trainer->batch = batch_of(trainer->run, 0);
   trainer->metrics = rf_run_named(trainer->run, 0, "metrics", NULL), trainer->clip = rf_run_named(trainer->run, 0, "clip", NULL);
   if (trainer->val_plan) trainer->val_batch = batch_of(trainer->run, 1), trainer->val_metrics = rf_run_named(trainer->run, 1, "metrics", NULL);
@@ -101,8 +102,8 @@ static rf_status walk_microbatches(rf_trainer *trainer, rf_run_inputs *inputs, r
   return RAFTER_OK;
 }
 
-static rf_status walk_step(rf_trainer *trainer, int64_t *valid, rf_run_inputs *inputs, rf_error *error) {
-  rf_loader_draw(&trainer->loader, valid);
+static rf_status walk_step(rf_trainer *trainer, int64_t *tokens, int64_t *valid, rf_run_inputs *inputs, rf_error *error) {
+  rf_loader_draw(&trainer->loader, tokens, valid);
   *inputs = inputs_of(trainer, *valid);
   RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_BEGIN, inputs, error));
   RF_TRY(walk_microbatches(trainer, inputs, error));
@@ -120,23 +121,26 @@ static rf_status name_first_op(rf_trainer *trainer, rf_run_inputs *inputs, rf_er
 
 rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error) {
   double start = rf_now_seconds();
-  int64_t valid = 0;
+  int64_t tokens = 0, valid = 0;
   rf_run_inputs inputs;
   rf_guard_begin("a training step");
-  rf_status status = walk_step(trainer, &valid, &inputs, error);
+  rf_status status = walk_step(trainer, &tokens, &valid, &inputs, error);
   if (status == RAFTER_FAILED && trainer->metrics) status = name_first_op(trainer, &inputs, error);
   rf_guard_end();
   if (status != RAFTER_OK) return status;
-  trainer->step++, trainer->tokens += valid;
-  double seconds = rf_now_seconds() - start, tokens = (double)trainer->plan->graph->rows * trainer->settings.plan.build.accumulate;
+  trainer->step++, trainer->tokens += tokens, trainer->loss_tokens += valid;
+  double seconds = rf_now_seconds() - start, flops = rf_step_flops(&trainer->work, &trainer->loader, tokens);
+  trainer->flops += flops;
   *out = (rafter_step){.step = trainer->step,
                        .tokens = trainer->tokens,
+                       .loss_tokens = trainer->loss_tokens,
+                       .epoch = rf_loader_epoch(&trainer->loader),
                        .lr = (double)inputs.lr,
                        .seconds = seconds,
                        .predicted_seconds = trainer->plan->step_seconds,
-                       .tokens_per_second = tokens / seconds};
+                       .tokens_per_second = (double)tokens / seconds};
   double peak = rf_plan_peak_flops(trainer->plan);
-  if (peak > 0) out->mfu = trainer->plan->model_flops / (seconds * peak);
+  if (peak > 0) out->mfu = flops / (seconds * peak);
   if (trainer->metrics && trainer->metrics[1] > 0)
     out->loss = trainer->metrics[0] / trainer->metrics[1], out->accuracy = trainer->metrics[2] / trainer->metrics[1];
   if (trainer->clip) out->grad_norm = (double)trainer->clip[0];
@@ -145,11 +149,9 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error
 
 rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, rf_error *error) {
   int64_t have = rf_loader_held_out(&trainer->loader), batch = trainer->settings.plan.build.microbatch;
-  if (!trainer->val_plan || have < batch)
-    return RF_FAIL(error, RAFTER_INVALID, "set --val-fraction, or lower --microbatch",
-                   "there are not enough validation rows (expected at least %lld, got %lld)", (long long)batch, (long long)have);
+  if (!trainer->val_plan) return RF_FAIL(error, RAFTER_INVALID, "set --val-fraction", "there are no validation rows (expected at least 1, got 0)");
   double nll = 0, labels = 0;
-  for (int64_t at = 0; at + batch <= have && at < rows; at += batch) {
+  for (int64_t at = 0; at < have && at < rows; at += batch) {
     int64_t valid = 0;
     RF_TRY(rf_loader_fill_held_out(&trainer->loader, at, batch, trainer->val_batch, &valid, error));
     rf_run_inputs inputs = inputs_of(trainer, valid);

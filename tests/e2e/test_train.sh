@@ -107,12 +107,16 @@ PY
 PAIRS=(--data pairs.jsonl --fields prompt=question,completion=answer --val-every 3)
 status 0 "${TRAIN[@]}" "${PAIRS[@]}" --steps 6 --save-every 3 --out pairs && {
   says 'rows of 32 \([0-9.]+ % full\)' out
-  holds pairs/metrics.jsonl 'all(0 < r["tokens"] < 128 * r["step"] for r in rows[1:]) and rows[3]["val_loss"] > 5' 'the loss counts only completions'
+  holds pairs/metrics.jsonl 'all(0 < r["loss_tokens"] < r["tokens"] <= 128 * r["step"] and 0 < r["epoch"] < 1 for r in rows[1:]) and rows[3]["val_loss"] > 5' 'the loss counts only completions'
   losses pairs >pairs.txt
 }
 status 0 "$RAFTER" train --config pairs/run.json --threads 1 --out pairs1 && { losses pairs1 >again.txt; same pairs.txt again.txt 'one thread gives the losses of two on examples'; }
 rm -rf pairs/checkpoint-00000006 && status 0 "$RAFTER" train --resume pairs && { losses pairs >again.txt; same pairs.txt again.txt 'a resumed run on examples repeats the losses'; }
 refuses 1 'the data is not what the run was trained on' "$RAFTER" train --resume pairs --steps 9 --loss-on all
+status 0 "${TRAIN[@]}" --data pairs.jsonl --fields prompt=question,completion=answer --val-every 0 --epochs 1 --out epoch && {
+  rows=$(grep -oE '[0-9]+ rows of 32' out | cut -d' ' -f1)
+  holds epoch/metrics.jsonl "len(rows) - 1 == math.ceil($rows / 4) and 1 <= rows[-1]['epoch'] < 1 + 4 / $rows" '--epochs 1 goes through the data once'
+}
 refuses 1 'pairs.jsonl, line 1' "${TRAIN[@]}" --data pairs.jsonl --out none
 refuses 1 'no chat template.*talks.jsonl, line 1' "${TRAIN[@]}" --data talks.jsonl --out none
 TALK=gpt:layers=2,width=32,heads=2,ff=64,vocab=256,seq=96

@@ -60,9 +60,10 @@ static void text_rows_are_successors(void **state) {
   int32_t tokens[128], labels[128], positions[128], segments[129];
   char seen[31] = {0};
   for (int step = 0; step < 7; step++) {
-    int64_t valid;
-    rf_loader_draw(&loader, &valid);
+    int64_t in_rows, valid;
+    rf_loader_draw(&loader, &in_rows, &valid);
     assert_int_equal(valid, 128);
+    assert_int_equal(in_rows, 128);
     assert_int_equal(rf_loader_fill(&loader, 0, 4, (rf_batch){tokens, labels, positions, segments}, &error), RAFTER_OK);
     for (int r = 0; r < 4; r++) {
       int64_t row = loader.draw[r].row;
@@ -79,10 +80,10 @@ static void text_rows_are_successors(void **state) {
   }
   /* the state alone continues the order */
   rf_loader again;
-  int64_t valid;
+  int64_t in_rows, valid;
   assert_int_equal(rf_loader_open(path, &options, 7, 4, &again, &error), RAFTER_OK);
   again.state = loader.state;
-  rf_loader_draw(&loader, &valid), rf_loader_draw(&again, &valid);
+  rf_loader_draw(&loader, &in_rows, &valid), rf_loader_draw(&again, &in_rows, &valid);
   for (int r = 0; r < 4; r++) assert_int_equal(loader.draw[r].row, again.draw[r].row);
   rf_loader_close(&loader), rf_loader_close(&again);
 }
@@ -144,8 +145,8 @@ static void mixtures_keep_their_shares(void **state) {
   write_file("m1.txt", a, 4097), write_file("m2.txt", a, 4097);
   snprintf(data, sizeof data, "%s/m1.txt:3,%s/m2.txt", folder, folder);
   assert_int_equal(rf_loader_open(data, &options, 1, 8, &loader, &error), RAFTER_OK);
-  int64_t valid;
-  for (int i = 0; i < 50; i++) rf_loader_draw(&loader, &valid);
+  int64_t in_rows, valid;
+  for (int i = 0; i < 50; i++) rf_loader_draw(&loader, &in_rows, &valid);
   assert_int_equal(loader.state.drawn[0], 300);
   assert_int_equal(loader.state.drawn[1], 100);
   rf_loader_close(&loader);

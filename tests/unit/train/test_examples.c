@@ -351,16 +351,9 @@ static rf_plan_options plan_options(const rf_backend *backend, rf_dtype dtype, i
 }
 
 /* The losses of one row's tokens (seq). */
-static void losses_of(const rf_model *model, const rf_source *source, int64_t row, rf_plan_options options, float *nll, int32_t *tokens,
-                      int32_t *positions) {
-  rf_plan *plan = NULL;
-  rf_run *run = NULL;
+static void losses_of(rf_run *run, const rf_plan *plan, const rf_source *source, int64_t row, float *nll, int32_t *tokens, int32_t *positions) {
   rf_error error = {0};
-  int64_t seq = options.build.seq, segments = 0;
-  if (rf_plan_make(model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  const rf_plan *plans[] = {plan};
-  if (rf_run_open(plans, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  rf_initialise_weights(run, 0, plan, 3);
+  int64_t seq = plan->options.build.seq, segments = 0;
   int32_t *starts = rf_run_named(run, 0, "segments", NULL), *labels = rf_run_named(run, 0, "labels", NULL);
   int32_t *ids = rf_run_named(run, 0, "tokens", NULL), *places = rf_run_named(run, 0, "positions", NULL);
   if (rf_source_fill(source, &source->train, row, 0, ids, labels, places, starts, &segments, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -374,7 +367,6 @@ static void losses_of(const rf_model *model, const rf_source *source, int64_t ro
     if (!strcmp(plan->graph->op[i].def->name, "head_loss")) losses = rf_run_tensor(run, 0, plan->graph->op[i].output[0]);
   assert_non_null(losses);
   for (int64_t i = 0; i < seq; i++) nll[i] = labels[i] >= 0 ? losses[i] : -1;
-  rf_run_close(run), rf_plan_free(plan);
 }
 
 /* Every example gives the same losses, bit for bit, alone in a row and behind others in one. */
@@ -405,6 +397,11 @@ static void packing_keeps_the_bits(void **state) {
         rf_source packed, alone;
         if (rf_model_resolve(shapes[k], &model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
         rf_plan_options options = plan_options(backends[b], d ? RF_BF16 : RF_F32, SEQ);
+        rf_plan *plan = NULL;
+        rf_run *run = NULL;
+        if (rf_plan_make(&model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
+        if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK) fail_msg("%s", error.message);
+        rf_initialise_weights(run, 0, plan, 3);
         rf_source_options data = {.model = &model, .seq = SEQ, .pack = true, .work_folder = folder};
         assert_int_equal(rf_source_open(at("pack.jsonl"), 1, &data, &packed, &error), RAFTER_OK);
         data.pack = false;
@@ -415,12 +412,12 @@ static void packing_keeps_the_bits(void **state) {
         int32_t tokens[SEQ], positions[SEQ];
         for (int64_t r = 0; r < COUNT; r++) {
           float row[SEQ];
-          losses_of(&model, &alone, r, options, row, tokens, positions);
+          losses_of(run, plan, &alone, r, row, tokens, positions);
           memcpy(single[tokens[0]], row, sizeof row); /* an example begins with its own number */
         }
         int compared = 0, moved = 0;
         for (int64_t r = 0; r < packed.train.count; r++) {
-          losses_of(&model, &packed, r, options, nll, tokens, positions);
+          losses_of(run, plan, &packed, r, nll, tokens, positions);
           for (int i = 0, e = -1; i < SEQ; i++) {
             if (positions[i] == 0) e = i > 0 && tokens[i] == 0 && tokens[i + 1 < SEQ ? i + 1 : i] == 0 ? -1 : tokens[i];
             if (e < 0) continue; /* the unused rest */
@@ -432,6 +429,7 @@ static void packing_keeps_the_bits(void **state) {
         }
         assert_true(compared > 100 && moved > 100);
         rf_source_close(&packed), rf_source_close(&alone);
+        rf_run_close(run), rf_plan_free(plan);
       }
 }
 

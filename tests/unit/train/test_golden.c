@@ -173,8 +173,8 @@ static report measure(rf_trainer *t) {
   report r = {0};
   rf_error error = {0};
   const rf_params *params = &t->plan->graph->params;
-  int64_t valid = 0;
-  rf_loader_draw(&t->loader, &valid);
+  int64_t in_rows = 0, valid = 0;
+  rf_loader_draw(&t->loader, &in_rows, &valid);
   assert_int_equal(valid, tokens);
   rf_run_inputs inputs = {.seed = 1, .step = 1, .loss_scale = 1 / (float)valid, .lr = (float)LR, .rows = tokens};
   if (rf_loader_fill(&t->loader, 0, 1, t->batch, &error) != RAFTER_OK) fail_msg("%s", error.message);
