@@ -289,9 +289,14 @@ def seed_coverage(piece):
         subprocess.run([f"build/coverage/{name}", "-runs=0", *seeds_of(name)], env={**os.environ, "LLVM_PROFILE_FILE": raw}, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         subprocess.run(["llvm-profdata-14", "merge", "-o", merged, raw], check=True)
         told = json.loads(output("llvm-cov-14", "export", f"-instr-profile={merged}", f"build/coverage/{name}"))
-        # A branch is [line, column, line, column, times taken, times not taken, ...]; each way counts.
-        ways = [way for f in told["data"][0]["functions"] if is_one_of(f, files) for branch in f["branches"] for way in branch[4:6]]
-        covered, count = sum(way > 0 for way in ways), len(ways)
+        # A branch is [line, column, line, column, times taken, times not taken, ...]; each way counts, once for all copies of a function.
+        ways = {}
+        for function in filter(lambda f: is_one_of(f, files), told["data"][0]["functions"]):
+            for branch in function["branches"]:
+                for way in (4, 5):
+                    place = (function["filenames"][0], *branch[:2], way)
+                    ways[place] = ways.get(place, 0) + branch[way]
+        covered, count = sum(times > 0 for times in ways.values()), len(ways)
         piece.data["targets"][name]["seed_branches"] = {"files": files, "covered": covered, "of": count, "percent": round(100 * covered / count, 1)}
         print(f"  {name}: its seeds reach {covered} of {count} branches ({100 * covered / count:.1f} %)", flush=True)
 

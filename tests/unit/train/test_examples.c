@@ -433,6 +433,50 @@ static void packing_keeps_the_bits(void **state) {
       }
 }
 
+/* Validation: the mean of the held out rows' counted tokens, each once, however the rows fill the microbatches. */
+static void validation_counts_what_the_mask_says(void **state) {
+  (void)state;
+  enum { SEQ = 48, COUNT = 60 };
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *file = open_memstream(&text, &bytes);
+  for (int e = 0; e < COUNT; e++) {
+    fprintf(file, "{\"prompt\":\"%.*s\",\"completion\":\"%.*s\"}\n", 3 + e * 7 % 20, "what is it that you say to me", 1 + e % 13, "nothing at all");
+  }
+  fclose(file);
+  put("val.jsonl", text);
+  free(text);
+  rf_error error = {0};
+  rf_train_settings s = {.data = at("val.jsonl"), .pack = true, .val_fraction = 0.4, .work_folder = folder, .seed = 3};
+  if (rf_model_resolve("gpt:layers=2,width=48,heads=3,ff=96,vocab=300,seq=48", &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  s.plan = plan_options(&RF_BACKEND_CPU, RF_F32, SEQ);
+  s.plan.build.loss_only = false, s.plan.build.microbatch = 4, s.plan.build.beta1 = 0.9f, s.plan.build.beta2 = 0.95f, s.plan.build.eps = 1e-8f;
+  s.schedule = (rf_schedule){.kind = RF_SCHEDULE_CONSTANT, .peak = 1e-3, .steps = 100};
+  rf_trainer *trainer = NULL;
+  if (rf_trainer_open(&s, &trainer, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  const rf_source *source = &trainer->loader.source[0];
+  assert_true(source->held_out.count % 4 != 0 && source->held_out.count > 4); /* the last microbatch is not full */
+  rf_plan_options options = plan_options(&RF_BACKEND_CPU, RF_F32, SEQ);
+  rf_plan *plan = NULL;
+  rf_run *run = NULL;
+  if (rf_plan_make(&s.model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  rf_initialise_weights(run, 0, plan, 3);
+  double sum = 0, counted = 0, loss = 0;
+  rf_source held = *source; /* its held out rows in place of those it trains on */
+  held.train = source->held_out;
+  for (int64_t r = 0; r < held.train.count; r++) {
+    float nll[SEQ];
+    int32_t tokens[SEQ], positions[SEQ];
+    losses_of(run, plan, &held, r, nll, tokens, positions);
+    for (int i = 0; i < SEQ; i++)
+      if (nll[i] >= 0) sum += (double)nll[i], counted++;
+  }
+  if (rf_trainer_validate(trainer, 1000, &loss, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (fabs(loss - sum / counted) > 1e-12 * loss) fail_msg("validation says %.17g, its tokens %.17g", loss, sum / counted);
+  rf_run_close(run), rf_plan_free(plan), rf_trainer_close(trainer);
+}
+
 int main(void) {
   rf_error error = {0};
   if (rf_machine_find("a5000", &machine, &error) != RAFTER_OK) return 1;
@@ -444,6 +488,7 @@ int main(void) {
       cmocka_unit_test(examples_stand_whole),
       cmocka_unit_test(masked_shards_survive_every_truncation),
       cmocka_unit_test(packing_keeps_the_bits),
+      cmocka_unit_test(validation_counts_what_the_mask_says),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
