@@ -133,6 +133,10 @@ static void open_tokenizer(const char *path, const char *was, const char *is, rf
   if (rf_tokenizer_open(path, tokenizer, &error) != RAFTER_OK) fail_msg("%s", error.message);
 }
 
+/* How docs/formats.md writes questions for models that know no conversations. */
+static const char QUESTION[] = "{{ bos_token }}{% for m in messages %}{{ 'Question: ' ~ m.content ~ '\\nAnswer:' if m.role == 'user' else ' ' ~ "
+                               "m.content ~ eos_token }}{% endfor %}\n";
+
 /* With real vocabularies, where marks are tokens and words take the space before them: the tokens are those of the rendered text, and those that
  * count stand for the assistant's turns and nothing else. The last tokenizer composes letters, so that its tokens are not the text's bytes. */
 static void real_vocabularies_are_masked_at_the_turns(void **state) {
@@ -144,9 +148,11 @@ static void real_vocabularies_are_masked_at_the_turns(void **state) {
       {RF_SHARED_DATA "/tokenizers/gemma3/tokenizer.model", NULL, NULL, "gemma3",
        "Hello, you two!<end_of_turn>\n|caf\xc3\xa9?\n\nYes.<end_of_turn>\n|"},
       {RF_SHARED_DATA "/tokenizers/gpt2/tokenizer.json", NULL, NULL, "chatml", "Hello, you two!<|im_end|>\n|caf\xc3\xa9?\n\nYes.<|im_end|>\n|"},
+      {RF_SHARED_DATA "/tokenizers/llama2/tokenizer.model", NULL, NULL, NULL, " Hello, you two!</s>| caf\xc3\xa9?\n\nYes.</s>|"},
       {RF_SHARED_DATA "/tokenizers/gpt2/tokenizer.json", "\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}", "chatml",
        "Hello, you two!<|im_end|>\n|caf\xc3\xa9?\n\nYes.<|im_end|>\n|"},
   };
+  put("question.jinja", QUESTION);
   for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
     rf_tokenizer *tokenizer = NULL;
     rf_example_reader *reader = NULL;
@@ -156,7 +162,8 @@ static void real_vocabularies_are_masked_at_the_turns(void **state) {
     size_t n = 0;
     if (access(rows[k].tokenizer, R_OK)) continue;
     open_tokenizer(rows[k].tokenizer, rows[k].was, rows[k].is, &tokenizer);
-    snprintf(template, sizeof template, RF_TEST_DATA "/templates/%s.jinja", rows[k].template);
+    snprintf(template, sizeof template, rows[k].template ? RF_TEST_DATA "/templates/%s.jinja" : "%s",
+             rows[k].template ? rows[k].template : at("question.jinja"));
     rf_example_options options = {.tokenizer = tokenizer, .template = template, .vocab = rf_tokenizer_vocab(tokenizer)};
     assert_int_equal(rf_example_open(&options, &reader, &error), RAFTER_OK);
     char row[600];
