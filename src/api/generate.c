@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "generate/generate.h"
 #include "generate/stop.h"
+#include "model/adapter.h"
 #include "model/chat.h"
 #include "model/tokenizer.h"
 #include "train/checkpoint.h"
@@ -221,7 +222,7 @@ static rf_status resolve_model(const rafter_job *job, rafter_job *resolved, rf_e
   if (!resolved->options) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   if (!model || stat(model, &info) || !S_ISDIR(info.st_mode)) return RAFTER_OK;
   snprintf(path, sizeof path, "%s/config.json", model);
-  if (!stat(path, &info)) return RAFTER_OK;
+  if (!stat(path, &info) || rf_adapter_is(model)) return RAFTER_OK;
   RF_TRY(rf_checkpoint_newest(model, folder, error));
   return rf_options_set(resolved->options, "MODEL", folder, error);
 }

@@ -300,6 +300,10 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
       (long long)o.other_bytes);
   if (log->metrics && !log->continued) fprintf(log->metrics, "%s\n", line), fflush(log->metrics);
   if (log->json && log->sink->json) log->sink->json(log->sink->self, line);
+  const rf_params *params = &r->plan->graph->params;
+  if (params->adapter > 0)
+    rf_say(log->sink, "adapters of rank %d: %s parameters learn, the model's own are frozen\n", r->settings.model.lora.rank,
+           rf_text_count((double)params->adapter, a));
   rf_say(log->sink, "%s: %s parameters; plan %s predicted and allocated: %s; outside it %s (program and libraries %s, heap and stacks %s)\n",
          r->settings.model.name, rf_text_count((double)r->plan->graph->params.total, a), r->plan->digest,
          rf_text_bytes((double)r->plan->arena_bytes, b), rf_text_bytes((double)o.outside_bytes, c), rf_text_bytes((double)o.file_bytes, d),

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# LoRA from the command line: adapters trained beside a model, resumed, used, and refused where they do not fit.
+. "$(dirname "$0")/lib.sh"
+text book.txt 20000
+SHAPE=llama:layers=2,width=32,heads=4,kv_heads=2,ff=48,vocab=256,seq=32
+status 0 "$RAFTER" train "$SHAPE" "${QUICK[@]}" --data book.txt --steps 4 --val-every 0 --out base
+BASE=$(echo base/checkpoint-*4)
+cp -r "$BASE" before
+TUNE=("$RAFTER" train "$BASE" "${QUICK[@]}" --data book.txt --val-every 0 --lr 1e-2)
+
+status 0 "${TUNE[@]}" --lora rank=4,targets=q,v,down --steps 6 --out tuned && {
+  says 'adapters' out
+  says 'predicted [0-9]+ bytes, allocated [0-9]+ bytes' out
+  python3 - tuned/plan.json <<'PY' || fail 'the plan does not hold one frozen copy of the weights'
+import json, sys
+p = json.load(open(sys.argv[1]))
+base = p["model"]["parameters"]
+c = p["memory"]["by_class"]
+# every site's A and B: q (32+32), v (32+16), down (48+32), twice, rank 4, f32
+adapters = 2 * 4 * (64 + 48 + 80) * 4
+sys.exit(not (c["weight"] >= base * 4 and c["weight"] < base * 4 + 64 * 64 and c["master"] == 0 and adapters <= c["adapter"] < adapters + 64 * 64 and c["moment"] < 2 * adapters + 64 * 64))
+PY
+  ls tuned/checkpoint-*6/adapter_config.json tuned/checkpoint-*6/adapter_model.safetensors tuned/checkpoint-*6/DONE >/dev/null || fail 'the checkpoint is no adapter'
+  [ ! -e tuned/checkpoint-*6/model.safetensors ] || fail 'the checkpoint holds the whole model'
+}
+TUNED=$(echo tuned/checkpoint-*6)
+diff -r before "$BASE" || fail 'the base was changed'
+
+# Resumed: the same bits.
+status 0 "${TUNE[@]}" --lora rank=4,targets=q,v,down --steps 6 --out cut --save-every 2 --keep 9
+status 0 "${TUNE[@]}" --lora rank=4,targets=q,v,down --steps 6 --out cut2 --resume cut/checkpoint-00000002
+for file in adapter_model optimizer; do
+  same "$TUNED/$file.safetensors" "$(echo cut2/checkpoint-*6)/$file.safetensors" "a resumed run writes the same $file.safetensors"
+done
+refuses 1 'adapters are not those' "${TUNE[@]}" --lora rank=8,targets=q,v,down --steps 6 --out cut3 --resume cut/checkpoint-00000002
+
+# The adapter's folder, its run, or --adapter: the same numbers, and not the base's.
+ASK=(--tokens 5,9,3 --max-tokens 8 --temperature 0 --json)
+status 0 "$RAFTER" generate "$BASE" "${ASK[@]}" && cp out plain
+status 0 "$RAFTER" generate "$BASE" --adapter "$TUNED" "${ASK[@]}" && cp out one
+for model in "$TUNED" tuned; do
+  status 0 "$RAFTER" generate "$model" "${ASK[@]}" && python3 -c 'import json,sys; a,b=(json.load(open(f)) for f in ("one","out")); sys.exit(a["tokens"]!=b["tokens"] or a["logprobs"]!=b["logprobs"])' || fail "generate $model differs from --adapter"
+done
+python3 -c 'import json,sys; a,b=(json.load(open(f)) for f in ("one","plain")); sys.exit(a["logprobs"]==b["logprobs"])' || fail 'the adapter changes nothing'
+status 0 "$RAFTER" score "$TUNED" --input book.txt --seq 32 --stride 16 --json
+
+# Tuned further from where it stands; --lora and --adapter exclude each other.
+status 0 "${TUNE[@]}" --adapter "$TUNED" --steps 2 --out further
+refuses 2 'do not go together' "${TUNE[@]}" --adapter "$TUNED" --lora rank=2 --steps 2 --out x
+refuses 2 "no such linear layer" "${TUNE[@]}" --lora targets=gates --steps 2 --out x
+refuses 1 'shape|place' "$RAFTER" generate llama:layers=2,width=48,heads=4,kv_heads=2,ff=48,vocab=256,seq=32 --adapter "$TUNED" "${ASK[@]}"
+refuses 1 'cannot open|adapter_config' "$RAFTER" generate "$BASE" --adapter nowhere "${ASK[@]}"
+mv "$BASE" gone
+refuses 2 'base of the adapter' "$RAFTER" generate "$TUNED" "${ASK[@]}"
+finish
