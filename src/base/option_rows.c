@@ -61,7 +61,7 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("microbatch", INT, "SEQUENCES", 1, 1 << 20, NULL, STEPS, "sequences computed together; unset: batch / accumulate"),
   NUMBER("accumulate", INT, NULL, 1, 1 << 20, NULL, STEPS, "microbatches of a step; unset: batch / microbatch"),
   CHOICE("dtype", "f32|bf16", "f32", MODELS, "of weights and activations; bf16 keeps f32 master weights when training"),
-  CHOICE("weights", "file|f32|bf16|int8|q4", "file", PLAN | GENERATE | SCORE | BENCH, "how matrices are held where nothing trains them: as a GGUF file has them (elsewhere as --dtype), or converted while they are loaded"),
+  CHOICE("weights", "file|f32|bf16|int8|q4", "file", MODELS, "how matrices are held where nothing trains them: as a GGUF file has them (elsewhere as --dtype), or converted while they are loaded"),
   CHOICE("dtype", "f32|bf16|f16|f8_e4m3|f8_e5m2|i8", "bf16", ROOFLINE, "of the operands"),
   CHOICE("softmax", "f32|bf16", "f32", MODELS, "precision of attention's exponentials"),
   CHOICE("remat", "none|mlp|attn|mlp+attn|block|auto", "none", STEPS, "what backward recomputes instead of keeping; auto: the least that fits"),

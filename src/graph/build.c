@@ -32,7 +32,8 @@ static const char *inside_block(const rf_param *param) {
 
 /* A matrix that products or look-ups read and nobody writes. The table of positions is added to what is looked up, as it is. */
 static bool is_packed(const builder *b, const rf_param *param) {
-  if (b->options->job == RF_JOB_TRAIN || b->dtype == RF_F64 || param->rank != 2 || param->experts > 0) return false;
+  bool trained = b->options->job == RF_JOB_TRAIN && b->model->lora.rank == 0;
+  if (trained || b->dtype == RF_F64 || param->rank != 2 || param->experts > 0) return false;
   return param->matmul || strcmp(param->name, "embed/token/weight") == 0;
 }
 

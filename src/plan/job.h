@@ -9,7 +9,7 @@ typedef struct rf_settings {
   rf_model model;
   char weights_folder[4096]; /* "" when the model is a preset or an inline shape */
   rf_machine machine;
-  rf_weight_types weights; /* what its matrices are stored in; of jobs that do not train */
+  rf_weight_types weights; /* what its matrices are stored in; of jobs that do not train it */
   rf_plan_options plan;    /* plan.machine and plan.build.weights point to what stands above: do not move the struct */
   rf_fit_vary vary;        /* what --fit may change: all that the user did not set */
   bool fit;
