@@ -265,6 +265,73 @@ static void bench_streams(const rf_gemm_isa *isa, const char *filter) {
   free(fraction);
 }
 
+/* Packed matrices (model/panels.h): few rows over a set far larger than the caches, and many rows once. Bytes against reading for up to four rows,
+ * FLOPs against multiply-adds for more. */
+static void bench_panels(const rf_gemm_isa *isa, const char *filter) {
+  static const int types[] = {RF_Q_F32, RF_Q_BF16, RF_Q_F16, RF_Q_Q8_0, RF_Q_Q4_0, RF_Q_Q4_1, RF_Q_Q5_0, RF_Q_Q5_1, RF_Q_Q4_K, RF_Q_Q5_K, RF_Q_Q6_K};
+  static const int64_t rows[] = {1, 4, 16, 512};
+  enum { K = 2048, N = 5632 };
+  double *fraction = calloc((size_t)repeats, sizeof(double)), *rate = calloc((size_t)repeats, sizeof(double));
+  size_t set_bytes = (size_t)640 << 20;
+  char *set = NULL;
+  for (size_t y = 0; y < sizeof types / sizeof *types; y++) {
+    rf_panels panels = {.inner = K, .parts = 1, .part = {{rf_quant_type_of(types[y]), N}}};
+    const rf_quant_type *type = panels.part[0].type;
+    size_t one = (size_t)rf_panels_bytes(&panels);
+    bool filled = false;
+    for (size_t t = 0; t < sizeof rows / sizeof *rows; t++) {
+      char name[128];
+      snprintf(name, sizeof name, "%s packed M=%d %s", isa->name, (int)rows[t], type->name);
+      if (filter && !strstr(name, filter)) continue;
+      if (!set) set = pages(set_bytes);
+      if (!read_buffer) memset(read_buffer = pages(READ_BYTES), 0, READ_BYTES);
+      if (!filled) { /* every row of every panel is the same 2048 numbers */
+        float values[K];
+        char *stored = pages(K * sizeof(float));
+        const void *row[RF_PANEL_LANES];
+        fill(values, K, RF_F32);
+        type->quantize(values, K / type->values, stored);
+        for (int i = 0; i < RF_PANEL_LANES; i++) row[i] = stored;
+        for (int64_t p = 0; p < rf_panels_count(&panels); p++) {
+          rf_panel panel = rf_panels_at(&panels, p);
+          rf_panel_pack(&panel, K, row, set + panel.offset);
+        }
+        for (size_t done = one; done + one <= set_bytes; done += one) memcpy(set + done, set, one);
+        rf_pages_unmap(stored, K * sizeof(float));
+        filled = true;
+      }
+      float *a = pages(512 * K * 4), *u = pages((size_t)512 * N * 4);
+      fill(a, rows[t] * K, RF_F32);
+      rf_gemm g = {.m = rows[t], .n = N, .k = K, .a = a, .a_row = K, .a_step = 1, .panels = &panels, .u = u, .dtype = RF_F32, .ld = N};
+      size_t work_bytes = rf_gemm_workspace(isa, &g, threads);
+      void *work = pages(work_bytes + 64);
+      double before = 0.0;
+      bool reads = rows[t] <= 4;
+      for (int r = -1; r < repeats; r++) {
+        double start = now();
+        size_t done = 0;
+        for (; done + one <= (rows[t] > 16 ? 4 * one : set_bytes); done += one) {
+          g.b = set + done;
+          rf_gemm_run(isa, &g, threads, work);
+        }
+        double seconds = now() - start, after = reads ? read_burst() : fma_burst(0.03);
+        double done_work = reads ? (double)done : 2.0 * (double)rows[t] * K * N * (double)(done / one);
+        if (r >= 0) {
+          rate[r] = done_work / seconds;
+          fraction[r] = rate[r] / (0.5 * (before + after));
+        }
+        before = after;
+      }
+      print_row(name, fraction, rate, reads ? "GB/s" : "GFLOP/s");
+      rf_pages_unmap(work, work_bytes + 64);
+      rf_pages_unmap(u, (size_t)512 * N * 4);
+      rf_pages_unmap(a, 512 * K * 4);
+    }
+  }
+  free(rate);
+  free(fraction);
+}
+
 int main(int argc, char **argv) {
   if (argc > 1) threads = atoi(argv[1]);
   if (argc > 2) repeats = atoi(argv[2]);
@@ -283,6 +350,7 @@ int main(int argc, char **argv) {
   for (int i = __builtin_cpu_supports("avx512bw") ? 0 : 1; i < 2; i++) {
     bench_products(list[i], filter);
     bench_streams(list[i], filter);
+    bench_panels(list[i], filter);
   }
   return 0;
 }

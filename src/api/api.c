@@ -109,6 +109,13 @@ void rf_put_bar(const rafter_sink *sink, const char *format, ...) {
   sink->bar(sink->self, line);
 }
 
+static void say_loading(void *self, const char *what, double part) {
+  if (part < 1) rf_put_bar(self, "%s %3.0f %%", what, 100 * part);
+  else rf_put_bar(self, "%s", "");
+}
+
+rf_progress rf_load_bar(const rafter_sink *sink) { return (rf_progress){say_loading, (void *)(uintptr_t)sink}; }
+
 void rf_put_json(const rafter_sink *sink, json_t *json) {
   char *line = sink->json ? rf_json_text(json, 0) : NULL;
   if (line) sink->json(sink->self, line);

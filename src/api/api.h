@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/options.h"
 #include "plan/job.h"
+#include "run/load.h"
 #include "report/report.h"
 
 struct rafter_job {
@@ -47,6 +48,8 @@ rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *j
 void rf_say(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void rf_say_text(const rafter_sink *sink, char *text); /* frees it */
 void rf_put_bar(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A bar while long loads last. */
+rf_progress rf_load_bar(const rafter_sink *sink);
 /* One JSON object to the sink; takes the reference. */
 void rf_put_json(const rafter_sink *sink, json_t *json);
 bool rf_asked_to_stop(const rafter_sink *sink);

@@ -118,6 +118,17 @@ static rf_status feed_random(rf_generator *g, int64_t count, const float **logit
   return RAFTER_OK;
 }
 
+/* Bytes of the weights that every token multiplies. */
+static double weight_bytes(const rf_plan *plan) {
+  double sum = 0;
+  for (int t = 0; t < plan->graph->tensor_count; t++) {
+    const rf_tensor *tensor = &plan->graph->tensor[t];
+    if (tensor->class == RF_CLASS_WEIGHT && tensor->param >= 0 && plan->graph->params.at[tensor->param].matmul)
+      sum += (double)rf_tensor_bytes(tensor);
+  }
+  return sum;
+}
+
 static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c, int reps, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_settings *s = malloc(sizeof *s);
@@ -153,9 +164,7 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   if (t->kind == 'p') walks = (double)((t->tokens + plan->graph->rows - 1) / plan->graph->rows);
   memcpy(copy, t->kind == 'p' ? c->flops : c->read, sizeof copy);
   if (t->kind == 'p') limit = 2 * (double)plan->graph->params.matmul * (double)t->tokens / rf_ceiling_of(copy, c->flop_count).median;
-  else
-    limit = (double)plan->graph->params.matmul * (double)rf_dtype_bytes(s->plan.build.dtype) * (double)t->tokens /
-            rf_ceiling_of(copy, c->read_count).median;
+  else limit = weight_bytes(plan) * (double)t->tokens / rf_ceiling_of(copy, c->read_count).median;
   report_row(sink, s, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, plan->step_seconds * walks, limit,
              t->kind == 'p' ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
 done:

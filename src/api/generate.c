@@ -319,6 +319,7 @@ static rf_status generate(const rf_options *o, request *r, const rafter_sink *si
   rf_generate_settings settings = {.model = r->settings.model,
                                    .plan = r->settings.plan,
                                    .weights_folder = r->settings.weights_folder,
+                                   .progress = rf_load_bar(sink),
                                    .seed = (uint64_t)rf_options_int(o, "seed"),
                                    .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   a->tokens = json_array(), a->logprobs = json_array(), a->top = json_array();

@@ -296,6 +296,7 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   rf_score_settings settings = {.model = w->settings.model,
                                 .plan = w->settings.plan,
                                 .weights_folder = w->settings.weights_folder,
+                                .progress = rf_load_bar(sink),
                                 .seed = (uint64_t)rf_options_int(o, "seed"),
                                 .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   RF_TRY(rf_scorer_open(&settings, &scorer, error));

@@ -1,6 +1,5 @@
 /* generate.c - the two plans of a generator, its arena, and one sequence fed by hand. */
 #include "generate/walk.h"
-#include "run/load.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +37,7 @@ rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator *
                                        rf_run_named(g->run, p, "slots", NULL),  rf_run_named(g->run, p, "rows", NULL),
                                        rf_run_named(g->run, p, "logits", NULL), rf_run_named(g->run, p, "lse", NULL)};
   if (!g->io[0].tokens) goto done; /* the null backend has no memory to fill */
-  status = rf_fill_weights(g->run, 0, g->prefill, settings->weights_folder, settings->seed, error);
+  status = rf_fill_weights(g->run, 0, g->prefill, settings->weights_folder, settings->seed, settings->progress, error);
 done:
   if (status == RAFTER_OK) *out = g;
   else rf_generator_close(g);

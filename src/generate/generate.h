@@ -14,7 +14,7 @@
 
 #include "generate/sampler.h"
 #include "graph/kv.h"
-#include "run/run.h"
+#include "run/load.h"
 
 typedef struct rf_generate_settings {
   rf_model model;
@@ -23,7 +23,8 @@ typedef struct rf_generate_settings {
   const char *weights_folder;
   uint64_t seed; /* of the initialiser, when there are no weights */
   rf_run_debug debug;
-  bool alone; /* every prompt is walked whole: nothing is shared. Changes no result */
+  bool alone;           /* every prompt is walked whole: nothing is shared. Changes no result */
+  rf_progress progress; /* of loading; may be empty */
 } rf_generate_settings;
 
 typedef struct rf_generator {

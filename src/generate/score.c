@@ -1,8 +1,6 @@
 /* score.c - see score.h. */
 #include "generate/score.h"
 
-#include "run/load.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +26,7 @@ rf_status rf_scorer_open(const rf_score_settings *settings, rf_scorer **out, rf_
   if (settings->plan.build.top > 0)
     s->top_ids = rf_run_named(s->run, 0, "top_ids", NULL), s->top_logprobs = rf_run_named(s->run, 0, "top_logprobs", NULL);
   if (!s->tokens) goto done; /* the null backend has no memory to fill */
-  status = rf_fill_weights(s->run, 0, s->plan, settings->weights_folder, settings->seed, error);
+  status = rf_fill_weights(s->run, 0, s->plan, settings->weights_folder, settings->seed, settings->progress, error);
 done:
   if (status == RAFTER_OK) *out = s;
   else rf_scorer_close(s);

@@ -2,7 +2,7 @@
 #ifndef RF_SCORE_H
 #define RF_SCORE_H
 
-#include "run/run.h"
+#include "run/load.h"
 
 typedef struct rf_score_settings {
   rf_model model;
@@ -10,6 +10,7 @@ typedef struct rf_score_settings {
   const char *weights_folder;
   uint64_t seed; /* of the initialiser, when there are no weights */
   rf_run_debug debug;
+  rf_progress progress; /* of loading; may be empty */
 } rf_score_settings;
 
 /* One text and where its numbers go. */

@@ -29,6 +29,16 @@ static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
   return RF_F32;
 }
 
+/* Reads a matrix of blocks: no curve was measured with one. */
+static bool reads_blocks(const rf_graph *graph, const rf_op *op) {
+  for (int i = 0; i < op->input_count; i++) {
+    const rf_tensor *t = op->input[i] < 0 ? NULL : &graph->tensor[op->input[i]];
+    for (int k = 0; t && t->dtype == RF_PACKED && k < t->panels.parts; k++)
+      if (t->panels.part[k].type->values > 1) return true;
+  }
+  return false;
+}
+
 /* ---- curves ------------------------------------------------------------------------------------------------------ */
 
 /* An op that was not measured is timed like the one it resembles most: nearest first. */
@@ -155,7 +165,7 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
   double efficiency_memory = machine->efficiency_memory > 0 ? machine->efficiency_memory : 1;
   double efficiency_compute = machine->efficiency_compute > 0 ? machine->efficiency_compute : 1;
   double compute = 0, memory = bandwidth > 0 ? bytes / bandwidth : 0, launch = machine->launch_seconds;
-  const rf_curve *curve = find_curve(machine, op, dtype, kernel);
+  const rf_curve *curve = reads_blocks(graph, op) ? NULL : find_curve(machine, op, dtype, kernel);
   if (curve) {
     double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
     /* A product of few rows streams its weights: then the ceiling is memory, whatever its FLOPs. */

@@ -8,6 +8,8 @@ typedef struct target {
   rf_run *run;
   int plan;
   const rf_plan *of;
+  rf_progress progress;
+  double done, all; /* bytes of packed parameters; all 0: nobody asks */
 } target;
 
 /* Writes values into every persistent tensor that holds this parameter: weight (in its dtype) and master. */
@@ -35,27 +37,38 @@ static rf_status visit(void *context, int param, int64_t first, int64_t count, c
 
 /* Where a packed parameter goes; NULL for one that is not packed. */
 static void *place(void *context, int param, const rf_panels **panels) {
-  const target *t = context;
+  target *t = context;
   const rf_graph *graph = t->of->graph;
   for (int id = 0; id < graph->tensor_count; id++) {
     const rf_tensor *tensor = &graph->tensor[id];
     if (tensor->param != param || tensor->dtype != RF_PACKED) continue;
     *panels = &tensor->panels;
+    if (t->all > 0) t->progress.report(t->progress.self, "loading", t->done / t->all);
+    t->done += (double)rf_tensor_bytes(tensor);
     return rf_run_tensor(t->run, t->plan, id);
   }
   return NULL;
 }
 
-rf_status rf_load_weights(rf_run *run, int plan, const rf_plan *of, const char *path, rf_error *error) {
-  target t = {run, plan, of};
+static rf_status load_weights(rf_run *run, int plan, const rf_plan *of, const char *path, rf_progress progress, rf_error *error) {
+  target t = {.run = run, .plan = plan, .of = of, .progress = progress};
+  for (int id = 0; id < of->graph->tensor_count && progress.report; id++)
+    if (of->graph->tensor[id].dtype == RF_PACKED) t.all += (double)rf_tensor_bytes(&of->graph->tensor[id]);
+  if (t.all <= RF_LOAD_LONG_BYTES) t.all = 0;
   rf_params base = rf_params_of_base(&of->graph->params);
-  return rf_weights_load(path, &of->graph->model, &base, place, visit, &t, error);
+  rf_status status = rf_weights_load(path, &of->graph->model, &base, place, visit, &t, error);
+  if (t.all > 0) progress.report(progress.self, "loading", 1);
+  return status;
+}
+
+rf_status rf_load_weights(rf_run *run, int plan, const rf_plan *of, const char *path, rf_error *error) {
+  return load_weights(run, plan, of, path, (rf_progress){0}, error);
 }
 
 static void initialise(rf_run *run, int plan, const rf_plan *of, uint64_t seed, int first, int end) {
   enum { CHUNK = 1 << 13 };
   const rf_params *params = &of->graph->params;
-  target t = {run, plan, of};
+  target t = {.run = run, .plan = plan, .of = of};
   for (int p = first; p < end; p++) {
     const rf_panels *panels = NULL;
     void *data = place(&t, p, &panels);
@@ -74,14 +87,14 @@ static void initialise(rf_run *run, int plan, const rf_plan *of, uint64_t seed, 
 void rf_initialise_weights(rf_run *run, int plan, const rf_plan *of, uint64_t seed) { initialise(run, plan, of, seed, 0, of->graph->params.count); }
 
 rf_status rf_load_adapters(rf_run *run, int plan, const rf_plan *of, const char *folder, rf_error *error) {
-  target t = {run, plan, of};
+  target t = {.run = run, .plan = plan, .of = of};
   return rf_adapter_read(folder, &of->graph->model, &of->graph->params, visit, &t, error);
 }
 
-rf_status rf_fill_weights(rf_run *run, int plan, const rf_plan *of, const char *path, uint64_t seed, rf_error *error) {
+rf_status rf_fill_weights(rf_run *run, int plan, const rf_plan *of, const char *path, uint64_t seed, rf_progress progress, rf_error *error) {
   const rf_params *params = &of->graph->params;
   const rf_model *model = &of->graph->model;
-  if (path && *path) RF_TRY(rf_load_weights(run, plan, of, path, error));
+  if (path && *path) RF_TRY(load_weights(run, plan, of, path, progress, error));
   else initialise(run, plan, of, seed, 0, params->base);
   if (params->adapter > 0 && *model->lora.folder) return rf_load_adapters(run, plan, of, model->lora.folder, error);
   initialise(run, plan, of, seed, params->base, params->count);

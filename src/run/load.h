@@ -4,6 +4,12 @@
 
 #include "run/run.h"
 
+/* Told now and then how much of a long load is done. */
+typedef struct rf_progress {
+  void (*report)(void *self, const char *what, double part); /* NULL: nobody asks */
+  void *self;
+} rf_progress;
+
 /* Fills the parameters of plan `plan`: f32 masters where it has them, weights rounded to their dtype otherwise. Masters' bf16 copies are
  * written too. `path` as in rf_weights_read. */
 rf_status rf_load_weights(rf_run *run, int plan, const rf_plan *of, const char *path, rf_error *error);
@@ -12,7 +18,8 @@ void rf_initialise_weights(rf_run *run, int plan, const rf_plan *of, uint64_t se
 /* The adapters from a folder of PEFT's files. */
 rf_status rf_load_adapters(rf_run *run, int plan, const rf_plan *of, const char *folder, rf_error *error);
 /* Everything that is persistent before the first walk: the weights from `path`, or initialised when it is NULL or ""; the adapters, where the model
- * has them, from model.lora.folder, or initialised. */
-rf_status rf_fill_weights(rf_run *run, int plan, const rf_plan *of, const char *path, uint64_t seed, rf_error *error);
+ * has them, from model.lora.folder, or initialised. Progress is reported of more than RF_LOAD_LONG_BYTES. */
+enum { RF_LOAD_LONG_BYTES = 1 << 30 };
+rf_status rf_fill_weights(rf_run *run, int plan, const rf_plan *of, const char *path, uint64_t seed, rf_progress progress, rf_error *error);
 
 #endif

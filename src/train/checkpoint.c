@@ -307,7 +307,7 @@ static rf_status load_weights(rf_trainer *t, const char *folder, rf_error *error
   if (lora.rank != with.lora.rank || memcmp(lora.sites, with.lora.sites, sizeof lora.sites) != 0)
     return RF_FAIL(error, RAFTER_FAILED, "resume with the --lora of the run", "the adapters are not those of the checkpoint (%s: rank %d, got %d)",
                    folder, lora.rank, with.lora.rank);
-  RF_TRY(rf_fill_weights(t->run, 0, t->plan, t->settings.weights_folder, t->settings.seed, error));
+  RF_TRY(rf_fill_weights(t->run, 0, t->plan, t->settings.weights_folder, t->settings.seed, (rf_progress){0}, error));
   return rf_load_adapters(t->run, 0, t->plan, folder, error);
 }
 

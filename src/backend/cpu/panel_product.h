@@ -11,19 +11,21 @@ static void pack_b_lanes(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int
     rf_panel panel = rf_panels_find(g->panels, j0 + j);
     const char *at = (const char *)g->b + panel.offset;
     widen_fn widen = widen_of(&panel);
-    int lane = (int)(j0 + j - panel.first);
+    int lane = (int)(j0 + j - panel.first), first = lane / 16 * 16;
+    float wide[RF_GEMM_RUN * RF_PANEL_LANES];
     run = panel.used - lane < cols - j ? panel.used - lane : cols - j;
-    if (lane % 16 == 0 && j + sixteens(run) <= NR) { /* lanes too many are zeros, or overwritten by the columns that follow */
-      widen(&panel, at, k0, (int)kc, lane, sixteens(run), to + j, NR);
-      continue;
-    }
-    int inside = lane % 16;
-    float group[RF_GEMM_RUN * 16];
-    if (run > 16 - inside) run = 16 - inside;
     for (int64_t k = 0; k < kc; k += RF_GEMM_RUN) {
       int steps = kc - k < RF_GEMM_RUN ? (int)(kc - k) : RF_GEMM_RUN;
-      widen(&panel, at, k0 + k, steps, lane - inside, 16, group, 16);
-      for (int s = 0; s < steps; s++) memcpy(to + (k + s) * NR + j, group + s * 16 + inside, (size_t)run * sizeof *to);
+      widen(&panel, at, k0 + k, steps, first, sixteens(lane + run) - first, wide);
+      for (int s = 0; s < steps; s++) {
+        const float *from = wide + s * RF_PANEL_LANES + lane - first;
+        float *step = to + (k + s) * NR + j;
+        if (run == NR) {
+          for (int l = 0; l < NR; l += RF_LANES) rf_v16_store(step + l, rf_v16_load(from + l));
+        } else {
+          memcpy(step, from, (size_t)run * sizeof *to);
+        }
+      }
     }
   }
 }
@@ -37,7 +39,7 @@ static void pack_b_turned(const rf_gemm *g, int64_t j0, int cols, int64_t k0, in
     int lane = (int)(k0 + s - panel.first), first = lane / 16 * 16;
     run = panel.used - lane < kc - s ? panel.used - lane : kc - s;
     int lanes = sixteens(lane + run) - first;
-    widen_of (&panel)(&panel, (const char *)g->b + panel.offset, j0, cols, first, lanes, wide, RF_PANEL_LANES);
+    widen_of (&panel)(&panel, (const char *)g->b + panel.offset, j0, cols, first, lanes, wide);
     int i = 0;
     for (; i + 8 <= run; i += 8) {
       for (int j = 0; j + 8 <= cols; j += 8) {
@@ -66,9 +68,12 @@ static void pack_b_turned(const rf_gemm *g, int64_t j0, int cols, int64_t k0, in
 #define CHAIN_STEP(i) \
   if ((i) < rows * vectors) \
     sum##i = rf_v16_fma(rf_v16_set1(a[(i) / vectors]), (i) % vectors == 0 ? w0 : (i) % vectors == 1 ? w1 : (i) % vectors == 2 ? w2 : w3, sum##i);
-RF_INLINE void chains(int rows, int vectors, int steps, const float *a, int64_t a_step, const float *w, int64_t ld, float *y) {
+RF_INLINE void chains(int rows, int vectors, int steps, const float *a, int64_t a_step, const float *w, int64_t ld, float *y, const char *ahead,
+                      int64_t ahead_step) {
   EACH(CHAIN_LOAD)
-  for (int k = 0; k < steps; k++, a += a_step, w += ld) {
+#pragma GCC unroll 2
+  for (int k = 0; k < steps; k++, a += a_step, w += ld, ahead += ahead_step) {
+    __builtin_prefetch(ahead, 0, 3);
     rf_v16 w0 = rf_v16_load(w), w1 = w0, w2 = w0, w3 = w0;
     if (vectors > 1) w1 = rf_v16_load(w + RF_LANES);
     if (vectors > 2) w2 = rf_v16_load(w + 2 * RF_LANES), w3 = rf_v16_load(w + 3 * RF_LANES);
@@ -76,10 +81,11 @@ RF_INLINE void chains(int rows, int vectors, int steps, const float *a, int64_t 
   }
   EACH(CHAIN_STORE)
 }
-typedef void (*chains_fn)(int steps, const float *a, int64_t a_step, const float *w, int64_t ld, float *y);
+typedef void (*chains_fn)(int steps, const float *a, int64_t a_step, const float *w, int64_t ld, float *y, const char *ahead, int64_t ahead_step);
 #define CHAINS(rows, vectors) \
-  static void chains_##rows##x##vectors(int steps, const float *a, int64_t a_step, const float *w, int64_t ld, float *y) { \
-    chains(rows, vectors, steps, a, a_step, w, ld, y); \
+  static void chains_##rows##x##vectors(int steps, const float *a, int64_t a_step, const float *w, int64_t ld, float *y, const char *ahead, \
+                                        int64_t ahead_step) { \
+    chains(rows, vectors, steps, a, a_step, w, ld, y, ahead, ahead_step); \
   }
 /* What a register file holds: rows by their vectors of sixteen lanes. CHAINS(2, 4): static void chains_2x4(...) { chains(2, 4, ...); } */
 #if defined(__AVX512F__)
@@ -89,23 +95,16 @@ CHAINS(3, 4)
 CHAINS(4, 4)
 CHAINS(5, 4)
 CHAINS(6, 4)
-CHAINS(7, 2)
-CHAINS(8, 2)
-CHAINS(9, 2)
-CHAINS(10, 2)
-CHAINS(11, 2)
-CHAINS(12, 2)
 CHAINS(1, 1)
 CHAINS(2, 1)
 CHAINS(4, 1)
-CHAINS(8, 1)
+CHAINS(6, 1)
+enum { ROWS_MOST = 6 };
 static const struct chain_row {
   int rows, vectors;
   chains_fn run;
-} CHAIN_ROWS[] = {{1, 4, chains_1x4}, {2, 4, chains_2x4}, {3, 4, chains_3x4}, {4, 4, chains_4x4},   {5, 4, chains_5x4},   {6, 4, chains_6x4},
-                  {7, 2, chains_7x2}, {8, 2, chains_8x2}, {9, 2, chains_9x2}, {10, 2, chains_10x2}, {11, 2, chains_11x2}, {12, 2, chains_12x2},
-                  {1, 1, chains_1x1}, {2, 1, chains_2x1}, {4, 1, chains_4x1}, {8, 1, chains_8x1}};
-enum { ROWS_MOST = 12 };
+} CHAIN_ROWS[] = {{1, 4, chains_1x4}, {2, 4, chains_2x4}, {3, 4, chains_3x4}, {4, 4, chains_4x4}, {5, 4, chains_5x4},
+                  {6, 4, chains_6x4}, {1, 1, chains_1x1}, {2, 1, chains_2x1}, {4, 1, chains_4x1}, {6, 1, chains_6x1}};
 #else
 CHAINS(1, 4)
 CHAINS(2, 2)
@@ -115,12 +114,12 @@ CHAINS(5, 1)
 CHAINS(6, 1)
 CHAINS(1, 1)
 CHAINS(2, 1)
+enum { ROWS_MOST = 6 };
 static const struct chain_row {
   int rows, vectors;
   chains_fn run;
 } CHAIN_ROWS[] = {{1, 4, chains_1x4}, {2, 2, chains_2x2}, {3, 2, chains_3x2}, {4, 1, chains_4x1},
                   {5, 1, chains_5x1}, {6, 1, chains_6x1}, {1, 1, chains_1x1}, {2, 1, chains_2x1}};
-enum { ROWS_MOST = 6 };
 #endif
 
 /* The row of the table with the most rows not above `rows`, whose vectors divide the lanes. */
@@ -134,26 +133,37 @@ static const struct chain_row *chain_row_of(int rows, int lanes) {
   return best;
 }
 
-static void chain_panel(int m, int lanes, int steps, const float *a, const float *w, int64_t ld, float *y) {
-  for (int i = 0, rows; i < m; i += rows) {
-    /* sixteen rows are eight and eight, not twelve and four */
-    int left = m - i, blocks = (left + ROWS_MOST - 1) / ROWS_MOST, want = (left + blocks - 1) / blocks;
-    const struct chain_row *r = chain_row_of(want, lanes);
-    rows = r->rows;
-    for (int l = 0; l < lanes; l += r->vectors * RF_LANES) r->run(steps, a + i, m, w + l, ld, y + i * RF_PANEL_LANES + l);
+/* `steps` of all rows; meanwhile `bytes` that come later are asked for, evenly: hardware follows one stream, but stops where a page of 4 KiB ends,
+ * and many requests at once would hold up what is needed now. */
+static void chain_panel(int m, int lanes, int steps, const float *a, const float *w, int64_t ld, float *y, const char *ahead, int64_t bytes) {
+  const struct chain_row *row[RF_GEMM_STREAM_ROWS];
+  int count = 0, calls = 0;
+  for (int i = 0; i < m; i += row[count++]->rows) { /* sixteen rows are six, five and five, not six, six and four */
+    int left = m - i, blocks = (left + ROWS_MOST - 1) / ROWS_MOST;
+    row[count] = chain_row_of((left + blocks - 1) / blocks, lanes);
+    calls += lanes / (row[count]->vectors * RF_LANES);
+  }
+  int64_t step = bytes / ((int64_t)calls * steps);
+  for (int64_t b = 0; b < bytes && step > 64; b += 64) __builtin_prefetch(ahead + b, 0, 3);
+  for (int i = 0, r = 0; r < count; i += row[r++]->rows) {
+    int wide = row[r]->vectors * RF_LANES;
+    for (int l = 0; l < lanes; l += wide, ahead += step * steps) row[r]->run(steps, a + i, m, w + l, ld, y + i * RF_PANEL_LANES + l, ahead, step);
   }
 }
 
 static void stream_panel(const rf_gemm *g, const rf_panel *panel, const float *a, float *y, float *wide) {
+  enum { AHEAD = 3 }; /* runs */
   const char *at = (const char *)g->b + panel->offset;
   int m = (int)g->m;
   bool as_is = panel->type->number == RF_Q_F32;
   widen_fn widen = widen_of(panel);
+  int64_t run_bytes = RF_GEMM_RUN * panel->block_bytes / panel->type->values;
   memset(y, 0, (size_t)m * RF_PANEL_LANES * sizeof *y);
   for (int64_t k = 0; k < g->k; k += RF_GEMM_RUN) {
     int steps = g->k - k < RF_GEMM_RUN ? (int)(g->k - k) : RF_GEMM_RUN;
-    if (!as_is) widen(panel, at, k, steps, 0, panel->lanes, wide, RF_PANEL_LANES);
-    if (as_is) chain_panel(m, panel->lanes, steps, a + k * m, (const float *)(const void *)at + k * panel->lanes, panel->lanes, y);
-    else chain_panel(m, panel->lanes, steps, a + k * m, wide, RF_PANEL_LANES, y);
+    const char *ahead = at + (k / RF_GEMM_RUN + AHEAD) * run_bytes;
+    const float *w = as_is ? (const float *)(const void *)at + k * panel->lanes : wide;
+    if (!as_is) widen(panel, at, k, steps, 0, panel->lanes, wide);
+    chain_panel(m, panel->lanes, steps, a + k * m, w, as_is ? panel->lanes : RF_PANEL_LANES, y, ahead, run_bytes);
   }
 }

@@ -2,7 +2,8 @@
  * Included by gemm_kernels.h.
  *
  * A value is d q + e in one rounding, q the stored code (not below 0), d and e of a run of 16 or 32 values, e = -zero d where the type has no
- * offset. That is ggml's value to the bit: its product of scale and code is exact in f32 in every type, so one rounding is left, or none. */
+ * offset. That is ggml's value to the bit, for scales that are finite: its product of scale and code is exact in f32 in every type, so one rounding
+ * is left, or none. (Only the sign of a zero may differ, which no sum that starts from 0 shows.) */
 
 enum { HALF_RUN = 16 }; /* values between places where `widen` may begin */
 
@@ -98,75 +99,89 @@ RF_INLINE void scales_of_k4(const w_block *b, int run, w_float *d, w_float *e) {
   *d = W(mul_ps)(block_half(b, 0), w_integer(scale));
   *e = W(sub_ps)(w_set(0), W(mul_ps)(block_half(b, 1), w_integer(offset)));
 }
+/* q6_k: a signed byte for sixteen values. */
+RF_INLINE w_float scale_of_k6(const w_block *b, int run, int h) {
+  w_word scale = W(srai_epi32)(w_left(block_word(b, 48 + run / 2), 24 - 8 * (2 * (run % 2) + h)), 24);
+  return W(mul_ps)(block_half(b, 0), w_integer(scale));
+}
 
-/* Sixteen values of one vector of lanes: half `h` of run `run` (32 values) of a block. `type` is a constant. */
-RF_INLINE void widen_half(int type, const w_block *b, int run, int h, const w_tables *t, float *to, int64_t ld) {
-  w_float d, e = w_set(0);
+/* Codes of 8 and 6 bits become the mantissa of a float between 1 and 2: 1 + (q + 128) / 256 and 1 + q / 64, and d and e are scaled to match, exactly. */
+RF_INLINE w_float w_mantissa(w_word x, int mask, int bits) {
+#if defined(__AVX512F__)
+  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(x, w_set_word(mask), w_set_word(bits), 0x6a)); /* (x & mask) ^ bits */
+#else
+  return _mm256_castsi256_ps(_mm256_xor_si256(w_and(x, w_set_word(mask)), w_set_word(bits)));
+#endif
+}
+/* By a constant, to the left where it is positive. */
+#define w_shift(x, by) ((by) > 0 ? w_left(x, (by) > 0 ? (by) : 0) : (by) < 0 ? w_right(x, (by) < 0 ? -(by) : 0) : (x))
+
+/* Values [16 from, 16 end) of run `run` (32 values) of a block, one vector of lanes. `type` is a constant. */
+RF_INLINE void widen_run(int type, const w_block *b, int run, int from, int end, const w_tables *t, float *to) {
+  w_float d = w_set(0), e = w_set(0);
   w_word fifths = w_set_word(0);
-  int code = 0, shift = 0; /* of the code's low bits: first word, and shift inside a byte */
+  int code = 0; /* first word of the run's codes */
   switch (type) {
-  case RF_Q_Q8_0: d = block_half(b, 0), code = 4 * h; break;
-  case RF_Q_Q4_0: d = block_half(b, 0), e = W(mul_ps)(d, w_set(-8)), shift = 4 * h; break;
-  case RF_Q_Q4_1: d = block_half(b, 0), e = block_half(b, 1), shift = 4 * h; break;
-  case RF_Q_Q5_0: d = block_half(b, 0), e = W(mul_ps)(d, w_set(-16)), shift = 4 * h, code = 1; break;
-  case RF_Q_Q5_1: d = block_half(b, 0), e = block_half(b, 1), shift = 4 * h, code = 1; break;
-  case RF_Q_Q4_K: scales_of_k4(b, run, &d, &e), shift = 4 * (run % 2), code = 3 + 8 * (run / 2) + 4 * h; break;
-  case RF_Q_Q5_K: scales_of_k4(b, run, &d, &e), shift = 4 * (run % 2), code = 11 + 8 * (run / 2) + 4 * h; break;
-  default: /* q6_k: a signed byte of scale for sixteen values */
-    d = W(mul_ps)(block_half(b, 0), w_integer(W(srai_epi32)(w_left(block_word(b, 48 + run / 2), 24 - 8 * (2 * (run % 2) + h)), 24)));
-    e = W(mul_ps)(d, w_set(-32)), shift = 4 * (run % 4 / 2), code = 16 * (run / 4) + 8 * (run % 2) + 4 * h;
-    break;
+  case RF_Q_Q8_0: d = block_half(b, 0), e = W(mul_ps)(d, w_set(-384)), d = W(mul_ps)(d, w_set(256)); break;
+  case RF_Q_Q4_0: d = block_half(b, 0), e = W(mul_ps)(d, w_set(-8)); break;
+  case RF_Q_Q4_1: d = block_half(b, 0), e = block_half(b, 1); break;
+  case RF_Q_Q5_0: d = block_half(b, 0), e = W(mul_ps)(d, w_set(-16)), fifths = block_word(b, 0), code = 1; break;
+  case RF_Q_Q5_1: d = block_half(b, 0), e = block_half(b, 1), fifths = block_word(b, 0), code = 1; break;
+  case RF_Q_Q4_K: scales_of_k4(b, run, &d, &e), code = 3 + 8 * (run / 2); break;
+  case RF_Q_Q5_K: scales_of_k4(b, run, &d, &e), code = 11 + 8 * (run / 2); break;
+  default: code = 16 * (run / 4) + 8 * (run % 2); break;
   }
-  if (type == RF_Q_Q5_0 || type == RF_Q_Q5_1) fifths = w_right(block_word(b, 0), 16 * h);
+  bool k45 = type == RF_Q_Q4_K || type == RF_Q_Q5_K,
+       halved = !k45 && type != RF_Q_Q8_0 && type != RF_Q_Q6_K; /* nibbles of k and k + 16 share a byte */
+  bool high_nibbles = k45 ? run % 2 : type == RF_Q_Q6_K && run % 4 >= 2;
+  for (int h = from; h < end; h++, to += HALF_RUN * RF_PANEL_LANES) {
+    if (type == RF_Q_Q6_K) d = scale_of_k6(b, run, h), e = W(mul_ps)(d, w_set(-96)), d = W(mul_ps)(d, w_set(64));
 #pragma GCC unroll 4
-  for (int j = 0; j < 4; j++) {
-    w_word low = block_word(b, code + j), high = low;
-    if (type != RF_Q_Q8_0) low = w_right(low, shift);
-    if (type == RF_Q_Q5_K) high = w_right(block_word(b, 3 + 4 * h + j), run);
-    if (type == RF_Q_Q6_K) high = w_right(block_word(b, 32 + 8 * (run / 4) + 4 * h + j), 2 * (run % 4));
+    for (int j = 0; j < 4; j++) {
+      w_word low = block_word(b, code + (halved ? 0 : 4 * h) + j), high = low;
+      if (halved ? h : high_nibbles) low = w_right(low, 4);
+      if (type == RF_Q_Q5_K) high = w_right(block_word(b, 3 + 4 * h + j), run);
+      if (type == RF_Q_Q6_K) high = w_right(block_word(b, 32 + 8 * (run / 4) + 4 * h + j), 2 * (run % 4));
+      if (type == RF_Q_Q5_0 || type == RF_Q_Q5_1) high = w_right(fifths, 16 * h + 4 * j);
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-      w_float q;
-      if (type == RF_Q_Q8_0) {
-        q = w_integer(W(srai_epi32)(w_left(low, 24 - 8 * i), 24));
-        W(storeu_ps)(to + (4 * j + i) * ld, W(mul_ps)(q, d));
-        continue;
+      for (int i = 0; i < 4; i++) {
+        w_float q;
+        if (type == RF_Q_Q8_0) {
+          q = w_mantissa(w_shift(low, 15 - 8 * i), 0x007f8000, 0x3fc00000);
+        } else if (type == RF_Q_Q6_K) {
+          w_word x = w_shift(low, 17 - 8 * i), y = w_shift(high, 21 - 8 * i);
+          q = w_mantissa(w_merge(w_set_word(0x00600000), y, x), 0x007e0000, 0x3f800000);
+        } else if (type == RF_Q_Q4_0 || type == RF_Q_Q4_1 || type == RF_Q_Q4_K) {
+          q = w_code4(w_shift(low, -8 * i), t);
+        } else {
+          int bit = type == RF_Q_Q5_K ? 8 * i : i; /* where the fifth one stands */
+          q = w_code5(w_merge(w_set_word(16), w_shift(high, 4 - bit), w_shift(low, -8 * i)), t);
+        }
+        W(storeu_ps)(to + (4 * j + i) * RF_PANEL_LANES, W(fmadd_ps)(q, d, e));
       }
-      w_word x = w_right(low, 8 * i);
-      if (type == RF_Q_Q4_0 || type == RF_Q_Q4_1 || type == RF_Q_Q4_K) {
-        q = w_code4(x, t);
-      } else if (type == RF_Q_Q6_K) {
-        w_word y = 8 * i >= 4 ? w_right(high, 8 * i - 4) : w_left(high, 4 - 8 * i);
-        q = w_integer(w_and(w_merge(w_set_word(0x30), y, x), w_set_word(63)));
-      } else {
-        int bit = type == RF_Q_Q5_K ? 8 * i : 4 * j + i; /* where the fifth one stands */
-        w_word from = type == RF_Q_Q5_K ? high : fifths, y = bit >= 4 ? w_right(from, bit - 4) : w_left(from, 4 - bit);
-        q = w_code5(w_merge(w_set_word(16), y, x), t);
-      }
-      W(storeu_ps)(to + (4 * j + i) * ld, W(fmadd_ps)(q, d, e));
     }
   }
 }
 
-/* Blocks of `values` codes: half runs [k0, k0 + steps), `lanes` lanes from `lane` on. */
-RF_INLINE void widen_blocks(int type, int values, const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to,
-                            int64_t ld) {
+/* Blocks of `values` codes: steps [k0, k0 + steps), `lanes` lanes from `lane` on. */
+RF_INLINE void widen_blocks(int type, int values, const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to) {
   const rf_panel_form *form = panel->form;
   w_tables tables = w_tables_make();
-  for (int64_t k = k0; k < k0 + steps; k += HALF_RUN, to += HALF_RUN * ld) {
+  for (int64_t k = k0, now; k < k0 + steps; k += now, to += now * RF_PANEL_LANES) {
     const char *block = at + k / values * panel->block_bytes;
-    int inside = (int)(k % values);
+    int inside = (int)(k % values), from = inside / HALF_RUN % 2, end = k0 + steps - k + HALF_RUN * from > HALF_RUN ? 2 : 1;
     for (int l = 0; l < lanes; l += W_LANES) {
       w_block b = {block + 2 * (lane + l), block + 2 * form->halves * panel->lanes + 4 * (lane + l), panel->lanes};
-      widen_half(type, &b, inside / 32, inside / HALF_RUN % 2, &tables, to + l, ld);
+      widen_run(type, &b, inside / 32, from, end, &tables, to + l);
     }
+    now = HALF_RUN * (end - from);
   }
 }
 #define WIDEN_BLOCKS(name, type, values) \
-  static void widen_##name(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to, int64_t ld) { \
-    widen_blocks(type, values, panel, at, k0, steps, lane, lanes, to, ld); \
+  static void widen_##name(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to) { \
+    widen_blocks(type, values, panel, at, k0, steps, lane, lanes, to); \
   }
-WIDEN_BLOCKS(q8_0, RF_Q_Q8_0, 32) /* widen_q8_0(panel, at, k0, steps, lane, lanes, to, ld) */
+WIDEN_BLOCKS(q8_0, RF_Q_Q8_0, 32) /* widen_q8_0(panel, at, k0, steps, lane, lanes, to) */
 WIDEN_BLOCKS(q4_0, RF_Q_Q4_0, 32)
 WIDEN_BLOCKS(q4_1, RF_Q_Q4_1, 32)
 WIDEN_BLOCKS(q5_0, RF_Q_Q5_0, 32)
@@ -178,13 +193,13 @@ WIDEN_BLOCKS(q6_k, RF_Q_Q6_K, 256)
 
 /* Numbers without blocks. */
 #define WIDEN_PLAIN(name, bytes, load) \
-  static void widen_##name(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to, int64_t ld) { \
+  static void widen_##name(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to) { \
     for (int k = 0; k < steps; k++) \
       for (int l = 0; l < lanes; l += W_LANES) \
-        W(storeu_ps)(to + k * ld + l, load((const void *)(at + (bytes) * ((k0 + k) * panel->lanes + lane + l)))); \
+        W(storeu_ps)(to + k * RF_PANEL_LANES + l, load((const void *)(at + (bytes) * ((k0 + k) * panel->lanes + lane + l)))); \
   }
 #define LOAD_F32(p) W(loadu_ps)((const float *)(p))
-WIDEN_PLAIN(f32, 4, LOAD_F32) /* widen_f32(panel, at, k0, steps, lane, lanes, to, ld) */
+WIDEN_PLAIN(f32, 4, LOAD_F32) /* widen_f32(panel, at, k0, steps, lane, lanes, to) */
 WIDEN_PLAIN(bf16, 2, w_bf16)
 WIDEN_PLAIN(f16, 2, w_halves)
 #undef WIDEN_PLAIN
@@ -193,7 +208,7 @@ WIDEN_PLAIN(f16, 2, w_halves)
 #endif
 
 /* Any type, by the stored block of each lane. */
-static void widen_any(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to, int64_t ld) {
+static void widen_any(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to) {
   for (int l = 0; l < lanes; l++) {
     uint8_t stored[RF_QUANT_BLOCK_MOST];
     float whole[RF_QUANT_BLOCK_MOST];
@@ -205,13 +220,13 @@ static void widen_any(const rf_panel *panel, const char *at, int64_t k0, int ste
         panel->type->dequantize(stored, 1, whole);
         held = block;
       }
-      to[k * ld + l] = whole[(k0 + k) % panel->type->values];
+      to[k * RF_PANEL_LANES + l] = whole[(k0 + k) % panel->type->values];
     }
   }
 }
 
-typedef void (*widen_fn)(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to, int64_t ld);
-/* Steps [k0, k0 + steps) of lanes [lane, lane + lanes) into to[step][lane]. k0 and steps are multiples of HALF_RUN where values come in blocks,
+typedef void (*widen_fn)(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to);
+/* Steps [k0, k0 + steps) of lanes [lane, lane + lanes) into to[step][lane of RF_PANEL_LANES]. k0 and steps are multiples of HALF_RUN where values come in blocks,
  * lane and lanes of 16. */
 static widen_fn widen_of(const rf_panel *panel) {
   (void)panel; /* without vectors */

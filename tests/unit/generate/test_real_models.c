@@ -20,17 +20,25 @@
 #include "model/tokenizer.h"
 
 static rf_machine machine;
+static rf_weight_types types; /* of the file that is open: its matrices stay as they are stored */
+
+static void read_types(const char *path, const rf_model *model) {
+  rf_error error = {0};
+  if (rf_weight_types_read(path, model, RF_WEIGHTS_FILE, &types, &error) != RAFTER_OK) fail_msg("%s", error.message);
+}
 
 static rf_generator *open_or_fail(const char *path, int64_t context) {
   rf_generate_settings s = {.weights_folder = path};
   rf_error error = {0};
   rf_generator *g = NULL;
   if (rf_model_resolve(path, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  s.plan = (rf_plan_options){.build = {.job = RF_JOB_GENERATE, .dtype = RF_F32, .softmax = RF_F32, .microbatch = 1, .seq = context},
-                             .backend = &RF_BACKEND_CPU,
-                             .isa = rf_isa_detect(),
-                             .threads = 2,
-                             .machine = &machine};
+  read_types(path, &s.model);
+  s.plan =
+      (rf_plan_options){.build = {.job = RF_JOB_GENERATE, .dtype = RF_F32, .softmax = RF_F32, .weights = &types, .microbatch = 1, .seq = context},
+                        .backend = &RF_BACKEND_CPU,
+                        .isa = rf_isa_detect(),
+                        .threads = 2,
+                        .machine = &machine};
   if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
   return g;
 }
@@ -148,7 +156,8 @@ static void check_perplexity(const char *path, const json_t *json) {
   if (rf_tokenizer_open(path, &tokenizer, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_tokenizer_encode(tokenizer, text, bytes, 0, &ids, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_model_resolve(path, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  s.plan = (rf_plan_options){.build = {.dtype = RF_F32, .softmax = RF_F32, .microbatch = 2, .seq = CHUNK},
+  read_types(path, &s.model);
+  s.plan = (rf_plan_options){.build = {.dtype = RF_F32, .softmax = RF_F32, .weights = &types, .microbatch = 2, .seq = CHUNK},
                              .backend = &RF_BACKEND_CPU,
                              .isa = rf_isa_detect(),
                              .threads = 2,
