@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "model/tokenizer.h"
-#include "train/shard.h"
+#include "train/source.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,6 +78,25 @@ static rf_status write_shard(const char *path, const int32_t *ids, int64_t count
   return status;
 }
 
+/* A .jsonl file: its rows become the documents of a shard. */
+static rf_status write_rows(const rf_options *o, const rf_tokenizer *tokenizer, int64_t vocab, const rafter_sink *sink, rf_error *error) {
+  const char *input = rf_options_text(o, "input"), *output = rf_options_text(o, "output");
+  rf_example_options rows = {.tokenizer = tokenizer,
+                             .model_folder = rf_options_argument(o, 0),
+                             .template = rf_options_is_set(o, "template") ? rf_options_text(o, "template") : NULL,
+                             .vocab = vocab,
+                             .loss_on = (rf_loss_on)rf_options_choice(o, "loss-on"),
+                             .fields = rf_options_is_set(o, "fields") ? rf_options_text(o, "fields") : NULL};
+  rf_shard shard;
+  RF_TRY(rf_source_write_shard(input, &rows, output, error));
+  RF_TRY(rf_shard_open(output, &shard, error));
+  rf_say(sink, "%lld tokens in %lld documents written to %s%s\n", (long long)shard.tokens, (long long)shard.documents, output,
+         shard.mask_byte ? ", with a loss mask" : "");
+  rf_put_json(sink, json_pack("{ss sI sI}", "command", "tokenize", "count", (json_int_t)shard.tokens, "documents", (json_int_t)shard.documents));
+  rf_shard_close(&shard);
+  return RAFTER_OK;
+}
+
 static rf_status encode(const rf_options *o, const rf_tokenizer *tokenizer, int64_t vocab, const rafter_sink *sink, rf_error *error) {
   enum { MOST = 1 << 30 };
   const char *given = rf_options_is_set(o, "text") ? rf_options_text(o, "text") : NULL;
@@ -85,6 +104,8 @@ static rf_status encode(const rf_options *o, const rf_tokenizer *tokenizer, int6
   size_t bytes = given ? strlen(given) : 0;
   rf_status status = RAFTER_OK;
   rf_ids ids = {0};
+  if (!given && rf_options_is_set(o, "output") && rf_options_is_set(o, "input") && rf_text_ends_with(rf_options_text(o, "input"), ".jsonl"))
+    return write_rows(o, tokenizer, vocab, sink, error);
   if (!given && rf_options_is_set(o, "input")) RF_TRY(rf_file_read(rf_options_text(o, "input"), MOST, &read, &bytes, error));
   else if (!given) return RF_FAIL(error, RAFTER_INVALID, "give --text TEXT, --input FILE or --decode 1,2,3", "there is nothing to tokenize");
   int flags = (rf_options_flag(o, "no-bos") ? 0 : RF_ENCODE_MARKS) | (rf_options_flag(o, "no-special") ? 0 : RF_ENCODE_PARSE);

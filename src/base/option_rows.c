@@ -93,10 +93,10 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("val-every", INT, "STEPS", 0, 1e12, "100", TRAIN, "validate every so many steps; 0: never"),
   NUMBER("val-rows", INT, "ROWS", 1, 1e12, "64", TRAIN, "held out rows that a validation reads at most"),
   CHOICE("packing", "fit|none", "fit", TRAIN, "fit: several documents share a row; none: one document a row"),
-  CHOICE("loss-on", "assistant|completion|all", "assistant", TRAIN,
+  CHOICE("loss-on", "assistant|completion|all", "assistant", TRAIN | TOKENIZE,
          "what the loss counts of a conversation: every turn of the assistant, its last one (of prompt and completion: the completion), or all"),
-  WORDS("fields", TEXT, "OURS=THEIRS", NULL, TRAIN, "what .jsonl rows call their fields, e.g. prompt=question,completion=answer"),
-  WORDS("template", TEXT, "FILE", NULL, TRAIN, "chat template of the conversations in --data; none: prompt and completion as they are; unset: the model's own"),
+  WORDS("fields", TEXT, "OURS=THEIRS", NULL, TRAIN | TOKENIZE, "what .jsonl rows call their fields, e.g. prompt=question,completion=answer"),
+  WORDS("template", TEXT, "FILE", NULL, TRAIN | TOKENIZE, "chat template of conversations in .jsonl files; none: prompt and completion as they are; unset: the model's own"),
   WORDS("resume", PATH, "RUN", NULL, TRAIN, "continue a run from its last complete checkpoint"),
   NUMBER("save-every", INT, "STEPS", 0, 1e12, "0", TRAIN, "checkpoint every so many steps; 0: at the end only"),
   NUMBER("keep", INT, "N", 1, 1e6, "2", TRAIN, "checkpoints to keep"),
@@ -161,7 +161,7 @@ const rf_option RF_OPTION_ROWS[] = {
   WORDS("decode", LIST, "IDS", NULL, TOKENIZE, "token ids to turn into text"),
   FLAG("no-bos", TOKENIZE | SCORE, "without the tokens that the tokenizer itself puts around a text"),
   FLAG("no-special", TOKENIZE | SCORE, "special tokens spelled in the text are plain text; --decode leaves them out"),
-  WORDS("output", PATH, "FILE", NULL, TOKENIZE, "write the tokens as a shard"),
+  WORDS("output", PATH, "FILE", NULL, TOKENIZE, "write the tokens as a shard; of a .jsonl input its rows, with their loss masks"),
 
   /* weights */
   CHOICE("weights", "f32|f16|bf16|q8_0|q4_0|q4_1|q5_0|q5_1|q2_k|q3_k|q4_k|q5_k|q6_k", "q4_k", QUANTIZE, "how matrices are stored; norms and biases stay as they are"),

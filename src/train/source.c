@@ -195,10 +195,8 @@ static rf_status append_row(rf_shard_writer *writer, const rf_example *row, rf_e
   return rf_shard_append(writer, row->ids.at, row->ids.count, error);
 }
 
-/* Turns a .jsonl file into a shard beside the run, so that memory does not grow with the data. */
-static rf_status convert_jsonl(const char *path, const rf_source_options *options, char shard_path[1200], rf_error *error) {
+rf_status rf_source_write_shard(const char *path, const rf_example_options *options, const char *shard_path, rf_error *error) {
   rf_status status = RAFTER_OK;
-  rf_tokenizer *tokenizer = NULL;
   rf_example_reader *reader = NULL;
   rf_shard_writer *writer = NULL;
   rf_example row = {0};
@@ -206,19 +204,10 @@ static rf_status convert_jsonl(const char *path, const rf_source_options *option
   size_t capacity = 0;
   ssize_t bytes;
   int64_t line = 0;
-  const char *name = strrchr(path, '/');
-  snprintf(shard_path, 1200, "%s/%s.shard", options->work_folder, name ? name + 1 : path);
   FILE *file = fopen(path, "re");
-  if (!file) return RF_FAIL(error, RAFTER_FAILED, "check the path given to --data", "cannot open %s (%s)", path, strerror(errno));
-  RF_GO(open_tokenizer(options, false, &tokenizer, error)); /* NULL: only rows of tokens can be read */
-  rf_example_options rows = {.tokenizer = tokenizer,
-                             .model_folder = options->model_folder,
-                             .template = options->template,
-                             .vocab = options->model->vocab,
-                             .loss_on = options->loss_on,
-                             .fields = options->fields};
-  RF_GO(rf_example_open(&rows, &reader, error));
-  RF_GO(rf_shard_create(shard_path, options->model->vocab, &writer, error));
+  if (!file) return RF_FAIL(error, RAFTER_FAILED, "check the path", "cannot open %s (%s)", path, strerror(errno));
+  RF_GO(rf_example_open(options, &reader, error));
+  RF_GO(rf_shard_create(shard_path, options->vocab, &writer, error));
   while ((bytes = getline(&text, &capacity, file)) > 0) {
     line++;
     if (strspn(text, " \t\r\n") == (size_t)bytes) continue;
@@ -233,8 +222,24 @@ static rf_status convert_jsonl(const char *path, const rf_source_options *option
 done:
   rf_shard_discard(writer);
   rf_example_close(reader), rf_example_free(&row);
-  rf_tokenizer_close(tokenizer);
   free(text), fclose(file);
+  return status;
+}
+
+/* Turns a .jsonl file into a shard beside the run, so that memory does not grow with the data. */
+static rf_status convert_jsonl(const char *path, const rf_source_options *options, char shard_path[1200], rf_error *error) {
+  rf_tokenizer *tokenizer = NULL;
+  const char *name = strrchr(path, '/');
+  snprintf(shard_path, 1200, "%s/%s.shard", options->work_folder, name ? name + 1 : path);
+  RF_TRY(open_tokenizer(options, false, &tokenizer, error)); /* NULL: only rows of tokens can be read */
+  rf_example_options rows = {.tokenizer = tokenizer,
+                             .model_folder = options->model_folder,
+                             .template = options->template,
+                             .vocab = options->model->vocab,
+                             .loss_on = options->loss_on,
+                             .fields = options->fields};
+  rf_status status = rf_source_write_shard(path, &rows, shard_path, error);
+  rf_tokenizer_close(tokenizer);
   return status;
 }
 

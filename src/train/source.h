@@ -53,6 +53,8 @@ typedef struct rf_source_options {
 /* `spec`: random:seed=0 | a text file | a .jsonl file of the rows that example.h names | a .shard file.
  * Every token is checked against the vocabulary. RAFTER_FAILED: empty, too short for one row, bad row (file, line). */
 rf_status rf_source_open(const char *spec, double weight, const rf_source_options *options, rf_source *source, rf_error *error);
+/* Writes the rows of a .jsonl file as the documents of a shard, with the mask of those that have one. The shard gets its name when it is whole. */
+rf_status rf_source_write_shard(const char *path, const rf_example_options *options, const char *shard_path, rf_error *error);
 void rf_source_close(rf_source *source);
 /* Labels that count in a row: T of a stream, fewer when documents end in it or a mask takes some away. */
 int64_t rf_source_valid(const rf_source *source, const rf_rows *rows, int64_t row);

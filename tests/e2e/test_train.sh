@@ -121,6 +121,11 @@ refuses 1 'pairs.jsonl, line 1' "${TRAIN[@]}" --data pairs.jsonl --out none
 refuses 1 'no chat template.*talks.jsonl, line 1' "${TRAIN[@]}" --data talks.jsonl --out none
 TALK=gpt:layers=2,width=32,heads=2,ff=64,vocab=256,seq=96
 status 0 "$RAFTER" train $TALK "${QUICK[@]}" --data talks.jsonl --template "$DATA/templates/chatml.jinja" --steps 2 --out talks && says 'rows of 96' out
+status 0 "$RAFTER" tokenize $TALK --input talks.jsonl --output talks.shard --template "$DATA/templates/chatml.jinja" && says 'with a loss mask' out
+status 0 "$RAFTER" train $TALK "${QUICK[@]}" --data talks.shard --steps 2 --out talked && {
+  losses talks >first.txt; losses talked >again.txt
+  same first.txt again.txt 'a shard of rows written by tokenize trains as the rows do'
+}
 refuses 1 'nothing to train on' "${TRAIN[@]}" --data talks.jsonl --template "$DATA/templates/chatml.jinja" --out none # all prompts are longer than a row
 
 # It learns: names of words come out far below ln 256.
