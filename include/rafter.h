@@ -49,7 +49,7 @@ const char *rafter_version(void);
 void rafter_text_free(char *text);
 
 /* ---- jobs: the resolved options of one command --------------------------------------------------------------------
- * `command` is one of: plan, train, generate, calibrate, bench, roofline, inspect, tokenize, doctor, runs. Every option of
+ * `command` is one of those that `rafter --help` lists: plan, train, generate, calibrate, bench, ... Every option of
  * `rafter COMMAND --help` may be set by name, without its dashes: "batch", "remat", "max-seconds". MODEL is the option "model". */
 typedef struct rafter_job rafter_job;
 
@@ -123,6 +123,9 @@ typedef struct rafter_sink {
   void (*json)(void *self, const char *line); /* one JSON object, no newline */
   void (*bar)(void *self, const char *line);  /* a progress line that replaces the one before; "" ends it */
   const volatile int *stop;                   /* becomes non-zero (from a signal handler): save, then return RAFTER_INTERRUPTED */
+  /* chat: asks for a line, shown behind `prompt`; malloc'ed, without its end; NULL: there is none any more. chat ends an answer when *stop is
+   * set, and goes on: whoever sets it clears it when the next line is asked for. */
+  char *(*line)(void *self, const char *prompt);
 } rafter_sink;
 
 /* Runs a job's whole command, as the program does. Any status. */

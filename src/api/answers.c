@@ -89,13 +89,17 @@ rf_status rf_sampling_of(const rf_options *o, const rf_settings *settings, rf_sa
   return status;
 }
 
-rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, const json_t *messages, bool opens_answer, rf_ids *ids,
-                         rf_error *error) {
-  rf_rendered rendered = {0};
+rf_status rf_chat_text(const rf_chat *chat, const json_t *messages, bool opens_answer, rf_rendered *rendered, rf_error *error) {
   time_t seconds = time(NULL);
   struct tm now;
   rf_chat_options options = {.add_generation_prompt = opens_answer, .now = localtime_r(&seconds, &now)};
-  rf_status status = rf_chat_render(chat, messages, &options, &rendered, error);
+  return rf_chat_render(chat, messages, &options, rendered, error);
+}
+
+rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, const json_t *messages, bool opens_answer, rf_ids *ids,
+                         rf_error *error) {
+  rf_rendered rendered = {0};
+  rf_status status = rf_chat_text(chat, messages, opens_answer, &rendered, error);
   ids->count = 0;
   if (status == RAFTER_OK)
     status = rf_tokenizer_encode(tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, ids, error); /* a template writes its marks itself */

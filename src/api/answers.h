@@ -22,6 +22,8 @@ rf_status rf_marks_of(const rf_settings *settings, const rf_tokenizer *tokenizer
 /* Sampling as the options say; what was not given as generation_config.json says. */
 rf_status rf_sampling_of(const rf_options *options, const rf_settings *settings, rf_sampler_options *sampling, rf_error *error);
 
+/* A conversation in the words of the model's template; rf_rendered_free() it. `opens_answer`: it ends with the opening of the assistant's turn. */
+rf_status rf_chat_text(const rf_chat *chat, const json_t *messages, bool opens_answer, rf_rendered *rendered, rf_error *error);
 /* Ids of a conversation in the words of the model's template. */
 rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, const json_t *messages, bool opens_answer, rf_ids *ids, rf_error *error);
 

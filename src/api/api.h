@@ -37,6 +37,7 @@ rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *sink, rf_
 rf_status rf_command_tokenize(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_doctor(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_score(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+rf_status rf_command_chat(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_pull(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *sink, rf_error *error);

@@ -15,9 +15,10 @@ enum {
   QUANTIZE = 512,
   SCORE = 1024,
   PULL = 2048,
-  EVAL = 4096
+  EVAL = 4096,
+  CHAT = 8192
 };
-enum { ALL = 8191, MODELS = PLAN | TRAIN | GENERATE | BENCH | SCORE | EVAL, STEPS = PLAN | TRAIN | BENCH };
+enum { ALL = 16383, MODELS = PLAN | TRAIN | GENERATE | BENCH | SCORE | EVAL | CHAT, STEPS = PLAN | TRAIN | BENCH };
 
 // clang-format off
 const rf_command RF_COMMAND_ROWS[] = {
@@ -34,6 +35,7 @@ const rf_command RF_COMMAND_ROWS[] = {
   {"score", "MODEL", 1, 1, "give the log-probability of every token of a text, and its perplexity"},
   {"pull", "hf:ORG/NAME[@REV]", 1, 1, "fetch a model's safetensors or GGUF, tokenizer and config files from the hub"},
   {"eval", "perplexity|choices|gsm8k MODEL", 2, 2, "measure a model on a task"},
+  {"chat", "MODEL", 1, 1, "talk with a model; /help there lists what else it does"},
 };
 const int RF_COMMAND_ROW_COUNT = sizeof RF_COMMAND_ROWS / sizeof RF_COMMAND_ROWS[0];
 
@@ -101,7 +103,7 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("save-every", INT, "STEPS", 0, 1e12, "0", TRAIN, "checkpoint every so many steps; 0: at the end only"),
   NUMBER("keep", INT, "N", 1, 1e6, "2", TRAIN, "checkpoints to keep"),
   NUMBER("max-seconds", DURATION, NULL, 0.001, 1e9, NULL, TRAIN, "save and end in this time"),
-  FLAG("debug", TRAIN | GENERATE | SCORE | EVAL, "poison dead memory, check guards, find the first operation that gives NaN"),
+  FLAG("debug", TRAIN | GENERATE | SCORE | EVAL | CHAT, "poison dead memory, check guards, find the first operation that gives NaN"),
 
   WORDS("lora", TEXT, "rank=R,...", NULL, STEPS, "train adapters beside frozen weights: rank=16,alpha=32,targets=q,k,v,o,gate,up,down,dropout=0; targets also all or ~REGEX"),
   WORDS("adapter", PATH, "DIR", NULL, MODELS, "adapters of PEFT's files beside the weights; train goes on with them"),
@@ -109,19 +111,21 @@ const rf_option RF_OPTION_ROWS[] = {
   /* generating */
   WORDS("prompt", TEXT, "TEXT", NULL, GENERATE, "text to continue"),
   FLAG("chat", GENERATE | EVAL, "the prompt is what a user says: put into the model's chat template"),
-  WORDS("system", TEXT, "TEXT", NULL, GENERATE | EVAL, "what the model is told before the conversation, with --chat"),
+  WORDS("system", TEXT, "TEXT", NULL, GENERATE | EVAL | CHAT, "what the model is told before the conversation"),
   WORDS("tokens", LIST, "IDS", NULL, GENERATE, "token ids to continue, in place of a prompt"),
   NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "128", GENERATE, "tokens to generate at most"),
   NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "512", EVAL, "gsm8k: tokens of an answer at most"),
+  NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, NULL, CHAT, "tokens of an answer at most; unset: what the context holds"),
   NUMBER("temperature", FLOAT, NULL, 0, 100, "1", GENERATE, "0: always the likeliest token"),
   NUMBER("temperature", FLOAT, NULL, 0, 100, "0", EVAL, "gsm8k: 0: always the likeliest token"),
-  NUMBER("top-k", INT, NULL, 0, 1 << 24, "0", GENERATE | EVAL, "choose among the k likeliest tokens; 0: all"),
-  NUMBER("top-p", FLOAT, NULL, 0, 1, "1", GENERATE | EVAL, "choose among the likeliest tokens that make up this probability"),
-  NUMBER("min-p", FLOAT, NULL, 0, 1, "0", GENERATE | EVAL, "leave out tokens below this part of the likeliest one's probability"),
-  WORDS("stop", TEXTS, "TEXT", NULL, GENERATE, "end before this text; may be repeated"),
+  NUMBER("temperature", FLOAT, NULL, 0, 100, "0.8", CHAT, "0: always the likeliest token"),
+  NUMBER("top-k", INT, NULL, 0, 1 << 24, "0", GENERATE | EVAL | CHAT, "choose among the k likeliest tokens; 0: all"),
+  NUMBER("top-p", FLOAT, NULL, 0, 1, "1", GENERATE | EVAL | CHAT, "choose among the likeliest tokens that make up this probability"),
+  NUMBER("min-p", FLOAT, NULL, 0, 1, "0", GENERATE | EVAL | CHAT, "leave out tokens below this part of the likeliest one's probability"),
+  WORDS("stop", TEXTS, "TEXT", NULL, GENERATE | CHAT, "end before this text; may be repeated"),
   FLAG("ignore-eos", GENERATE, "go on behind the end-of-text token"),
   NUMBER("min-tokens", TOKENS, NULL, 0, 1 << 24, "0", GENERATE, "tokens before the end-of-text token may come"),
-  NUMBER("repetition-penalty", FLOAT, NULL, 0, 100, "1", GENERATE | EVAL, "divides the logits of all tokens seen so far, prompt included; 1: not"),
+  NUMBER("repetition-penalty", FLOAT, NULL, 0, 100, "1", GENERATE | EVAL | CHAT, "divides the logits of all tokens seen so far, prompt included; 1: not"),
   NUMBER("presence-penalty", FLOAT, NULL, -100, 100, "0", GENERATE, "taken from the logits of tokens that stand in the answer"),
   NUMBER("frequency-penalty", FLOAT, NULL, -100, 100, "0", GENERATE, "the same for each time they stand there"),
   WORDS("logit-bias", TEXTS, "ID=BIAS", NULL, GENERATE, "added to a token's logit; may be repeated"),
@@ -175,7 +179,7 @@ const rf_option RF_OPTION_ROWS[] = {
   WORDS("out", PATH, "DIR", NULL, PULL, "folder of the model; unset: models/ORG/NAME"),
 
   /* everywhere */
-  NUMBER("seed", INT, NULL, 0, 0x1p62, "0", TRAIN | GENERATE | BENCH | SCORE | EVAL, "of every random number"),
+  NUMBER("seed", INT, NULL, 0, 0x1p62, "0", TRAIN | GENERATE | BENCH | SCORE | EVAL | CHAT, "of every random number"),
   WORDS("out", PATH, "DIR", NULL, TRAIN | BENCH, "folder of the run; unset: runs/ID"),
   WORDS("out", PATH, "FILE", NULL, CALIBRATE, "where to write the machine file; unset: where --on local looks"),
   WORDS("config", PATH, "FILE", NULL, ALL, "JSON file of options, for example a run.json; what is typed wins over it"),

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "rafter.h"
 
+#include <editline/readline.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +53,28 @@ static void put_bar(void *self, const char *line) {
   if (!*line) clear_bar(t);
   else fprintf(stderr, "\r\033[K%.*s", size.ws_col > 1 ? size.ws_col - 1 : 79, line), t->bar_is_up = true;
   fflush(stderr);
+}
+
+/* chat: a line of the person's. At a terminal it can be edited, and those before come back; else it is one of stdin's. */
+static char *ask_line(void *self, const char *prompt) {
+  terminal *t = self;
+  char *line = NULL;
+  size_t capacity = 0;
+  clear_bar(t);
+  stop_asked = 0; /* it was for the answer */
+  if (isatty(0) && isatty(1) && !t->json) {
+    rl_catch_signals = 1; /* the terminal is put back before a signal ends us */
+    line = readline(prompt);
+    if (line && *line) add_history(line);
+    if (!line) putchar('\n');
+    stop_asked = 0; /* nothing was under way */
+    return line;
+  }
+  ssize_t bytes = getline(&line, &capacity, stdin);
+  stop_asked = 0;
+  if (bytes < 0) return free(line), NULL;
+  line[strcspn(line, "\r\n")] = 0;
+  return line;
 }
 
 static int say_error(const rafter_error *error, bool verbose) {
@@ -115,7 +138,7 @@ int main(int argc, char **argv) {
     terminal t = {.json = option_is_on(job, "json"), .quiet = option_is_on(job, "quiet"), .is_terminal = isatty(2)};
     t.people = t.json ? stderr : stdout;
     t.only_results = !strcmp(argv[1], "train") || !strcmp(argv[1], "calibrate");
-    rafter_sink sink = {.self = &t, .text = put_text, .json = put_json, .bar = put_bar, .stop = &stop_asked};
+    rafter_sink sink = {.self = &t, .text = put_text, .json = put_json, .bar = put_bar, .stop = &stop_asked, .line = ask_line};
     status = (int)rafter_run(job, &sink, &error);
     clear_bar(&t);
     if (fflush(stdout) || ferror(stdout)) { /* a full disk behind a redirect must not look like success */

@@ -1,0 +1,358 @@
+/* chat.c - `rafter chat`: a conversation, a line at a time. What was said stays in the KV cache: a turn walks only what is new. */
+#define _GNU_SOURCE
+#include "api/answers.h"
+
+#include "base/file.h"
+#include "generate/stop.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CONTEXT = 4096 }; /* tokens unless --seq says otherwise, or the model has fewer positions */
+
+typedef struct conversation {
+  const rafter_sink *sink;
+  rf_settings settings;
+  rf_tokenizer *tokenizer;
+  rf_chat *chat;
+  rf_generator *g;
+  rf_marks marks;
+  rf_stop stop;
+  rf_sampler_options sampling;
+  int64_t max_tokens;
+  json_t *messages;
+  rf_ids ids;  /* of all that was said, as it was walked: the template's words and the tokens that were chosen */
+  char *said;  /* the text of ids */
+  char *piece; /* room for one id's text */
+  bool closed; /* ids end with the mark of a turn's end */
+  bool stats, ended;
+  int turns;
+} conversation;
+
+/* One answer as it comes. */
+typedef struct turn {
+  char *text;
+  size_t bytes;
+  FILE *out;
+  int64_t count, walked, reused;
+  double first_seconds, seconds;
+  const char *finish;
+  bool cut; /* by a stop string */
+} turn;
+
+/* ---- what the model reads ----------------------------------------------------------------------------------------------- */
+
+static int64_t specials_in(const rf_tokenizer *tokenizer, const rf_ids *ids) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < ids->count; i++) count += rf_tokenizer_is_special(tokenizer, ids->at[i]);
+  return count;
+}
+
+/* Where in `ids` of a text the part begins that stands behind `said`, which is how the text begins; -1: inside a token. Special tokens are never merged with
+ * their neighbours, so they are counted. */
+static int64_t seam(const conversation *c, const rf_ids *ids, rf_error *error) {
+  rf_ids before = {0};
+  int64_t at = -1, wanted, seen = 0;
+  if (rf_tokenizer_encode(c->tokenizer, c->said, strlen(c->said), RF_ENCODE_PARSE, &before, error) == RAFTER_OK) {
+    wanted = specials_in(c->tokenizer, &before);
+    for (int64_t i = 0; i < ids->count && at < 0; i++) {
+      if (!rf_tokenizer_is_special(c->tokenizer, ids->at[i])) continue;
+      seen++;
+      if (c->closed && seen == wanted) at = i + 1;
+      if (!c->closed && seen == wanted + 1) at = i;
+    }
+  }
+  rf_ids_free(&before);
+  return at;
+}
+
+/* The prompt of the next answer into c->ids: what was walked as it stands, and what is new. Answers spelled again could become other tokens. */
+static rf_status encode(conversation *c, rf_error *error) {
+  rf_ids whole = {0};
+  rf_rendered rendered = {0};
+  rf_status status = RAFTER_OK;
+  RF_GO(rf_chat_text(c->chat, c->messages, true, &rendered, error));
+  RF_GO(rf_tokenizer_encode(c->tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, &whole, error));
+  int64_t from = c->said && !strncmp(rendered.text, c->said, strlen(c->said)) ? seam(c, &whole, error) : -1;
+  if (from < 0) c->ids.count = from = 0;
+  for (int64_t i = from; i < whole.count; i++) RF_GO(rf_ids_add(&c->ids, whole.at[i], error));
+  free(c->said);
+  c->said = rendered.text, rendered.text = NULL;
+done:
+  rf_ids_free(&whole);
+  rf_rendered_free(&rendered);
+  return status;
+}
+
+static void forget(conversation *c) {
+  free(c->said);
+  c->said = NULL, c->ids.count = 0;
+}
+
+/* Takes the oldest question and its answer out; false when only the newest is left. */
+static bool drop_oldest(conversation *c) {
+  size_t first = 0;
+  if (!strcmp(json_string_value(json_object_get(json_array_get(c->messages, 0), "role")), "system")) first = 1;
+  if (json_array_size(c->messages) < first + 3) return false;
+  json_array_remove(c->messages, first), json_array_remove(c->messages, first);
+  forget(c);
+  return true;
+}
+
+/* ---- an answer ------------------------------------------------------------------------------------------------------------ */
+
+static void show(conversation *c, turn *t, const rf_stop_text *text) {
+  for (int i = 0; i < 2; i++) {
+    rf_span span = text->released[i];
+    if (!span.bytes) continue;
+    fwrite(span.at, 1, span.bytes, t->out);
+    rf_say(c->sink, "%.*s", (int)span.bytes, span.at);
+  }
+}
+
+static rf_status step(conversation *c, turn *t, int64_t request, rf_decoder *decoder, rf_stop_state *state, double start, rf_error *error) {
+  const rf_event *event;
+  int count;
+  rf_stop_text text = {0};
+  RF_TRY(rf_generator_step(c->g, &event, &count, error));
+  if (!count) return RAFTER_OK;
+  int32_t id = event->token;
+  rf_finish finish = event->finish;
+  bool mark = false;
+  if (!t->count++) t->first_seconds = rf_now_seconds() - start;
+  for (int i = 0; i < c->marks.count; i++) mark |= c->marks.id[i] == id;
+  RF_TRY(rf_ids_add(&c->ids, id, error));
+  c->closed = mark && rf_tokenizer_is_special(c->tokenizer, id);
+  bool found = !mark && rf_stop_next(state, c->piece, rf_decoder_next(decoder, id, c->piece), &text);
+  show(c, t, &text);
+  if (finish != RF_FINISH_NONE) t->finish = rf_finish_name(finish);
+  else if (found) rf_generator_cancel(c->g, request, -1), t->finish = "stop", t->cut = true;
+  else if (rf_asked_to_stop(c->sink)) rf_generator_cancel(c->g, request, -1), t->finish = "interrupted";
+  return RAFTER_OK;
+}
+
+static rf_status answer(conversation *c, turn *t, rf_error *error) {
+  rf_decoder decoder;
+  rf_stop_state state;
+  rf_stop_text text = {0};
+  int64_t id, room = c->settings.plan.build.seq - c->ids.count;
+  rf_generate_counts before = rf_generator_counts(c->g);
+  double start = rf_now_seconds();
+  rf_request request = {.tokens = c->ids.at,
+                        .count = c->ids.count,
+                        .max_tokens = c->max_tokens && c->max_tokens < room ? c->max_tokens : room,
+                        .sampler = c->sampling,
+                        .stop = c->marks.id,
+                        .stop_count = c->marks.count,
+                        .keep = true};
+  rf_decoder_start(&decoder, c->tokenizer, RF_DECODE_CONTINUES);
+  rf_stop_start(&c->stop, &state);
+  RF_TRY(rf_generator_submit(c->g, &request, &id, error));
+  while (!*t->finish) RF_TRY(step(c, t, id, &decoder, &state, start, error));
+  if (!state.found) {
+    rf_stop_next(&state, c->piece, rf_decoder_end(&decoder, c->piece), &text);
+    show(c, t, &text);
+    rf_stop_end(&state, &text);
+    show(c, t, &text);
+  }
+  rf_say(c->sink, "\n");
+  rf_generate_counts after = rf_generator_counts(c->g);
+  t->seconds = rf_now_seconds() - start;
+  t->reused = after.reused - before.reused, t->walked = request.count - t->reused;
+  return RAFTER_OK;
+}
+
+/* The answer into the conversation, and into the text that ids stand for. */
+static rf_status remember(conversation *c, turn *t, rf_error *error) {
+  char *said = NULL;
+  rf_span mark = c->closed ? rf_tokenizer_text_of(c->tokenizer, c->ids.at[c->ids.count - 1]) : (rf_span){"", 0};
+  json_t *content = json_stringn(t->text, t->bytes);
+  if (!content) content = json_string(""); /* cut inside a character */
+  json_array_append_new(c->messages, json_pack("{ss so}", "role", "assistant", "content", content));
+  if (asprintf(&said, "%s%s%.*s", c->said, t->text, (int)mark.bytes, mark.at) < 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  free(c->said);
+  c->said = said;
+  return RAFTER_OK;
+}
+
+static void tell(conversation *c, const turn *t) {
+  double seconds = t->seconds - t->first_seconds, rate = seconds > 0 ? (double)(t->count - 1) / seconds : 0, planned = 1 / c->g->decode->step_seconds;
+  if (c->stats)
+    rf_say(c->sink,
+           "[%lld new tokens read, %lld in the cache; first token after %.2f s; %lld tokens at %.1f tokens/s (planned %.1f); context %lld of %lld]\n",
+           (long long)t->walked, (long long)t->reused, t->first_seconds, (long long)t->count, rate, planned, (long long)c->ids.count,
+           (long long)c->settings.plan.build.seq);
+  json_t *text = json_stringn(t->text, t->bytes);
+  rf_put_json(c->sink, json_pack("{ss si so ss sI sI sI sf sf sf}", "command", "chat", "turn", ++c->turns, "text", text ? text : json_null(),
+                                 "finish_reason", t->finish, "prompt_tokens", (json_int_t)(t->walked + t->reused), "reused_tokens",
+                                 (json_int_t)t->reused, "completion_tokens", (json_int_t)t->count, "seconds_to_first_token", t->first_seconds,
+                                 "tokens_per_second", rate, "predicted_tokens_per_second", planned));
+}
+
+static rf_status ask(conversation *c, const char *line, rf_error *error) {
+  turn t = {.finish = ""};
+  rf_error unread = {0};
+  json_t *content = json_string(line);
+  if (!content) return rf_say(c->sink, "that is no UTF-8\n"), RAFTER_OK;
+  json_array_append_new(c->messages, json_pack("{ss so}", "role", "user", "content", content));
+  rf_status status = encode(c, &unread);
+  while (status == RAFTER_OK && c->ids.count + 1 > c->settings.plan.build.seq) {
+    if (!drop_oldest(c)) {
+      status = RF_FAIL(&unread, RAFTER_INVALID, NULL, "that is longer than the context of %lld tokens", (long long)c->settings.plan.build.seq);
+      break;
+    }
+    rf_say(c->sink, "[the context is full: the oldest turn is forgotten]\n");
+    status = encode(c, &unread);
+  }
+  if (status != RAFTER_OK) { /* a line that cannot be read does not end the conversation */
+    rf_say(c->sink, "%s\n", unread.message);
+    json_array_remove(c->messages, json_array_size(c->messages) - 1);
+    return forget(c), RAFTER_OK;
+  }
+  t.out = open_memstream(&t.text, &t.bytes);
+  if (!t.out) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  status = answer(c, &t, error);
+  if (fclose(t.out)) status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  if (status == RAFTER_OK) tell(c, &t);
+  if (status == RAFTER_OK) status = remember(c, &t, error);
+  if (t.cut) forget(c); /* ids have more than the answer: a stop string */
+  free(t.text);
+  return status;
+}
+
+/* ---- commands --------------------------------------------------------------------------------------------------------------- */
+
+static void start_anew(conversation *c, const char *system) {
+  json_array_clear(c->messages);
+  if (*system) json_array_append_new(c->messages, json_pack("{ss ss}", "role", "system", "content", system));
+  forget(c);
+}
+
+static const char *system_of(const conversation *c) {
+  const json_t *first = json_array_get(c->messages, 0);
+  const char *role = json_string_value(json_object_get(first, "role"));
+  return role && !strcmp(role, "system") ? json_string_value(json_object_get(first, "content")) : "";
+}
+
+static void command_reset(conversation *c, const char *words) {
+  (void)words;
+  char *system = strdup(system_of(c)); /* it belongs to the messages that go */
+  start_anew(c, system ? system : "");
+  free(system);
+  rf_say(c->sink, "[a new conversation]\n");
+}
+static void command_system(conversation *c, const char *words) {
+  start_anew(c, words);
+  rf_say(c->sink, "[a new conversation, %s]\n", *words ? "told so" : "told nothing before it");
+}
+static void command_stats(conversation *c, const char *words) {
+  (void)words;
+  c->stats = !c->stats;
+  rf_say(c->sink, "[figures behind every answer: %s; context %lld of %lld tokens, arena %.1f MiB]\n", c->stats ? "on" : "off",
+         (long long)c->ids.count, (long long)c->settings.plan.build.seq, (double)rf_run_arena_bytes(c->g->run) / 0x1p20);
+}
+static void command_save(conversation *c, const char *words) {
+  rf_error error = {0};
+  json_t *row = json_pack("{sO}", "messages", c->messages);
+  if (!*words) rf_say(c->sink, "[/save FILE]\n");
+  else if (rf_json_write(words, row, 0, &error) == RAFTER_OK) rf_say(c->sink, "[%zu messages in %s]\n", json_array_size(c->messages), words);
+  else rf_say(c->sink, "%s\n", error.message);
+  json_decref(row);
+}
+static void command_bye(conversation *c, const char *words) { (void)words, c->ended = true; }
+static void command_help(conversation *c, const char *words);
+
+static const struct {
+  const char *name, *help;
+  void (*run)(conversation *c, const char *words);
+} COMMANDS[] = {{"/reset", "forget what was said", command_reset},
+                {"/system", "[TEXT]  start anew, with this said to the model before", command_system},
+                {"/save", "FILE  write the conversation as a row of training data", command_save},
+                {"/stats", "figures behind every answer, or no longer", command_stats},
+                {"/bye", "end; so does Ctrl-D. Ctrl-C ends an answer", command_bye},
+                {"/help", "this", command_help}};
+
+static void command_help(conversation *c, const char *words) {
+  (void)words;
+  for (size_t i = 0; i < sizeof COMMANDS / sizeof *COMMANDS; i++) rf_say(c->sink, "%-8s %s\n", COMMANDS[i].name, COMMANDS[i].help);
+}
+
+/* Whether a line is a command; it is then done. */
+static bool run_command(conversation *c, const char *line) {
+  size_t n = strcspn(line, " \t");
+  if (*line != '/' || memchr(line + 1, '/', n - 1)) return false; /* a path is no command */
+  for (size_t i = 0; i < sizeof COMMANDS / sizeof *COMMANDS; i++)
+    if (strlen(COMMANDS[i].name) == n && !strncmp(line, COMMANDS[i].name, n)) return COMMANDS[i].run(c, line + n + strspn(line + n, " \t")), true;
+  rf_say(c->sink, "%.*s is not known here; /help says what is\n", (int)n, line);
+  return true;
+}
+
+/* ---- the command -------------------------------------------------------------------------------------------------------------- */
+
+static rf_status open_model(const rf_options *o, conversation *c, rf_error *error) {
+  int count = 0;
+  const char *const *texts = rf_options_is_set(o, "stop") ? rf_options_texts(o, "stop", &count) : NULL;
+  RF_TRY(rf_settings_resolve(o, "generate", &c->settings, error));
+  RF_TRY(rf_tokenizer_for(&c->settings.model, c->settings.weights_folder, &c->tokenizer, error));
+  RF_TRY(rf_chat_open(c->settings.weights_folder, &c->chat, error));
+  RF_TRY(rf_marks_of(&c->settings, c->tokenizer, &c->marks, error));
+  RF_TRY(rf_sampling_of(o, &c->settings, &c->sampling, error));
+  rf_span *span = calloc((size_t)count + 1, sizeof *span);
+  c->piece = malloc(rf_decoder_room(c->tokenizer) + 1), c->messages = json_array();
+  if (!span || !c->piece || !c->messages) return free(span), RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  for (int i = 0; i < count; i++) span[i] = (rf_span){texts[i], strlen(texts[i])};
+  rf_status status = rf_stop_open(&(rf_stop_options){.strings = span, .string_count = count}, &c->stop, error);
+  free(span);
+  RF_TRY(status);
+  rf_build_options *b = &c->settings.plan.build;
+  if (!rf_options_given(o, "seq") && b->seq > CONTEXT) b->seq = CONTEXT;
+  b->microbatch = 1;
+  rf_generate_settings settings = {.model = c->settings.model,
+                                   .plan = c->settings.plan,
+                                   .weights_folder = c->settings.weights_folder,
+                                   .seed = c->sampling.seed,
+                                   .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
+  RF_TRY(rf_generator_open(&settings, &c->g, error));
+  return c->g->io[0].logits ? RAFTER_OK
+                            : RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to choose from");
+}
+
+static rf_status talk(const rf_options *o, conversation *c, rf_error *error) {
+  RF_TRY(open_model(o, c, error));
+  c->stats = rf_options_flag(o, "verbose"), c->max_tokens = rf_options_int(o, "max-tokens");
+  start_anew(c, rf_options_is_set(o, "system") ? rf_options_text(o, "system") : "");
+  rf_put_bar(c->sink, "%s, context %lld tokens, arena %.1f MiB; /help", c->settings.model.name, (long long)c->settings.plan.build.seq,
+             (double)rf_run_arena_bytes(c->g->run) / 0x1p20);
+  while (!c->ended) {
+    char *line = c->sink->line(c->sink->self, ">>> ");
+    if (!line) break;
+    rf_status status = RAFTER_OK;
+    if (line[strspn(line, " \t\r")] && !run_command(c, line)) status = ask(c, line, error);
+    rafter_text_free(line);
+    RF_TRY(status);
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_command_chat(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+  rf_options *o = NULL;
+  if (!sink->line) return RF_FAIL(error, RAFTER_INVALID, NULL, "a conversation needs somebody who asks (the sink has no line function)");
+  conversation *c = calloc(1, sizeof *c);
+  rf_status status =
+      c ? rf_options_with_model(job->options, rf_options_argument(job->options, 0), &o, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  if (c) c->sink = sink;
+  if (status == RAFTER_OK) status = talk(o, c, error);
+  if (c) {
+    rf_generator_close(c->g);
+    rf_stop_close(&c->stop);
+    rf_chat_free(c->chat);
+    rf_tokenizer_close(c->tokenizer);
+    rf_ids_free(&c->ids);
+    json_decref(c->messages);
+    free(c->said), free(c->piece);
+  }
+  rf_options_free(o);
+  free(c);
+  return status;
+}
