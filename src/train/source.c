@@ -11,9 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- packing
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- packing ---------------------------------------------------------------------------------------------------- */
 
 typedef struct piece_list {
   rf_piece *at;
@@ -37,8 +35,7 @@ static int longer_first(const void *a, const void *b) {
   return (x->start > y->start) - (x->start < y->start);
 }
 
-/* Rows with `space` tokens left stand in a list per space; a bit says which
- * lists are not empty, so the tightest row is found in T / 64 steps. */
+/* Rows with `space` tokens left stand in a list per space; a bit says which lists are not empty, so the tightest row is found in T / 64 steps. */
 typedef struct open_rows {
   int64_t *head, *next;
   uint64_t *bits;
@@ -62,8 +59,7 @@ static int64_t open_take(open_rows *open, int64_t at_least, int64_t *space) {
   return row;
 }
 
-/* Best fit of the pieces, longest first; ties by place, so the same documents
- * always give the same rows. */
+/* Best fit of the pieces, longest first; ties by place, so the same documents always give the same rows. */
 static rf_status pack(piece_list *pieces, int64_t seq, bool share_rows, rf_rows *rows, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t n = pieces->count, used = 0;
@@ -100,8 +96,7 @@ done:
   return status;
 }
 
-/* Labels that count in a stretch of `count` tokens, of which the last has one
- * only with `next`: the tokens behind each of them by the mask. */
+/* Labels that count in a stretch of `count` tokens, of which the last has one only with `next`: the tokens behind each of them by the mask. */
 static rf_status count_valid(const rf_source *source, int64_t start, int64_t count, bool next, int64_t *valid, rf_error *error) {
   uint8_t mask[4096];
   int64_t labels = count - !next;
@@ -122,8 +117,7 @@ static rf_status add_piece(rf_source *source, piece_list *pieces, int64_t start,
   return RF_FAIL(error, RAFTER_FAILED, "split the data into smaller files", "out of memory while packing %s", source->spec);
 }
 
-/* A text in pieces of `seq` tokens; an example whole, or its first `seq`
- * tokens. */
+/* A text in pieces of `seq` tokens; an example whole, or its first `seq` tokens. */
 static rf_status add_document(rf_source *source, piece_list *pieces, int64_t start, int64_t end, bool example, rf_error *error) {
   int64_t seq = source->seq;
   if (example && end - start > seq + 1) {
@@ -160,16 +154,12 @@ done:
   return status;
 }
 
-/* ---- opening
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
 
-/* A larger text is given as shards or as JSON Lines, which are read line by
- * line. */
+/* A larger text is given as shards or as JSON Lines, which are read line by line. */
 static const size_t TEXT_MOST = (size_t)4 << 30;
 
-/* The tokenizer that texts are read with; *tokenizer NULL where there is none
- * and none is `needed`. */
+/* The tokenizer that texts are read with; *tokenizer NULL where there is none and none is `needed`. */
 static rf_status open_tokenizer(const rf_source_options *options, bool needed, rf_tokenizer **tokenizer, rf_error *error) {
   const char *folder = options->model_folder ? options->model_folder : "";
   rf_status status = rf_tokenizer_for(options->model, folder, tokenizer, error);
@@ -236,8 +226,7 @@ done:
   return status;
 }
 
-/* Turns a .jsonl file into a shard beside the run, so that memory does not grow
- * with the data. */
+/* Turns a .jsonl file into a shard beside the run, so that memory does not grow with the data. */
 static rf_status convert_jsonl(const char *path, const rf_source_options *options, char shard_path[1200], rf_error *error) {
   rf_tokenizer *tokenizer = NULL;
   const char *name = strrchr(path, '/');
@@ -267,8 +256,7 @@ static rf_status open_random(const char *spec, int64_t vocab, rf_source *source,
   return RAFTER_OK;
 }
 
-/* How many of `count` rows or documents validate: none when that would leave
- * nothing to train on, at least one when any were asked for. */
+/* How many of `count` rows or documents validate: none when that would leave nothing to train on, at least one when any were asked for. */
 static int64_t held_out(int64_t count, double fraction) {
   int64_t held = (int64_t)((double)count * fraction + 0.5);
   if (fraction > 0 && !held) held = 1;
@@ -277,17 +265,13 @@ static int64_t held_out(int64_t count, double fraction) {
 
 static rf_status too_short(const rf_source *source, rf_error *error) {
   if (source->skipped)
-    return RF_FAIL(error, RAFTER_FAILED,
-                   "raise --seq when prompts are longer than a row; --loss-on says what "
-                   "the loss counts",
-                   "%s has nothing to train on (expected a token that the loss counts "
-                   "among the first %lld of an example, got %lld examples without)",
+    return RF_FAIL(error, RAFTER_FAILED, "raise --seq when prompts are longer than a row; --loss-on says what the loss counts",
+                   "%s has nothing to train on (expected a token that the loss counts among the first %lld of an example, got %lld examples without)",
                    source->spec, (long long)source->seq + 1, (long long)source->skipped);
   if (source->documents)
     return RF_FAIL(error, RAFTER_FAILED, "give more or longer documents",
-                   "%s has nothing to train on (expected a document of at "
-                   "least 2 tokens, got %lld tokens in %lld documents)",
-                   source->spec, (long long)source->tokens, (long long)source->documents);
+                   "%s has nothing to train on (expected a document of at least 2 tokens, got %lld tokens in %lld documents)", source->spec,
+                   (long long)source->tokens, (long long)source->documents);
   if (!source->tokens)
     return RF_FAIL(error, RAFTER_FAILED, "give a longer text", "%s has no tokens (expected at least %lld, got 0)", source->spec,
                    (long long)source->seq + 1);
@@ -345,9 +329,7 @@ void rf_source_close(rf_source *source) {
   source->train = source->held_out = (rf_rows){0};
 }
 
-/* ---- rows
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- rows ------------------------------------------------------------------------------------------------------- */
 
 int64_t rf_source_valid(const rf_source *source, const rf_rows *rows, int64_t row) {
   if (!rows->first) return source->seq;
@@ -376,8 +358,7 @@ double rf_source_pairs(const rf_source *source, const rf_rows *rows, int64_t row
   return pairs;
 }
 
-/* Takes away the labels that the loss does not count; labels[i] is token
- * `first` + i. */
+/* Takes away the labels that the loss does not count; labels[i] is token `first` + i. */
 static rf_status mask_labels(const rf_source *source, int64_t first, int64_t count, int32_t *labels, rf_error *error) {
   uint8_t mask[4096];
   for (int64_t done = 0; source->shard.mask_byte && done < count; done += (int64_t)sizeof mask) {
@@ -428,9 +409,7 @@ rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t r
     RF_TRY(fill_segment(source, vocab, piece->start, piece->tokens, piece->next, tokens + at, labels + at, positions + at, error));
     at += piece->tokens;
   }
-  if (at < seq)
-    segments[(*segment_count)++] = (int32_t)(base + at); /* the unused rest: one segment of token 0 whose
-                                 labels do not count */
+  if (at < seq) segments[(*segment_count)++] = (int32_t)(base + at); /* the unused rest: one segment of token 0 whose labels do not count */
   for (int64_t i = at; i < seq; i++) tokens[i] = 0, labels[i] = -1, positions[i] = (int32_t)(i - at);
   return RAFTER_OK;
 }
