@@ -40,8 +40,11 @@ rf_status rf_command_score(const rafter_job *job, const rafter_sink *sink, rf_er
 rf_status rf_command_chat(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_pull(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+rf_status rf_command_export(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 
+/* A model as a GGUF file with matrices of this storage type: what quantize does. */
+rf_status rf_write_gguf(const char *in, const char *out, const char *type, int threads, const rafter_sink *sink, rf_error *error);
 /* inspect, of .gguf and .bin files. */
 rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *json, rf_error *error);
 

@@ -159,16 +159,13 @@ static void report(const work *w, const char *in, const char *out, double wrong,
                                  "bytes", (json_int_t)w->bytes_out, "error", relative, "seconds", seconds, "tensors", tensors));
 }
 
-rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
-  const rf_options *o = job->options;
-  const char *in = rf_options_argument(o, 0), *out = rf_options_argument(o, 1);
+rf_status rf_write_gguf(const char *in, const char *out, const char *type, int threads, const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
   double begin = rf_now_seconds(), wrong = 0, all = 0;
-  if (!in || !out) return RF_FAIL(error, RAFTER_INVALID, "for example `rafter quantize model.gguf small.gguf`", "quantize needs IN and OUT");
   if (!rf_text_ends_with(out, ".gguf"))
     return RF_FAIL(error, RAFTER_INVALID, "models are known by their names", "OUT must be a .gguf file (got %s)", out);
-  const rf_quant_type *wanted = rf_quant_type_named(rf_options_text(o, "weights"));
-  work w = {.sink = sink, .threads = rf_options_is_set(o, "threads") ? (int)rf_options_int(o, "threads") : omp_get_max_threads()};
+  const rf_quant_type *wanted = rf_quant_type_named(type);
+  work w = {.sink = sink, .threads = threads};
   RF_TRY(rf_gguf_source_open(in, &w.source, error));
   w.count = rf_gguf_source_count(w.source);
   w.out = calloc((size_t)w.count + 1, sizeof *w.out);
@@ -199,4 +196,12 @@ done:
   rf_gguf_source_close(w.source);
   free(w.out), free(w.error), free(w.value), free(w.back), free(w.block);
   return status;
+}
+
+rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+  const rf_options *o = job->options;
+  const char *in = rf_options_argument(o, 0), *out = rf_options_argument(o, 1);
+  if (!in || !out) return RF_FAIL(error, RAFTER_INVALID, "for example `rafter quantize model.gguf small.gguf`", "quantize needs IN and OUT");
+  int threads = rf_options_is_set(o, "threads") ? (int)rf_options_int(o, "threads") : omp_get_max_threads();
+  return rf_write_gguf(in, out, rf_options_text(o, "weights"), threads, sink, error);
 }

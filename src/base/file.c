@@ -4,6 +4,7 @@
 #endif
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -193,6 +194,16 @@ rf_status rf_make_folders(const char *path, rf_error *error) {
   }
   free(copy);
   return status;
+}
+
+void rf_remove_folder(const char *path) {
+  DIR *folder = opendir(path);
+  if (!folder) return;
+  int fd = dirfd(folder);
+  for (struct dirent *entry; (entry = readdir(folder)) != NULL;)
+    if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) unlinkat(fd, entry->d_name, 0);
+  closedir(folder);
+  rmdir(path);
 }
 
 rf_status rf_map_file(const char *path, void **map, size_t *bytes, rf_error *error) {

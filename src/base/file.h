@@ -28,4 +28,7 @@ rf_status rf_file_write(const char *path, const void *data, size_t bytes, rf_err
 /* Makes a folder and those above it; one that is there is fine. */
 rf_status rf_make_folders(const char *path, rf_error *error);
 
+/* Removes a folder and the files in it; folders in it stay, and so does it then. */
+void rf_remove_folder(const char *path);
+
 #endif

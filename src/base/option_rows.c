@@ -16,9 +16,10 @@ enum {
   SCORE = 1024,
   PULL = 2048,
   EVAL = 4096,
-  CHAT = 8192
+  CHAT = 8192,
+  EXPORT = 16384
 };
-enum { ALL = 16383, MODELS = PLAN | TRAIN | GENERATE | BENCH | SCORE | EVAL | CHAT, STEPS = PLAN | TRAIN | BENCH };
+enum { ALL = 32767, MODELS = PLAN | TRAIN | GENERATE | BENCH | SCORE | EVAL | CHAT, STEPS = PLAN | TRAIN | BENCH };
 
 // clang-format off
 const rf_command RF_COMMAND_ROWS[] = {
@@ -36,6 +37,7 @@ const rf_command RF_COMMAND_ROWS[] = {
   {"pull", "hf:ORG/NAME[@REV]", 1, 1, "fetch a model's safetensors or GGUF, tokenizer and config files from the hub"},
   {"eval", "perplexity|choices|gsm8k MODEL", 2, 2, "measure a model on a task"},
   {"chat", "MODEL", 1, 1, "talk with a model; /help there lists what else it does"},
+  {"export", "MODEL OUT", 2, 2, "write a model, or the newest checkpoint of a run, for other programs"},
 };
 const int RF_COMMAND_ROW_COUNT = sizeof RF_COMMAND_ROWS / sizeof RF_COMMAND_ROWS[0];
 
@@ -177,6 +179,11 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("retries", INT, NULL, 0, 100, "5", PULL, "tries in a row that bring nothing new before it gives up"),
   NUMBER("timeout", DURATION, NULL, 0.1, 3600, "30s", PULL, "without a byte for so long a connection counts as cut"),
   WORDS("out", PATH, "DIR", NULL, PULL, "folder of the model; unset: models/ORG/NAME"),
+
+  /* exporting */
+  CHOICE("format", "safetensors|gguf", "safetensors", EXPORT, "safetensors: OUT is a folder as Hugging Face has it; gguf: OUT is a .gguf file"),
+  CHOICE("dtype", "f32|bf16|f16", NULL, EXPORT, "of the values; unset: as all are stored, else f32"),
+  WORDS("shard-size", SIZE, "BYTES", "5GB", EXPORT, "safetensors: more than this goes into several files with an index"),
 
   /* everywhere */
   NUMBER("seed", INT, NULL, 0, 0x1p62, "0", TRAIN | GENERATE | BENCH | SCORE | EVAL | CHAT, "of every random number"),

@@ -636,7 +636,9 @@ static void write_gpt2(json_t *json, bool other_reads, const rf_model *model) {
 rf_status rf_model_config_write(const rf_model *model, rf_dtype dtype, const char *path, rf_error *error) {
   const config_type *type = type_of(model->family);
   bool other_reads = rf_model_is_hugging_face(model);
-  if (type && !other_reads) return RF_FAIL(error, RAFTER_INVALID, NULL, "%s cannot be written as config.json", model->name);
+  if (type && !other_reads)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s cannot be written as config.json (%s)", model->name,
+                   model->plan_only ? model->plan_only : "Hugging Face has no such model");
   json_t *json = json_object();
   if (type) write_type(json, type, model);
   else write_gpt2(json, other_reads, model);

@@ -31,6 +31,9 @@ void rf_ids_free(rf_ids *ids);
 /* A folder (its tokenizer.json, else its tokenizer.model, else its tokenizer.bin), one such file, or a .gguf file. tokenizer_config.json beside it, where there is
  * one, may only turn the document marks on or off and name them. */
 rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error *error);
+/* Copies what makes text of a model's tokens (tokenizer.json, tokenizer.model, chat template, generation_config.json, ...) from one folder to another;
+ * *copied says how many files of the tokenizer there were. */
+rf_status rf_tokenizer_files_copy(const char *from_folder, const char *to_folder, int *copied, rf_error *error);
 /* Whether a folder brings a tokenizer. */
 bool rf_tokenizer_in(const char *folder);
 /* The tokenizer of a model that brings none of its own. RAFTER_INVALID when the vocabulary has not 256 rows. */

@@ -1,4 +1,4 @@
-/* weights.c - reads and writes a model's parameters, part by part, in blocks that keep memory small. */
+/* weights.c - reads a model's parameters, part by part, in blocks that keep memory small. */
 #include "model/weights.h"
 
 #include <stdio.h>
@@ -211,132 +211,33 @@ done:
   return status;
 }
 
-/* ---- writing --------------------------------------------------------------------------------------------------- */
-
-/* A part that holds q, k and v head by head: the file's column f is the parameter's column own_column(f). */
-static int64_t own_column(const rf_name *name, int64_t f) {
-  int64_t size = name->head_dim, third = name->columns[0] / 3;
-  return f / size % 3 * third + f / (3 * size) * size + f % size;
-}
-static rf_status write_by_head(rf_tensor_writer *writer, int index, const rf_param *param, const rf_name *name, rf_weights_source source,
-                               void *context, float *block, rf_error *error) {
-  int64_t all = columns_of(param), height = rows_of(param);
-  for (int64_t f = 0, run = name->turned ? 1 : name->head_dim; f < all; f += run) {
-    for (int64_t r = 0; r < height; ++r) RF_TRY(source(context, index, r * all + own_column(name, f), run, block + r * run, error));
-    RF_TRY(rf_tensor_writer_put(writer, block, height * run, error));
-  }
-  return RAFTER_OK;
+/* F32 holds every value of the other types. */
+static rf_dtype dtype_of(const rf_weight_part *part) {
+  bool bf16 = part->stored ? part->stored->dtype == RF_BF16 : part->quant->type->number == RF_Q_BF16;
+  bool f16 = part->stored ? part->stored->dtype == RF_F16 : part->quant->type->number == RF_Q_F16;
+  return bf16 ? RF_BF16 : f16 ? RF_F16 : RF_F32;
 }
 
-/* Columns [column, column + columns) of a parameter, as they are or turned, `source` being asked for runs of a row. */
-static rf_status write_part(rf_tensor_writer *writer, int index, const rf_param *param, int64_t column, int64_t columns, bool turned,
-                            rf_weights_source source, void *context, float *block, rf_error *error) {
-  int64_t all = columns_of(param), height = rows_of(param), before = param->expert * param->count;
-  if (!turned && columns == all) {
-    for (int64_t first = 0, count; first < param->count; first += count) {
-      count = param->count - first < BLOCK_VALUES ? param->count - first : BLOCK_VALUES;
-      RF_TRY(source(context, index, before + first, count, block, error));
-      RF_TRY(rf_tensor_writer_put(writer, block, count, error));
-    }
-    return RAFTER_OK;
-  }
-  if (!turned) {
-    for (int64_t r = 0; r < height; ++r) {
-      RF_TRY(source(context, index, before + r * all + column, columns, block, error));
-      RF_TRY(rf_tensor_writer_put(writer, block, columns, error));
-    }
-    return RAFTER_OK;
-  }
-  for (int64_t c = 0, width; c < columns; c += width) {
-    width = columns - c < TURN_LEAST ? columns - c : TURN_LEAST;
-    for (int64_t r = 0; r < height; ++r) {
-      float strip[TURN_LEAST];
-      RF_TRY(source(context, index, before + r * all + column + c, width, strip, error));
-      for (int64_t i = 0; i < width; ++i) block[i * height + r] = strip[i];
-    }
-    RF_TRY(rf_tensor_writer_put(writer, block, width * height, error));
-  }
-  return RAFTER_OK;
-}
-
-/* What write_part asks of its block. */
-static int64_t writer_values(const rf_params *params) {
-  int64_t most = BLOCK_VALUES;
-  for (int i = 0; i < params->count; ++i) {
-    int64_t turned = rows_of(&params->at[i]) * TURN_LEAST, columns = columns_of(&params->at[i]);
-    if (turned > most) most = turned;
-    if (columns > most) most = columns;
-  }
-  return most;
-}
-
-/* A parameter, or one of its experts, with its names in the file. */
-typedef struct piece {
-  int param;
-  rf_param slice;
-  rf_name name;
-} piece;
-
-static int count_pieces(const rf_params *params) {
-  int count = 0;
-  for (int i = 0; i < params->count; ++i) count += rf_param_slices(&params->at[i]);
-  return count;
-}
-
-static void list_pieces(const rf_model *model, const rf_params *params, rf_dtype dtype, piece *pieces, rf_stored *stored, int *stored_count) {
-  *stored_count = 0;
-  for (int i = 0; i < params->count; ++i)
-    for (int e = 0; e < rf_param_slices(&params->at[i]); ++e, ++pieces) {
-      const rf_param *param = &pieces->slice;
-      pieces->param = i;
-      pieces->slice = rf_param_slice(&params->at[i], e);
-      pieces->name = rf_param_name(model, param, true);
-      const rf_name *name = &pieces->name;
-      for (int j = 0; j < name->count; ++j) {
-        rf_stored *tensor = &stored[(*stored_count)++];
-        *tensor = (rf_stored){.name = name->part[j], .dtype = dtype, .rank = param->rank};
-        if (param->rank == 2) tensor->shape[name->turned] = rows_of(param);
-        tensor->shape[param->rank == 2 ? !name->turned : 0] = name->columns[j];
-      }
-    }
-}
-
-static rf_status write_piece(rf_tensor_writer *writer, const piece *p, rf_weights_source source, void *context, float *block, rf_error *error) {
-  if (p->name.order[0] == RF_NAME_BY_HEAD) return write_by_head(writer, p->param, &p->slice, &p->name, source, context, block, error);
-  int64_t column = 0;
-  for (int j = 0; j < p->name.count; column += p->name.columns[j++])
-    RF_TRY(write_part(writer, p->param, &p->slice, column, p->name.columns[j], p->name.turned, source, context, block, error));
-  return RAFTER_OK;
-}
-
-rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype, rf_weights_source source,
-                           void *context, rf_error *error) {
+rf_status rf_weights_form_of(const char *path, const rf_model *model, const rf_params *params, rf_weights_form *form, rf_error *error) {
   rf_status status = RAFTER_OK;
-  rf_tensor_writer *writer = NULL;
-  int piece_count = count_pieces(params), stored_count;
-  size_t path_bytes = strlen(folder) + 32;
-  char *path = malloc(path_bytes);
-  rf_stored *stored = calloc((size_t)piece_count * RF_NAME_PARTS + 1, sizeof *stored);
-  piece *pieces = calloc((size_t)piece_count + 1, sizeof *pieces);
-  float *block = malloc((size_t)writer_values(params) * sizeof *block);
-  if (!path || !stored || !pieces || !block) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write the weights into %s", folder);
-    goto done;
-  }
-  list_pieces(model, params, dtype, pieces, stored, &stored_count);
-  snprintf(path, path_bytes, "%s/model.safetensors", folder);
-  RF_GO(rf_tensor_writer_open(path, stored, stored_count, NULL, &writer, error));
-  for (int i = 0; i < piece_count; ++i) RF_GO(write_piece(writer, &pieces[i], source, context, block, error));
-  status = rf_tensor_writer_commit(writer, error);
-  writer = NULL;
-  if (status != RAFTER_OK) goto done;
-  snprintf(path, path_bytes, "%s/config.json", folder);
-  status = rf_model_config_write(model, dtype, path, error);
+  rf_weight_file *file = NULL;
+  RF_TRY(rf_weight_file_open(path, &file, error));
+  form->dtype = RF_DTYPES;
+  for (int i = 0; i < params->count; ++i)
+    for (int e = 0; e < rf_param_slices(&params->at[i]); ++e) {
+      rf_name name;
+      rf_weight_part part[RF_NAME_PARTS];
+      rf_param slice = rf_param_slice(&params->at[i], e);
+      RF_GO(find_parts(file, model, &slice, &name, part, error));
+      for (int j = 0; j < name.count; ++j) {
+        rf_dtype dtype = dtype_of(&part[j]);
+        form->dtype = form->dtype == RF_DTYPES || form->dtype == dtype ? dtype : RF_F32;
+      }
+      if (i > 0 || !part[0].stored) continue;
+      form->bare = strcmp(name.part[0], rf_param_name(model, &slice, true).part[0]) != 0;
+      form->tied_as_head = strcmp(part[0].stored->name, "lm_head.weight") == 0;
+    }
 done:
-  rf_tensor_writer_discard(writer);
-  free(path);
-  free(stored);
-  free(pieces);
-  free(block);
+  rf_weight_file_close(file);
   return status;
 }

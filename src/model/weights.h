@@ -39,4 +39,25 @@ rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const u
 rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype, rf_weights_source source,
                            void *context, rf_error *error);
 
+/* The same for values that come as rf_weights_read visits them, in that order: rf_weights_writer_put is such a visitor, its context the writer. Holds
+ * one parameter (of experts: one of them) at a time. config.json is left to the caller. */
+typedef struct rf_weights_form {
+  rf_dtype dtype;
+  bool bare;          /* names without "model.", "transformer.", ... */
+  bool tied_as_head;  /* the table of a tied model is called as its head */
+  int64_t file_bytes; /* more than this goes into several files with an index; 0: one file */
+} rf_weights_form;
+typedef struct rf_weights_writer rf_weights_writer;
+rf_status rf_weights_writer_open(const char *folder, const rf_model *model, const rf_params *params, const rf_weights_form *form,
+                                 rf_weights_writer **writer, rf_error *error);
+rf_status rf_weights_writer_put(void *writer, int param, int64_t first, int64_t count, const float *values, rf_error *error);
+int rf_weights_writer_files(const rf_weights_writer *writer);
+int64_t rf_weights_writer_bytes(const rf_weights_writer *writer);               /* of all tensors */
+rf_status rf_weights_writer_commit(rf_weights_writer *writer, rf_error *error); /* frees, also on failure */
+void rf_weights_writer_discard(rf_weights_writer *writer);                      /* NULL is allowed */
+
+/* How the weights at `path` are stored: how they are called, and their dtype: BF16 or F16 where all are, else F32, which holds every value of all
+ * types. */
+rf_status rf_weights_form_of(const char *path, const rf_model *model, const rf_params *params, rf_weights_form *form, rf_error *error);
+
 #endif

@@ -6,6 +6,8 @@
 #include "base/json.h"
 #include "model/adapter.h"
 #include "model/safetensors.h"
+#include "model/tokenizer.h"
+#include "model/weights.h"
 #include "run/load.h"
 
 #include <dirent.h>
@@ -21,15 +23,10 @@ enum { PATH_BYTES = 4300 };
 
 /* DONE goes first, so that a half-removed checkpoint is none. */
 static void remove_folder(const char *folder) {
-  char path[PATH_BYTES + 300];
+  char path[PATH_BYTES + 400];
   snprintf(path, sizeof path, "%s/DONE", folder);
   unlink(path);
-  DIR *open_folder = opendir(folder);
-  if (!open_folder) return;
-  for (struct dirent *entry; (entry = readdir(open_folder)) != NULL;)
-    if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) snprintf(path, sizeof path, "%s/%s", folder, entry->d_name), unlink(path);
-  closedir(open_folder);
-  rmdir(folder);
+  rf_remove_folder(folder);
 }
 
 /* Gives `part` the name `folder`. A checkpoint that has the name already keeps it until the new one takes it: there is no moment without one. */
@@ -122,21 +119,8 @@ static rf_status save_state(const rf_trainer *t, const char *folder, rf_error *e
 
 /* The files that make text of a model's tokens travel with its weights. (A GGUF file has them inside; nothing is copied from there.) */
 static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_error *error) {
-  static const char *const names[] = {"tokenizer.json",          "tokenizer.model",        "tokenizer_config.json",
-                                      "special_tokens_map.json", "generation_config.json", "chat_template.jinja"};
-  const size_t most = (size_t)256 << 20;
-  for (size_t i = 0; t->settings.weights_folder && i < sizeof names / sizeof *names; i++) {
-    char from[PATH_BYTES + 32], to[PATH_BYTES + 32], *text = NULL;
-    size_t bytes = 0;
-    snprintf(from, sizeof from, "%s/%s", t->settings.weights_folder, names[i]);
-    if (access(from, R_OK)) continue;
-    snprintf(to, sizeof to, "%s/%s", folder, names[i]);
-    RF_TRY(rf_file_read(from, most, &text, &bytes, error));
-    rf_status status = rf_file_write(to, text, bytes, error);
-    free(text);
-    RF_TRY(status);
-  }
-  return RAFTER_OK;
+  int copied;
+  return t->settings.weights_folder ? rf_tokenizer_files_copy(t->settings.weights_folder, folder, &copied, error) : RAFTER_OK;
 }
 
 /* The whole model; of a run that trains adapters, those alone and the name of what they stand beside. */

@@ -1,0 +1,198 @@
+/* export.c - `rafter export MODEL OUT`: a model, or the newest checkpoint of a run, in the files other programs read. */
+#define _GNU_SOURCE
+#include "api/api.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "model/tokenizer.h"
+#include "model/weights.h"
+#include "train/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct export {
+  const rafter_sink *sink;
+  rf_model model;
+  rf_params params;
+  rf_weights_form form;
+  char from[4096], folder[4096]; /* what holds the weights; the folder that config.json and the tokenizer lie in, "" where a file holds all */
+  rf_weights_writer *writer;
+  int64_t values;
+  int files, tokenizer_files;
+}
+export;
+
+/* ---- what is exported ------------------------------------------------------------------------------------------- */
+
+static bool has(const char *folder, const char *name) {
+  char path[4300];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  return access(path, R_OK) == 0;
+}
+
+/* The folder with the weights of MODEL: its newest checkpoint where MODEL is a run. */
+static rf_status find_weights(const char *model, char from[4096], rf_error *error) {
+  if (has(model, "run.json") && !has(model, "config.json")) return rf_checkpoint_newest(model, from, error);
+  snprintf(from, 4096, "%s", model);
+  return RAFTER_OK;
+}
+
+static rf_status find_model(export *e, const char *name, rf_error *error) {
+  struct stat info;
+  char found[4096];
+  RF_TRY(find_weights(name, found, error));
+  RF_TRY(rf_model_resolve(found, &e->model, e->from, error));
+  if (!*e->from)
+    return RF_FAIL(error, RAFTER_INVALID, "name a run, a folder with config.json and safetensors, a .gguf or a .bin file",
+                   "%s is a shape without weights", name);
+  if (!stat(e->from, &info) && S_ISDIR(info.st_mode)) {
+    snprintf(e->folder, sizeof e->folder, "%s", e->from);
+  } else if (rf_text_ends_with(e->from, ".safetensors")) {
+    char *slash = strrchr(strcpy(e->folder, e->from), '/');
+    if (slash) slash[slash == e->folder] = 0;
+    else strcpy(e->folder, ".");
+  }
+  return RAFTER_OK;
+}
+
+/* ---- the parts of the folder ------------------------------------------------------------------------------------ */
+
+static rf_status put_values(void *context, int param, int64_t first, int64_t count, const float *values, rf_error *error) {
+  export *e = context;
+  if (rf_asked_to_stop(e->sink)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal; nothing was written");
+  e->values += count;
+  if (e->params.total > 1 << 26)
+    rf_put_bar(e->sink, "exporting %s  %.0f %%", e->params.at[param].name, 100 * (double)e->values / (double)e->params.total);
+  return rf_weights_writer_put(e->writer, param, first, count, values, error);
+}
+
+static rf_status write_weights(export *e, const char *out, rf_error *error) {
+  RF_TRY(rf_weights_writer_open(out, &e->model, &e->params, &e->form, &e->writer, error));
+  e->files = rf_weights_writer_files(e->writer);
+  rf_status status = rf_weights_read(e->from, &e->model, &e->params, put_values, e, error);
+  rf_weights_writer *writer = e->writer;
+  e->writer = NULL;
+  if (status == RAFTER_OK) return rf_weights_writer_commit(writer, error);
+  rf_weights_writer_discard(writer);
+  return status;
+}
+
+/* The source's own config.json, with the dtype of the weights beside it; where there is none, or where the model is a part of what it describes, one
+ * that says the same. */
+static rf_status write_config(const export *e, const char *out, rf_error *error) {
+  static const char *const keys[] = {"torch_dtype", "dtype"};
+  char path[4400];
+  json_t *json = NULL;
+  if (*e->folder) {
+    snprintf(path, sizeof path, "%s/config.json", e->folder);
+    RF_TRY(rf_json_read(path, 4 << 20, &json, error));
+  }
+  snprintf(path, sizeof path, "%s/config.json", out);
+  if (!json || json_object_get(json, "text_config")) {
+    json_decref(json);
+    return rf_model_config_write(&e->model, e->form.dtype, path, error);
+  }
+  const char *name = e->form.dtype == RF_BF16 ? "bfloat16" : e->form.dtype == RF_F16 ? "float16" : "float32";
+  for (int i = 0; i < 2; i++)
+    if (json_object_get(json, keys[i]) || (i == 0 && !json_object_get(json, keys[1]))) json_object_set_new(json, keys[i], json_string(name));
+  json_object_del(json, "quantization_config"); /* the values are what they stand for */
+  rf_status status = rf_json_write(path, json, 2, error);
+  json_decref(json);
+  return status;
+}
+
+/* What the model says of where texts begin and end, where the source has not said it. */
+static rf_status write_generation(const export *e, const char *out, rf_error *error) {
+  char path[4400];
+  if (has(out, "generation_config.json") || (e->model.bos_id < 0 && e->model.eos_id < 0)) return RAFTER_OK;
+  json_t *json = json_object();
+  if (e->model.bos_id >= 0) json_object_set_new(json, "bos_token_id", json_integer(e->model.bos_id));
+  if (e->model.eos_id >= 0) json_object_set_new(json, "eos_token_id", json_integer(e->model.eos_id));
+  snprintf(path, sizeof path, "%s/generation_config.json", out);
+  rf_status status = rf_json_write(path, json, 2, error);
+  json_decref(json);
+  return status;
+}
+
+/* ---- the folder ------------------------------------------------------------------------------------------------- */
+
+/* OUT must not be there, or be an empty folder: the new one takes its place then. */
+static rf_status check_out(const char *out, rf_error *error) {
+  DIR *folder = opendir(out);
+  if (!folder && access(out, F_OK)) return RAFTER_OK;
+  int entries = 0;
+  while (folder && entries < 3 && readdir(folder)) entries++;
+  if (folder) closedir(folder);
+  if (folder && entries < 3) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "choose another name, or remove it", "%s is there already", out);
+}
+
+static rf_status export_folder(export *e, const char *out, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  char part[4096 + 8];
+  int length = (int)strlen(out);
+  while (length > 1 && out[length - 1] == '/') length--;
+  if (length > 4000) return RF_FAIL(error, RAFTER_INVALID, NULL, "the folder's path is too long");
+  snprintf(part, sizeof part, "%.*s.part", length, out);
+  rf_remove_folder(part);
+  RF_GO(rf_make_folders(part, error));
+  RF_GO(write_weights(e, part, error));
+  RF_GO(write_config(e, part, error));
+  if (*e->folder) RF_GO(rf_tokenizer_files_copy(e->folder, part, &e->tokenizer_files, error));
+  RF_GO(write_generation(e, part, error));
+  if (rename(part, out)) status = RF_FAIL(error, RAFTER_FAILED, "choose another name", "cannot name the folder %s (%s)", out, strerror(errno));
+done:
+  if (status != RAFTER_OK) rf_remove_folder(part);
+  return status;
+}
+
+static rf_status export_safetensors(export *e, const rf_options *o, const char *out, rf_error *error) {
+  double begin = rf_now_seconds();
+  char size[32];
+  RF_TRY(check_out(out, error));
+  RF_TRY(rf_weights_form_of(e->from, &e->model, &e->params, &e->form, error));
+  static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16}; /* as the choices of --dtype */
+  if (rf_options_is_set(o, "dtype")) e->form.dtype = dtypes[rf_options_choice(o, "dtype")];
+  e->form.file_bytes = rf_options_int(o, "shard-size");
+  RF_TRY(export_folder(e, out, error));
+  int64_t bytes = e->params.total * rf_dtype_bytes(e->form.dtype);
+  double seconds = rf_now_seconds() - begin;
+  rf_say(e->sink, "%s: %lld parameters in %s, %s in %d file%s, %.1f s\n", out, (long long)e->params.total, rf_dtype_name(e->form.dtype),
+         rf_text_bytes((double)bytes, size), e->files, e->files == 1 ? "" : "s", seconds);
+  if (e->tokenizer_files == 0)
+    rf_say(e->sink, *e->folder ? "%s has no tokenizer files to copy\n" : "no tokenizer files were written: those of %s stand inside it\n", e->from);
+  rf_put_json(e->sink, json_pack("{ss ss ss ss ss sI sI si si sf}", "command", "export", "model", e->from, "out", out, "format", "safetensors",
+                                 "dtype", rf_dtype_name(e->form.dtype), "parameters", (json_int_t)e->params.total, "bytes", (json_int_t)bytes,
+                                 "files", e->files, "tokenizer_files", e->tokenizer_files, "seconds", seconds));
+  return RAFTER_OK;
+}
+
+rf_status rf_command_export(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+  const rf_options *o = job->options;
+  const char *in = rf_options_argument(o, 0), *out = rf_options_argument(o, 1);
+  if (!in || !out) return RF_FAIL(error, RAFTER_INVALID, "for example `rafter export runs/ID model`", "export needs MODEL and OUT");
+  export *e = calloc(1, sizeof *e);
+  rf_pool *pool = rf_pool_new();
+  if (!e) {
+    rf_pool_free(pool);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  }
+  e->sink = sink;
+  rf_status status = find_model(e, in, error);
+  if (status == RAFTER_OK) {
+    e->params = rf_model_params(&e->model, pool);
+    bool gguf = !strcmp(rf_options_text(o, "format"), "gguf");
+    if (gguf)
+      status = rf_write_gguf(e->from, out, rf_options_is_set(o, "dtype") ? rf_options_text(o, "dtype") : "f32", omp_get_max_threads(), sink, error);
+    else status = export_safetensors(e, o, out, error);
+  }
+  rf_pool_free(pool);
+  free(e);
+  return status;
+}

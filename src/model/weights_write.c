@@ -1,0 +1,264 @@
+/* weights_write.c - writes a model's parameters under the names of other programs, turned and cut as they have them: one file, or several and an
+ * index. */
+#include "model/weights.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "model/names.h"
+#include "model/safetensors.h"
+
+/* Values of a chunk; columns that are turned together: a cache line. */
+enum { BLOCK_VALUES = 1 << 20, TURN_LEAST = 16 };
+
+/* A parameter as a matrix: vectors are one row. */
+static int64_t rows_of(const rf_param *param) { return param->rank == 2 ? param->shape[0] : 1; }
+static int64_t columns_of(const rf_param *param) { return param->shape[param->rank - 1]; }
+
+/* ---- one parameter ---------------------------------------------------------------------------------------------- */
+
+/* A part that holds q, k and v head by head: the file's column f is the parameter's column own_column(f). */
+static int64_t own_column(const rf_name *name, int64_t f) {
+  int64_t size = name->head_dim, third = name->columns[0] / 3;
+  return f / size % 3 * third + f / (3 * size) * size + f % size;
+}
+static rf_status write_by_head(rf_tensor_writer *writer, int index, const rf_param *param, const rf_name *name, rf_weights_source source,
+                               void *context, float *block, rf_error *error) {
+  int64_t all = columns_of(param), height = rows_of(param);
+  for (int64_t f = 0, run = name->turned ? 1 : name->head_dim; f < all; f += run) {
+    for (int64_t r = 0; r < height; ++r) RF_TRY(source(context, index, r * all + own_column(name, f), run, block + r * run, error));
+    RF_TRY(rf_tensor_writer_put(writer, block, height * run, error));
+  }
+  return RAFTER_OK;
+}
+
+/* Columns [column, column + columns) of a parameter, as they are or turned, `source` being asked for runs of a row. */
+static rf_status write_part(rf_tensor_writer *writer, int index, const rf_param *param, int64_t column, int64_t columns, bool turned,
+                            rf_weights_source source, void *context, float *block, rf_error *error) {
+  int64_t all = columns_of(param), height = rows_of(param), before = param->expert * param->count;
+  if (!turned && columns == all) {
+    for (int64_t first = 0, count; first < param->count; first += count) {
+      count = param->count - first < BLOCK_VALUES ? param->count - first : BLOCK_VALUES;
+      RF_TRY(source(context, index, before + first, count, block, error));
+      RF_TRY(rf_tensor_writer_put(writer, block, count, error));
+    }
+    return RAFTER_OK;
+  }
+  if (!turned) {
+    for (int64_t r = 0; r < height; ++r) {
+      RF_TRY(source(context, index, before + r * all + column, columns, block, error));
+      RF_TRY(rf_tensor_writer_put(writer, block, columns, error));
+    }
+    return RAFTER_OK;
+  }
+  for (int64_t c = 0, width; c < columns; c += width) {
+    width = columns - c < TURN_LEAST ? columns - c : TURN_LEAST;
+    for (int64_t r = 0; r < height; ++r) {
+      float strip[TURN_LEAST];
+      RF_TRY(source(context, index, before + r * all + column + c, width, strip, error));
+      for (int64_t i = 0; i < width; ++i) block[i * height + r] = strip[i];
+    }
+    RF_TRY(rf_tensor_writer_put(writer, block, width * height, error));
+  }
+  return RAFTER_OK;
+}
+
+/* What write_part asks of its block. */
+static int64_t writer_values(const rf_params *params) {
+  int64_t most = BLOCK_VALUES;
+  for (int i = 0; i < params->count; ++i) {
+    int64_t turned = rows_of(&params->at[i]) * TURN_LEAST, columns = columns_of(&params->at[i]);
+    if (turned > most) most = turned;
+    if (columns > most) most = columns;
+  }
+  return most;
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------ */
+
+/* A parameter, or one of its experts, with its names in the files. */
+typedef struct piece {
+  int param, file;
+  rf_param slice;
+  rf_name name;
+  int first_stored; /* its tensors in the writer's list */
+} piece;
+
+struct rf_weights_writer {
+  char *folder;
+  piece *piece;
+  rf_stored *stored;
+  int count, stored_count, files, current;
+  int64_t bytes, held; /* of all tensors; values of the current piece that came */
+  float *block;        /* what a piece is turned in */
+  float *values;       /* the current piece, where values are pushed */
+  rf_tensor_writer *out;
+};
+
+static void list_pieces(rf_weights_writer *w, const rf_model *model, const rf_params *params, const rf_weights_form *form) {
+  int64_t in_file = 0;
+  for (int i = 0; i < params->count; ++i)
+    for (int e = 0; e < rf_param_slices(&params->at[i]); ++e) {
+      piece *p = &w->piece[w->count++];
+      *p = (piece){.param = i, .slice = rf_param_slice(&params->at[i], e), .first_stored = w->stored_count};
+      p->name = rf_param_name(model, &p->slice, !form->bare);
+      if (form->tied_as_head && strcmp(p->slice.name, "embed/token/weight") == 0) snprintf(p->name.part[0], sizeof p->name.part[0], "lm_head.weight");
+      int64_t bytes = p->slice.count * rf_dtype_bytes(form->dtype);
+      if (form->file_bytes > 0 && in_file > 0 && in_file + bytes > form->file_bytes) in_file = 0, w->files++;
+      in_file += bytes, w->bytes += bytes;
+      p->file = w->files;
+      for (int j = 0; j < p->name.count; ++j) {
+        rf_stored *tensor = &w->stored[w->stored_count++];
+        *tensor = (rf_stored){.name = p->name.part[j], .dtype = form->dtype, .rank = p->slice.rank};
+        if (p->slice.rank == 2) tensor->shape[p->name.turned] = rows_of(&p->slice);
+        tensor->shape[p->slice.rank == 2 ? !p->name.turned : 0] = p->name.columns[j];
+      }
+    }
+  w->files++;
+}
+
+static void file_name(const rf_weights_writer *w, int file, char name[64]) {
+  if (w->files == 1) snprintf(name, 64, "model.safetensors");
+  else snprintf(name, 64, "model-%05d-of-%05d.safetensors", file + 1, w->files);
+}
+
+/* The file of the current piece is the open one. */
+static rf_status turn_to_file(rf_weights_writer *w, rf_error *error) {
+  const piece *p = &w->piece[w->current];
+  if (w->out && p->file == p[-1].file) return RAFTER_OK;
+  if (w->out) {
+    rf_tensor_writer *full = w->out;
+    w->out = NULL;
+    RF_TRY(rf_tensor_writer_commit(full, error));
+  }
+  int last = w->current;
+  while (last + 1 < w->count && w->piece[last + 1].file == p->file) ++last;
+  char name[64], path[4400];
+  file_name(w, p->file, name);
+  snprintf(path, sizeof path, "%s/%s", w->folder, name);
+  int end = last + 1 < w->count ? w->piece[last + 1].first_stored : w->stored_count;
+  return rf_tensor_writer_open(path, w->stored + p->first_stored, end - p->first_stored, NULL, &w->out, error);
+}
+
+static rf_status write_piece(rf_weights_writer *w, rf_weights_source source, void *context, rf_error *error) {
+  const piece *p = &w->piece[w->current];
+  RF_TRY(turn_to_file(w, error));
+  w->current++;
+  if (p->name.order[0] == RF_NAME_BY_HEAD) return write_by_head(w->out, p->param, &p->slice, &p->name, source, context, w->block, error);
+  int64_t column = 0;
+  for (int j = 0; j < p->name.count; column += p->name.columns[j++])
+    RF_TRY(write_part(w->out, p->param, &p->slice, column, p->name.columns[j], p->name.turned, source, context, w->block, error));
+  return RAFTER_OK;
+}
+
+rf_status rf_weights_writer_open(const char *folder, const rf_model *model, const rf_params *params, const rf_weights_form *form,
+                                 rf_weights_writer **result, rf_error *error) {
+  size_t count = 1;
+  for (int i = 0; i < params->count; ++i) count += (size_t)rf_param_slices(&params->at[i]);
+  if (strlen(folder) > 4096) return RF_FAIL(error, RAFTER_INVALID, NULL, "the folder's path is too long");
+  rf_weights_writer *w = calloc(1, sizeof *w);
+  if (w) {
+    w->folder = strdup(folder);
+    w->piece = calloc(count, sizeof *w->piece);
+    w->stored = calloc(count * RF_NAME_PARTS, sizeof *w->stored);
+    w->block = malloc((size_t)writer_values(params) * sizeof *w->block);
+  }
+  if (!w || !w->folder || !w->piece || !w->stored || !w->block) {
+    rf_weights_writer_discard(w);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write the weights into %s", folder);
+  }
+  list_pieces(w, model, params, form);
+  *result = w;
+  return RAFTER_OK;
+}
+
+/* The current piece out of w->values. */
+static rf_status held_values(void *context, int param, int64_t first, int64_t count, float *values, rf_error *error) {
+  const rf_weights_writer *w = context;
+  const rf_param *slice = &w->piece[w->current - 1].slice;
+  (void)param, (void)error;
+  memcpy(values, w->values + first - slice->expert * slice->count, (size_t)count * sizeof *values);
+  return RAFTER_OK;
+}
+
+rf_status rf_weights_writer_put(void *writer, int param, int64_t first, int64_t count, const float *values, rf_error *error) {
+  rf_weights_writer *w = writer;
+  while (count > 0) {
+    const piece *p = &w->piece[w->current];
+    int64_t begin = w->current < w->count ? p->slice.expert * p->slice.count + w->held : -1;
+    if (w->current == w->count || param != p->param || first != begin)
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "values come out of order (parameter %d from %lld on)", param, (long long)first);
+    if (w->held == 0) {
+      float *room = realloc(w->values, (size_t)p->slice.count * sizeof *room);
+      if (!room) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for %s (%lld values)", p->slice.name, (long long)p->slice.count);
+      w->values = room;
+    }
+    int64_t left = p->slice.count - w->held, part = count < left ? count : left;
+    memcpy(w->values + w->held, values, (size_t)part * sizeof *values);
+    w->held += part, first += part, values += part, count -= part;
+    if (w->held < p->slice.count) continue;
+    w->held = 0;
+    RF_TRY(write_piece(w, held_values, w, error));
+  }
+  return RAFTER_OK;
+}
+
+/* Which file holds which tensor, as Hugging Face's loaders read it. */
+static rf_status write_index(const rf_weights_writer *w, rf_error *error) {
+  char path[4400], name[64];
+  json_t *map = json_object();
+  for (int i = 0; i < w->count; ++i) {
+    file_name(w, w->piece[i].file, name);
+    for (int j = 0; j < w->piece[i].name.count; ++j) json_object_set_new(map, w->piece[i].name.part[j], json_string(name));
+  }
+  json_t *json = json_pack("{s{sI} so}", "metadata", "total_size", (json_int_t)w->bytes, "weight_map", map);
+  snprintf(path, sizeof path, "%s/model.safetensors.index.json", w->folder);
+  rf_status status = rf_json_write(path, json, 2, error);
+  json_decref(json);
+  return status;
+}
+
+rf_status rf_weights_writer_commit(rf_weights_writer *w, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  if (w->current < w->count || !w->out) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s lacks values (%d of %d parameters came)", w->folder, w->current, w->count);
+    goto done;
+  }
+  rf_tensor_writer *out = w->out;
+  w->out = NULL;
+  RF_GO(rf_tensor_writer_commit(out, error));
+  if (w->files > 1) RF_GO(write_index(w, error));
+done:
+  rf_weights_writer_discard(w);
+  return status;
+}
+
+void rf_weights_writer_discard(rf_weights_writer *w) {
+  if (!w) return;
+  rf_tensor_writer_discard(w->out);
+  free(w->folder), free(w->piece), free(w->stored), free(w->block), free(w->values);
+  free(w);
+}
+
+int rf_weights_writer_files(const rf_weights_writer *w) { return w->files; }
+int64_t rf_weights_writer_bytes(const rf_weights_writer *w) { return w->bytes; }
+
+rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype, rf_weights_source source,
+                           void *context, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  char path[4400];
+  rf_weights_writer *w = NULL;
+  RF_TRY(rf_weights_writer_open(folder, model, params, &(rf_weights_form){.dtype = dtype}, &w, error));
+  while (w->current < w->count) RF_GO(write_piece(w, source, context, error));
+  status = rf_weights_writer_commit(w, error);
+  w = NULL;
+  if (status != RAFTER_OK) return status;
+  snprintf(path, sizeof path, "%s/config.json", folder);
+  return rf_model_config_write(model, dtype, path, error);
+done:
+  rf_weights_writer_discard(w);
+  return status;
+}

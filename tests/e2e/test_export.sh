@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# export: folders, GGUF files and runs as folders other programs read: the source's own names and values, shards with an index, dtypes, refusals.
+. "$(dirname "$0")/lib.sh"
+STORIES=$HERE/../../../shared/data/models
+answer() { # answer MODEL: greedy tokens and their log-probabilities behind a few ids
+  status 0 "$RAFTER" generate "$1" --tokens 1,5,9,3,7,11,2,8 --ignore-eos --max-tokens 16 --temperature 0 --threads 1 --json && ask out '(d["tokens"], d["logprobs"])'
+}
+cat >tensors.py <<'PY'
+# tensors(FOLDER): name -> (dtype, shape, bytes) of a folder, read as the format says, through its index where it has one.
+import glob, json, os, struct, sys
+def one(path):
+    b = open(path, "rb").read(); n = struct.unpack("<Q", b[:8])[0]; h = json.loads(b[8:8 + n]); h.pop("__metadata__", None)
+    return {k: (v["dtype"], tuple(v["shape"]), b[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]]) for k, v in h.items()}
+def tensors(folder):
+    index = folder + "/model.safetensors.index.json"
+    if not os.path.exists(index): return one(folder + "/model.safetensors")
+    d = json.load(open(index)); files = {f: one(folder + "/" + f) for f in sorted(set(d["weight_map"].values()))}
+    assert sorted(files) == sorted(os.path.basename(f) for f in glob.glob(folder + "/*.safetensors")), "files and index differ"
+    assert {k for f in files.values() for k in f} == set(d["weight_map"]), "names and index differ"
+    out = {k: files[f][k] for k, f in d["weight_map"].items()}
+    assert d["metadata"]["total_size"] == sum(len(t[2]) for t in out.values())
+    return out
+PY
+equal() { python3 -c 'import sys; from tensors import tensors; a, b = tensors(sys.argv[1]), tensors(sys.argv[2]); assert a == b, (set(a) ^ set(b) or [k for k in a if a[k] != b[k]])' "$1" "$2" || fail "$2 is not $1"; }
+
+# Every family comes out as it went in: names, shapes and bytes; the config says what the source's said.
+for family in gpt2 llama mistral qwen2 qwen3 gemma gemma2 gemma3_text gpt_neox mixtral; do
+  status 0 "$RAFTER" export "$DATA/goldens/$family" $family --json && holds out 'd["parameters"] * 4 == d["bytes"] and d["files"] == 1 and d["dtype"] == "f32"'
+  equal "$DATA/goldens/$family" $family
+  python3 -c 'import json, sys; a, b = (json.load(open(f + "/config.json")) for f in sys.argv[1:]); [d.pop(k, 0) for d in (a, b) for k in ("dtype", "torch_dtype")]; assert a == b' \
+    "$DATA/goldens/$family" $family || fail "config of $family"
+done
+# Shards: every file is whole, the index names all of it, and it loads as before.
+status 0 "$RAFTER" export "$DATA/goldens/mixtral" shards --shard-size 50kB --json && holds out 'd["files"] > 3'
+equal "$DATA/goldens/mixtral" shards
+answer "$DATA/goldens/mixtral" >expected && answer shards >got && same expected got 'a model in shards'
+# bf16: the nearest, ties to even; the config says so.
+status 0 "$RAFTER" export "$DATA/goldens/llama" half --dtype bf16
+python3 - "$DATA/goldens/llama" half <<'PY' || fail 'bf16'
+import array, json, sys
+from tensors import tensors
+a, b = tensors(sys.argv[1]), tensors(sys.argv[2])
+for k, (dtype, shape, data) in a.items():
+    assert b[k][0] == "BF16" and b[k][1] == shape
+    for x, y in zip(array.array("I", data), array.array("H", b[k][2])): assert (x + 0x7fff + (x >> 16 & 1)) >> 16 == y
+c = json.load(open(sys.argv[2] + "/config.json")); assert c.get("dtype", c.get("torch_dtype")) == "bfloat16"
+PY
+status 0 "$RAFTER" export half again --json && holds out 'd["dtype"] == "bf16"' # as it is stored
+equal half again
+# From GGUF: names and a config that were not in the file; f32 is exact for every storage type.
+for family in mistral gemma3_text mixtral gpt2; do
+  status 0 "$RAFTER" quantize "$DATA/goldens/$family" $family.gguf --weights q8_0 && status 0 "$RAFTER" export $family.gguf from_$family && says 'inside it' out
+  answer $family.gguf >expected && answer from_$family >got && same expected got "$family.gguf as a folder"
+done
+status 0 "$RAFTER" export "$DATA/goldens/qwen3" qwen3.gguf --format gguf && answer qwen3 >expected && answer qwen3.gguf >got && same expected got 'export --format gguf'
+# The tokenizer goes along.
+if [ -d "$STORIES/TinyStories-656K" ]; then
+  status 0 "$RAFTER" export "$STORIES/TinyStories-656K" stories && same "$STORIES/TinyStories-656K/tokenizer.json" stories/tokenizer.json tokenizer
+  same "$STORIES/TinyStories-656K/generation_config.json" stories/generation_config.json 'sampling defaults'
+  equal "$STORIES/TinyStories-656K" stories
+fi
+# A run: its newest checkpoint.
+text words.txt 3000
+status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data words.txt --steps 4 --save-every 2 --out run && status 0 "$RAFTER" export run model
+newest=$(ls -d run/checkpoint-* | sort | tail -1)
+equal "$newest" model
+answer "$newest" >expected && answer model >got && same expected got 'an exported run'
+
+# Refusals leave nothing behind.
+refuses 2 'MODEL and OUT|MODEL OUT' "$RAFTER" export run
+refuses 1 'model is there already' "$RAFTER" export run model
+refuses 1 'words.txt is there already' "$RAFTER" export run words.txt
+refuses 2 'without weights' "$RAFTER" export gpt2:layers=1 bad
+refuses 2 'nothere' "$RAFTER" export nothere/model bad
+mkdir hollow && cp half/config.json hollow && refuses 1 'hollow' "$RAFTER" export hollow bad
+cp -r half cut && head -c 5000 half/model.safetensors >cut/model.safetensors && refuses 1 'cut/model.safetensors' "$RAFTER" export cut bad
+(ulimit -f 20 && refuses 1 'bad' "$RAFTER" export half bad; exit $failures) || failures=$((failures + 1))
+refuses 1 'words.txt' "$RAFTER" export half words.txt/nothere
+[ -z "$(ls -d bad* *.part 2>/dev/null)" ] || fail "left behind: $(ls -d bad* *.part)"
+mkdir empty && status 0 "$RAFTER" export half empty/ && equal half empty
+finish
