@@ -102,7 +102,10 @@ rf_graph *rf_graph_copy(const rf_graph *graph) {
     copy->tensor[i].name = name_copy(pool, graph->tensor[i].name);
     copy->tensor[i].reason = name_copy(pool, graph->tensor[i].reason);
   }
-  for (int i = 0; i < copy->op_count; i++) copy->op[i].name = name_copy(pool, graph->op[i].name);
+  for (int i = 0; i < copy->op_count; i++) {
+    copy->op[i].name = name_copy(pool, graph->op[i].name);
+    if (copy->op[i].attr.rope.divisor == graph->model.rope_divisor) copy->op[i].attr.rope.divisor = copy->model.rope_divisor;
+  }
   return copy;
 }
 

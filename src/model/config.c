@@ -325,9 +325,26 @@ static rf_status read_gpt2(const json_t *json, const char *where, bool own, rf_m
   return RAFTER_OK;
 }
 
+/* "longrope" whose lists for short and long texts are one and that leaves the scores as they are: a divisor for each pair. */
+static rf_status read_table(const json_t *json, const char *where, rf_rope *rope, rf_model *model, rf_error *error) {
+  const json_t *divisors = json_object_get(json, "long_factor"), *others = json_object_get(json, "short_factor");
+  double weight;
+  size_t count = json_array_size(divisors);
+  RF_TRY(rf_json_float_or(json, "attention_factor", where, 0, 1e9, 0, &weight, error));
+  if (weight != 1 || !count || !json_equal(divisors, others)) {
+    model->plan_only =
+        "its rotary positions are scaled in a way this version does not compute (short_factor, long_factor and attention_factor of its "
+        "config.json)";
+    return RAFTER_OK;
+  }
+  for (size_t i = 0; i < count && i < RF_ROPE_TABLE_MOST; ++i) model->rope_divisor[i] = (float)json_number_value(json_array_get(divisors, i));
+  rope->scaling = RF_ROPE_TABLE, model->rope_divisors = count > INT32_MAX ? INT32_MAX : (int32_t)count;
+  return RAFTER_OK;
+}
+
 /* One set of rotary parameters: theta, the share of a head that turns, how positions are scaled. Scaling this version does not compute is
  * planned, not run. */
-static rf_status read_rope_object(const json_t *json, const char *where, rf_rope *rope, double *share, const char **plan_only, rf_error *error) {
+static rf_status read_rope_object(const json_t *json, const char *where, rf_rope *rope, double *share, rf_model *model, rf_error *error) {
   double theta = (double)rope->theta, factor, low, high, original;
   RF_TRY(rf_json_float_or(json, "rope_theta", where, 0, 1e30, theta, &theta, error));
   RF_TRY(rf_json_float_or(json, "partial_rotary_factor", where, 0, 1, *share, share, error));
@@ -338,8 +355,9 @@ static rf_status read_rope_object(const json_t *json, const char *where, rf_rope
   const char *name = json_string_value(type);
   if (strcmp(name, "default") == 0) return RAFTER_OK;
   bool linear = strcmp(name, "linear") == 0;
+  if (strcmp(name, "longrope") == 0) return read_table(json, where, rope, model, error);
   if (!linear && strcmp(name, "llama3") != 0) {
-    *plan_only = "its rotary positions are scaled in a way this version does not compute (rope_type of its config.json)";
+    model->plan_only = "its rotary positions are scaled in a way this version does not compute (rope_type of its config.json)";
     return RAFTER_OK;
   }
   RF_TRY(rf_json_float(json, "factor", where, 1e-6, 1e9, &factor, error));
@@ -371,17 +389,17 @@ static rf_status read_rope(const json_t *json, const char *where, const config_t
     snprintf(inside, sizeof inside, "%.380s: rope_parameters", where);
     if (json_is_object(sliding)) {
       rf_rope windowed = {.theta = model->local_theta};
-      RF_TRY(read_rope_object(sliding, inside, &windowed, &share, &model->plan_only, error));
+      RF_TRY(read_rope_object(sliding, inside, &windowed, &share, model, error));
       if (windowed.scaling != RF_ROPE_PLAIN)
         return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"rope_type\" of sliding_attention is not supported (expected \"default\")",
                        inside);
       model->local_theta = windowed.theta;
     }
     if (model->family == RF_FAMILY_NEOX) share = old_share;
-    RF_TRY(read_rope_object(json_is_object(full) ? full : parameters, inside, &model->rope, &share, &model->plan_only, error));
+    RF_TRY(read_rope_object(json_is_object(full) ? full : parameters, inside, &model->rope, &share, model, error));
   } else if (json_is_object(scaling)) {
     snprintf(inside, sizeof inside, "%.380s: rope_scaling", where);
-    RF_TRY(read_rope_object(scaling, inside, &model->rope, &old_share, &model->plan_only, error));
+    RF_TRY(read_rope_object(scaling, inside, &model->rope, &old_share, model, error));
     model->rope.theta = (float)theta;
     share = old_share;
   } else if (scaling && !json_is_null(scaling)) {
@@ -570,6 +588,17 @@ static void write_rope(json_t *json, const config_type *type, const rf_model *mo
   if (model->rope.scaling == RF_ROPE_PLAIN) return;
   bool linear = model->rope.scaling == RF_ROPE_LINEAR;
   json_t *scaling = json_object();
+  if (model->rope.scaling == RF_ROPE_TABLE) {
+    json_t *divisors = json_array();
+    for (int i = 0; i < model->rope_divisors; ++i) json_array_append_new(divisors, decimal(model->rope_divisor[i]));
+    json_object_set_new(scaling, "rope_type", json_string("longrope"));
+    json_object_set(scaling, "short_factor", divisors);
+    json_object_set_new(scaling, "long_factor", divisors);
+    json_object_set_new(scaling, "attention_factor", json_real(1));
+    json_object_set_new(scaling, "original_max_position_embeddings", json_integer(model->max_seq));
+    json_object_set_new(json, "rope_scaling", scaling);
+    return;
+  }
   json_object_set_new(scaling, "rope_type", json_string(linear ? "linear" : "llama3"));
   json_object_set_new(scaling, "factor", decimal(model->rope.factor));
   if (!linear) {

@@ -30,16 +30,18 @@ static inline bool rf_mlp_gated(rf_mlp_kind kind) { return kind == RF_MLP_SWIGLU
 typedef enum rf_position_kind { RF_POSITION_LEARNED, RF_POSITION_ROPE } rf_position_kind;
 
 /* Rotary positions: pair i of the first `dim` elements of a head turns by position * rf_rope_frequency(rope, i). */
-typedef enum rf_rope_scaling { RF_ROPE_PLAIN, RF_ROPE_LINEAR, RF_ROPE_LLAMA3 } rf_rope_scaling;
+typedef enum rf_rope_scaling { RF_ROPE_PLAIN, RF_ROPE_LINEAR, RF_ROPE_LLAMA3, RF_ROPE_TABLE } rf_rope_scaling;
+enum { RF_ROPE_TABLE_MOST = 512 };
 typedef struct rf_rope {
   float theta;
   int32_t dim; /* even, at most H: the rest of a head is not turned */
   rf_rope_scaling scaling;
   float factor, low, high; /* LINEAR: factor; LLAMA3: all, as config.json's factor, low_freq_factor, high_freq_factor */
   float original;          /* LLAMA3: positions the model was first trained on */
+  const float *divisor;    /* TABLE: of each pair; belongs to the model that rf_model_rope was asked about */
 } rf_rope;
 /* Radians per position: theta^(-2i/dim); LINEAR: divided by factor; LLAMA3: wavelengths above original/low divided by factor, below
- * original/high kept, blended between. Source: transformers, modeling_rope_utils. */
+ * original/high kept, blended between; TABLE: divided by the pair's own divisor. Source: transformers, modeling_rope_utils. */
 double rf_rope_frequency(const rf_rope *rope, int64_t i);
 
 /* Low-rank adapters (LoRA, Hu et al. 2021) beside frozen linear weights: y = x W + scale (x A) B. A site is a run of a weight's columns that has
@@ -72,8 +74,10 @@ typedef struct rf_model {
   bool tied;      /* the head is the token table */
   bool mlp_first; /* block order MLP, attention (uva); else attention, MLP */
   float norm_eps;
-  rf_rope rope;           /* of layers that see all keys; dim 0: H */
-  float local_theta;      /* of windowed layers, which are not scaled; 0: as the others */
+  rf_rope rope;          /* of layers that see all keys; dim 0: H */
+  float local_theta;     /* of windowed layers, which are not scaled; 0: as the others */
+  int32_t rope_divisors; /* with rope.scaling TABLE: how many, one for each pair */
+  float rope_divisor[RF_ROPE_TABLE_MOST];
   bool qkv_bias;          /* q, k and v carry biases though nothing else does (qwen2) */
   bool qk_norm;           /* RMSNorm on every query and key head before they turn */
   bool post_norms;        /* the outputs of attention and MLP are normed before they join the residual stream (gemma2) */

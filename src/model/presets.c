@@ -143,6 +143,12 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
                    RF_EXPERTS_USED_MOST, (long long)model->experts, (long long)model->experts_used);
   if (model->experts > 0 && (model->bias || !rf_mlp_gated(model->mlp)))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: experts with biases or without a gate are not supported", where);
+  bool table = model->rope.scaling == RF_ROPE_TABLE;
+  for (int i = 0; table && i < model->rope_divisors && i < RF_ROPE_TABLE_MOST; ++i)
+    table = model->rope_divisor[i] > 0 && isfinite(model->rope_divisor[i]);
+  if (model->rope.scaling == RF_ROPE_TABLE && (!table || model->rope_divisors != turned / 2 || turned / 2 > RF_ROPE_TABLE_MOST))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: the table of rotary factors does not fit (expected %lld numbers above 0, at most %d, got %d)",
+                   where, (long long)(turned / 2), RF_ROPE_TABLE_MOST, model->rope_divisors);
   if (!(model->norm_eps >= 0 && model->norm_eps < 1))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: norm_eps is out of range (expected 0 to 1, got %g)", where, (double)model->norm_eps);
   if (!(model->dropout >= 0 && model->dropout < 1))

@@ -150,22 +150,36 @@ static const struct {
     {RF_GGUF_GPT2, RF_FAMILY_GPT, RF_MLP_GELU, "gpt2"},        {RF_GGUF_NEOX, RF_FAMILY_NEOX, RF_MLP_GELU_ERF, "gpt2"},
 };
 
-/* "rope_freqs.weight" holds what each frequency is divided by. Only Llama 3's rule makes such a table here, with one factor (8 or 32) and the bounds
- * 1, 4 and 8192: they are tried, and the table must come out. */
-static bool rope_of_table(const rf_weight_file *file, rf_rope *rope, rf_error *error) {
-  rf_weight_part part;
-  float table[2048];
-  int64_t pairs = rope->dim / 2;
-  if (!rf_weight_file_find(file, "rope_freqs.weight", &part) || part.rank != 1 || part.shape[0] != pairs || pairs > 2048) return false;
-  if (rf_weight_part_read(&part, 0, pairs, table, error) != RAFTER_OK) return false;
-  rf_rope scaled = *rope;
-  scaled.scaling = RF_ROPE_LLAMA3, scaled.factor = table[pairs - 1], scaled.low = 1, scaled.high = 4, scaled.original = 8192;
+/* "rope_freqs.weight" holds what each frequency is divided by. Llama 3's rule makes such a table with one factor (8 or 32) and the bounds 1, 4 and
+ * 8192: where the table comes out of it, it is named so; any other is kept as it stands. */
+static bool is_llama3(const rf_rope *rope, const float *table, int64_t pairs, rf_rope *scaled) {
+  *scaled = *rope;
+  scaled->scaling = RF_ROPE_LLAMA3, scaled->factor = table[pairs - 1], scaled->low = 1, scaled->high = 4, scaled->original = 8192;
   for (int64_t i = 0; i < pairs; ++i) {
-    double divisor = rf_rope_frequency(rope, i) / rf_rope_frequency(&scaled, i);
+    double divisor = rf_rope_frequency(rope, i) / rf_rope_frequency(scaled, i);
     if (!(divisor > 0.999 * (double)table[i] && divisor < 1.001 * (double)table[i])) return false;
   }
-  *rope = scaled;
   return true;
+}
+
+static rf_status rope_of_table(const rf_weight_file *file, rf_model *model, rf_error *error) {
+  rf_weight_part part;
+  rf_rope plain = model->rope, llama3;
+  int64_t pairs = model->rope.dim / 2;
+  double linear = plain.scaling == RF_ROPE_LINEAR ? (double)plain.factor : 1;
+  if (!rf_weight_file_find(file, "rope_freqs.weight", &part) || part.rank != 1 || part.shape[0] != pairs || pairs < 1 || pairs > RF_ROPE_TABLE_MOST)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensor \"rope_freqs.weight\" has the wrong shape (expected %lld numbers, at most %d)",
+                   rf_weight_file_path(file), (long long)pairs, RF_ROPE_TABLE_MOST);
+  RF_TRY(rf_weight_part_read(&part, 0, pairs, model->rope_divisor, error));
+  plain.scaling = RF_ROPE_PLAIN;
+  if (linear == 1 && is_llama3(&plain, model->rope_divisor, pairs, &llama3)) {
+    model->rope = llama3;
+    return RAFTER_OK;
+  }
+  model->rope = plain;
+  model->rope.scaling = RF_ROPE_TABLE, model->rope_divisors = (int32_t)pairs;
+  for (int64_t i = 0; i < pairs; ++i) model->rope_divisor[i] *= (float)linear;
+  return RAFTER_OK;
 }
 
 static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_error *error) {
@@ -219,8 +233,7 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
     } else if (strcmp(f->rope_scaling, "none") != 0 && strcmp(f->rope_scaling, "linear") != 0 && *f->rope_scaling) {
       model->plan_only = "its rotary positions are scaled in a way this version does not compute (rope.scaling.type of the file)";
     }
-    if (f->rope_freqs && !rope_of_table(file, &model->rope, error))
-      model->plan_only = "its rotary positions are scaled by a table that is none of Llama 3's (rope_freqs.weight of the file)";
+    if (f->rope_freqs) RF_TRY(rope_of_table(file, model, error));
     if (model->rope.dim == model->head_dim) model->rope.dim = 0;
   }
   return rf_model_check(model, where, error);

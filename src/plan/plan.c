@@ -25,6 +25,8 @@ static void hash_attr(XXH3_state_t *state, const rf_attr *a) {
   hash_bytes(state, ints, sizeof ints);
   hash_int(state, (int64_t)a->site);
   hash_bytes(state, &a->lora, sizeof a->lora);
+  hash_int(state, a->experts), hash_int(state, a->experts_used);
+  if (r->scaling == RF_ROPE_TABLE) hash_bytes(state, r->divisor, (size_t)(r->dim / 2) * sizeof *r->divisor);
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) hash_int(state, a->accumulate[i]);
 }
 

@@ -90,6 +90,9 @@ static rf_attr attention_attributes(op_harness *h, const op_case *of, const op_s
   attr.rope = (rf_rope){.theta = 10000, .dim = size->head_dim};
   if (of->flags & OP_SCALED && size->head_dim >= 4)
     attr.rope = (rf_rope){.theta = 100, .dim = size->head_dim / 4 * 2, .scaling = RF_ROPE_LLAMA3, .factor = 8, .low = 1, .high = 4, .original = 50};
+  static const float divisor[] = {1, 0.5f, 2, 3, 8, 1.25f, 5, 1}; /* of the pairs of heads up to 16 wide */
+  if (of->flags & OP_TABLE && size->head_dim >= 4)
+    attr.rope = (rf_rope){.theta = 100, .dim = size->head_dim < 16 ? size->head_dim / 2 * 2 : 16, .scaling = RF_ROPE_TABLE, .divisor = divisor};
   attr.softmax = of->flags & OP_BF16_SOFTMAX ? RF_BF16 : RF_F32;
   attr.window = of->flags & OP_WINDOW ? (int32_t)(size->rows / 4 + 2) : 0;
   return attr;
@@ -527,6 +530,7 @@ const op_case OP_CASES[] = {
     {"head_norm_bwd", "offset, add", build_head_norm_bwd, HEAD_NORM_SIZES, OP_SCALED | OP_ADD},
     {"rope", "forward", build_rope, ATTENTION_SIZES, 0},
     {"rope", "part of a head, scaled", build_rope, ATTENTION_SIZES, OP_SCALED},
+    {"rope", "divisors", build_rope, ATTENTION_SIZES, OP_TABLE},
     {"rope", "inverse", build_rope, ATTENTION_SIZES, OP_INVERSE},
     {"matmul", "plain", build_matmul, MATMUL_SIZES, OP_EXACT},
     {"matmul", "bias", build_matmul, MATMUL_SIZES, OP_BIAS | OP_EXACT},

@@ -35,6 +35,7 @@ enum {
   OP_DECAY = 1 << 18,
   OP_PREFILL = 1 << 19, /* attention_kv: all rows of one slot; otherwise one row per slot, one of them idle */
   OP_SOFTCAP = 1 << 21,
+  OP_TABLE = 1 << 23,  /* rope: a divisor for each pair */
   OP_SCALED = 1 << 22, /* embed: rows times a factor; norms: offset 1; rope: fewer elements turn, frequencies scaled as in Llama 3 */
   OP_NARROW = 1 << 23, /* attention_kv: an i8 cache */
   OP_EXACT = 1 << 20,  /* its bits are part of the definition: every kernel gives those of the reference */

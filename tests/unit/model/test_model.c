@@ -248,6 +248,15 @@ static void configs_are_read(void **state) {
   assert_int_equal(rf_model_config_parse(LLAMA_CONFIG, strlen(LLAMA_CONFIG), "c", &m, NULL), RAFTER_OK);
   assert_true(m.family == RF_FAMILY_LLAMA && m.kv_heads == 2 && m.head_dim == 12 && m.ff == 80 && !m.tied && m.eos_id == 7 && m.bos_id == 1);
   assert_true(m.rope.theta == 1e4f && !m.plan_only);
+  static const char LONGROPE[] =
+      "{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"longrope\",\"attention_factor\":1.0,\"short_factor\":[1,2,3,4,5,6.5],"
+      "\"long_factor\":[1,2,3,4,5,%s]}%s";
+  for (int same = 0; same < 2; ++same) { /* one list for short and long texts is a table; two are not computed */
+    char text[1024];
+    snprintf(text, sizeof text, LONGROPE, same ? "6.5" : "7", strchr(LLAMA_CONFIG, ','));
+    assert_int_equal(rf_model_config_parse(text, strlen(text), "c", &m, NULL), RAFTER_OK);
+    assert_true(same ? !m.plan_only && m.rope.scaling == RF_ROPE_TABLE && m.rope_divisors == 6 && m.rope_divisor[5] == 6.5f : m.plan_only != NULL);
+  }
   char mixture[1024]; /* the loss that balances experts joins in only where router logits are put out */
   for (int joins = 0; joins < 2; ++joins) {
     snprintf(mixture, sizeof mixture,
