@@ -154,7 +154,7 @@ static void report(const work *w, const char *in, const char *out, double wrong,
   rf_say(w->sink, "%s: %d tensors (%s), %s of %s, %.2f bits a weight\n", out, w->count, types, rf_text_bytes((double)w->bytes_out, to),
          rf_text_bytes((double)w->bytes_in, from), 8 * (double)w->bytes_out / (double)(values ? values : 1));
   rf_say(w->sink, "error %.3f %% (root mean square, of the weights that were rounded), %.1f s\n", 100 * relative, seconds);
-  if (!rf_gguf_source_has_tokenizer(w->source)) rf_say(w->sink, "the file has no tokenizer, because %s brings none that GGUF holds\n", in);
+  if (!rf_gguf_source_has_tokenizer(w->source)) rf_say(w->sink, "the file has no tokenizer: %s\n", rf_gguf_source_note(w->source));
   rf_put_json(w->sink, json_pack("{ss ss ss sI sI sf sf so}", "command", "quantize", "in", in, "out", out, "bytes_in", (json_int_t)w->bytes_in,
                                  "bytes", (json_int_t)w->bytes_out, "error", relative, "seconds", seconds, "tensors", tensors));
 }

@@ -102,35 +102,60 @@ rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error) {
                  gguf ? "tokenizer.chat_template" : "chat_template.jinja, or chat_template in tokenizer_config.json");
 }
 
-rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
-  *chat = NULL;
-  if (rf_text_ends_with(folder, ".gguf")) return rf_chat_find_gguf(folder, chat, error);
-  char beside[4200], config_path[4200], template_path[4200], *text = NULL;
+/* What a folder, or the folder of a weight file, has: its template (text NULL: none) and its configuration (NULL: none). */
+typedef struct source {
+  char path[4200]; /* of the file that the template is from */
+  char *text;
+  size_t bytes;
+  json_t *config;
+} source;
+
+static void source_free(source *s) {
+  free(s->text);
+  json_decref(s->config);
+}
+
+static rf_status source_read(const char *folder, source *s, rf_error *error) {
+  char beside[4200], template_path[4200];
   struct stat info;
+  const json_t *inside = NULL;
+  *s = (source){.text = NULL};
   if (!stat(folder, &info) && S_ISREG(info.st_mode)) { /* a weight file: what lies beside it */
     snprintf(beside, sizeof beside, "%s", folder);
     folder = dirname(beside);
   }
-  const json_t *inside = NULL;
-  json_t *config = NULL;
-  size_t bytes = 0;
-  rf_status status = RAFTER_OK;
-  snprintf(config_path, sizeof config_path, "%.4000s/tokenizer_config.json", folder);
+  snprintf(s->path, sizeof s->path, "%.4000s/tokenizer_config.json", folder);
   snprintf(template_path, sizeof template_path, "%.4000s/chat_template.jinja", folder);
-  bool has_file = access(template_path, F_OK) == 0;
-  if (access(config_path, F_OK) == 0) RF_GO(read_config(config_path, &config, error));
-  if (config && !json_is_object(config)) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s: expected an object", config_path);
-  } else if (has_file) {
-    RF_GO(rf_file_read(template_path, TEMPLATE_MOST, &text, &bytes, error));
-    status = rf_chat_new(text, bytes, template_path, config, chat, error);
-  } else {
-    RF_GO(config_template(config, config_path, &inside, error));
-    if (inside) status = rf_chat_new(json_string_value(inside), json_string_length(inside), config_path, config, chat, error);
+  if (access(s->path, F_OK) == 0) RF_TRY(read_config(s->path, &s->config, error));
+  if (s->config && !json_is_object(s->config)) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: expected an object", s->path);
+  if (access(template_path, F_OK) == 0) {
+    memcpy(s->path, template_path, sizeof s->path);
+    return rf_file_read(template_path, TEMPLATE_MOST, &s->text, &s->bytes, error);
   }
-done:
-  free(text);
-  json_decref(config);
+  RF_TRY(config_template(s->config, s->path, &inside, error));
+  if (!inside) return RAFTER_OK;
+  s->bytes = json_string_length(inside);
+  s->text = rf_must(calloc(s->bytes + 1, 1));
+  memcpy(s->text, json_string_value(inside), s->bytes);
+  return RAFTER_OK;
+}
+
+rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
+  *chat = NULL;
+  if (rf_text_ends_with(folder, ".gguf")) return rf_chat_find_gguf(folder, chat, error);
+  source s;
+  rf_status status = source_read(folder, &s, error);
+  if (status == RAFTER_OK && s.text) status = rf_chat_new(s.text, s.bytes, s.path, s.config, chat, error);
+  source_free(&s);
+  return status;
+}
+
+rf_status rf_chat_text(const char *folder, char **text, rf_error *error) {
+  source s;
+  rf_status status = source_read(folder, &s, error);
+  *text = NULL;
+  if (status == RAFTER_OK) *text = s.text, s.text = NULL;
+  source_free(&s);
   return status;
 }
 

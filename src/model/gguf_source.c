@@ -7,9 +7,11 @@
 #include <sys/stat.h>
 
 #include "base/text.h"
+#include "model/chat.h"
 #include "model/llama2c.h"
 #include "model/names.h"
 #include "model/safetensors.h"
+#include "model/tokenizer.h"
 
 /* How a tensor's values come out of a folder: rows are outputs, columns inputs of a linear layer; a vector is one column. */
 typedef struct origin {
@@ -32,6 +34,8 @@ struct rf_gguf_source {
   int count;
   rf_quant_tensor *tensor; /* of folders */
   origin *origin;
+  bool has_tokenizer;
+  char note[sizeof((rf_error *)0)->message]; /* why it has none */
 };
 
 static const rf_quant_type *type_of(rf_dtype dtype, int rank) {
@@ -89,6 +93,32 @@ static rf_status add_part(rf_gguf_source *s, const rf_gguf_facts *facts, const r
   return RAFTER_OK;
 }
 
+/* A tokenizer that GGUF has no place for is left out; the file says so, and why is kept. */
+static rf_status add_tokenizer(rf_gguf_source *s, const char *path, rf_error *error) {
+  rf_tokenizer *tokenizer = NULL;
+  rf_error reason;
+  char *template = NULL;
+  snprintf(s->note, sizeof s->note, "%.300s brings none", path);
+  if (!rf_tokenizer_in(path)) return RAFTER_OK;
+  RF_TRY(rf_tokenizer_open(path, &tokenizer, error));
+  rf_status status = rf_tokenizer_gguf_write(tokenizer, s->model.vocab, path, s->meta, &reason);
+  bool no_bos = rf_tokenizer_bos(tokenizer) < 0 && s->model.bos_id >= 0; /* a bare tokenizer.json names no marks: config.json does */
+  bool no_eos = rf_tokenizer_eos(tokenizer) < 0 && s->model.eos_id >= 0;
+  rf_tokenizer_close(tokenizer);
+  s->has_tokenizer = status == RAFTER_OK;
+  if (status == RAFTER_INVALID) return snprintf(s->note, sizeof s->note, "%s", reason.message), RAFTER_OK;
+  if (status != RAFTER_OK) {
+    if (error) *error = reason;
+    return status;
+  }
+  RF_TRY(rf_chat_text(path, &template, error));
+  bool kept = (!no_bos || rf_gguf_set_int(s->meta, "tokenizer.ggml.bos_token_id", RF_GGUF_U32, s->model.bos_id)) &&
+              (!no_eos || rf_gguf_set_int(s->meta, "tokenizer.ggml.eos_token_id", RF_GGUF_U32, s->model.eos_id));
+  kept = !template ? kept : kept && rf_gguf_set_text(s->meta, "tokenizer.chat_template", template);
+  free(template);
+  return kept ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
+}
+
 static rf_status open_folder(rf_gguf_source *s, const char *path, rf_error *error) {
   rf_gguf_facts facts;
   rf_rope rope;
@@ -116,7 +146,7 @@ static rf_status open_folder(rf_gguf_source *s, const char *path, rf_error *erro
   int64_t pairs = rope.dim / 2;
   if (facts.rope_freqs) add(s, "rope_freqs.weight", rf_quant_type_of(RF_Q_F32), 1, &pairs, (origin){.slices = 1, .rows = pairs, .columns = 1});
   if (!rf_gguf_facts_write(&facts, s->meta)) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
-  return RAFTER_OK;
+  return add_tokenizer(s, path, error);
 }
 
 /* Row of the folder's tensor that stands at row `row` of the GGUF file's. */
@@ -178,7 +208,7 @@ rf_status rf_gguf_source_open(const char *path, rf_gguf_source **result, rf_erro
     status = RF_FAIL(error, RAFTER_FAILED, "give a .gguf file, a llama2.c .bin file or a folder with config.json and safetensors",
                      "%s is no model that can be converted", path);
   }
-  if (!s->gguf) filled = filled && rf_gguf_set_text(s->meta, "tokenizer.ggml.model", "none"); /* other readers want it said */
+  if (!s->gguf && !s->has_tokenizer) filled = filled && rf_gguf_set_text(s->meta, "tokenizer.ggml.model", "none"); /* other readers want it said */
   if (!filled && status == RAFTER_OK) status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
 done:
   if (status == RAFTER_OK) *result = s;
@@ -197,7 +227,10 @@ void rf_gguf_source_close(rf_gguf_source *s) {
 }
 
 rf_gguf_meta *rf_gguf_source_meta(rf_gguf_source *s) { return s->meta; }
-bool rf_gguf_source_has_tokenizer(const rf_gguf_source *s) { return s->gguf && rf_gguf_value_find(s->gguf, "tokenizer.ggml.tokens"); }
+bool rf_gguf_source_has_tokenizer(const rf_gguf_source *s) {
+  return s->has_tokenizer || (s->gguf && rf_gguf_value_find(s->gguf, "tokenizer.ggml.tokens"));
+}
+const char *rf_gguf_source_note(const rf_gguf_source *s) { return *s->note ? s->note : "the source has none that GGUF holds"; }
 int rf_gguf_source_count(const rf_gguf_source *s) { return s->count; }
 
 const rf_quant_tensor *rf_gguf_source_at(const rf_gguf_source *s, int i) {

@@ -10,9 +10,11 @@ typedef struct rf_gguf_source rf_gguf_source;
  * checked here; RAFTER_FAILED says what is missing or has no place in a GGUF file. */
 rf_status rf_gguf_source_open(const char *path, rf_gguf_source **source, rf_error *error);
 void rf_gguf_source_close(rf_gguf_source *source); /* NULL is allowed */
-/* Metadata to write, which the caller may add to; belongs to the source. Folders and .bin files bring none for a tokenizer. */
+/* Metadata to write, which the caller may add to; belongs to the source. A folder's tokenizer and chat template stand in it where GGUF has a place for
+ * them. */
 rf_gguf_meta *rf_gguf_source_meta(rf_gguf_source *source);
 bool rf_gguf_source_has_tokenizer(const rf_gguf_source *source);
+const char *rf_gguf_source_note(const rf_gguf_source *source); /* why there is none */
 int rf_gguf_source_count(const rf_gguf_source *source);
 /* data is NULL where the values are turned, moved or widened on their way: only rf_gguf_source_read gives them. */
 const rf_quant_tensor *rf_gguf_source_at(const rf_gguf_source *source, int index);

@@ -71,6 +71,10 @@ typedef struct rf_vocabulary {
 } rf_vocabulary;
 rf_status rf_tokenizer_build(const rf_vocabulary *vocabulary, const char *where, rf_tokenizer **tokenizer, rf_error *error);
 
+/* The tokenizer as metadata of a GGUF file for a model with `vocab` rows. RAFTER_INVALID, with the reason: GGUF has no place for it. */
+struct rf_gguf_meta;
+rf_status rf_tokenizer_gguf_write(const rf_tokenizer *tokenizer, int64_t vocab, const char *where, struct rf_gguf_meta *meta, rf_error *error);
+
 /* ---- text to ids ------------------------------------------------------------------------------------------------ */
 
 enum {

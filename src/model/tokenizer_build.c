@@ -25,6 +25,18 @@ int64_t rf_alphabet_bytes(rf_span piece, char *out) {
   return count;
 }
 
+size_t rf_alphabet_text(rf_span bytes, char *out) {
+  size_t count = 0;
+  for (size_t i = 0; i < bytes.bytes; i++) {
+    uint32_t byte = (unsigned char)bytes.at[i], code = byte;
+    if (byte <= 32) code = 256 + byte;
+    else if (byte >= 127 && byte <= 160) code = 256 + 33 + byte - 127;
+    else if (byte == 173) code = 256 + 33 + 34;
+    count += (size_t)rf_utf8_put(code, out + count);
+  }
+  return count;
+}
+
 static int type_of(const rf_vocabulary *v, int64_t id, bool byte_pieces) {
   if (v->types) return v->types[id];
   if (id == v->unk_id) return RF_PIECE_UNKNOWN;

@@ -114,6 +114,7 @@ typedef struct rf_splits {
 extern const char RF_GPT2_PATTERN[];
 rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const char *where, rf_pattern **pattern, rf_error *error);
 void rf_pattern_free(rf_pattern *pattern);
+const char *rf_pattern_literal(const rf_pattern *pattern); /* NULL: a regular expression */
 /* The next match in [at, end) that is not empty; 1 found, 0 none, -1 the pattern needs more than is reasonable. `text` begins the subject. */
 int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, const char *at, const char *end, const char **start, const char **stop);
 void *rf_match_new(void);
@@ -122,6 +123,8 @@ rf_status rf_splits_add(rf_splits *splits, const char *text, size_t bytes, bool 
                         rf_error *error);
 /* The splits that GGUF calls by this name; *ignore_merges with it. */
 rf_status rf_splits_named(const char *name, rf_splits *splits, bool *ignore_merges, const char *where, rf_error *error);
+/* The name of these splits, or NULL. */
+const char *rf_splits_name(const rf_splits *splits, bool ignore_merges);
 typedef rf_status rf_word_function(void *self, const char *word, size_t bytes, rf_error *error);
 rf_status rf_split_words(const rf_splits *splits, void *match, const char *text, size_t bytes, rf_word_function *word, void *self, rf_error *error);
 void rf_splits_free(rf_splits *splits);
@@ -232,6 +235,8 @@ rf_status rf_tokenizer_marks(rf_tokenizer *tokenizer, const int32_t *prefix, int
                              rf_error *error);
 /* Bytes of a spelling in GPT-2's alphabet into `out` (room for `piece.bytes`), or -1 when it holds another character. */
 int64_t rf_alphabet_bytes(rf_span piece, char *out);
+/* The other way, into `out` (room for twice the bytes); returns how many. */
+size_t rf_alphabet_text(rf_span bytes, char *out);
 int rf_byte_piece(rf_span piece); /* "<0x41>" -> 65; -1: it is none */
 
 rf_status rf_tokenizer_json_read(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer, rf_error *error);

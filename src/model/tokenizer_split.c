@@ -12,7 +12,7 @@ struct rf_pattern {
   pcre2_code *code; /* NULL: a literal */
   bool jit;
   size_t bytes;
-  char literal[];
+  char text[]; /* with a NUL behind it */
 };
 
 /* White_Space, as every tokenizer's own engine has it; PCRE2's \s would add U+180E. */
@@ -39,11 +39,11 @@ rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const cha
   if (bytes < 1 || bytes > PATTERN_MOST)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "a pattern's length is out of range (%s: expected 1 to %d bytes, got %zu)", where, (int)PATTERN_MOST,
                    bytes);
-  rf_pattern *made = calloc(1, sizeof *made + (literal ? bytes : 0));
+  rf_pattern *made = calloc(1, sizeof *made + bytes + 1);
   if (!made) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  memcpy(made->text, text, bytes);
+  made->bytes = bytes;
   if (literal) {
-    memcpy(made->literal, text, bytes);
-    made->bytes = bytes;
     *pattern = made;
     return RAFTER_OK;
   }
@@ -96,7 +96,7 @@ void rf_match_free(void *match) {
 int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, const char *at, const char *end, const char **start,
                     const char **stop) {
   if (!pattern->code) {
-    *start = memmem(at, (size_t)(end - at), pattern->literal, pattern->bytes);
+    *start = memmem(at, (size_t)(end - at), pattern->text, pattern->bytes);
     if (*start) *stop = *start + pattern->bytes;
     return *start != NULL;
   }
@@ -168,6 +168,22 @@ rf_status rf_splits_named(const char *name, rf_splits *splits, bool *ignore_merg
   }
   return RF_FAIL(error, RAFTER_FAILED, "this version knows gpt-2, llama-bpe, qwen2, smollm, starcoder and olmo", "unknown pre-tokenizer (%s: '%s')",
                  where, name ? name : "none named");
+}
+
+const char *rf_pattern_literal(const rf_pattern *pattern) { return pattern->code ? NULL : pattern->text; }
+
+const char *rf_splits_name(const rf_splits *splits, bool ignore_merges) {
+  for (size_t i = 0; i < sizeof NAMED / sizeof NAMED[0]; i++) {
+    int count = 0;
+    while (count < 2 && NAMED[i].pattern[count]) count++;
+    bool same = count == splits->count && NAMED[i].ignore_merges == ignore_merges;
+    for (int p = 0; p < count && same; p++) {
+      const rf_split *split = &splits->at[p];
+      same = split->pattern->code && !split->invert && split->behaviour == RF_SPLIT_ISOLATED && !strcmp(split->pattern->text, NAMED[i].pattern[p]);
+    }
+    if (same) return NAMED[i].name;
+  }
+  return NULL;
 }
 
 void rf_splits_free(rf_splits *splits) {

@@ -13,6 +13,22 @@ for family in gpt2 mistral qwen2 qwen3 gemma gemma2 gemma3_text gemma3_text_scal
 done
 # Llama 3's scaling of rotary positions stands in a tensor.
 status 0 "$RAFTER" quantize "$DATA/goldens/llama" llama.gguf --weights f32 && status 0 "$RAFTER" inspect llama.gguf && says 'rope_freqs.weight +f32 +\(6\)' out
+# Its bounds are none of the published ones (16 positions), so the table is computed with as it stands: divisors rounded to f32. So is its folder.
+status 0 "$RAFTER" export llama.gguf llama_back && status 0 "$RAFTER" quantize llama_back llama_again.gguf --weights f32
+for model in llama.gguf llama_back llama_again.gguf; do
+  answer "$DATA/goldens/llama" >expected && answer $model >got
+  python3 -c 'a, b = (eval(open(f).read()) for f in ("expected", "got")); assert a[0] == b[0] and max(abs(x - y) for x, y in zip(a[1], b[1])) < 1e-4, (a, b)' || fail "$model"
+done
+# A folder's tokenizer and chat template go along, and text means the same ids.
+MODELS=$HERE/../../../shared/data/models
+if [ -d "$MODELS/TinyStories-656K" ]; then
+  status 0 "$RAFTER" quantize "$MODELS/TinyStories-656K" tiny.gguf --weights f32
+  ! grep -q 'no tokenizer' out || fail "no tokenizer in tiny.gguf: $(grep 'no tokenizer' out)"
+  for model in "$MODELS/TinyStories-656K" tiny.gguf; do
+    status 0 "$RAFTER" tokenize "$model" --text 'Once upon a time, there was a "cat" called Tim.' --json && ask out 'd["tokens"]' >ids.$(basename "$model")
+  done
+  same ids.TinyStories-656K ids.tiny.gguf 'the tokenizer of a GGUF file'
+fi
 
 # Every type, on a model whose matrices are whole blocks.
 FOLDER=wide

@@ -1,5 +1,6 @@
 /* Real tokenizers against the ids that their own implementations give (kitoken's test data), and there and back again. */
 #include "base/file.h"
+#include "model/gguf.h"
 #include "model/tokenizer.h"
 
 #include <setjmp.h>
@@ -136,6 +137,39 @@ static void golden(const rf_tokenizer *t, const char *set, const char *name, int
   }
 }
 
+/* The tokenizer written into a GGUF file and read back from there; the one given is closed. */
+static rf_tokenizer *through_gguf(rf_tokenizer *t) {
+  char path[4200];
+  rf_error error = {0};
+  rf_gguf_meta *meta = rf_gguf_meta_new();
+  rf_gguf_writer *writer = NULL;
+  int32_t bos = rf_tokenizer_bos(t), eos = rf_tokenizer_eos(t);
+  snprintf(path, sizeof path, "%s/tokenizer.gguf", folder);
+  if (rf_tokenizer_gguf_write(t, rf_tokenizer_vocab(t) + 3, "test", meta, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_gguf_writer_open(path, meta, NULL, 0, &writer, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_gguf_writer_commit(writer, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  rf_gguf_meta_free(meta), rf_tokenizer_close(t);
+  if (rf_tokenizer_open(path, &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  assert_true(rf_tokenizer_bos(t) == bos && rf_tokenizer_eos(t) == eos);
+  return t;
+}
+
+static void test_gguf_files_keep_the_ids(void **state) {
+  (void)state;
+  static const struct {
+    const char *path, *set, *name;
+    int flags;
+  } rows[] = {
+      {"tokenizers/gpt2/tokenizer.json", "tokenizers", "gpt2", RF_ENCODE_PARSE}, {"tokenizers/llama3/tokenizer.json", "tokenizers", "llama32", 0},
+      {"tokenizers/gemma3/tokenizer.model", "sentencepiece", "gemma3", 0},       {"tokenizers/gemma2/tokenizer.model", "sentencepiece", "gemma", 0},
+      {"tokenizers/llama2/tokenizer.model", "sentencepiece", "llama2", 0},       {"tokenizers/gemma3/tokenizer.json", "tokenizers", "gemma3", 0}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    rf_tokenizer *t = through_gguf(open_shared(rows[i].path));
+    golden(t, rows[i].set, rows[i].name, rows[i].flags);
+    rf_tokenizer_close(t);
+  }
+}
+
 static void test_gpt2(void **state) {
   (void)state;
   rf_tokenizer *t = open_shared("tokenizers/gpt2/tokenizer.json");
@@ -186,7 +220,12 @@ static void test_llama2(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gpt2),         cmocka_unit_test(test_llama3), cmocka_unit_test(test_gemma3_json),
-                                     cmocka_unit_test(test_gemma3_model), cmocka_unit_test(test_gemma2), cmocka_unit_test(test_llama2)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gpt2),
+                                     cmocka_unit_test(test_llama3),
+                                     cmocka_unit_test(test_gemma3_json),
+                                     cmocka_unit_test(test_gemma3_model),
+                                     cmocka_unit_test(test_gemma2),
+                                     cmocka_unit_test(test_llama2),
+                                     cmocka_unit_test(test_gguf_files_keep_the_ids)};
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
