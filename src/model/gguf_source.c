@@ -66,7 +66,9 @@ static rf_status find_part(const rf_gguf_source *s, const rf_param *param, const
     return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models",
                    "%s: tensor \"%s\" has the wrong shape (expected %lld values, got %lld)", path, name->part[i], (long long)(shape[0] * shape[1]),
                    (long long)stored->count);
-  return rf_stored_read(stored, 0, 0, NULL, error);
+  rf_error reason;
+  if (rf_stored_read(stored, 0, 0, NULL, &reason) == RAFTER_OK) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, reason.hint, "%.300s: %s", stored->file, reason.message);
 }
 
 static rf_status add_part(rf_gguf_source *s, const rf_gguf_facts *facts, const rf_param *param, const rf_gguf_name *row, int i, bool prefixed,

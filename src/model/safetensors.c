@@ -28,6 +28,7 @@ typedef struct mapping {
   void *base;
   size_t bytes;
   json_t *header;
+  char *path;
 } mapping;
 
 struct rf_tensor_file {
@@ -189,6 +190,8 @@ rf_status rf_safetensors_check(const void *data, size_t bytes, const char *where
 static rf_status add_file(rf_tensor_file *file, const char *path, const json_t *wanted, const char *shard, rf_error *error) {
   mapping *map = &file->map[file->map_count++];
   memset(map, 0, sizeof *map);
+  map->path = strdup(path);
+  if (!map->path) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to open %s", path);
   RF_TRY(rf_map_file(path, &map->base, &map->bytes, error));
   rf_stored *tensors;
   int count;
@@ -201,10 +204,24 @@ static rf_status add_file(rf_tensor_file *file, const char *path, const json_t *
   file->tensor = all;
   for (int i = 0; i < count; ++i) {
     const char *home = wanted ? json_string_value(json_object_get(wanted, tensors[i].name)) : NULL;
+    tensors[i].file = map->path;
     if (!wanted || (home && strcmp(home, shard) == 0)) file->tensor[file->count++] = tensors[i];
   }
   free(tensors);
   return RAFTER_OK;
+}
+
+static int by_name(const void *a, const void *b) { return strcmp(((const rf_stored *)a)->name, ((const rf_stored *)b)->name); }
+
+/* The first tensor that an index names and its file has not. */
+static rf_status name_lacking(rf_tensor_file *file, const char *path, json_t *weights, rf_error *error) {
+  const char *name = NULL;
+  json_t *home = NULL;
+  qsort(file->tensor, (size_t)file->count, sizeof *file->tensor, by_name);
+  json_object_foreach(weights, name, home) if (!rf_tensor_file_find(file, name)) break;
+  return RF_FAIL(error, RAFTER_FAILED, "a file of the model may be missing or replaced",
+                 "%s: its files lack %zu of %zu tensors (\"%.100s\" is not in %.100s)", path, json_object_size(weights) - (size_t)file->count,
+                 json_object_size(weights), name ? name : "", home ? json_string_value(home) : "");
 }
 
 /* A shard is a file beside its index, never elsewhere. */
@@ -250,17 +267,13 @@ static rf_status add_shards(rf_tensor_file *file, const char *path, rf_error *er
     sprintf(at, "%.*s%s", folder, path, shard[i]);
     RF_GO(add_file(file, at, weights, shard[i], error));
   }
-  if ((size_t)file->count != json_object_size(weights))
-    status = RF_FAIL(error, RAFTER_FAILED, "a file of the model may be missing or replaced", "%s: its files lack %zu of %zu tensors", path,
-                     json_object_size(weights) - (size_t)file->count, json_object_size(weights));
+  if ((size_t)file->count != json_object_size(weights)) status = name_lacking(file, path, weights, error);
 done:
   free(shard);
   free(at);
   json_decref(index);
   return status;
 }
-
-static int by_name(const void *a, const void *b) { return strcmp(((const rf_stored *)a)->name, ((const rf_stored *)b)->name); }
 
 rf_status rf_tensor_file_open(const char *path, rf_tensor_file **result, rf_error *error) {
   rf_tensor_file *file = calloc(1, sizeof *file);
@@ -297,6 +310,7 @@ void rf_tensor_file_close(rf_tensor_file *file) {
   for (int i = 0; i < file->map_count; ++i) {
     if (file->map[i].base) munmap(file->map[i].base, file->map[i].bytes);
     json_decref(file->map[i].header);
+    free(file->map[i].path);
   }
   free(file->map);
   free(file->tensor);

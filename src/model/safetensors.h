@@ -15,6 +15,7 @@ typedef struct rf_stored {
   int64_t shape[RF_STORED_RANK];
   int64_t count, bytes;
   const void *data; /* in the mapped file, not aligned to anything */
+  const char *file; /* its path: of several the one that the tensor stands in */
 } rf_stored;
 
 typedef struct rf_tensor_file rf_tensor_file;

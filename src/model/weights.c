@@ -22,6 +22,11 @@ static void shape_text(const int64_t *shape, int rank, char text[128]) {
   snprintf(text + used, 128 - (size_t)used, ")");
 }
 
+/* Of several files the one that holds the part. */
+static const char *path_of(const rf_weight_file *file, const rf_weight_part *part) {
+  return part->stored ? part->stored->file : rf_weight_file_path(file);
+}
+
 /* A file may keep all experts of a layer in one tensor: the part is the slice's share of it. */
 static void take_slice(const rf_param *slice, rf_weight_part *part) {
   if (slice->experts == 0 || part->rank != 3 || part->shape[0] != slice->experts) return;
@@ -49,9 +54,11 @@ static rf_status find_parts(const rf_weight_file *file, const rf_model *model, c
       shape_text(expected, param->rank, want);
       shape_text(part[i].shape, part[i].rank, got);
       return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models",
-                     "%s: tensor \"%s\" has the wrong shape (expected %s, got %s)", rf_weight_file_path(file), name->part[i], want, got);
+                     "%s: tensor \"%s\" has the wrong shape (expected %s, got %s)", path_of(file, &part[i]), name->part[i], want, got);
     }
-    RF_TRY(rf_weight_part_read(&part[i], 0, 0, NULL, error)); /* a type that can be read */
+    rf_error reason;
+    if (rf_weight_part_read(&part[i], 0, 0, NULL, &reason) != RAFTER_OK) /* a type that can be read */
+      return RF_FAIL(error, RAFTER_FAILED, reason.hint, "%.300s: %s", path_of(file, &part[i]), reason.message);
   }
   return RAFTER_OK;
 }
