@@ -57,7 +57,10 @@ static void add(rf_gguf_source *s, const char *name, const rf_quant_type *type, 
 static rf_status find_part(const rf_gguf_source *s, const rf_param *param, const rf_name *name, int i, const int64_t shape[2],
                            const rf_stored **found, rf_error *error) {
   const char *path = rf_tensor_file_path(s->folder);
-  const rf_stored *stored = *found = rf_tensor_file_find(s->folder, name->part[i]);
+  const rf_stored *stored = rf_tensor_file_find(s->folder, name->part[i]);
+  if (!stored && s->model.tied && strcmp(param->name, "embed/token/weight") == 0)
+    stored = rf_tensor_file_find(s->folder, "lm_head.weight"); /* some tied models are published under their head's name */
+  *found = stored;
   if (!stored)
     return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models", "%s has no tensor \"%s\"", path,
                    name->part[i]);

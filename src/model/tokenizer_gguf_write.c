@@ -170,7 +170,8 @@ static bool set_id(const writing *w, rf_gguf_meta *meta, const char *key, int32_
 static bool put_marks(const writing *w, bool bos, bool eos, rf_gguf_meta *meta) {
   const rf_tokenizer *t = w->t;
   return set_id(w, meta, "tokenizer.ggml.bos_token_id", t->bos_id) && set_id(w, meta, "tokenizer.ggml.eos_token_id", t->eos_id) &&
-         set_id(w, meta, "tokenizer.ggml.unknown_token_id", t->unk_id) && set_id(w, meta, "tokenizer.ggml.padding_token_id", t->pad_id) &&
+         set_id(w, meta, "tokenizer.ggml.unknown_token_id", t->unk_id) &&
+         (t->pad_id < 0 || rf_gguf_set_int(meta, "tokenizer.ggml.padding_token_id", RF_GGUF_U32, t->pad_id)) &&
          rf_gguf_set_bool(meta, "tokenizer.ggml.add_bos_token", bos) && rf_gguf_set_bool(meta, "tokenizer.ggml.add_eos_token", eos);
 }
 
