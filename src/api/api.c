@@ -13,7 +13,7 @@ static const struct { const char *name; rf_command_function run; } COMMANDS[] = 
     {"calibrate", rf_command_calibrate}, {"bench", rf_command_bench},   {"roofline", rf_command_roofline},
     {"inspect", rf_command_inspect},   {"tokenize", rf_command_tokenize}, {"doctor", rf_command_doctor},
     {"quantize", rf_command_quantize}, {"score", rf_command_score},         {"pull", rf_command_pull},
-    {"eval", rf_command_eval},     X
+    {"eval", rf_command_eval},         {"chat", rf_command_chat},         {"export", rf_command_export},
 };
 // clang-format on
 

@@ -150,7 +150,7 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
   return status;
 }
 
-rf_status rf_chat_text(const char *folder, char **text, rf_error *error) {
+rf_status rf_chat_source(const char *folder, char **text, rf_error *error) {
   source s;
   rf_status status = source_read(folder, &s, error);
   *text = NULL;

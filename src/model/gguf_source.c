@@ -116,7 +116,7 @@ static rf_status add_tokenizer(rf_gguf_source *s, const char *path, rf_error *er
     if (error) *error = reason;
     return status;
   }
-  RF_TRY(rf_chat_text(path, &template, error));
+  RF_TRY(rf_chat_source(path, &template, error));
   bool kept = (!no_bos || rf_gguf_set_int(s->meta, "tokenizer.ggml.bos_token_id", RF_GGUF_U32, s->model.bos_id)) &&
               (!no_eos || rf_gguf_set_int(s->meta, "tokenizer.ggml.eos_token_id", RF_GGUF_U32, s->model.eos_id));
   kept = !template ? kept : kept && rf_gguf_set_text(s->meta, "tokenizer.chat_template", template);
