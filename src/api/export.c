@@ -3,6 +3,7 @@
 #include "api/api.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "model/adapter.h"
 #include "model/tokenizer.h"
 #include "model/weights.h"
 #include "train/checkpoint.h"
@@ -23,6 +24,9 @@ typedef struct export {
   rf_weights_form form;
   char from[4096], folder[4096]; /* what holds the weights; the folder that config.json and the tokenizer lie in, "" where a file holds all */
   rf_weights_writer *writer;
+  rf_merger *merger; /* adapters that are added to the weights, or exported alone; NULL: there are none */
+  float *merged;     /* a run of weights with them */
+  int64_t room;
   int64_t values;
   int files, tokenizer_files;
 }
@@ -69,7 +73,15 @@ static rf_status put_values(void *context, int param, int64_t first, int64_t cou
   e->values += count;
   if (e->params.total > 1 << 26)
     rf_put_bar(e->sink, "exporting %s  %.0f %%", e->params.at[param].name, 100 * (double)e->values / (double)e->params.total);
-  return rf_weights_writer_put(e->writer, param, first, count, values, error);
+  if (!e->merger) return rf_weights_writer_put(e->writer, param, first, count, values, error);
+  if (count > e->room) {
+    float *grown = realloc(e->merged, (size_t)count * sizeof *grown);
+    if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+    e->merged = grown, e->room = count;
+  }
+  memcpy(e->merged, values, (size_t)count * sizeof *values);
+  rf_merger_add(e->merger, param, first, count, e->merged);
+  return rf_weights_writer_put(e->writer, param, first, count, e->merged, error);
 }
 
 static rf_status write_weights(export *e, const char *out, rf_error *error) {
@@ -133,7 +145,22 @@ static rf_status check_out(const char *out, rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, "choose another name, or remove it", "%s is there already", out);
 }
 
-static rf_status export_folder(export *e, const char *out, rf_error *error) {
+/* Fills the folder `part`. */
+static rf_status fill_model(export *e, const char *part, rf_error *error) {
+  RF_TRY(write_weights(e, part, error));
+  RF_TRY(write_config(e, part, error));
+  if (*e->folder) RF_TRY(rf_tokenizer_files_copy(e->folder, part, &e->tokenizer_files, error));
+  return write_generation(e, part, error);
+}
+
+/* The adapters alone, as PEFT has them. */
+static rf_status fill_adapter(export *e, const char *part, rf_error *error) {
+  char base[4096];
+  if (!realpath(e->from, base)) snprintf(base, sizeof base, "%s", e->from);
+  return rf_adapter_write(part, &e->model, &e->params, base, rf_merger_values, e->merger, error);
+}
+
+static rf_status export_folder(export *e, const char *out, rf_status (*fill)(export *e, const char *part, rf_error *error), rf_error *error) {
   rf_status status = RAFTER_OK;
   char part[4096 + 8];
   int length = (int)strlen(out);
@@ -142,10 +169,7 @@ static rf_status export_folder(export *e, const char *out, rf_error *error) {
   snprintf(part, sizeof part, "%.*s.part", length, out);
   rf_remove_folder(part);
   RF_GO(rf_make_folders(part, error));
-  RF_GO(write_weights(e, part, error));
-  RF_GO(write_config(e, part, error));
-  if (*e->folder) RF_GO(rf_tokenizer_files_copy(e->folder, part, &e->tokenizer_files, error));
-  RF_GO(write_generation(e, part, error));
+  RF_GO(fill(e, part, error));
   if (rename(part, out)) status = RF_FAIL(error, RAFTER_FAILED, "choose another name", "cannot name the folder %s (%s)", out, strerror(errno));
 done:
   if (status != RAFTER_OK) rf_remove_folder(part);
@@ -160,7 +184,7 @@ static rf_status export_safetensors(export *e, const rf_options *o, const char *
   static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16}; /* as the choices of --dtype */
   if (rf_options_is_set(o, "dtype")) e->form.dtype = dtypes[rf_options_choice(o, "dtype")];
   e->form.file_bytes = rf_options_int(o, "shard-size");
-  RF_TRY(export_folder(e, out, error));
+  RF_TRY(export_folder(e, out, fill_model, error));
   int64_t bytes = e->params.total * rf_dtype_bytes(e->form.dtype);
   double seconds = rf_now_seconds() - begin;
   rf_say(e->sink, "%s: %lld parameters in %s, %s in %d file%s, %.1f s\n", out, (long long)e->params.total, rf_dtype_name(e->form.dtype),
@@ -170,6 +194,37 @@ static rf_status export_safetensors(export *e, const rf_options *o, const char *
   rf_put_json(e->sink, json_pack("{ss ss ss ss ss sI sI si si sf}", "command", "export", "model", e->from, "out", out, "format", "safetensors",
                                  "dtype", rf_dtype_name(e->form.dtype), "parameters", (json_int_t)e->params.total, "bytes", (json_int_t)bytes,
                                  "files", e->files, "tokenizer_files", e->tokenizer_files, "seconds", seconds));
+  return RAFTER_OK;
+}
+
+static rf_status export_adapter(export *e, const char *out, rf_error *error) {
+  RF_TRY(check_out(out, error));
+  RF_TRY(export_folder(e, out, fill_adapter, error));
+  int64_t bytes = e->params.adapter * 4;
+  rf_say(e->sink, "%s: adapters of rank %d, %lld parameters; --merge adds them to the weights\n", out, e->model.lora.rank,
+         (long long)e->params.adapter);
+  rf_put_json(e->sink, json_pack("{ss ss ss ss si sI sI}", "command", "export", "model", e->from, "out", out, "format", "adapter", "rank",
+                                 e->model.lora.rank, "parameters", (json_int_t)e->params.adapter, "bytes", (json_int_t)bytes));
+  return RAFTER_OK;
+}
+
+/* Adapters, of --adapter or of MODEL itself; with --merge what is exported is a model without them. */
+static rf_status find_adapter(export *e, const rf_options *o, rf_error *error) {
+  bool merge = rf_options_flag(o, "merge");
+  if (rf_options_is_set(o, "adapter")) {
+    rf_lora lora;
+    if (e->model.lora.rank > 0)
+      return RF_FAIL(error, RAFTER_INVALID, "name its base as MODEL", "MODEL is an adapter already (%s)", e->model.lora.folder);
+    RF_TRY(rf_adapter_open(rf_options_text(o, "adapter"), &e->model, &lora, error));
+    e->model.lora = lora;
+  }
+  if (e->model.lora.rank == 0)
+    return merge ? RF_FAIL(error, RAFTER_INVALID, "give --adapter DIR, or the folder of an adapter as MODEL", "--merge has nothing to merge")
+                 : RAFTER_OK;
+  if (strcmp(rf_options_text(o, "format"), "safetensors"))
+    return RF_FAIL(error, RAFTER_INVALID, "export with --merge first, then quantize what it wrote", "adapters are written as safetensors only");
+  RF_TRY(rf_merger_open(&e->model, &e->merger, error));
+  if (merge) e->model.lora = (rf_lora){0};
   return RAFTER_OK;
 }
 
@@ -185,14 +240,17 @@ rf_status rf_command_export(const rafter_job *job, const rafter_sink *sink, rf_e
   }
   e->sink = sink;
   rf_status status = find_model(e, in, error);
+  if (status == RAFTER_OK) status = find_adapter(e, o, error);
   if (status == RAFTER_OK) {
     e->params = rf_model_params(&e->model, pool);
     bool gguf = !strcmp(rf_options_text(o, "format"), "gguf");
     if (gguf)
       status = rf_write_gguf(e->from, out, rf_options_is_set(o, "dtype") ? rf_options_text(o, "dtype") : "f32", omp_get_max_threads(), sink, error);
-    else status = export_safetensors(e, o, out, error);
+    else status = e->model.lora.rank > 0 ? export_adapter(e, out, error) : export_safetensors(e, o, out, error);
   }
   rf_pool_free(pool);
+  rf_merger_close(e->merger);
+  free(e->merged);
   free(e);
   return status;
 }

@@ -445,6 +445,13 @@ void rf_merger_close(rf_merger *m) {
   if (m) rf_pool_free(m->pool);
 }
 
+rf_status rf_merger_values(void *merger, int param, int64_t first, int64_t count, float *values, rf_error *error) {
+  (void)error;
+  const rf_merger *m = merger;
+  memcpy(values, m->values[param - m->params.base] + first, (size_t)count * sizeof *values);
+  return RAFTER_OK;
+}
+
 /* Columns [from, to) of row k. */
 static void add_row(const rf_merger *m, const rf_lora_parts *parts, int a, int64_t k, int64_t from, int64_t to, float *values) {
   const float *down = m->values[a - m->params.base] + k * m->params.at[a].shape[1], *up = m->values[a + 1 - m->params.base];

@@ -24,6 +24,8 @@ typedef struct rf_merger rf_merger;
 /* model->lora says which, and where from. */
 rf_status rf_merger_open(const rf_model *model, rf_merger **merger, rf_error *error);
 void rf_merger_close(rf_merger *merger); /* NULL is allowed */
+/* An rf_weights_source of the adapters as they are: parameters behind params->base. */
+rf_status rf_merger_values(void *merger, int param, int64_t first, int64_t count, float *values, rf_error *error);
 /* Adds scale (A B), summed in f64, to elements [first, first + count) of base parameter `param`. */
 void rf_merger_add(const rf_merger *merger, int param, int64_t first, int64_t count, float *values);
 

@@ -44,6 +44,17 @@ done
 python3 -c 'import json,sys; a,b=(json.load(open(f)) for f in ("one","plain")); sys.exit(a["logprobs"]==b["logprobs"])' || fail 'the adapter changes nothing'
 status 0 "$RAFTER" score "$TUNED" --input book.txt --seq 32 --stride 16 --json
 
+# Exported alone: the same adapter. Merged: a model of its own that answers as the two together, but for rounding.
+status 0 "$RAFTER" export tuned peft --json && holds out 'd["format"] == "adapter" and d["rank"] == 4'
+same "$TUNED/adapter_model.safetensors" peft/adapter_model.safetensors 'an exported adapter'
+status 0 "$RAFTER" export tuned whole --merge && status 0 "$RAFTER" export "$BASE" whole2 --adapter peft --merge
+same whole/model.safetensors whole2/model.safetensors 'a merged model'
+rm whole2/model.safetensors && status 0 "$RAFTER" generate whole "${ASK[@]}" &&
+  python3 -c 'import json,sys; a,b=(json.load(open(f)) for f in ("one","out")); sys.exit(a["tokens"]!=b["tokens"] or max(abs(x-y) for x,y in zip(a["logprobs"],b["logprobs"]))>1e-4)' ||
+  fail 'a merged model answers otherwise than base and adapter'
+refuses 2 'nothing to merge' "$RAFTER" export "$BASE" x --merge
+refuses 2 'safetensors only' "$RAFTER" export tuned x.gguf --format gguf
+
 # Tuned further from where it stands; --lora and --adapter exclude each other.
 status 0 "${TUNE[@]}" --adapter "$TUNED" --steps 2 --out further
 refuses 2 'do not go together' "${TUNE[@]}" --adapter "$TUNED" --lora rank=2 --steps 2 --out x
