@@ -222,3 +222,8 @@ rf_status rf_map_file(const char *path, void **map, size_t *bytes, rf_error *err
   if (*map != MAP_FAILED) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %s (%s)", path, strerror(problem));
 }
+
+void rf_map_unneeded(const void *at, size_t bytes) {
+  uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = ((uintptr_t)at + page - 1) / page * page, end = ((uintptr_t)at + bytes) / page * page;
+  if (end > first) madvise((void *)first, end - first, MADV_DONTNEED);
+}

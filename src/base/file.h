@@ -10,6 +10,8 @@ rf_status rf_file_read(const char *path, size_t most, char **text, size_t *bytes
 
 /* A whole regular file that is not empty, for reading. munmap() it. RAFTER_FAILED names the file and what is wrong with it. */
 rf_status rf_map_file(const char *path, void **map, size_t *bytes, rf_error *error);
+/* Pages of a mapped file that this process will not read again leave it; they stay in the system's cache. */
+void rf_map_unneeded(const void *at, size_t bytes);
 
 /* A file that is written beside its place and gets its name when it is complete and on the disk. */
 typedef struct rf_out_file rf_out_file;

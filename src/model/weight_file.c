@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "model/gguf_facts.h"
 #include "model/llama2c.h"
@@ -129,6 +130,11 @@ int rf_weight_part_type(const rf_weight_part *part) {
 const void *rf_weight_part_data(const rf_weight_part *part, int64_t first) {
   if (!part->quant) return (const char *)part->stored->data + first * rf_dtype_bytes(part->stored->dtype);
   return (const char *)part->quant->data + first / part->quant->type->values * part->quant->type->bytes;
+}
+
+void rf_weight_part_done(const rf_weight_part *part) {
+  if (part->stored) rf_map_unneeded(part->stored->data, (size_t)part->stored->bytes);
+  else rf_map_unneeded(part->quant->data, (size_t)part->quant->bytes);
 }
 
 rf_status rf_weight_part_read(const rf_weight_part *part, int64_t first, int64_t count, float *out, rf_error *error) {

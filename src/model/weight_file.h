@@ -40,6 +40,9 @@ int rf_weight_part_type(const rf_weight_part *part);
 /* Where element `first`, the first of a block, stands in the mapped file: of all types but that f64. */
 const void *rf_weight_part_data(const rf_weight_part *part, int64_t first);
 
+/* Its bytes were read for the last time. */
+void rf_weight_part_done(const rf_weight_part *part);
+
 /* A parameter of two axes as a source of panels: its name in the file and its parts. */
 typedef struct rf_weight_matrix {
   const rf_name *name;

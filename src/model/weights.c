@@ -173,7 +173,9 @@ static int64_t block_values(const rf_params *params) {
 static rf_status pack_param(const rf_name *name, const rf_weight_part *part, const rf_panels *panels, void *data, rf_error *error) {
   rf_weight_matrix matrix = {.name = name, .part = part, .inner = panels->inner, .outputs_first = panels->outputs_first};
   rf_panel_source source = rf_weight_matrix_source(&matrix);
-  return rf_panels_fill(panels, &source, data, error);
+  RF_TRY(rf_panels_fill(panels, &source, data, error));
+  for (int i = 0; i < name->count; i++) rf_weight_part_done(&part[i]);
+  return RAFTER_OK;
 }
 
 rf_status rf_weights_read(const char *path, const rf_model *model, const rf_params *params, rf_weights_visit visit, void *context, rf_error *error) {

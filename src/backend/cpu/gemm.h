@@ -21,7 +21,7 @@ typedef enum rf_gemm_epilogue {
   RF_GEMM_GELU_BWD  /* out = round(u * gelu'(side)) */
 } rf_gemm_epilogue;
 
-enum { RF_GEMM_STREAM_ROWS = 16, RF_GEMM_MAX_GROUPS = 16, RF_GEMM_RUN = 32 }; /* RUN: steps of k of a packed B that are widened at a time */
+enum { RF_GEMM_STREAM_ROWS = 16, RF_GEMM_MAX_GROUPS = 16, RF_GEMM_RUN = 64 }; /* RUN: steps of k of a packed B that are widened at a time */
 
 typedef struct rf_gemm {
   int64_t m, n, k;

@@ -155,6 +155,13 @@ static void stream_panel(const rf_gemm *g, const rf_panel *panel, const float *a
   enum { AHEAD = 3 }; /* runs */
   const char *at = (const char *)g->b + panel->offset;
   int m = (int)g->m;
+#if defined(__AVX2__)
+  few_fn few = few_of(panel, m);
+  if (few) {
+    few(at, g->k, a, m, y);
+    return;
+  }
+#endif
   bool as_is = panel->type->number == RF_Q_F32;
   widen_fn widen = widen_of(panel);
   int64_t run_bytes = RF_GEMM_RUN * panel->block_bytes / panel->type->values;

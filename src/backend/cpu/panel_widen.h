@@ -116,49 +116,70 @@ RF_INLINE w_float w_mantissa(w_word x, int mask, int bits) {
 /* By a constant, to the left where it is positive. */
 #define w_shift(x, by) ((by) > 0 ? w_left(x, (by) > 0 ? (by) : 0) : (by) < 0 ? w_right(x, (by) < 0 ? -(by) : 0) : (x))
 
-/* Values [16 from, 16 end) of run `run` (32 values) of a block, one vector of lanes. `type` is a constant. */
-RF_INLINE void widen_run(int type, const w_block *b, int run, int from, int end, const w_tables *t, float *to) {
-  w_float d = w_set(0), e = w_set(0);
-  w_word fifths = w_set_word(0);
-  int code = 0; /* first word of the run's codes */
+/* A run of 32 values of one vector of lanes; `type` is a constant in all that follows. */
+typedef struct w_run {
+  w_float d, e;
+  w_word fifths;
+} w_run;
+RF_INLINE w_run run_begin(int type, const w_block *b, int run) {
+  w_run r = {w_set(0), w_set(0), w_set_word(0)};
   switch (type) {
-  case RF_Q_Q8_0: d = block_half(b, 0), e = W(mul_ps)(d, w_set(-384)), d = W(mul_ps)(d, w_set(256)); break;
-  case RF_Q_Q4_0: d = block_half(b, 0), e = W(mul_ps)(d, w_set(-8)); break;
-  case RF_Q_Q4_1: d = block_half(b, 0), e = block_half(b, 1); break;
-  case RF_Q_Q5_0: d = block_half(b, 0), e = W(mul_ps)(d, w_set(-16)), fifths = block_word(b, 0), code = 1; break;
-  case RF_Q_Q5_1: d = block_half(b, 0), e = block_half(b, 1), fifths = block_word(b, 0), code = 1; break;
-  case RF_Q_Q4_K: scales_of_k4(b, run, &d, &e), code = 3 + 8 * (run / 2); break;
-  case RF_Q_Q5_K: scales_of_k4(b, run, &d, &e), code = 11 + 8 * (run / 2); break;
-  default: code = 16 * (run / 4) + 8 * (run % 2); break;
+  case RF_Q_Q8_0: r.d = block_half(b, 0), r.e = W(mul_ps)(r.d, w_set(-384)), r.d = W(mul_ps)(r.d, w_set(256)); break;
+  case RF_Q_Q4_0: r.d = block_half(b, 0), r.e = W(mul_ps)(r.d, w_set(-8)); break;
+  case RF_Q_Q4_1: r.d = block_half(b, 0), r.e = block_half(b, 1); break;
+  case RF_Q_Q5_0: r.d = block_half(b, 0), r.e = W(mul_ps)(r.d, w_set(-16)), r.fifths = block_word(b, 0); break;
+  case RF_Q_Q5_1: r.d = block_half(b, 0), r.e = block_half(b, 1), r.fifths = block_word(b, 0); break;
+  case RF_Q_Q4_K:
+  case RF_Q_Q5_K: scales_of_k4(b, run, &r.d, &r.e); break;
+  default: break; /* q6_k: by half */
   }
-  bool k45 = type == RF_Q_Q4_K || type == RF_Q_Q5_K,
-       halved = !k45 && type != RF_Q_Q8_0 && type != RF_Q_Q6_K; /* nibbles of k and k + 16 share a byte */
-  bool high_nibbles = k45 ? run % 2 : type == RF_Q_Q6_K && run % 4 >= 2;
+  return r;
+}
+RF_INLINE void run_half(int type, const w_block *b, int run, int h, w_run *r) {
+  if (type == RF_Q_Q6_K) r->d = scale_of_k6(b, run, h), r->e = W(mul_ps)(r->d, w_set(-96)), r->d = W(mul_ps)(r->d, w_set(64));
+}
+/* The words that hold values 16 h + 4 j .. + 3: their low bits from bit 0 of each byte on; the high ones. */
+RF_INLINE w_word run_low(int type, const w_block *b, int run, int h, int j) {
+  bool k45 = type == RF_Q_Q4_K || type == RF_Q_Q5_K, halved = !k45 && type != RF_Q_Q8_0 && type != RF_Q_Q6_K; /* k and k + 16 share a byte */
+  bool upper = halved ? h : k45 ? run % 2 : type == RF_Q_Q6_K && run % 4 >= 2;
+  int code = type == RF_Q_Q4_K   ? 3 + 8 * (run / 2)
+             : type == RF_Q_Q5_K ? 11 + 8 * (run / 2)
+             : type == RF_Q_Q6_K ? 16 * (run / 4) + 8 * (run % 2)
+                                 : type == RF_Q_Q5_0 || type == RF_Q_Q5_1;
+  w_word low = block_word(b, code + (halved ? 0 : 4 * h) + j);
+  return upper ? w_right(low, 4) : low;
+}
+RF_INLINE w_word run_high(int type, const w_block *b, int run, int h, int j, const w_run *r) {
+  if (type == RF_Q_Q5_K) return w_right(block_word(b, 3 + 4 * h + j), run);
+  if (type == RF_Q_Q6_K) return w_right(block_word(b, 32 + 8 * (run / 4) + 4 * h + j), 2 * (run % 4));
+  return type == RF_Q_Q5_0 || type == RF_Q_Q5_1 ? w_right(r->fifths, 16 * h + 4 * j) : w_set_word(0);
+}
+/* Value i of the four. */
+RF_INLINE w_float run_value(int type, w_word low, w_word high, int i, const w_run *r, const w_tables *t) {
+  w_float q;
+  if (type == RF_Q_Q8_0) {
+    q = w_mantissa(w_shift(low, 15 - 8 * i), 0x007f8000, 0x3fc00000);
+  } else if (type == RF_Q_Q6_K) {
+    q = w_mantissa(w_merge(w_set_word(0x00600000), w_shift(high, 21 - 8 * i), w_shift(low, 17 - 8 * i)), 0x007e0000, 0x3f800000);
+  } else if (type == RF_Q_Q4_0 || type == RF_Q_Q4_1 || type == RF_Q_Q4_K) {
+    q = w_code4(w_shift(low, -8 * i), t);
+  } else {
+    int bit = type == RF_Q_Q5_K ? 8 * i : i; /* where the fifth one stands */
+    q = w_code5(w_merge(w_set_word(16), w_shift(high, 4 - bit), w_shift(low, -8 * i)), t);
+  }
+  return W(fmadd_ps)(q, r->d, r->e);
+}
+
+/* Values [16 from, 16 end) of run `run` of a block. */
+RF_INLINE void widen_run(int type, const w_block *b, int run, int from, int end, const w_tables *t, float *to) {
+  w_run r = run_begin(type, b, run);
   for (int h = from; h < end; h++, to += HALF_RUN * RF_PANEL_LANES) {
-    if (type == RF_Q_Q6_K) d = scale_of_k6(b, run, h), e = W(mul_ps)(d, w_set(-96)), d = W(mul_ps)(d, w_set(64));
+    run_half(type, b, run, h, &r);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
-      w_word low = block_word(b, code + (halved ? 0 : 4 * h) + j), high = low;
-      if (halved ? h : high_nibbles) low = w_right(low, 4);
-      if (type == RF_Q_Q5_K) high = w_right(block_word(b, 3 + 4 * h + j), run);
-      if (type == RF_Q_Q6_K) high = w_right(block_word(b, 32 + 8 * (run / 4) + 4 * h + j), 2 * (run % 4));
-      if (type == RF_Q_Q5_0 || type == RF_Q_Q5_1) high = w_right(fifths, 16 * h + 4 * j);
+      w_word low = run_low(type, b, run, h, j), high = run_high(type, b, run, h, j, &r);
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; i++) {
-        w_float q;
-        if (type == RF_Q_Q8_0) {
-          q = w_mantissa(w_shift(low, 15 - 8 * i), 0x007f8000, 0x3fc00000);
-        } else if (type == RF_Q_Q6_K) {
-          w_word x = w_shift(low, 17 - 8 * i), y = w_shift(high, 21 - 8 * i);
-          q = w_mantissa(w_merge(w_set_word(0x00600000), y, x), 0x007e0000, 0x3f800000);
-        } else if (type == RF_Q_Q4_0 || type == RF_Q_Q4_1 || type == RF_Q_Q4_K) {
-          q = w_code4(w_shift(low, -8 * i), t);
-        } else {
-          int bit = type == RF_Q_Q5_K ? 8 * i : i; /* where the fifth one stands */
-          q = w_code5(w_merge(w_set_word(16), w_shift(high, 4 - bit), w_shift(low, -8 * i)), t);
-        }
-        W(storeu_ps)(to + (4 * j + i) * RF_PANEL_LANES, W(fmadd_ps)(q, d, e));
-      }
+      for (int i = 0; i < 4; i++) W(storeu_ps)(to + (4 * j + i) * RF_PANEL_LANES, run_value(type, low, high, i, &r, t));
     }
   }
 }
@@ -190,6 +211,101 @@ WIDEN_BLOCKS(q4_k, RF_Q_Q4_K, 256)
 WIDEN_BLOCKS(q5_k, RF_Q_Q5_K, 256)
 WIDEN_BLOCKS(q6_k, RF_Q_Q6_K, 256)
 #undef WIDEN_BLOCKS
+
+/* A whole product of one, two or four rows with the lanes of a full panel: values go from their code to the sums without leaving the registers (M = 1,
+ * q4_0, from the L2: 9.4 GB/s through scratch). Sums are variables with names: gcc 12 keeps an array in memory. */
+#if defined(__AVX512F__)
+enum { FEW_ROWS_MOST = 4, FEW_LANES = 64 };
+#define FEW_VECTORS(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
+#define FEW_ROWS(X) FEW_VECTORS(X, 0) FEW_VECTORS(X, 1) FEW_VECTORS(X, 2) FEW_VECTORS(X, 3)
+#else
+enum { FEW_ROWS_MOST = 2, FEW_LANES = 16 };
+#define FEW_VECTORS(X, r) X(r, 0) X(r, 1)
+#define FEW_ROWS(X) FEW_VECTORS(X, 0) FEW_VECTORS(X, 1)
+#endif
+#define FEW_SUM(r, l) w_float sum_##r##_##l = w_set(0);
+#define FEW_BLOCK(r, l) \
+  w_block b##l = {block + 2 * (lane + (l)*W_LANES), block + 2 * halves * RF_PANEL_LANES + 4 * (lane + (l)*W_LANES), RF_PANEL_LANES}; \
+  w_run run##l = run_begin(type, &b##l, run);
+#define FEW_HALF(r, l) run_half(type, &b##l, run, h, &run##l);
+#define FEW_WORDS(r, l) w_word low##l = run_low(type, &b##l, run, h, j), high##l = run_high(type, &b##l, run, h, j, &run##l);
+#define FEW_VALUE(r, l) w_float w##l = run_value(type, low##l, high##l, i, &run##l, &tables);
+#define FEW_STEP(r, l) \
+  if ((r) < rows) sum_##r##_##l = W(fmadd_ps)(w_set(x[r]), w##l, sum_##r##_##l);
+#define FEW_STORE(r, l) \
+  if ((r) < m) W(storeu_ps)(y + (r)*RF_PANEL_LANES + lane + (l)*W_LANES, sum_##r##_##l);
+RF_INLINE void few_rows(int type, int values, int bytes, int halves, int rows, const char *at, int64_t inner, const float *a, int m, float *y) {
+  enum { AHEAD = 2 }; /* runs */
+  const w_tables tables = w_tables_make();
+  const int64_t run_bytes = (int64_t)32 * RF_PANEL_LANES * bytes / values;
+  for (int lane = 0; lane < RF_PANEL_LANES; lane += FEW_LANES) {
+    const char *ahead = at + AHEAD * run_bytes;
+    const float *x = a;
+    FEW_ROWS(FEW_SUM)
+    for (int64_t k = 0; k < inner; k += 32) {
+      const char *block = at + k / values * (RF_PANEL_LANES * (int64_t)bytes);
+      int run = (int)(k % values / 32);
+      FEW_VECTORS(FEW_BLOCK, 0)
+      for (int h = 0; h < 2; h++) {
+        FEW_VECTORS(FEW_HALF, 0)
+        for (int j = 0; j < 4; j++) {
+          FEW_VECTORS(FEW_WORDS, 0)
+          for (int p = 0; p < run_bytes / 8 && lane == 0; p += 64) __builtin_prefetch(ahead + p, 0, 3);
+          ahead += run_bytes / 8;
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; i++, x += m) {
+            FEW_VECTORS(FEW_VALUE, 0)
+            FEW_ROWS(FEW_STEP)
+          }
+        }
+      }
+    }
+    FEW_ROWS(FEW_STORE)
+  }
+}
+/* FEW(q4_0, RF_Q_Q4_0, 32, 18, 1) gives few_q4_0(at, inner, a, m, y) and the bodies for 1, 2 and 4 rows that it chooses among: a strip of three rows
+ * is taken by the body of four, whose last sums nobody stores. */
+#define FEW_BODY(name, type, values, bytes, halves, rows) \
+  static __attribute__((noinline)) void few_##name##_##rows(const char *at, int64_t inner, const float *a, int m, float *y) { \
+    few_rows(type, values, bytes, halves, rows, at, inner, a, m, y); \
+  }
+#if defined(__AVX512F__)
+#define FEW(name, type, values, bytes, halves) \
+  FEW_BODY(name, type, values, bytes, halves, 1) \
+  FEW_BODY(name, type, values, bytes, halves, 2) \
+      FEW_BODY(name, type, values, bytes, halves, 4) static void few_##name(const char *at, int64_t inner, const float *a, int m, float *y) { \
+    (m == 1 ? few_##name##_1 : m == 2 ? few_##name##_2 : few_##name##_4)(at, inner, a, m, y); \
+  }
+#else
+#define FEW(name, type, values, bytes, halves) \
+  FEW_BODY(name, type, values, bytes, halves, 1) \
+  FEW_BODY(name, type, values, bytes, halves, 2) static void few_##name(const char *at, int64_t inner, const float *a, int m, float *y) { \
+    (m == 1 ? few_##name##_1 : few_##name##_2)(at, inner, a, m, y); \
+  }
+#endif
+/* (the formatter would take instances for the beginning of a declaration) */
+// clang-format off
+FEW(q8_0, RF_Q_Q8_0, 32, 34, 1)
+FEW(q4_0, RF_Q_Q4_0, 32, 18, 1)
+FEW(q4_1, RF_Q_Q4_1, 32, 20, 2)
+FEW(q5_0, RF_Q_Q5_0, 32, 22, 1)
+FEW(q5_1, RF_Q_Q5_1, 32, 24, 2)
+FEW(q4_k, RF_Q_Q4_K, 256, 144, 2)
+FEW(q5_k, RF_Q_Q5_K, 256, 176, 2)
+FEW(q6_k, RF_Q_Q6_K, 256, 210, 1)
+// clang-format on
+typedef void (*few_fn)(const char *at, int64_t inner, const float *a, int m, float *y);
+/* NULL: the panel is not full, its rows are too many, or its values are plain. */
+static few_fn few_of(const rf_panel *panel, int m) {
+  static const struct {
+    int type;
+    few_fn few;
+  } rows[] = {{RF_Q_Q8_0, few_q8_0}, {RF_Q_Q4_0, few_q4_0}, {RF_Q_Q4_1, few_q4_1}, {RF_Q_Q5_0, few_q5_0},
+              {RF_Q_Q5_1, few_q5_1}, {RF_Q_Q4_K, few_q4_k}, {RF_Q_Q5_K, few_q5_k}, {RF_Q_Q6_K, few_q6_k}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows && m <= FEW_ROWS_MOST && panel->lanes == RF_PANEL_LANES; i++)
+    if (rows[i].type == panel->type->number) return rows[i].few;
+  return NULL;
+}
 
 /* Numbers without blocks. */
 #define WIDEN_PLAIN(name, bytes, load) \
