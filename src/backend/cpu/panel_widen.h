@@ -273,7 +273,7 @@ RF_INLINE void few_rows(int type, int values, int bytes, int halves, int rows, c
 #define FEW(name, type, values, bytes, halves) \
   FEW_BODY(name, type, values, bytes, halves, 1) \
   FEW_BODY(name, type, values, bytes, halves, 2) \
-      FEW_BODY(name, type, values, bytes, halves, 4) static void few_##name(const char *at, int64_t inner, const float *a, int m, float *y) { \
+  FEW_BODY(name, type, values, bytes, halves, 4) static void few_##name(const char *at, int64_t inner, const float *a, int m, float *y) { \
     (m == 1 ? few_##name##_1 : m == 2 ? few_##name##_2 : few_##name##_4)(at, inner, a, m, y); \
   }
 #else
