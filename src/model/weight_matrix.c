@@ -145,7 +145,11 @@ rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weigh
     goto done;
   }
   types->count = params.count;
-  for (int p = 0; p < params.count; p++) types->at[p][0] = params.at[p].embedding ? TYPES[as].table : TYPES[as].matrix;
+  for (int p = 0; p < params.base; p++) { /* a router is small and chooses: it stays as it is */
+    const rf_param *param = &params.at[p];
+    bool head = strcmp(param->name, "head/weight") == 0;
+    types->at[p][0] = param->embedding ? TYPES[as].table : param->lora || head ? TYPES[as].matrix : RF_WEIGHT_AS_DTYPE;
+  }
 done:
   rf_pool_free(pool);
   return status;
