@@ -107,7 +107,7 @@ static void train(const char *folder, rf_dtype dtype, text texts[TEXTS][SAMPLES]
     for (int64_t p = 0; p < t->count; p++, row++)
       tokens[row] = t->ids[p], positions[row] = (int32_t)p, labels[row] = p + 1 < t->count ? t->ids[p + 1] : -1;
   }
-  segments[TEXTS * SAMPLES] = (int32_t)row; /* what is left is a text of its own */
+  for (int64_t r = row, at = TEXTS * SAMPLES; r < rows; r += CONTEXT) segments[at++] = (int32_t)r; /* what is left: texts that nobody reads */
   for (int64_t r = row; r < rows; r++) positions[r] = (int32_t)((r - row) % CONTEXT);
   rf_run_inputs inputs = {.seed = 1, .step = 1, .loss_scale = 1, .rows = rows};
   for (int section = 0; section < RF_SECTIONS; section++)
