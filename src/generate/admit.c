@@ -106,7 +106,7 @@ static rf_status begin_answer(rf_generator *g, rf_answer *slot, rf_asked *a, rf_
   slot->opened = true;
   RF_TRY(rf_sampler_prompt(&slot->sampler, a->of.tokens, a->of.count, error));
   slot->to = a, slot->text = text, slot->sample = a->started++, slot->count = 0, slot->serial = b->clock++;
-  b->counts.prompt_tokens += a->of.count, b->counts.reused += reused;
+  b->counts.answers++, b->counts.prompt_tokens += a->of.count, b->counts.reused += reused;
   rf_skip_gone(a);
   return RAFTER_OK;
 }

@@ -10,7 +10,7 @@ const char *rf_finish_name(rf_finish finish) {
   return names[finish];
 }
 
-uint64_t rf_sample_seed(uint64_t seed, int sample) { return sample ? rf_key(seed, (uint64_t)sample, rf_name_key("sample")) : seed; }
+uint64_t rf_sample_seed(uint64_t seed, int sample) { return sample ? rf_key(seed, (uint64_t)sample, rf_name_key("sample")) >> 2 : seed; }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 

@@ -96,11 +96,11 @@ void rf_generator_cancel(rf_generator *generator, int64_t request, int sample);
 typedef struct rf_generate_counts {
   int64_t walks, rows;           /* rows: of all walks */
   int64_t prompt_tokens, reused; /* of prompts; reused: not walked because another sequence had them in the cache */
-  int64_t tokens;                /* of answers */
+  int64_t answers, tokens;       /* answers that began, and their tokens */
 } rf_generate_counts;
 rf_generate_counts rf_generator_counts(const rf_generator *generator);
 
-/* The seed of sample `sample` of a request: its own for sample 0. */
+/* The seed of sample `sample` of a request: its own for sample 0, else one below 2^62, with which that answer can be had alone. */
 uint64_t rf_sample_seed(uint64_t seed, int sample);
 
 /* ---- one sequence by hand ---------------------------------------------------------------------------------------------

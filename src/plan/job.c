@@ -97,6 +97,10 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
     build->weights = &s->weights;
   }
   RF_TRY(resolve_seq(options, &s->model, build, error));
+  const char *kv = text_or(options, "kv-dtype", NULL);
+  build->kv_dtype_set = kv != NULL;
+  build->kv_dtype = !kv || !strcmp(kv, "f32") ? RF_F32 : !strcmp(kv, "bf16") ? RF_BF16 : RF_I8;
+  build->chunk = int_or(options, "prefill-chunk", 0);
   build->top = score ? (int)int_or(options, "top", 0) : 0;
   build->dtype = !strcmp(text_or(options, "dtype", "f32"), "bf16") ? RF_BF16 : RF_F32;
   build->softmax = !strcmp(text_or(options, "softmax", "f32"), "bf16") ? RF_BF16 : RF_F32;

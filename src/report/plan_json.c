@@ -126,12 +126,11 @@ static json_t *ops_json(const rf_plan *plan) {
 static json_t *serving_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   const rf_build_options *b = &plan->options.build;
-  int64_t kv = 0;
-  for (int t = 0; t < plan->graph->tensor_count; t++)
-    if (plan->graph->tensor[t].class == RF_CLASS_KV) kv += rf_tensor_bytes(&plan->graph->tensor[t]);
+  rf_kv cache = rf_kv_of(&plan->graph->model, b);
+  int64_t kv = rf_kv_sequence_bytes(&cache, b->seq);
   double rate = plan->step_seconds > 0 ? (double)b->microbatch / plan->step_seconds : 0;
-  return json_pack("{sI sI sI sf sf sf sf}", "slots", (json_int_t)b->microbatch, "kv_bytes_per_token", (json_int_t)(kv / b->microbatch / b->seq),
-                   "kv_bytes_per_sequence", (json_int_t)(kv / b->microbatch), "prefill_seconds", report->prefill->step_seconds, "decode_step_seconds",
+  return json_pack("{sI sI sI sf sf sf sf}", "slots", (json_int_t)b->microbatch, "kv_bytes_per_token", (json_int_t)(kv / b->seq),
+                   "kv_bytes_per_sequence", (json_int_t)kv, "prefill_seconds", report->prefill->step_seconds, "decode_step_seconds",
                    plan->step_seconds, "tokens_per_second", rate, "tokens_per_second_per_chip", rate / plan->machine.chips);
 }
 

@@ -26,6 +26,19 @@ static void put_memory(FILE *out, const rf_report_plan *report) {
             100.0 * (double)plan->live_bytes / (double)plan->arena_bytes);
 }
 
+/* What a sequence takes of the cache, by class of layers. */
+static void put_cache(FILE *out, const rf_plan *plan) {
+  rf_kv kv = rf_kv_of(&plan->graph->model, &plan->options.build);
+  char a[32];
+  fprintf(out, "\ncache     %s a sequence, %s, pages of %lld tokens\n", rf_text_bytes((double)rf_kv_sequence_bytes(&kv, plan->options.build.seq), a),
+          rf_dtype_name(kv.dtype), (long long)kv.page);
+  for (int c = 0; c < RF_KV_CLASSES; c++)
+    if (kv.of[c].layers)
+      fprintf(out, "  %-12s %10s  %lld layers, %lld pages of %s each\n", rf_kv_class_name((rf_kv_class)c),
+              rf_text_bytes((double)(kv.of[c].most * kv.of[c].page_bytes), a), (long long)kv.of[c].layers, (long long)kv.of[c].most,
+              kv.of[c].window ? "what the window reaches" : "the whole context");
+}
+
 /* Buffers of one kind over all blocks: "block.N/mlp/up/u". */
 typedef struct family {
   char name[96];
@@ -162,6 +175,7 @@ char *rf_report_plan_text(const rf_report_plan *report) {
             b->accumulate, b->accumulate > 1 ? "es" : "", (long long)b->microbatch, rf_dtype_name(b->dtype), rf_remat_name(plan->options.remat));
   else fprintf(out, "%lld sequences of up to %lld tokens, %s\n", (long long)b->microbatch, (long long)b->seq, rf_dtype_name(b->dtype));
   put_memory(out, report);
+  if (report->prefill) put_cache(out, plan);
   put_largest(out, plan);
   put_time(out, report);
   if (report->tensors) put_tensors(out, plan);

@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "graph/kv.h"
 #include "plan/advice.h"
 #include "run/run.h"
 

@@ -64,6 +64,45 @@ while read -r prompt tokens; do
 done <cases
 refuses 2 '256' "$RAFTER" generate "$GOLD" --prompt a
 
+# A file of prompts: rows in its order, each as it would be answered alone, whatever the number of answers at once.
+cat >prompts.jsonl <<'EOF'
+{"id": "one", "prompt": "the ", "samples": 3}
+{"id": 2, "tokens": [116, 104, 101, 32], "temperature": 0, "max_tokens": 20}
+{"prompt": "and he ", "temperature": 0.8, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.1, "seed": 5}
+{"id": "stop", "prompt": "the ", "temperature": 0, "max_tokens": 20, "stop": ["STOP"]}
+EOF
+sed -i "s/STOP/$stop/" prompts.jsonl
+for batch in 1 3 8; do
+  status 0 "$RAFTER" generate run --threads 2 --input prompts.jsonl --output "out$batch.jsonl" --max-tokens 9 --batch $batch --prefill-chunk $((batch + 1)) && same out1.jsonl "out$batch.jsonl" "answers at --batch $batch"
+done
+holds out1.jsonl '[r["id"] for r in rows] == ["one", "one", "one", 2, 2, "stop"] and [r["sample"] for r in rows] == [0, 1, 2, 0, 0, 0]' 'rows come in the order of the prompts'
+holds out1.jsonl 'all({"id", "prompt", "tokens", "logprobs", "text", "finish_reason", "seed"} <= r.keys() for r in rows) and rows[4]["seed"] == 5 and rows[3]["prompt"] is None and rows[4]["prompt"] == "and he "'
+holds out1.jsonl '"the " + rows[3]["text"] + "\n" == open("greedy.txt").read() and rows[5]["finish_reason"] == "stop" and rows[3]["text"].startswith(rows[5]["text"])'
+holds out1.jsonl 'len(rows[0]["tokens"]) == 9 and rows[0]["tokens"] != rows[1]["tokens"]'
+status 0 "${GEN[@]}" --prompt "the " --max-tokens 9 --seed "$(ask out1.jsonl 'rows[1]["seed"]')" --json && holds out "d['tokens'] == $(ask out1.jsonl 'rows[1]["tokens"]')" 'a sample can be had alone by its seed'
+status 0 "${GEN[@]}" --prompt "the " --max-tokens 9 --samples 3 --json && { [ "$(wc -l <out)" = 3 ] || fail '--samples 3 --json is not three rows'; holds out "[r['tokens'] for r in rows] == $(ask out1.jsonl '[r["tokens"] for r in rows[:3]]')"; }
+for kv in f32 bf16 int8; do
+  status 0 "${GEN[@]}" --prompt "the " --max-tokens 9 --temperature 0 --kv-dtype $kv --json && arena=$(ask out 'd["arena_bytes"]') &&
+    status 0 "$RAFTER" plan run/checkpoint-00000060 --job generate --batch 1 --seq 13 --threads 2 --kv-dtype $kv --json && holds out "d['memory']['peak_bytes'] == $arena" "the plan knows a $kv cache ($arena bytes)"
+done
+bad() { printf '{"prompt": "a"}\n\n%s\n' "$1" >bad.jsonl; refuses 1 "$2" "$RAFTER" generate run --threads 2 --input bad.jsonl --output bad.out && says 'bad.jsonl.*line 3'; [ ! -e bad.out ] || fail "half an answer for $1"; }
+bad '{"id": 1}' 'prompt, messages or tokens'
+bad '{"prompt": "a", "temperature": "hot"}' temperature
+bad '{"prompt": "a", "top_p": 2}' top_p
+bad '{"prompt": "a", "samples": 0}' samples
+bad '{"prompt": "a", "max_tokens": -1}' max_tokens
+bad '{"prompt": "a", "seed": 1.5}' seed
+bad '{"prompt": "a", "stop": 3}' stop
+bad '{"prompt": "a", "stop": [""]}' stop
+bad '{"tokens": [1, 300]}' 'token 1'
+bad '{"prompt": ""}' empty
+bad '[1]' object
+bad '{"prompt": "a"' 'JSON Lines'
+bad "{\"prompt\": \"$(head -c 40 book.txt)\"}" room
+printf '\n' >bad.jsonl && refuses 1 'no rows' "$RAFTER" generate run --input bad.jsonl
+refuses 1 'nothere' "$RAFTER" generate run --input nothere.jsonl
+refuses 2 'output' "${GEN[@]}" --prompt a --output x.jsonl
+
 # What was saved is what other tools read: a reader of its own.
 python3 - run/checkpoint-00000060 <<'PY' || fail 'the checkpoint is not as other tools expect it'
 import array, json, math, struct, sys

@@ -1,0 +1,327 @@
+/* prompts.c - see prompts.h. */
+#define _GNU_SOURCE
+#include "api/prompts.h"
+
+#include "base/text.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- what a request says, or else the model's generation_config.json -------------------------------------------------- */
+
+static const struct preference {
+  const char *option, *key;
+  double most;
+} PREFERENCES[] = {{"temperature", "temperature", 100},
+                   {"top-k", "top_k", 1 << 24},
+                   {"top-p", "top_p", 1},
+                   {"min-p", "min_p", 1},
+                   {"repetition-penalty", "repetition_penalty", 100},
+                   {"presence-penalty", "presence_penalty", 100},
+                   {"frequency-penalty", "frequency_penalty", 100}};
+enum { TEMPERATURE, TOP_K, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, PREFERENCE_COUNT, OF_THE_MODEL = PRESENCE };
+
+static double get(const rf_sampler_options *s, int which) {
+  const double values[] = {(double)s->temperature,        (double)s->top_k,            (double)s->top_p,           (double)s->min_p,
+                           (double)s->repetition_penalty, (double)s->presence_penalty, (double)s->frequency_penalty};
+  return values[which];
+}
+static void set(rf_sampler_options *s, int which, double value) {
+  float *const places[] = {&s->temperature, NULL, &s->top_p, &s->min_p, &s->repetition_penalty, &s->presence_penalty, &s->frequency_penalty};
+  if (which == TOP_K) s->top_k = (int32_t)value;
+  else *places[which] = (float)value;
+}
+
+static void add_mark(rf_prompts *p, int64_t id) {
+  if (id < 0 || id >= p->settings.model.vocab || p->eos_count == RF_MARKS) return;
+  for (int i = 0; i < p->eos_count; i++)
+    if (p->eos[i] == id) return;
+  p->eos[p->eos_count++] = (int32_t)id;
+}
+
+/* generation_config.json beside the weights: how its authors sample, and further ids that end an answer. What is typed wins. */
+static rf_status read_preferences(const rf_options *o, rf_prompts *p, const rafter_sink *sink, rf_error *error) {
+  char path[4200], said[256] = "";
+  json_t *json = NULL;
+  rf_sampler_options *s = &p->common.sampler;
+  for (int i = 0; i < PREFERENCE_COUNT; i++) set(s, i, rf_options_float(o, PREFERENCES[i].option));
+  snprintf(path, sizeof path, "%s/generation_config.json", p->settings.weights_folder);
+  if (!*p->settings.weights_folder || access(path, R_OK)) return RAFTER_OK;
+  RF_TRY(rf_json_read(path, 1 << 20, &json, error));
+  bool samples = true;
+  rf_status status = rf_json_bool_or(json, "do_sample", path, json_object_get(json, "temperature") != NULL, &samples, error);
+  for (int i = 0; i < OF_THE_MODEL && status == RAFTER_OK; i++) {
+    double before = get(s, i), value = i == TEMPERATURE && !samples ? 0 : before;
+    if (rf_options_given(o, PREFERENCES[i].option) ||
+        (i == TEMPERATURE && !json_object_get(json, "do_sample") && !json_object_get(json, "temperature")))
+      continue;
+    if (i != TEMPERATURE || samples) status = rf_json_float_or(json, PREFERENCES[i].key, path, 0, 1e9, value, &value, error);
+    set(s, i, value);
+    if (get(s, i) != before) rf_text_append(said, sizeof said, "%s%s %g", *said ? ", " : "", PREFERENCES[i].option, value);
+  }
+  json_t *eos = json_object_get(json, "eos_token_id"), *id;
+  size_t i;
+  if (json_is_integer(eos)) add_mark(p, json_integer_value(eos));
+  json_array_foreach(eos, i, id) add_mark(p, json_is_integer(id) ? json_integer_value(id) : -1);
+  if (*said) rf_put_bar(sink, "generation_config.json: %s", said), rf_put_bar(sink, "%s", "");
+  json_decref(json);
+  return status;
+}
+
+static rf_status read_bias(const rf_options *o, rf_prompts *p, rf_error *error) {
+  const char *const *texts = rf_options_is_set(o, "logit-bias") ? rf_options_texts(o, "logit-bias", &p->bias_count) : NULL;
+  p->bias = calloc((size_t)p->bias_count + 1, sizeof *p->bias);
+  if (!p->bias) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  for (int i = 0; i < p->bias_count; i++) {
+    int end = 0;
+    if (sscanf(texts[i], "%d=%f%n", &p->bias[i].id, &p->bias[i].bias, &end) != 2 || texts[i][end])
+      return RF_FAIL(error, RAFTER_INVALID, "for example --logit-bias 464=-5", "--logit-bias is not a token and a number (expected ID=BIAS, got '%.60s')",
+                     texts[i]);
+  }
+  return RAFTER_OK;
+}
+
+/* What every prompt has where its row says nothing. */
+static rf_status read_common(const rf_options *o, rf_prompts *p, const rafter_sink *sink, rf_error *error) {
+  rf_prompt *c = &p->common;
+  int count = 0;
+  RF_TRY(read_preferences(o, p, sink, error));
+  RF_TRY(read_bias(o, p, error));
+  add_mark(p, p->settings.model.eos_id);
+  if (p->tokenizer) add_mark(p, rf_tokenizer_eos(p->tokenizer));
+  c->max_tokens = rf_options_int(o, "max-tokens"), c->samples = (int)rf_options_int(o, "samples");
+  c->sampler.seed = (uint64_t)rf_options_int(o, "seed"), c->sampler.min_tokens = rf_options_int(o, "min-tokens");
+  c->sampler.bias = p->bias, c->sampler.bias_count = p->bias_count;
+  c->sampler.eos = p->eos, c->sampler.eos_count = p->eos_count;
+  const char *const *texts = rf_options_is_set(o, "stop") ? rf_options_texts(o, "stop", &count) : NULL;
+  rf_span *span = calloc((size_t)count + 1, sizeof *span);
+  if (!span) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  for (int i = 0; i < count; i++) span[i] = (rf_span){texts[i], strlen(texts[i])};
+  rf_status status = rf_stop_open(&(rf_stop_options){.strings = span, .string_count = count}, &c->own_stop, error);
+  free(span);
+  c->stop = &c->own_stop;
+  return status;
+}
+
+/* ---- prompts ------------------------------------------------------------------------------------------------------- */
+
+static rf_status need_tokenizer(rf_prompts *p, rf_error *error) {
+  return p->tokenizer ? RAFTER_OK : rf_tokenizer_for(&p->settings.model, p->settings.weights_folder, &p->tokenizer, error);
+}
+
+static rf_status add_row(rf_prompts *p, rf_prompt **row, rf_error *error) {
+  if (p->rows == p->capacity) {
+    int64_t capacity = p->capacity ? 2 * p->capacity : 16;
+    rf_prompt *grown = realloc(p->row, (size_t)capacity * sizeof *grown);
+    if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+    p->row = grown, p->capacity = capacity;
+  }
+  *row = &p->row[p->rows];
+  **row = p->common;
+  (*row)->own_stop = (rf_stop){0};
+  (*row)->sampler.seed = p->rows ? rf_key(p->common.sampler.seed, (uint64_t)p->rows, rf_name_key("row")) >> 2 : p->common.sampler.seed;
+  p->rows++;
+  return RAFTER_OK;
+}
+
+/* A conversation in the words the model was trained on, up to the answer. */
+static rf_status render(rf_prompts *p, const json_t *messages, rf_prompt *row, rf_error *error) {
+  rf_rendered rendered = {0};
+  time_t seconds = time(NULL);
+  struct tm now;
+  if (!p->chat) RF_TRY(rf_chat_open(p->settings.weights_folder, &p->chat, error));
+  rf_chat_options options = {.add_generation_prompt = true, .now = localtime_r(&seconds, &now)};
+  rf_status status = rf_chat_render(p->chat, messages, &options, &rendered, error);
+  if (status == RAFTER_OK) /* a template writes its marks itself */
+    status = rf_tokenizer_encode(p->tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, &row->tokens, error);
+  if (status == RAFTER_OK) row->text = rendered.text, rendered.text = NULL;
+  rf_rendered_free(&rendered);
+  return status;
+}
+
+static rf_status encode(rf_prompts *p, const rf_options *o, const char *text, size_t bytes, rf_prompt *row, rf_error *error) {
+  RF_TRY(need_tokenizer(p, error));
+  if (!rf_options_flag(o, "chat")) {
+    row->text = strndup(text, bytes);
+    return row->text ? rf_tokenizer_encode(p->tokenizer, text, bytes, RF_ENCODE_MARKS | RF_ENCODE_PARSE, &row->tokens, error)
+                     : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  }
+  json_t *messages = json_array();
+  if (rf_options_is_set(o, "system"))
+    json_array_append_new(messages, json_pack("{ss ss}", "role", "system", "content", rf_options_text(o, "system")));
+  json_array_append_new(messages, json_pack("{ss ss%}", "role", "user", "content", text, bytes));
+  rf_status status = render(p, messages, row, error);
+  json_decref(messages);
+  return status;
+}
+
+static rf_status read_typed(const rf_options *o, rf_prompts *p, rf_error *error) {
+  rf_prompt *row;
+  int count = 0;
+  bool ids = rf_options_is_set(o, "tokens");
+  RF_TRY(add_row(p, &row, error));
+  if (!ids) {
+    const char *prompt = rf_options_is_set(o, "prompt") ? rf_options_text(o, "prompt") : "\n";
+    RF_TRY(encode(p, o, prompt, strlen(prompt), row, error));
+  }
+  const int64_t *id = ids ? rf_options_list(o, "tokens", &count) : NULL;
+  for (int i = 0; i < count; i++) {
+    if (id[i] >= p->settings.model.vocab)
+      return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer",
+                     "token out of range (--tokens, token %d: expected an id below %lld, got %lld)", i, (long long)p->settings.model.vocab,
+                     (long long)id[i]);
+    RF_TRY(rf_ids_add(&row->tokens, (int32_t)id[i], error));
+  }
+  return row->tokens.count ? RAFTER_OK : RF_FAIL(error, RAFTER_INVALID, "give --prompt TEXT or --tokens 1,2,3", "the prompt is empty");
+}
+
+/* ---- rows of a file -------------------------------------------------------------------------------------------------- */
+
+static rf_status read_ids(const rf_prompts *p, const json_t *list, const char *where, rf_ids *ids, rf_error *error) {
+  size_t i;
+  json_t *id;
+  json_array_foreach(list, i, id) {
+    json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
+    if (v < 0 || v >= p->settings.model.vocab)
+      return RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer or model",
+                     "token out of range (%s, tokens, token %zu: expected an id below %lld, got %lld)", where, i, (long long)p->settings.model.vocab,
+                     (long long)v);
+    RF_TRY(rf_ids_add(ids, (int32_t)v, error));
+  }
+  return RAFTER_OK;
+}
+
+static rf_status read_stop(const json_t *json, const char *where, rf_prompt *row, rf_error *error) {
+  const json_t *stop = json_object_get(json, "stop");
+  size_t count = json_is_array(stop) ? json_array_size(stop) : 1;
+  if (!stop || json_is_null(stop)) return RAFTER_OK;
+  rf_span *span = calloc(count + 1, sizeof *span);
+  if (!span) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  rf_status status = RAFTER_OK;
+  for (size_t i = 0; i < count && status == RAFTER_OK; i++) {
+    const json_t *text = json_is_array(stop) ? json_array_get(stop, i) : stop;
+    if (json_is_string(text)) span[i] = (rf_span){json_string_value(text), json_string_length(text)};
+    else status = RF_FAIL(error, RAFTER_FAILED, NULL, "a field is no text (%s, stop: expected a text or a list of texts)", where);
+  }
+  rf_error why = {0};
+  if (status == RAFTER_OK &&
+      rf_stop_open(&(rf_stop_options){.strings = span, .string_count = (int64_t)count}, &row->own_stop, &why) != RAFTER_OK)
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s (%s, stop)", why.message, where);
+  free(span);
+  return status; /* row->stop is set when the rows have stopped moving */
+}
+
+static rf_status read_numbers(const json_t *json, const char *where, rf_prompt *row, rf_error *error) {
+  int64_t seed = (int64_t)row->sampler.seed, samples = row->samples;
+  for (int i = 0; i < PREFERENCE_COUNT; i++) {
+    double value = get(&row->sampler, i), least = i == PRESENCE || i == FREQUENCY ? -PREFERENCES[i].most : 0;
+    RF_TRY(rf_json_float_or(json, PREFERENCES[i].key, where, least, PREFERENCES[i].most, value, &value, error));
+    set(&row->sampler, i, value);
+  }
+  RF_TRY(rf_json_int_or(json, "seed", where, 0, (int64_t)1 << 62, seed, &seed, error));
+  RF_TRY(rf_json_int_or(json, "samples", where, 1, 1 << 16, samples, &samples, error));
+  RF_TRY(rf_json_int_or(json, "max_tokens", where, 1, 1 << 24, row->max_tokens, &row->max_tokens, error));
+  row->sampler.seed = (uint64_t)seed, row->samples = (int)samples;
+  return RAFTER_OK;
+}
+
+static rf_status read_row(const rf_options *o, rf_prompts *p, const json_t *json, const char *where, rf_prompt *row, rf_error *error) {
+  const json_t *prompt = json_object_get(json, "prompt"), *messages = json_object_get(json, "messages"), *tokens = json_object_get(json, "tokens");
+  row->id = json_incref(json_object_get(json, "id"));
+  RF_TRY(read_numbers(json, where, row, error));
+  RF_TRY(read_stop(json, where, row, error));
+  if (json_is_string(prompt)) RF_TRY(encode(p, o, json_string_value(prompt), json_string_length(prompt), row, error));
+  else if (json_is_array(messages)) {
+    RF_TRY(need_tokenizer(p, error));
+    RF_TRY(render(p, messages, row, error));
+  } else if (json_is_array(tokens)) RF_TRY(read_ids(p, tokens, where, &row->tokens, error));
+  else
+    return RF_FAIL(error, RAFTER_FAILED, "rows have \"prompt\" (a text), \"messages\" (a list) or \"tokens\" (a list of ids)",
+                   "a row has nothing to answer (%s: expected prompt, messages or tokens)", where);
+  return row->tokens.count ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "a prompt is empty (%s: expected at least 1 token)", where);
+}
+
+static rf_status read_file(const rf_options *o, rf_prompts *p, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  char *text = NULL, where[4200];
+  size_t capacity = 0;
+  ssize_t bytes;
+  int64_t line = 0;
+  FILE *file = fopen(p->path, "re");
+  if (!file) return RF_FAIL(error, RAFTER_FAILED, "check the path given to --input", "cannot open %s (%s)", p->path, strerror(errno));
+  while ((bytes = getline(&text, &capacity, file)) > 0) {
+    line++;
+    if (strspn(text, " \t\r\n") == (size_t)bytes) continue;
+    json_error_t bad;
+    rf_prompt *row;
+    json_t *json = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES, &bad);
+    snprintf(where, sizeof where, "%s, line %lld", p->path, (long long)line);
+    if (!json_is_object(json))
+      status = RF_FAIL(error, RAFTER_FAILED, "each line must be one JSON object", "%s is not JSON Lines (line %lld: %s)", p->path, (long long)line,
+                       json ? "expected an object" : bad.text);
+    if (status == RAFTER_OK) status = add_row(p, &row, error);
+    if (status == RAFTER_OK) row->line = line, status = read_row(o, p, json, where, row, error);
+    json_decref(json);
+    if (status != RAFTER_OK) goto done;
+  }
+  if (!p->rows) status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no rows", p->path);
+done:
+  free(text), fclose(file);
+  return status;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------------------------------- */
+
+/* The context is the longest prompt and what may follow it, unless --seq gives one; what the model has positions for bounds it. */
+static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *error) {
+  rf_build_options *b = &p->settings.plan.build;
+  int64_t most = p->settings.model.max_seq, longest = 0, answers = 0, samples = 1;
+  for (int64_t i = 0; i < p->rows; i++) {
+    const rf_prompt *row = &p->row[i];
+    int64_t length = row->tokens.count + row->max_tokens;
+    longest = length > longest ? length : longest, answers += row->samples, samples = row->samples > samples ? row->samples : samples;
+  }
+  if (!rf_options_is_set(o, "seq")) b->seq = longest < most ? longest : most;
+  b->microbatch = rf_options_is_set(o, "batch") ? rf_options_int(o, "batch") : answers < 8 ? answers : 8;
+  b->accumulate = 1, b->sequences = b->microbatch + (samples > b->microbatch); /* a prompt is kept for its further answers */
+  for (int64_t i = 0; i < p->rows; i++) {
+    const rf_prompt *row = &p->row[i];
+    char where[4200] = "";
+    if (row->tokens.count < b->seq) continue;
+    if (row->line) snprintf(where, sizeof where, "%s, line %lld: ", p->path, (long long)row->line);
+    return RF_FAIL(error, row->line ? RAFTER_FAILED : RAFTER_INVALID, "shorten the prompt",
+                   "the prompt leaves no room to generate (%sexpected fewer than %lld tokens, got %lld)", where, (long long)b->seq,
+                   (long long)row->tokens.count);
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_prompts_read(const rf_options *o, const rafter_sink *sink, rf_prompts *p, rf_error *error) {
+  RF_TRY(rf_settings_resolve(o, "generate", &p->settings, error));
+  p->path = rf_options_is_set(o, "input") ? rf_options_text(o, "input") : NULL;
+  p->chats = rf_options_flag(o, "chat");
+  if (!rf_options_is_set(o, "tokens") && !p->path) RF_TRY(need_tokenizer(p, error));
+  RF_TRY(read_common(o, p, sink, error));
+  RF_TRY(p->path ? read_file(o, p, error) : read_typed(o, p, error));
+  if (p->tokenizer && p->path) add_mark(p, rf_tokenizer_eos(p->tokenizer)), p->common.sampler.eos_count = p->eos_count;
+  for (int64_t i = 0; i < p->rows; i++) {
+    rf_prompt *row = &p->row[i];
+    row->sampler.eos_count = p->eos_count;
+    row->stop = row->own_stop.string_count ? &row->own_stop : p->common.stop;
+  }
+  return resolve_context(o, p, error);
+}
+
+void rf_prompts_free(rf_prompts *p) {
+  for (int64_t i = 0; i < p->rows; i++) {
+    rf_prompt *row = &p->row[i];
+    json_decref(row->id), free(row->text), rf_ids_free(&row->tokens), rf_stop_close(&row->own_stop);
+  }
+  rf_stop_close(&p->common.own_stop);
+  rf_tokenizer_close(p->tokenizer), rf_chat_free(p->chat);
+  free(p->row), free(p->bias);
+}
