@@ -26,8 +26,9 @@ static const struct preference {
 enum { TEMPERATURE, TOP_K, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, PREFERENCE_COUNT, OF_THE_MODEL = PRESENCE };
 
 static double get(const rf_sampler_options *s, int which) {
-  const double values[] = {(double)s->temperature,        (double)s->top_k,            (double)s->top_p,           (double)s->min_p,
-                           (double)s->repetition_penalty, (double)s->presence_penalty, (double)s->frequency_penalty};
+  const double values[] = {
+      (double)s->temperature,      (double)s->top_k, (double)s->top_p, (double)s->min_p, (double)s->repetition_penalty, (double)s->presence_penalty,
+      (double)s->frequency_penalty};
   return values[which];
 }
 static void set(rf_sampler_options *s, int which, double value) {
@@ -79,8 +80,8 @@ static rf_status read_bias(const rf_options *o, rf_prompts *p, rf_error *error) 
   for (int i = 0; i < p->bias_count; i++) {
     int end = 0;
     if (sscanf(texts[i], "%d=%f%n", &p->bias[i].id, &p->bias[i].bias, &end) != 2 || texts[i][end])
-      return RF_FAIL(error, RAFTER_INVALID, "for example --logit-bias 464=-5", "--logit-bias is not a token and a number (expected ID=BIAS, got '%.60s')",
-                     texts[i]);
+      return RF_FAIL(error, RAFTER_INVALID, "for example --logit-bias 464=-5",
+                     "--logit-bias is not a token and a number (expected ID=BIAS, got '%.60s')", texts[i]);
   }
   return RAFTER_OK;
 }
@@ -208,8 +209,7 @@ static rf_status read_stop(const json_t *json, const char *where, rf_prompt *row
     else status = RF_FAIL(error, RAFTER_FAILED, NULL, "a field is no text (%s, stop: expected a text or a list of texts)", where);
   }
   rf_error why = {0};
-  if (status == RAFTER_OK &&
-      rf_stop_open(&(rf_stop_options){.strings = span, .string_count = (int64_t)count}, &row->own_stop, &why) != RAFTER_OK)
+  if (status == RAFTER_OK && rf_stop_open(&(rf_stop_options){.strings = span, .string_count = (int64_t)count}, &row->own_stop, &why) != RAFTER_OK)
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s (%s, stop)", why.message, where);
   free(span);
   return status; /* row->stop is set when the rows have stopped moving */

@@ -10,8 +10,8 @@ enum { RF_MARKS = 16 };
 
 /* One prompt. */
 typedef struct rf_prompt {
-  json_t *id;   /* as the row has it, or NULL */
-  char *text;   /* NULL: it came as ids */
+  json_t *id; /* as the row has it, or NULL */
+  char *text; /* NULL: it came as ids */
   rf_ids tokens;
   int64_t line; /* of the file; 0: the command line */
   int64_t max_tokens;
@@ -28,7 +28,7 @@ typedef struct rf_prompts {
   bool chats;
   rf_prompt *row;
   int64_t rows, capacity;
-  rf_prompt common; /* what a row says nothing of */
+  rf_prompt common;      /* what a row says nothing of */
   int32_t eos[RF_MARKS]; /* the model's, the tokenizer's and generation_config.json's: each ends an answer */
   int eos_count;
   rf_logit_bias *bias;

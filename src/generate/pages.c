@@ -108,8 +108,11 @@ rf_status rf_sequence_extend(rf_pages *pages, rf_sequence *s, int64_t count, rf_
     if (first > t->first) drop_columns(pages, c, t, t->first, first), t->first = first;
     if (s->length % pages->kv.page && t->end > t->first) RF_TRY(own_last_page(pages, c, t, error));
     t->writes = true;
-    for (; t->end < end; t->end++)
-      if ((t->page[t->end] = take_page(pages, c)) < 0) return out_of_pages(pages, c, error);
+    for (; t->end < end; t->end++) {
+      int32_t page = t->end < pages->kv.columns ? take_page(pages, c) : -1;
+      if (page < 0) return out_of_pages(pages, c, error);
+      t->page[t->end] = page;
+    }
   }
   return RAFTER_OK;
 }

@@ -7,12 +7,12 @@
 
 typedef struct rf_reply {
   rf_ids tokens;
-  float *logprobs;      /* (tokens.count) */
-  int top;              /* alternatives of each token; 0: none are kept */
-  int32_t *top_ids;     /* (tokens.count, top), -1 where there were fewer */
-  float *top_logprobs;  /* (tokens.count, top) */
-  char *text;           /* what may be shown, with a NUL behind it that `bytes` does not count */
-  size_t bytes, shown;  /* shown: the caller's own */
+  float *logprobs;     /* (tokens.count) */
+  int top;             /* alternatives of each token; 0: none are kept */
+  int32_t *top_ids;    /* (tokens.count, top), -1 where there were fewer */
+  float *top_logprobs; /* (tokens.count, top) */
+  char *text;          /* what may be shown, with a NUL behind it that `bytes` does not count */
+  size_t bytes, shown; /* shown: the caller's own */
   rf_finish finish;
   rf_decoder decoder;
   rf_stop_state state;

@@ -27,21 +27,29 @@ static void read_types(const char *path, const rf_model *model) {
   if (rf_weight_types_read(path, model, RF_WEIGHTS_FILE, &types, &error) != RAFTER_OK) fail_msg("%s", error.message);
 }
 
-static rf_generator *open_or_fail(const char *path, int64_t context) {
+static rf_generator *open_over(const char *path, int64_t context, rf_dtype kv_dtype) {
   rf_generate_settings s = {.weights_folder = path};
   rf_error error = {0};
   rf_generator *g = NULL;
   if (rf_model_resolve(path, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
   read_types(path, &s.model);
-  s.plan =
-      (rf_plan_options){.build = {.job = RF_JOB_GENERATE, .dtype = RF_F32, .softmax = RF_F32, .weights = &types, .microbatch = 1, .seq = context},
-                        .backend = &RF_BACKEND_CPU,
-                        .isa = rf_isa_detect(),
-                        .threads = 2,
-                        .machine = &machine};
+  s.plan = (rf_plan_options){.build = {.job = RF_JOB_GENERATE,
+                                       .dtype = RF_F32,
+                                       .softmax = RF_F32,
+                                       .weights = &types,
+                                       .microbatch = 1,
+                                       .seq = context,
+                                       .kv_dtype_set = true,
+                                       .kv_dtype = kv_dtype},
+                             .backend = &RF_BACKEND_CPU,
+                             .isa = rf_isa_detect(),
+                             .threads = 2,
+                             .machine = &machine};
   if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
   return g;
 }
+
+static rf_generator *open_or_fail(const char *path, int64_t context) { return open_over(path, context, RF_F32); }
 
 static double lse_of(const float *logits, int64_t vocab) {
   double top = -INFINITY, sum = 0;
@@ -185,6 +193,40 @@ static void check_perplexity(const char *path, const json_t *json) {
   free(text);
 }
 
+/* What a narrower cache costs: mean over a text's positions of KL(f32 cache || bf16, int8 cache), in nat. Asserted is that int8 costs no more than
+ * 8-bit arithmetic may (issue: 0.0034). */
+static void check_caches(const char *path, const json_t *text) {
+  enum { POSITIONS = 128 };
+  static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_I8};
+  int32_t ids[MOST];
+  int64_t count = ids_of(json_object_get(text, "ids"), ids);
+  float *want = NULL;
+  if (count > POSITIONS) count = POSITIONS;
+  for (int d = 0; d < 3; d++) {
+    rf_generator *g = open_over(path, 512, dtypes[d]);
+    int64_t vocab = g->settings.model.vocab;
+    double sum = 0, most = 0;
+    if (!want) want = malloc((size_t)(count * vocab) * sizeof *want);
+    assert_non_null(want);
+    for (int64_t t = 0; t < count; t++) {
+      double kl = 0;
+      feed_or_fail(g, ids + t, 1);
+      for (int32_t id = 0; id < vocab; id++) {
+        float logprob = rf_generator_logprob(g, id), *at = &want[t * vocab + id];
+        if (d == 0) *at = logprob;
+        else kl += exp((double)*at) * ((double)*at - (double)logprob);
+      }
+      sum += kl, most = kl > most ? kl : most;
+    }
+    rf_kv kv = rf_kv_of(&g->settings.model, &g->prefill->options.build);
+    print_message("%s cache: %lld bytes a sequence of 512, KL to f32 %.2e nat in the mean of %lld positions, %.2e at most\n",
+                  rf_dtype_name(dtypes[d]), (long long)rf_kv_sequence_bytes(&kv, 512), sum / (double)count, (long long)count, most);
+    assert_true(sum / (double)count <= (d ? 0.0034 : 0));
+    rf_generator_close(g);
+  }
+  free(want);
+}
+
 static void check_model(const char *variable, const char *file, const char *answers, double bound) {
   char found[4096];
   const char *path = getenv(variable), *folder = getenv("RAFTER_MODELS"), *home = getenv("HOME");
@@ -200,6 +242,7 @@ static void check_model(const char *variable, const char *file, const char *answ
   if (rf_json_read(answers, 1 << 22, &json, &error) != RAFTER_OK) fail_msg("%s", error.message);
   check_tokenizer(path, json);
   check_perplexity(path, json);
+  check_caches(path, json_object_get(json_object_get(json, "text"), "tinyshakespeare"));
   rf_generator *g = open_or_fail(path, 512);
   int equal, positions, decided = 0;
   double worst = check_text(g, json_object_get(json_object_get(json, "text"), "tinyshakespeare"), &equal, &positions);
