@@ -1,8 +1,8 @@
-/* answers.h - what commands that let a model answer share: which model is meant, which ids end an answer, how its authors sample, and conversations as ids. */
+/* answers.h - what commands that let a model answer share: which model is meant, and conversations as ids. */
 #ifndef RF_ANSWERS_H
 #define RF_ANSWERS_H
 
-#include "api/api.h"
+#include "api/sampling.h"
 
 #include "generate/generate.h"
 #include "model/chat.h"
@@ -10,17 +10,6 @@
 
 /* A copy of options whose MODEL is `model`; of a run its newest checkpoint. rf_options_free() it. */
 rf_status rf_options_with_model(const rf_options *options, const char *model, rf_options **copy, rf_error *error);
-
-/* Ids that end an answer: the model's, the tokenizer's, generation_config.json's, and the marks at the end of a turn that the families' templates use. */
-enum { RF_MARKS = 32 };
-typedef struct rf_marks {
-  int32_t id[RF_MARKS];
-  int count;
-} rf_marks;
-rf_status rf_marks_of(const rf_settings *settings, const rf_tokenizer *tokenizer, rf_marks *marks, rf_error *error);
-
-/* Sampling as the options say; what was not given as generation_config.json says. */
-rf_status rf_sampling_of(const rf_options *options, const rf_settings *settings, rf_sampler_options *sampling, rf_error *error);
 
 /* A conversation in the words of the model's template; rf_rendered_free() it. `opens_answer`: it ends with the opening of the assistant's turn. */
 rf_status rf_chat_text(const rf_chat *chat, const json_t *messages, bool opens_answer, rf_rendered *rendered, rf_error *error);

@@ -1,9 +1,8 @@
 /* generate.c - `rafter generate`: an answer as it comes, or the answers to a file of prompts. */
 #define _GNU_SOURCE
+#include "api/answers.h"
 #include "api/prompts.h"
 #include "base/file.h"
-#include "model/adapter.h"
-#include "train/checkpoint.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,20 +28,6 @@ typedef struct job {
   int64_t written; /* rows whose answers are out */
   double start, first_seconds, seconds;
 } job;
-
-/* MODEL may be a run: then its newest checkpoint is meant. */
-static rf_status resolve_model(const rafter_job *asked, rafter_job *resolved, rf_error *error) {
-  char folder[4096], path[4200];
-  struct stat info;
-  const char *model = rf_options_argument(asked->options, 0);
-  resolved->options = rf_options_copy(asked->options);
-  if (!resolved->options) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  if (!model || stat(model, &info) || !S_ISDIR(info.st_mode)) return RAFTER_OK;
-  snprintf(path, sizeof path, "%s/config.json", model);
-  if (!stat(path, &info) || rf_adapter_is(model)) return RAFTER_OK;
-  RF_TRY(rf_checkpoint_newest(model, folder, error));
-  return rf_options_set(resolved->options, "MODEL", folder, error);
-}
 
 /* ---- out ----------------------------------------------------------------------------------------------------------- */
 
@@ -153,8 +138,8 @@ static rf_status submit_all(job *j, const rf_options *o, rf_error *error) {
                     .max_tokens = row->max_tokens,
                     .samples = row->samples,
                     .sampler = row->sampler,
-                    .stop = p->eos,
-                    .stop_count = ends ? p->eos_count : 0,
+                    .stop = p->marks.id,
+                    .stop_count = ends ? p->marks.count : 0,
                     .top = j->top,
                     .owner = a};
     RF_TRY(rf_generator_submit(j->generator, &r, NULL, error));
@@ -225,12 +210,12 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
 }
 
 rf_status rf_command_generate(const rafter_job *asked, const rafter_sink *sink, rf_error *error) {
-  rafter_job resolved = {0};
+  rf_options *o = NULL;
   job *j = calloc(1, sizeof *j);
   if (!j) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   j->sink = sink;
-  rf_status status = resolve_model(asked, &resolved, error);
-  if (status == RAFTER_OK) status = generate(resolved.options, j, error);
+  rf_status status = rf_options_with_model(asked->options, rf_options_argument(asked->options, 0), &o, error);
+  if (status == RAFTER_OK) status = generate(o, j, error);
   rf_out_discard(j->out);
   rf_generator_close(j->generator);
   for (int64_t i = 0; j->of && i < j->prompts.rows; i++) {
@@ -240,6 +225,6 @@ rf_status rf_command_generate(const rafter_job *asked, const rafter_sink *sink, 
   free(j->of);
   rf_prompts_free(&j->prompts);
   free(j);
-  rf_options_free(resolved.options);
+  rf_options_free(o);
   return status;
 }

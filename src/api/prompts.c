@@ -2,76 +2,12 @@
 #define _GNU_SOURCE
 #include "api/prompts.h"
 
-#include "base/text.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-/* ---- what a request says, or else the model's generation_config.json -------------------------------------------------- */
-
-static const struct preference {
-  const char *option, *key;
-  double most;
-} PREFERENCES[] = {{"temperature", "temperature", 100},
-                   {"top-k", "top_k", 1 << 24},
-                   {"top-p", "top_p", 1},
-                   {"min-p", "min_p", 1},
-                   {"repetition-penalty", "repetition_penalty", 100},
-                   {"presence-penalty", "presence_penalty", 100},
-                   {"frequency-penalty", "frequency_penalty", 100}};
-enum { TEMPERATURE, TOP_K, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, PREFERENCE_COUNT, OF_THE_MODEL = PRESENCE };
-
-static double get(const rf_sampler_options *s, int which) {
-  const double values[] = {
-      (double)s->temperature,      (double)s->top_k, (double)s->top_p, (double)s->min_p, (double)s->repetition_penalty, (double)s->presence_penalty,
-      (double)s->frequency_penalty};
-  return values[which];
-}
-static void set(rf_sampler_options *s, int which, double value) {
-  float *const places[] = {&s->temperature, NULL, &s->top_p, &s->min_p, &s->repetition_penalty, &s->presence_penalty, &s->frequency_penalty};
-  if (which == TOP_K) s->top_k = (int32_t)value;
-  else *places[which] = (float)value;
-}
-
-static void add_mark(rf_prompts *p, int64_t id) {
-  if (id < 0 || id >= p->settings.model.vocab || p->eos_count == RF_MARKS) return;
-  for (int i = 0; i < p->eos_count; i++)
-    if (p->eos[i] == id) return;
-  p->eos[p->eos_count++] = (int32_t)id;
-}
-
-/* generation_config.json beside the weights: how its authors sample, and further ids that end an answer. What is typed wins. */
-static rf_status read_preferences(const rf_options *o, rf_prompts *p, const rafter_sink *sink, rf_error *error) {
-  char path[4200], said[256] = "";
-  json_t *json = NULL;
-  rf_sampler_options *s = &p->common.sampler;
-  for (int i = 0; i < PREFERENCE_COUNT; i++) set(s, i, rf_options_float(o, PREFERENCES[i].option));
-  snprintf(path, sizeof path, "%s/generation_config.json", p->settings.weights_folder);
-  if (!*p->settings.weights_folder || access(path, R_OK)) return RAFTER_OK;
-  RF_TRY(rf_json_read(path, 1 << 20, &json, error));
-  bool samples = true;
-  rf_status status = rf_json_bool_or(json, "do_sample", path, json_object_get(json, "temperature") != NULL, &samples, error);
-  for (int i = 0; i < OF_THE_MODEL && status == RAFTER_OK; i++) {
-    double before = get(s, i), value = i == TEMPERATURE && !samples ? 0 : before;
-    if (rf_options_given(o, PREFERENCES[i].option) ||
-        (i == TEMPERATURE && !json_object_get(json, "do_sample") && !json_object_get(json, "temperature")))
-      continue;
-    if (i != TEMPERATURE || samples) status = rf_json_float_or(json, PREFERENCES[i].key, path, 0, 1e9, value, &value, error);
-    set(s, i, value);
-    if (get(s, i) != before) rf_text_append(said, sizeof said, "%s%s %g", *said ? ", " : "", PREFERENCES[i].option, value);
-  }
-  json_t *eos = json_object_get(json, "eos_token_id"), *id;
-  size_t i;
-  if (json_is_integer(eos)) add_mark(p, json_integer_value(eos));
-  json_array_foreach(eos, i, id) add_mark(p, json_is_integer(id) ? json_integer_value(id) : -1);
-  if (*said) rf_put_bar(sink, "generation_config.json: %s", said), rf_put_bar(sink, "%s", "");
-  json_decref(json);
-  return status;
-}
 
 static rf_status read_bias(const rf_options *o, rf_prompts *p, rf_error *error) {
   const char *const *texts = rf_options_is_set(o, "logit-bias") ? rf_options_texts(o, "logit-bias", &p->bias_count) : NULL;
@@ -90,14 +26,13 @@ static rf_status read_bias(const rf_options *o, rf_prompts *p, rf_error *error) 
 static rf_status read_common(const rf_options *o, rf_prompts *p, const rafter_sink *sink, rf_error *error) {
   rf_prompt *c = &p->common;
   int count = 0;
-  RF_TRY(read_preferences(o, p, sink, error));
+  char said[RF_SAMPLING_SAID];
+  RF_TRY(rf_sampling_of(o, &p->settings, &c->sampler, said, error));
+  if (*said) rf_put_bar(sink, "generation_config.json: %s", said), rf_put_bar(sink, "%s", "");
   RF_TRY(read_bias(o, p, error));
-  add_mark(p, p->settings.model.eos_id);
-  if (p->tokenizer) add_mark(p, rf_tokenizer_eos(p->tokenizer));
   c->max_tokens = rf_options_int(o, "max-tokens"), c->samples = (int)rf_options_int(o, "samples");
-  c->sampler.seed = (uint64_t)rf_options_int(o, "seed"), c->sampler.min_tokens = rf_options_int(o, "min-tokens");
+  c->sampler.min_tokens = rf_options_int(o, "min-tokens");
   c->sampler.bias = p->bias, c->sampler.bias_count = p->bias_count;
-  c->sampler.eos = p->eos, c->sampler.eos_count = p->eos_count;
   const char *const *texts = rf_options_is_set(o, "stop") ? rf_options_texts(o, "stop", &count) : NULL;
   rf_span *span = calloc((size_t)count + 1, sizeof *span);
   if (!span) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -217,11 +152,7 @@ static rf_status read_stop(const json_t *json, const char *where, rf_prompt *row
 
 static rf_status read_numbers(const json_t *json, const char *where, rf_prompt *row, rf_error *error) {
   int64_t seed = (int64_t)row->sampler.seed, samples = row->samples;
-  for (int i = 0; i < PREFERENCE_COUNT; i++) {
-    double value = get(&row->sampler, i), least = i == PRESENCE || i == FREQUENCY ? -PREFERENCES[i].most : 0;
-    RF_TRY(rf_json_float_or(json, PREFERENCES[i].key, where, least, PREFERENCES[i].most, value, &value, error));
-    set(&row->sampler, i, value);
-  }
+  RF_TRY(rf_sampling_of_row(json, where, &row->sampler, error));
   RF_TRY(rf_json_int_or(json, "seed", where, 0, (int64_t)1 << 62, seed, &seed, error));
   RF_TRY(rf_json_int_or(json, "samples", where, 1, 1 << 16, samples, &samples, error));
   RF_TRY(rf_json_int_or(json, "max_tokens", where, 1, 1 << 24, row->max_tokens, &row->max_tokens, error));
@@ -307,10 +238,10 @@ rf_status rf_prompts_read(const rf_options *o, const rafter_sink *sink, rf_promp
   if (!rf_options_is_set(o, "tokens") && !p->path) RF_TRY(need_tokenizer(p, error));
   RF_TRY(read_common(o, p, sink, error));
   RF_TRY(p->path ? read_file(o, p, error) : read_typed(o, p, error));
-  if (p->tokenizer && p->path) add_mark(p, rf_tokenizer_eos(p->tokenizer)), p->common.sampler.eos_count = p->eos_count;
+  RF_TRY(rf_marks_of(&p->settings, p->tokenizer, &p->marks, error));
   for (int64_t i = 0; i < p->rows; i++) {
     rf_prompt *row = &p->row[i];
-    row->sampler.eos_count = p->eos_count;
+    row->sampler.eos = p->marks.id, row->sampler.eos_count = p->marks.count;
     row->stop = row->own_stop.string_count ? &row->own_stop : p->common.stop;
   }
   return resolve_context(o, p, error);

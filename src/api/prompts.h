@@ -2,11 +2,9 @@
 #ifndef RF_PROMPTS_H
 #define RF_PROMPTS_H
 
-#include "api/api.h"
+#include "api/sampling.h"
 #include "generate/reply.h"
 #include "model/chat.h"
-
-enum { RF_MARKS = 16 };
 
 /* One prompt. */
 typedef struct rf_prompt {
@@ -28,9 +26,8 @@ typedef struct rf_prompts {
   bool chats;
   rf_prompt *row;
   int64_t rows, capacity;
-  rf_prompt common;      /* what a row says nothing of */
-  int32_t eos[RF_MARKS]; /* the model's, the tokenizer's and generation_config.json's: each ends an answer */
-  int eos_count;
+  rf_prompt common; /* what a row says nothing of */
+  rf_marks marks;   /* each ends an answer */
   rf_logit_bias *bias;
   int bias_count;
   const char *path; /* of the file, or NULL */

@@ -1,6 +1,6 @@
 /* score.c - `rafter score`: the log-probabilities of given texts, and the perplexity of one. */
 #define _GNU_SOURCE
-#include "api/api.h"
+#include "api/answers.h"
 
 #include "base/file.h"
 #include "generate/score.h"
@@ -319,7 +319,9 @@ done:
 rf_status rf_command_score(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   work *w = calloc(1, sizeof *w);
   if (!w) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  rf_status status = score(w, job->options, sink, error);
+  rf_options *o = NULL;
+  rf_status status = rf_options_with_model(job->options, rf_options_argument(job->options, 0), &o, error);
+  if (status == RAFTER_OK) status = score(w, o, sink, error);
   for (int i = 0; i < w->rows; i++) {
     text_row *row = &w->row[i];
     json_decref(row->id);
@@ -328,5 +330,6 @@ rf_status rf_command_score(const rafter_job *job, const rafter_sink *sink, rf_er
   }
   rf_tokenizer_close(w->tokenizer);
   free(w->window), free(w->row), free(w);
+  rf_options_free(o);
   return status;
 }

@@ -42,7 +42,7 @@ for model in "$TUNED" tuned; do
   status 0 "$RAFTER" generate "$model" "${ASK[@]}" && python3 -c 'import json,sys; a,b=(json.load(open(f)) for f in ("one","out")); sys.exit(a["tokens"]!=b["tokens"] or a["logprobs"]!=b["logprobs"])' || fail "generate $model differs from --adapter"
 done
 python3 -c 'import json,sys; a,b=(json.load(open(f)) for f in ("one","plain")); sys.exit(a["logprobs"]==b["logprobs"])' || fail 'the adapter changes nothing'
-status 0 "$RAFTER" score "$TUNED" --input book.txt --seq 32 --stride 16 --json
+status 0 "$RAFTER" score tuned --input book.txt --seq 32 --stride 16 --json
 
 # Exported alone: the same adapter. Merged: a model of its own that answers as the two together, but for rounding.
 status 0 "$RAFTER" export tuned peft --json && holds out 'd["format"] == "adapter" and d["rank"] == 4'
