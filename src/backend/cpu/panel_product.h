@@ -151,10 +151,37 @@ static void chain_panel(int m, int lanes, int steps, const float *a, const float
   }
 }
 
+/* One row and a full panel of plain numbers: four sums of sixteen lanes, each value widened as it is loaded. What comes later is asked for
+ * ahead, because hardware stops where a page of 4 KiB ends: 2 KiB to L1 gives 89 % of read bandwidth (1.2B in bf16, Granite Rapids, two threads), 6 and
+ * 16 KiB to L2 82 and 84, nothing 84, 6 KiB to L1 68 %. */
+RF_INLINE void plain_row(const char *at, rf_dtype dtype, int64_t inner, const float *a, float *y) {
+  enum { AHEAD_BYTES = 2 << 10 };
+  const int64_t step = RF_PANEL_LANES * (dtype == RF_BF16 ? 2 : 4);
+  rf_v16 s0 = rf_v16_zero(), s1 = s0, s2 = s0, s3 = s0;
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < inner; k++, at += step) {
+    for (int64_t line = 0; line < step; line += 64) __builtin_prefetch(at + AHEAD_BYTES + line, 0, 3);
+    rf_v16 x = rf_v16_set1(a[k]);
+    s0 = rf_v16_fma(x, rf_v16_get(at, dtype, 0), s0);
+    s1 = rf_v16_fma(x, rf_v16_get(at, dtype, RF_LANES), s1);
+    s2 = rf_v16_fma(x, rf_v16_get(at, dtype, 2 * RF_LANES), s2);
+    s3 = rf_v16_fma(x, rf_v16_get(at, dtype, 3 * RF_LANES), s3);
+  }
+  rf_v16_store(y, s0);
+  rf_v16_store(y + RF_LANES, s1);
+  rf_v16_store(y + 2 * RF_LANES, s2);
+  rf_v16_store(y + 3 * RF_LANES, s3);
+}
+
 static void stream_panel(const rf_gemm *g, const rf_panel *panel, const float *a, float *y, float *wide) {
   enum { AHEAD = 3 }; /* runs */
   const char *at = (const char *)g->b + panel->offset;
-  int m = (int)g->m;
+  int m = (int)g->m, type = panel->type->number;
+  if (m == 1 && panel->lanes == RF_PANEL_LANES && (type == RF_Q_BF16 || type == RF_Q_F32)) {
+    if (type == RF_Q_BF16) plain_row(at, RF_BF16, g->k, a, y);
+    else plain_row(at, RF_F32, g->k, a, y);
+    return;
+  }
 #if defined(__AVX2__)
   few_fn few = few_of(panel, m);
   if (few) {
