@@ -3,6 +3,7 @@
 #include "api/api.h"
 
 #include "base/text.h"
+#include "model/adapter.h"
 #include "model/safetensors.h"
 #include "train/checkpoint.h"
 #include "train/shard.h"
@@ -98,6 +99,24 @@ static rf_status inspect_run(const char *path, const rafter_sink *sink, json_t *
   return RAFTER_OK;
 }
 
+static rf_status inspect_adapter(const char *path, const rafter_sink *sink, json_t *json, rf_error *error) {
+  char base[4096], file[4300];
+  json_t *config = NULL;
+  int64_t rank = 0;
+  double alpha = 0;
+  RF_TRY(rf_adapter_base(path, base, error));
+  snprintf(file, sizeof file, "%s/adapter_config.json", path);
+  RF_TRY(rf_json_read(file, 1 << 20, &config, error));
+  rf_status status = rf_json_int(config, "r", file, 1, 1024, &rank, error);
+  if (status == RAFTER_OK) status = rf_json_float(config, "lora_alpha", file, 1e-6, 1e6, &alpha, error);
+  json_decref(config);
+  RF_TRY(status);
+  rf_say(sink, "adapter of rank %lld, alpha %g, beside %s\n", (long long)rank, alpha, base);
+  json_object_update_new(json, json_pack("{ss ss sI sf}", "kind", "adapter", "base", base, "rank", (json_int_t)rank, "alpha", alpha));
+  snprintf(file, sizeof file, "%s/adapter_model.safetensors", path);
+  return inspect_tensors(file, sink, json, error);
+}
+
 rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const char *path = rf_options_argument(job->options, 0);
   struct stat info;
@@ -105,12 +124,13 @@ rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *sink, rf_
   if (!path) return RF_FAIL(error, RAFTER_INVALID, "for example `rafter inspect model.safetensors`", "what shall be inspected? (FILE is missing)");
   json_t *json = json_pack("{ss ss}", "command", "inspect", "path", path);
   bool there = !stat(path, &info), folder = there && S_ISDIR(info.st_mode);
-  if (folder && !has(path, "run.json") && !has(path, "config.json"))
+  bool adapter = folder && rf_adapter_is(path);
+  if (folder && !adapter && !has(path, "run.json") && !has(path, "config.json"))
     status = RF_FAIL(error, RAFTER_FAILED, "give the folder of a run or of a model, or one file",
-                     "%s holds neither a run nor a model (expected run.json or config.json in it)", path);
+                     "%s holds neither a run nor a model (expected run.json, config.json or adapter_config.json in it)", path);
   else if (folder && has(path, "run.json")) status = inspect_run(path, sink, json, error);
   else if (folder) {
-    status = inspect_model(path, sink, json, error);
+    status = adapter ? inspect_adapter(path, sink, json, error) : inspect_model(path, sink, json, error);
     if (status == RAFTER_OK && (has(path, "model.safetensors") || has(path, "model.safetensors.index.json")))
       status = inspect_tensors(path, sink, json, error);
     if (status == RAFTER_OK && has(path, "state.json")) {

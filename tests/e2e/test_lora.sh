@@ -44,6 +44,8 @@ done
 python3 -c 'import json,sys; a,b=(json.load(open(f)) for f in ("one","plain")); sys.exit(a["logprobs"]==b["logprobs"])' || fail 'the adapter changes nothing'
 status 0 "$RAFTER" score tuned --input book.txt --seq 32 --stride 16 --json
 
+status 0 "$RAFTER" inspect "$TUNED" --json && holds out 'd["kind"] == "adapter" and d["rank"] == 4 and d["complete"]' 'inspect names an adapter'
+
 # Exported alone: the same adapter. Merged: a model of its own that answers as the two together, but for rounding.
 status 0 "$RAFTER" export tuned peft --json && holds out 'd["format"] == "adapter" and d["rank"] == 4'
 same "$TUNED/adapter_model.safetensors" peft/adapter_model.safetensors 'an exported adapter'
