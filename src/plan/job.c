@@ -88,7 +88,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
                               .accumulate = 1,
                               .microbatch = int_or(options, "batch", 1)};
   if (train) RF_TRY(resolve_batch(options, build, error));
-  if (train && s->model.lora.rank == 0 && given(options, "weights"))
+  if (train && s->model.lora.rank == 0 && given(options, "weights") && rf_options_choice(options, "weights") != RF_WEIGHTS_FILE)
     return RF_FAIL(error, RAFTER_INVALID, "--lora trains adapters beside weights that stay as they are",
                    "--weights is of weights that nothing trains");
   if (!train || s->model.lora.rank > 0) {
