@@ -5,7 +5,7 @@ RF_INLINE void route_rows(const rf_call *call, int64_t begin, int64_t end, rf_dt
   int64_t experts = call->op->attr.experts, used = call->op->attr.experts_used;
   for (int64_t r = begin; r < end; r++) {
     const void *logits = at_row(call->in[0], dtype, r, experts);
-    float *weights = (float *)call->out[0] + r * used, value[RF_EXPERTS_USED_MOST];
+    float *weights = (float *)call->out[0] + r * used, value[RF_EXPERTS_USED_MOST] = {0};
     int32_t *chosen = (int32_t *)call->out[1] + r * used;
     float last = INFINITY;
     int64_t last_id = -1;
