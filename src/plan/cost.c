@@ -13,6 +13,8 @@ double rf_cost_work(rf_work work) {
 }
 
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
+  /* Over a cache, rows that share its keys make the difference: one of them reads, many multiply. */
+  if (!strcmp(op->def->name, "attention_kv")) return (double)rf_tensor_count(&graph->tensor[op->output[0]]) / (double)op->attr.heads;
   /* Short segments of narrow heads spend their time at the edges of tiles and in the softmax, however many of them there are. */
   if (!strncmp(op->def->name, "attention", 9) && graph->seq > 0) return (double)graph->seq * op->attr.head_dim;
   return rf_cost_work(work);
@@ -29,8 +31,11 @@ static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
   return RF_F32;
 }
 
-/* Reads a matrix of blocks: no curve was measured with one. */
-static bool reads_blocks(const rf_graph *graph, const rf_op *op) {
+/* Reads a matrix of blocks for few rows: a stream, whose curve was measured with plain numbers. For many rows the blocks are widened once while they
+ * are packed, and the products are those of the curve. */
+static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
+  enum { FEW_ROWS = 16 };
+  if (op->input[0] >= 0 && graph->tensor[op->input[0]].rank == 2 && graph->tensor[op->input[0]].shape[0] > FEW_ROWS) return false;
   for (int i = 0; i < op->input_count; i++) {
     const rf_tensor *t = op->input[i] < 0 ? NULL : &graph->tensor[op->input[i]];
     for (int k = 0; t && t->dtype == RF_PACKED && k < t->panels.parts; k++)
@@ -165,7 +170,7 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
   double efficiency_memory = machine->efficiency_memory > 0 ? machine->efficiency_memory : 1;
   double efficiency_compute = machine->efficiency_compute > 0 ? machine->efficiency_compute : 1;
   double compute = 0, memory = bandwidth > 0 ? bytes / bandwidth : 0, launch = machine->launch_seconds;
-  const rf_curve *curve = reads_blocks(graph, op) ? NULL : find_curve(machine, op, dtype, kernel);
+  const rf_curve *curve = streams_blocks(graph, op) ? NULL : find_curve(machine, op, dtype, kernel);
   if (curve) {
     double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
     /* A product of few rows streams its weights: then the ceiling is memory, whatever its FLOPs. */
