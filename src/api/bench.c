@@ -32,7 +32,7 @@ typedef struct test {
   char name[64];
   char kind;
   int64_t tokens, depth;
-} test; /* kind: p prefill, t decode, T train */
+} test; /* kind: p prefill, t decode, b decode of `tokens` answers at once, T train */
 
 static rf_status parse_tests(const char *text, test tests[32], int *count, rf_error *error) {
   char copy[512], *rest = copy;
@@ -47,9 +47,10 @@ static rf_status parse_tests(const char *text, test tests[32], int *count, rf_er
     else if (sscanf(name, "pp%lld%n", &tokens, &used) == 1 && !name[used]) t.kind = 'p';
     else if (sscanf(name, "tg%lld@d%lld%n", &tokens, &depth, &used) == 2 && !name[used]) t.kind = 't';
     else if ((used = 0, sscanf(name, "tg%lld%n", &tokens, &used) == 1) && !name[used]) t.kind = 't', depth = 0;
+    else if ((used = 0, sscanf(name, "batch%lld%n", &tokens, &used) == 1) && !name[used] && tokens <= 4096) t.kind = 'b', depth = 0;
     if (!t.kind || tokens < 0 || depth < 0 || (t.kind != 'T' && tokens < 1))
       return RF_FAIL(error, RAFTER_INVALID, "for example --test pp512,tg128,tg128@d256,train",
-                     "unknown test (--test: expected ppN, tgN, tgN@dN or train, got %s)", name);
+                     "unknown test (--test: expected ppN, tgN, tgN@dN, batchN or train, got %s)", name);
     t.tokens = tokens, t.depth = depth, tests[(*count)++] = t;
   }
   return RAFTER_OK;
@@ -173,6 +174,47 @@ done:
   return status;
 }
 
+/* Walks in which every answer has one row, after prompts of their own. The limit is whichever of weights and arithmetic takes longer. */
+static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c, int reps, rf_error *error) {
+  enum { PROMPT = 32, STEPS = 16 };
+  rf_status status = RAFTER_OK;
+  rf_settings *s = malloc(sizeof *s);
+  rf_generator *g = NULL;
+  const rf_event *event;
+  int events;
+  double seconds[64], flops[MOST_BURSTS], read[MOST_BURSTS];
+  int64_t id[4096];
+  if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  RF_GO(rf_settings_resolve(job->options, "generate", s, error));
+  s->plan.build.microbatch = t->tokens, s->plan.build.seq = 8 * PROMPT;
+  rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .alone = true};
+  RF_GO(rf_generator_open(&settings, &g, error));
+  for (int i = -1; i < reps && i < 64; i++) {
+    int32_t prompt[PROMPT];
+    for (int64_t a = 0; a < t->tokens; a++) {
+      for (int k = 0; k < PROMPT; k++)
+        prompt[k] = (int32_t)(((a * PROMPT + k) * 7919 + i) % s->model.vocab + s->model.vocab) % (int32_t)s->model.vocab;
+      rf_request request = {.tokens = prompt, .count = PROMPT, .max_tokens = 8 * PROMPT - PROMPT, .sampler = {.temperature = 0, .top_p = 1}};
+      RF_GO(rf_generator_submit(g, &request, &id[a], error));
+    }
+    for (events = 0; events < t->tokens;) RF_GO(rf_generator_step(g, &event, &events, error)); /* until all answer */
+    sample_flops(c, 4), sample_read(c, 2);
+    double start = rf_now_seconds();
+    for (int k = 0; k < STEPS; k++) RF_GO(rf_generator_step(g, &event, &events, error));
+    if (i >= 0) seconds[i] = rf_now_seconds() - start;
+    for (int64_t a = 0; a < t->tokens; a++) rf_generator_cancel(g, id[a], -1);
+  }
+  memcpy(flops, c->flops, sizeof flops), memcpy(read, c->read, sizeof read);
+  double arithmetic = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens / rf_ceiling_of(flops, c->flop_count).median;
+  double stream = weight_bytes(g->decode) / rf_ceiling_of(read, c->read_count).median;
+  report_row(sink, s, t, (double)t->tokens * STEPS, seconds, reps < 64 ? reps : 64, g->decode->step_seconds * STEPS,
+             STEPS * (arithmetic > stream ? arithmetic : stream), arithmetic > stream ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
+done:
+  rf_generator_close(g);
+  free(s);
+  return status;
+}
+
 static rf_status bench_once(const rafter_job *job, const rafter_sink *sink, ceilings *c, rf_error *error) {
   const rf_options *o = job->options;
   test tests[32];
@@ -180,7 +222,7 @@ static rf_status bench_once(const rafter_job *job, const rafter_sink *sink, ceil
   RF_TRY(parse_tests(rf_options_text(o, "test"), tests, &count, error));
   for (int i = 0; i < count; i++) {
     if (rf_asked_to_stop(sink)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped before %s", tests[i].name);
-    RF_TRY(tests[i].kind == 'T' ? bench_train(job, sink, &tests[i], c, reps, error) : bench_generate(job, sink, &tests[i], c, reps, error));
+    RF_TRY((tests[i].kind == 'T' ? bench_train : tests[i].kind == 'b' ? bench_batch : bench_generate)(job, sink, &tests[i], c, reps, error));
   }
   return RAFTER_OK;
 }

@@ -152,7 +152,7 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("stride", TOKENS, NULL, 1, 1 << 24, NULL, SCORE, "new tokens of a window where a text is longer than --seq; the rest of it is what they follow"),
 
   /* measuring */
-  WORDS("test", TEXT, "TESTS", "pp512,tg128,train", BENCH, "pp512: prefill; tg128, tg128@d4096: decode, at a depth; train; separated by commas"),
+  WORDS("test", TEXT, "TESTS", "pp512,tg128,train", BENCH, "pp512: prefill; tg128, tg128@d4096: decode, at a depth; batch16: decode of so many answers at once; train; separated by commas"),
   NUMBER("reps", INT, NULL, 1, 10000, "3", BENCH, "repetitions of each test"),
 
   FLAG("quick", CALIBRATE, "a few seconds instead of most of a minute: coarser curves"),
