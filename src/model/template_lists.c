@@ -91,6 +91,11 @@ static rf_status named_argument(tpl_run *run, const tpl_arguments *arguments, in
   return rf_tpl_wants_text(run, &arguments->value[index], "that name", name);
 }
 
+/* What follows the first `skip` arguments; a call without any has no arrays to point into. */
+static tpl_arguments arguments_after(const tpl_arguments *arguments, int skip) {
+  return skip ? (tpl_arguments){arguments->value + skip, arguments->name + skip, arguments->count - skip} : *arguments;
+}
+
 rf_status rf_tpl_filter_map(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments, tpl_value *result) {
   tpl_list items;
   if (!rf_tpl_truth(self)) return rf_tpl_list(run, FORM_LAZY, NULL, 0, result); /* none too: Jinja looks at nothing else then */
@@ -113,7 +118,7 @@ rf_status rf_tpl_filter_map(tpl_run *run, const tpl_value *self, const tpl_argum
   RF_TRY(named_argument(run, arguments, 0, "filter", &name));
   const tpl_function *row = rf_tpl_filter(name);
   if (!row) return TPL_FAIL(run, "the filter \"%.*s\" is not known", (int)(name.bytes < 60 ? name.bytes : 60), name.at);
-  tpl_arguments rest = {arguments->value + 1, arguments->name + 1, arguments->count - 1};
+  tpl_arguments rest = arguments_after(arguments, 1);
   tpl_value *got;
   RF_TRY(rf_tpl_room(run, items.count, sizeof *got, &got));
   if (++run->depth > TPL_RUN_DEPTH) return TPL_FAIL(run, "filters nest too deep");
@@ -140,7 +145,7 @@ static rf_status choose(tpl_run *run, const tpl_value *self, const tpl_arguments
     if (!row) return TPL_FAIL(run, "the test \"%.*s\" is not known", (int)(name.bytes < 60 ? name.bytes : 60), name.at);
   }
   int skip = by_path + (row != NULL);
-  tpl_arguments rest = {arguments->value + skip, arguments->name + skip, arguments->count - skip};
+  tpl_arguments rest = arguments_after(arguments, skip);
   RF_TRY(rf_tpl_iterate(run, self, &items));
   RF_TRY(rf_tpl_room(run, items.count, sizeof *kept, &kept));
   for (size_t i = 0; i < items.count; ++i) {
