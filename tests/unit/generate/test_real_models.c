@@ -193,10 +193,10 @@ static void check_perplexity(const char *path, const json_t *json) {
   free(text);
 }
 
-/* What a narrower cache costs: mean over a text's positions of KL(f32 cache || bf16, int8 cache), in nat. Their figures stand in
- * docs/architecture.md; asserted is only their order: nothing for f32, for bf16 less than for the coarser int8, whose cost is the model's own (Gemma's
- * one key head of 256 gives it five times SmolLM2's). */
-static void check_caches(const char *path, const json_t *text) {
+static const double CACHE_BOUND = 0.0034;
+/* What a narrower cache costs: mean over a text's positions of KL(f32 cache || bf16, int8 cache), in nat; docs/architecture.md states both models'.
+ * `int8_bound`: what 8-bit arithmetic may cost is said for SmolLM2 alone; Gemma's one key head of 256 gives it five times that. */
+static void check_caches(const char *path, const json_t *text, double int8_bound) {
   enum { POSITIONS = 128 };
   static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_I8};
   int32_t ids[MOST];
@@ -224,13 +224,13 @@ static void check_caches(const char *path, const json_t *text) {
     print_message("%s cache: %lld bytes a sequence of 512, KL to f32 %.2e nat in the mean of %lld positions, %.2e at most\n",
                   rf_dtype_name(dtypes[d]), (long long)rf_kv_sequence_bytes(&kv, 512), sum / (double)count, (long long)count, most);
     mean = sum / (double)count;
-    assert_true(d ? mean > before && mean < 0.1 : mean == 0); /* a tenth of a nat would be another text */
+    assert_true(d == 0 ? mean == 0 : mean > before && mean <= (d == 1 ? CACHE_BOUND : int8_bound));
     rf_generator_close(g);
   }
   free(want);
 }
 
-static void check_model(const char *variable, const char *file, const char *answers, double bound) {
+static void check_model(const char *variable, const char *file, const char *answers, double bound, double int8_bound) {
   char found[4096];
   const char *path = getenv(variable), *folder = getenv("RAFTER_MODELS"), *home = getenv("HOME");
   if (folder) snprintf(found, sizeof found, "%s/%s", folder, file);
@@ -245,7 +245,7 @@ static void check_model(const char *variable, const char *file, const char *answ
   if (rf_json_read(answers, 1 << 22, &json, &error) != RAFTER_OK) fail_msg("%s", error.message);
   check_tokenizer(path, json);
   check_perplexity(path, json);
-  check_caches(path, json_object_get(json_object_get(json, "text"), "tinyshakespeare"));
+  check_caches(path, json_object_get(json_object_get(json, "text"), "tinyshakespeare"), int8_bound);
   rf_generator *g = open_or_fail(path, 512);
   int equal, positions, decided = 0;
   double worst = check_text(g, json_object_get(json_object_get(json, "text"), "tinyshakespeare"), &equal, &positions);
@@ -260,11 +260,12 @@ static void check_model(const char *variable, const char *file, const char *answ
 
 static void smollm2(void **state) {
   (void)state;
-  check_model("RAFTER_SMOLLM2_GGUF", "smollm2-135m-instruct-q4_1.gguf", RF_SHARED_DATA "/real-models/smollm2-135m-instruct-q4_1.json", 1e-3);
+  check_model("RAFTER_SMOLLM2_GGUF", "smollm2-135m-instruct-q4_1.gguf", RF_SHARED_DATA "/real-models/smollm2-135m-instruct-q4_1.json", 1e-3,
+              CACHE_BOUND);
 }
 static void gemma3(void **state) {
   (void)state;
-  check_model("RAFTER_GEMMA_GGUF", "gemma3-270m-q4_k_m.gguf", RF_SHARED_DATA "/real-models/gemma-3-270m-q4_k_m.json", 1e-2);
+  check_model("RAFTER_GEMMA_GGUF", "gemma3-270m-q4_k_m.gguf", RF_SHARED_DATA "/real-models/gemma-3-270m-q4_k_m.json", 1e-2, INFINITY);
 }
 
 /* stories260K against an f64 forward pass, from each of its three files. */
