@@ -130,10 +130,7 @@ static rf_status write_rows(const char *path, const json_t *rows, rf_error *erro
   size_t i;
   RF_TRY(rf_out_open(path, 0, &out, error));
   json_array_foreach(rows, i, row) {
-    char *line = rf_json_text(row, 0);
-    status = line ? rf_out_write(out, line, strlen(line), error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-    free(line);
-    if (status == RAFTER_OK) status = rf_out_write(out, "\n", 1, error);
+    status = rf_json_write_line(out, row, error);
     if (status != RAFTER_OK) break;
   }
   if (status == RAFTER_OK) return rf_out_commit(out, error);

@@ -60,7 +60,6 @@ static void put_answer(const job *j, const rf_reply *r, json_t *json) {
 
 static rf_status put_row(job *j, const answers *a, int sample, rf_error *error) {
   json_t *json = json_object();
-  rf_status status = RAFTER_OK;
   if (a->row->id) json_object_set(json, "id", a->row->id);
   else json_object_set_new(json, "id", json_integer(a->index));
   json_object_set_new(json, "prompt", a->row->text ? json_string(a->row->text) : json_null());
@@ -71,11 +70,9 @@ static rf_status put_row(job *j, const answers *a, int sample, rf_error *error) 
     rf_put_json(j->sink, json);
     return RAFTER_OK;
   }
-  char *line = rf_json_text(json, 0);
+  rf_status status = rf_json_write_line(j->out, json, error);
   json_decref(json);
-  status = line ? rf_out_write(j->out, line, strlen(line), error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  free(line);
-  return status == RAFTER_OK ? rf_out_write(j->out, "\n", 1, error) : status;
+  return status;
 }
 
 /* Answers are put out in the order of the prompts: as many as are ready. */

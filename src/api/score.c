@@ -260,11 +260,8 @@ static rf_status put_rows(const work *w, const rf_options *o, const rafter_sink 
   RF_TRY(rf_out_open(rf_options_text(o, "output"), 0, &out, error));
   for (int i = 0; i < w->rows; i++) {
     json_t *json = row_json(w, &w->row[i]);
-    char *line = rf_json_text(json, 0);
+    status = rf_json_write_line(out, json, error);
     json_decref(json);
-    status = line ? rf_out_write(out, line, strlen(line), error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-    free(line);
-    if (status == RAFTER_OK) status = rf_out_write(out, "\n", 1, error);
     if (status != RAFTER_OK) break;
   }
   if (status == RAFTER_OK) return rf_out_commit(out, error);

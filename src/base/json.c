@@ -210,3 +210,10 @@ rf_status rf_json_write(const char *path, const json_t *json, int indent, rf_err
   free(text);
   return status;
 }
+
+rf_status rf_json_write_line(rf_out_file *out, const json_t *json, rf_error *error) {
+  char *line = rf_json_text(json, 0);
+  rf_status status = line ? rf_out_write(out, line, strlen(line), error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  free(line);
+  return status == RAFTER_OK ? rf_out_write(out, "\n", 1, error) : status;
+}

@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "base/base.h"
+#include "base/file.h"
 
 /* Parses a file of at most `most` bytes; json_decref() the result. Names used twice in one object are an error. */
 rf_status rf_json_read(const char *path, size_t most, json_t **json, rf_error *error);
@@ -27,5 +27,7 @@ rf_status rf_json_string_or(const json_t *object, const char *key, const char *w
 char *rf_json_text(const json_t *json, int indent);
 /* rf_json_text into a file that appears when complete, with a newline at its end. */
 rf_status rf_json_write(const char *path, const json_t *json, int indent, rf_error *error);
+/* One line of JSON Lines. */
+rf_status rf_json_write_line(rf_out_file *out, const json_t *json, rf_error *error);
 
 #endif
