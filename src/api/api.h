@@ -58,8 +58,7 @@ rf_progress rf_load_bar(const rafter_sink *sink);
 void rf_put_json(const rafter_sink *sink, json_t *json);
 bool rf_asked_to_stop(const rafter_sink *sink);
 
-/* What --remat and --schedule's choices are called is the options table's; these are the trainer's settings from a job. */
-struct rf_train_settings;
-rf_status rf_train_settings_of(const rafter_job *job, rf_settings *resolved, struct rf_train_settings *settings, rf_error *error);
+/* The plan that a trainer walks; the trainer's. */
+const rf_plan *rf_plan_of_trainer(const rafter_trainer *trainer);
 
 #endif

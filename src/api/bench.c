@@ -73,7 +73,7 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
   rf_status status = RAFTER_OK;
   rafter_trainer *trainer = NULL;
   rf_settings *s = malloc(sizeof *s);
-  double seconds[64], work = 0;
+  double seconds[64];
   rafter_step step = {0};
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "train", s, error));
@@ -85,18 +85,11 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
     seconds[i] = step.seconds;
   }
   sample_flops(c, 5);
-  rafter_plan *plan = NULL;
-  double number = 0;
-  RF_GO(rafter_plan_new(job, &plan, error));
-  status = rafter_plan_number(plan, "/work/flops_full_square", &number, error);
-  work = number;
-  rafter_plan_free(plan);
-  if (status != RAFTER_OK) goto done;
   double tokens = (double)s->plan.build.microbatch * s->plan.build.accumulate * (double)s->plan.build.seq;
   double copy[MOST_BURSTS];
   memcpy(copy, c->flops, sizeof copy);
-  report_row(sink, s, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds, work / rf_ceiling_of(copy, c->flop_count).median,
-             "f32 FMA (6 P + 12 L T D)");
+  report_row(sink, s, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds,
+             rf_plan_of_trainer(trainer)->flops_full_square / rf_ceiling_of(copy, c->flop_count).median, "f32 FMA (6 P + 12 L T D)");
   if (rf_options_flag(job->options, "verbose")) {
     char *report = NULL;
     RF_GO(rafter_trainer_report(trainer, &report, error));

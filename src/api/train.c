@@ -145,6 +145,8 @@ rafter_status rafter_trainer_report(const rafter_trainer *t, char **json, rafter
   return *json ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
 }
 
+const rf_plan *rf_plan_of_trainer(const rafter_trainer *t) { return t->trainer->plan; }
+
 void rafter_trainer_close(rafter_trainer *t) {
   if (!t) return;
   rf_trainer_close(t->trainer);
