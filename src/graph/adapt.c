@@ -53,13 +53,10 @@ static rf_status join(rf_graph *graph, const rf_op *matmul, adapter at, const rf
   return RAFTER_OK;
 }
 
-rf_status rf_pass_adapt(rf_graph *graph, bool learns, rf_error *error) {
+rf_status rf_pass_adapt(rf_graph *graph, rf_dtype dtype, bool learns, rf_error *error) {
   if (graph->params.adapter == 0) return RAFTER_OK;
   int ops = graph->op_count, count = 0;
-  rf_dtype dtype = RF_F32;
-  for (int o = 0; o < ops; o++)
-    if (graph->op[o].def == &RF_OP_MATMUL) dtype = rf_wide_dtype(graph->tensor[graph->op[o].input[0]].dtype);
-  adapter *adapters = make_adapters(graph, dtype);
+  adapter *adapters = make_adapters(graph, rf_wide_dtype(dtype));
   rf_graph_reserve(graph, 4 * graph->params.base, 3 * graph->params.base);
   int *order = rf_pool_alloc(graph->pool, (size_t)(ops + 3 * graph->params.base + 1) * sizeof *order);
   int *stands_for = rf_pool_alloc(graph->pool, (size_t)graph->tensor_count * sizeof *stands_for), tensors = graph->tensor_count;

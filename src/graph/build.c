@@ -391,7 +391,7 @@ rf_status rf_graph_build(const rf_model *model, const rf_build_options *options,
   rf_graph *graph = NULL;
   rf_status status;
   RF_TRY(rf_pass_build(model, options, &graph, error));
-  if (last >= 1) RF_GO(rf_pass_adapt(graph, learns, error));
+  if (last >= 1) RF_GO(rf_pass_adapt(graph, options->dtype, learns, error));
   if (learns && last >= 2) RF_GO(rf_pass_differentiate(graph, error));
   if (learns && last >= 3) RF_GO(rf_pass_optimize(graph, options, error));
   if (last >= 4) RF_GO(rf_pass_fuse(graph, error));

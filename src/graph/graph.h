@@ -207,8 +207,9 @@ typedef struct rf_build_options {
  * pass of that name ("build", "adapt", "differentiate", "optimize", "fuse"): for `plan --after`. */
 rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after, rf_graph **graph, rf_error *error);
 /* The passes that rf_graph_build runs, one by one. */
-/* Joins the model's adapters to their linear layers; the weights beside them are not trained then. `learns`: with their dropout. */
-rf_status rf_pass_adapt(rf_graph *graph, bool learns, rf_error *error);
+/* Joins the model's adapters to their linear layers; the weights beside them are not trained then. `dtype`: of activations;
+ * `learns`: with their dropout. */
+rf_status rf_pass_adapt(rf_graph *graph, rf_dtype dtype, bool learns, rf_error *error);
 rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error);
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error);
 rf_status rf_pass_fuse(rf_graph *graph, rf_error *error);

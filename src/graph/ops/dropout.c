@@ -16,14 +16,18 @@ static rf_status add_dropout_shape(rf_graph *graph, rf_op *op, rf_error *error) 
   return RAFTER_OK;
 }
 
-static rf_status add_dropout_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
-  if (grad_in[0] == RF_WANTED) grad_in[0] = grad_out[0];
-  if (grad_in[1] == RF_NONE) return RAFTER_OK;
+/* The same elements of another tensor zeroed, the others scaled alike: what backward does to a gradient. */
+static rf_status drop_gradient(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
   rf_attr attr = {.dropout = op->attr.dropout, .site = op->attr.site};
   int id = rf_graph_emit(graph, &RF_OP_DROPOUT, rf_backward_name(graph, op, ""), op->section, grad_out, 1, (const int[]){RF_WANTED}, 1, &attr, error);
   if (id < 0) return RAFTER_INVALID;
-  grad_in[1] = graph->op[id].output[0];
+  *grad_in = graph->op[id].output[0];
   return RAFTER_OK;
+}
+
+static rf_status add_dropout_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+  if (grad_in[0] == RF_WANTED) grad_in[0] = grad_out[0];
+  return grad_in[1] == RF_NONE ? RAFTER_OK : drop_gradient(graph, op, grad_out, &grad_in[1], error);
 }
 
 static rf_status dropout_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -49,15 +53,6 @@ const rf_op_def RF_OP_ADD_DROPOUT = {
     .random = true,
 };
 
-/* Zeroes the same elements and scales the others alike: its own backward. */
-static rf_status dropout_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
-  rf_attr attr = {.dropout = op->attr.dropout, .site = op->attr.site};
-  int id = rf_graph_emit(graph, &RF_OP_DROPOUT, rf_backward_name(graph, op, ""), op->section, grad_out, 1, (const int[]){RF_WANTED}, 1, &attr, error);
-  if (id < 0) return RAFTER_INVALID;
-  grad_in[0] = graph->op[id].output[0];
-  return RAFTER_OK;
-}
-
 const rf_op_def RF_OP_DROPOUT = {
     .name = "dropout",
     .formula = "dropped[r,c] = round(x[r,c]*(1/(1-p))) where add_dropout of the same site keeps (r,c), else 0; f32",
@@ -67,7 +62,7 @@ const rf_op_def RF_OP_DROPOUT = {
     .work = rf_work_bytes,
     .inplace = {{0, 0}},
     .inplace_count = 1,
-    .backward = dropout_backward,
+    .backward = drop_gradient, /* its own */
     .tolerance = {1e-7f, 1e-3f},
     .random = true,
 };
