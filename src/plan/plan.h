@@ -85,8 +85,8 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
 
 /* ---- cost ---------------------------------------------------------------------------------------------------------- */
 
-/* The number that the efficiency of an op depends on, in curves of a machine: for attention the sequence length times the head width, for
- * everything else the work itself. */
+/* The number that the efficiency of an op depends on, in curves of a machine: for attention the sequence length times the head width, over a
+ * cache the walk's rows times it, for everything else the work itself. */
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work);
 /* What a curve's `work` counts for this op: all its FLOPs where it has products, else its bytes. */
 double rf_cost_work(rf_work work);
