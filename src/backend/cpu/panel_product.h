@@ -183,9 +183,9 @@ static void stream_panel(const rf_gemm *g, const rf_panel *panel, const float *a
     return;
   }
 #if defined(__AVX2__)
-  few_fn few = few_of(panel, m);
+  const few_row *few = few_of(panel, m);
   if (few) {
-    few(at, g->k, a, m, y);
+    few_run(few, panel, at, g->k, a, m, y);
     return;
   }
 #endif

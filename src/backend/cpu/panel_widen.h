@@ -212,99 +212,151 @@ WIDEN_BLOCKS(q5_k, RF_Q_Q5_K, 256)
 WIDEN_BLOCKS(q6_k, RF_Q_Q6_K, 256)
 #undef WIDEN_BLOCKS
 
-/* A whole product of one, two or four rows with the lanes of a full panel: values go from their code to the sums without leaving the registers (M = 1,
- * q4_0, from the L2: 9.4 GB/s through scratch). Sums are variables with names: gcc 12 keeps an array in memory. */
+/* A whole product of up to FEW_ROWS_MOST rows with the lanes of a full panel: values go from their code to the sums without leaving the registers
+ * (M = 1, q4_0, from the L2: 9.4 GB/s through scratch). Few rows take four vectors of lanes at a time and all of k, more rows fewer vectors and RUN
+ * steps of k before the next lanes, so that the rows stay in the L1. Other ways for M = 16, one thread, from memory, as fractions of the multiply-add peak
+ * for bf16, q4_0 and q6_k (this one 65, 68, 61): 64 lanes widened and then multiplied 53, 64, 53 (memory waits meanwhile); eight rows and two vectors that
+ * leave their values to eight other rows 53, 70, 52; four rows and four vectors that leave them to the chains of panel_product.h 61, 67, 53.
+ * Sums are variables with names: gcc 12 keeps an array in memory. FEW_EACH(X) is X(row, vector) of all. */
+#define EACH_VECTOR(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
+#define FOUR_ROWS(X, r0, r1, r2, r3) EACH_VECTOR(X, r0) EACH_VECTOR(X, r1) EACH_VECTOR(X, r2) EACH_VECTOR(X, r3)
 #if defined(__AVX512F__)
-enum { FEW_ROWS_MOST = 4, FEW_LANES = 64 };
-#define FEW_VECTORS(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
-#define FEW_ROWS(X) FEW_VECTORS(X, 0) FEW_VECTORS(X, 1) FEW_VECTORS(X, 2) FEW_VECTORS(X, 3)
+enum { FEW_ROWS_MOST = 16 };
+#define FEW_EACH(X) FOUR_ROWS(X, 0, 1, 2, 3) FOUR_ROWS(X, 4, 5, 6, 7) FOUR_ROWS(X, 8, 9, 10, 11) FOUR_ROWS(X, 12, 13, 14, 15)
 #else
-enum { FEW_ROWS_MOST = 2, FEW_LANES = 16 };
-#define FEW_VECTORS(X, r) X(r, 0) X(r, 1)
-#define FEW_ROWS(X) FEW_VECTORS(X, 0) FEW_VECTORS(X, 1)
+enum { FEW_ROWS_MOST = 2 };
+#define FEW_EACH(X) EACH_VECTOR(X, 0) EACH_VECTOR(X, 1)
 #endif
-#define FEW_SUM(r, l) w_float sum_##r##_##l = w_set(0);
-#define FEW_BLOCK(r, l) \
-  w_block b##l = {block + 2 * (lane + (l)*W_LANES), block + 2 * halves * RF_PANEL_LANES + 4 * (lane + (l)*W_LANES), RF_PANEL_LANES}; \
-  w_run run##l = run_begin(type, &b##l, run);
-#define FEW_HALF(r, l) run_half(type, &b##l, run, h, &run##l);
-#define FEW_WORDS(r, l) w_word low##l = run_low(type, &b##l, run, h, j), high##l = run_high(type, &b##l, run, h, j, &run##l);
-#define FEW_VALUE(r, l) w_float w##l = run_value(type, low##l, high##l, i, &run##l, &tables);
-#define FEW_STEP(r, l) \
-  if ((r) < rows) sum_##r##_##l = W(fmadd_ps)(w_set(x[r]), w##l, sum_##r##_##l);
+/* The part of a panel that one call multiplies: some rows, some vectors of lanes, whole blocks of 32 steps. */
+typedef struct few_part {
+  const char *at; /* the panel */
+  int64_t k0, k1;
+  int lane;       /* the first of the vectors' */
+  const float *a; /* [k][m] from k0 on; as many rows of a step are read as the body has */
+  int m;
+  float *y;          /* [m][RF_PANEL_LANES] */
+  const char *ahead; /* asked for meanwhile, evenly */
+} few_part;
+#define FEW_LOAD(r, l) \
+  w_float sum_##r##_##l = \
+      (r) < rows && (l) < vectors && (r) < p->m && p->k0 ? W(loadu_ps)(p->y + (r)*RF_PANEL_LANES + p->lane + (l)*W_LANES) : w_set(0);
 #define FEW_STORE(r, l) \
-  if ((r) < m) W(storeu_ps)(y + (r)*RF_PANEL_LANES + lane + (l)*W_LANES, sum_##r##_##l);
-RF_INLINE void few_rows(int type, int values, int bytes, int halves, int rows, const char *at, int64_t inner, const float *a, int m, float *y) {
-  enum { AHEAD = 2 }; /* runs */
+  if ((r) < rows && (l) < vectors && (r) < p->m) W(storeu_ps)(p->y + (r)*RF_PANEL_LANES + p->lane + (l)*W_LANES, sum_##r##_##l);
+#define FEW_BLOCK(r, l) \
+  w_block b##l = {block + 2 * (p->lane + (l)*W_LANES), block + 2 * halves * RF_PANEL_LANES + 4 * (p->lane + (l)*W_LANES), RF_PANEL_LANES}; \
+  w_run run##l = {w_set(0), w_set(0), w_set_word(0)}; \
+  if ((l) < vectors) run##l = run_begin(type, &b##l, run);
+#define FEW_HALF_RUN(r, l) \
+  if ((l) < vectors) run_half(type, &b##l, run, h, &run##l);
+#define FEW_WORDS(r, l) \
+  w_word low##l = w_set_word(0), high##l = low##l; \
+  if ((l) < vectors) low##l = run_low(type, &b##l, run, h, j), high##l = run_high(type, &b##l, run, h, j, &run##l);
+#define FEW_VALUE(r, l) w_float w##l = (l) < vectors ? run_value(type, low##l, high##l, i, &run##l, &tables) : w_set(0);
+#define FEW_PLAIN(r, l) w_float w##l = (l) < vectors ? plain_value(type, at + bytes * (l)*W_LANES) : w_set(0);
+#define FEW_STEP(r, l) \
+  if ((r) < rows && (l) < vectors) sum_##r##_##l = W(fmadd_ps)(w_set(x[r]), w##l, sum_##r##_##l);
+RF_INLINE void few_blocks(int type, int values, int bytes, int halves, int rows, int vectors, const few_part *p) {
   const w_tables tables = w_tables_make();
-  const int64_t run_bytes = (int64_t)32 * RF_PANEL_LANES * bytes / values;
-  for (int lane = 0; lane < RF_PANEL_LANES; lane += FEW_LANES) {
-    const char *ahead = at + AHEAD * run_bytes;
-    const float *x = a;
-    FEW_ROWS(FEW_SUM)
-    for (int64_t k = 0; k < inner; k += 32) {
-      const char *block = at + k / values * (RF_PANEL_LANES * (int64_t)bytes);
-      int run = (int)(k % values / 32);
-      FEW_VECTORS(FEW_BLOCK, 0)
-      for (int h = 0; h < 2; h++) {
-        FEW_VECTORS(FEW_HALF, 0)
-        for (int j = 0; j < 4; j++) {
-          FEW_VECTORS(FEW_WORDS, 0)
-          for (int p = 0; p < run_bytes / 8 && lane == 0; p += 64) __builtin_prefetch(ahead + p, 0, 3);
-          ahead += run_bytes / 8;
+  const int fetched = vectors * W_LANES * 4 * bytes / values; /* of four steps */
+  const char *ahead = p->ahead;
+  const float *x = p->a;
+  FEW_EACH(FEW_LOAD)
+  for (int64_t k = p->k0; k < p->k1; k += 32) {
+    const char *block = p->at + k / values * (RF_PANEL_LANES * (int64_t)bytes);
+    int run = (int)(k % values / 32);
+    EACH_VECTOR(FEW_BLOCK, 0)
+    for (int h = 0; h < 2; h++) {
+      EACH_VECTOR(FEW_HALF_RUN, 0)
+      for (int j = 0; j < 4; j++, ahead += fetched) {
+        EACH_VECTOR(FEW_WORDS, 0)
+        for (int b = 0; b + 4 < fetched; b += 64) __builtin_prefetch(ahead + b, 0, 3); /* (4 bytes of q8_0's 68: not a line for them) */
 #pragma GCC unroll 4
-          for (int i = 0; i < 4; i++, x += m) {
-            FEW_VECTORS(FEW_VALUE, 0)
-            FEW_ROWS(FEW_STEP)
-          }
+        for (int i = 0; i < 4; i++, x += p->m) {
+          EACH_VECTOR(FEW_VALUE, 0)
+          FEW_EACH(FEW_STEP)
         }
       }
     }
-    FEW_ROWS(FEW_STORE)
   }
+  FEW_EACH(FEW_STORE)
 }
-/* FEW(q4_0, RF_Q_Q4_0, 32, 18, 1) gives few_q4_0(at, inner, a, m, y) and the bodies for 1, 2 and 4 rows that it chooses among: a strip of three rows
- * is taken by the body of four, whose last sums nobody stores. */
-#define FEW_BODY(name, type, values, bytes, halves, rows) \
-  static __attribute__((noinline)) void few_##name##_##rows(const char *at, int64_t inner, const float *a, int m, float *y) { \
-    few_rows(type, values, bytes, halves, rows, at, inner, a, m, y); \
+RF_INLINE w_float plain_value(int type, const char *at) {
+  return type == RF_Q_BF16 ? w_bf16(at) : type == RF_Q_F16 ? w_halves(at) : W(loadu_ps)((const float *)(const void *)at);
+}
+RF_INLINE void few_plain(int type, int bytes, int rows, int vectors, const few_part *p) {
+  const int fetched = vectors * W_LANES * bytes;
+  const char *at = p->at + bytes * (p->k0 * RF_PANEL_LANES + p->lane), *ahead = p->ahead;
+  const float *x = p->a;
+  FEW_EACH(FEW_LOAD)
+#pragma GCC unroll 4
+  for (int64_t k = p->k0; k < p->k1; k++, x += p->m, at += bytes * RF_PANEL_LANES, ahead += fetched) {
+    for (int b = 0; b < fetched; b += 64) __builtin_prefetch(ahead + b, 0, 3);
+    EACH_VECTOR(FEW_PLAIN, 0)
+    FEW_EACH(FEW_STEP)
   }
+  FEW_EACH(FEW_STORE)
+}
+
+/* One function for each type and body: BLOCKS(q4_0, RF_Q_Q4_0, 32, 18, 1, 8, 2) is few_q4_0_8(part). */
+#define BLOCKS(name, type, values, bytes, halves, rows, vectors) \
+  static __attribute__((noinline)) void few_##name##_##rows(const few_part *p) { few_blocks(type, values, bytes, halves, rows, vectors, p); }
+#define PLAIN(name, type, bytes, rows, vectors) \
+  static __attribute__((noinline)) void few_##name##_##rows(const few_part *p) { few_plain(type, bytes, rows, vectors, p); }
 #if defined(__AVX512F__)
-#define FEW(name, type, values, bytes, halves) \
-  FEW_BODY(name, type, values, bytes, halves, 1) \
-  FEW_BODY(name, type, values, bytes, halves, 2) \
-  FEW_BODY(name, type, values, bytes, halves, 4) static void few_##name(const char *at, int64_t inner, const float *a, int m, float *y) { \
-    (m == 1 ? few_##name##_1 : m == 2 ? few_##name##_2 : few_##name##_4)(at, inner, a, m, y); \
+#define FEW_BODIES(KIND, ...) \
+  KIND(__VA_ARGS__, 1, 4) KIND(__VA_ARGS__, 2, 4) KIND(__VA_ARGS__, 4, 4) KIND(__VA_ARGS__, 8, 2) KIND(__VA_ARGS__, 12, 1) KIND(__VA_ARGS__, 16, 1)
+#define FEW_ROW(name, type) \
+  { \
+    type, { few_##name##_1, few_##name##_2, few_##name##_4, few_##name##_8, few_##name##_12, few_##name##_16 } \
   }
+static const struct { int rows, vectors; } FEW_SHAPES[] = {{1, 4}, {2, 4}, {4, 4}, {8, 2}, {12, 1}, {16, 1}};
 #else
-#define FEW(name, type, values, bytes, halves) \
-  FEW_BODY(name, type, values, bytes, halves, 1) \
-  FEW_BODY(name, type, values, bytes, halves, 2) static void few_##name(const char *at, int64_t inner, const float *a, int m, float *y) { \
-    (m == 1 ? few_##name##_1 : few_##name##_2)(at, inner, a, m, y); \
+#define FEW_BODIES(KIND, ...) KIND(__VA_ARGS__, 1, 2) KIND(__VA_ARGS__, 2, 2)
+#define FEW_ROW(name, type) \
+  { \
+    type, { few_##name##_1, few_##name##_2 } \
   }
+static const struct { int rows, vectors; } FEW_SHAPES[] = {{1, 2}, {2, 2}};
 #endif
-/* (the formatter would take instances for the beginning of a declaration) */
+enum { FEW_SHAPE_COUNT = sizeof FEW_SHAPES / sizeof *FEW_SHAPES };
 // clang-format off
-FEW(q8_0, RF_Q_Q8_0, 32, 34, 1)
-FEW(q4_0, RF_Q_Q4_0, 32, 18, 1)
-FEW(q4_1, RF_Q_Q4_1, 32, 20, 2)
-FEW(q5_0, RF_Q_Q5_0, 32, 22, 1)
-FEW(q5_1, RF_Q_Q5_1, 32, 24, 2)
-FEW(q4_k, RF_Q_Q4_K, 256, 144, 2)
-FEW(q5_k, RF_Q_Q5_K, 256, 176, 2)
-FEW(q6_k, RF_Q_Q6_K, 256, 210, 1)
+FEW_BODIES(BLOCKS, q8_0, RF_Q_Q8_0, 32, 34, 1)
+FEW_BODIES(BLOCKS, q4_0, RF_Q_Q4_0, 32, 18, 1)
+FEW_BODIES(BLOCKS, q4_1, RF_Q_Q4_1, 32, 20, 2)
+FEW_BODIES(BLOCKS, q5_0, RF_Q_Q5_0, 32, 22, 1)
+FEW_BODIES(BLOCKS, q5_1, RF_Q_Q5_1, 32, 24, 2)
+FEW_BODIES(BLOCKS, q4_k, RF_Q_Q4_K, 256, 144, 2)
+FEW_BODIES(BLOCKS, q5_k, RF_Q_Q5_K, 256, 176, 2)
+FEW_BODIES(BLOCKS, q6_k, RF_Q_Q6_K, 256, 210, 1)
+FEW_BODIES(PLAIN, f32, RF_Q_F32, 4)
+FEW_BODIES(PLAIN, bf16, RF_Q_BF16, 2)
+FEW_BODIES(PLAIN, f16, RF_Q_F16, 2)
 // clang-format on
-typedef void (*few_fn)(const char *at, int64_t inner, const float *a, int m, float *y);
-/* NULL: the panel is not full, its rows are too many, or its values are plain. */
-static few_fn few_of(const rf_panel *panel, int m) {
-  static const struct {
-    int type;
-    few_fn few;
-  } rows[] = {{RF_Q_Q8_0, few_q8_0}, {RF_Q_Q4_0, few_q4_0}, {RF_Q_Q4_1, few_q4_1}, {RF_Q_Q5_0, few_q5_0},
-              {RF_Q_Q5_1, few_q5_1}, {RF_Q_Q4_K, few_q4_k}, {RF_Q_Q5_K, few_q5_k}, {RF_Q_Q6_K, few_q6_k}};
+typedef struct few_row {
+  int type;
+  void (*body[FEW_SHAPE_COUNT])(const few_part *p); /* of FEW_SHAPES */
+} few_row;
+/* NULL: the panel is not full, or its rows are too many. */
+static const few_row *few_of(const rf_panel *panel, int m) {
+  static const few_row rows[] = {FEW_ROW(q8_0, RF_Q_Q8_0), FEW_ROW(q4_0, RF_Q_Q4_0), FEW_ROW(q4_1, RF_Q_Q4_1), FEW_ROW(q5_0, RF_Q_Q5_0),
+                                 FEW_ROW(q5_1, RF_Q_Q5_1), FEW_ROW(q4_k, RF_Q_Q4_K), FEW_ROW(q5_k, RF_Q_Q5_K), FEW_ROW(q6_k, RF_Q_Q6_K),
+                                 FEW_ROW(f32, RF_Q_F32),   FEW_ROW(bf16, RF_Q_BF16), FEW_ROW(f16, RF_Q_F16)};
   for (size_t i = 0; i < sizeof rows / sizeof *rows && m <= FEW_ROWS_MOST && panel->lanes == RF_PANEL_LANES; i++)
-    if (rows[i].type == panel->type->number) return rows[i].few;
+    if (rows[i].type == panel->type->number) return &rows[i];
   return NULL;
+}
+static void few_run(const few_row *row, const rf_panel *panel, const char *at, int64_t inner, const float *a, int m, float *y) {
+  enum { RUN = 256, AHEAD = 2048 }; /* steps, bytes */
+  int shape = 0;
+  while (FEW_SHAPES[shape].rows < m) shape++;
+  int lanes = FEW_SHAPES[shape].vectors * W_LANES;
+  int64_t values = panel->type->values, bytes = panel->block_bytes, run = FEW_SHAPES[shape].rows <= 4 ? inner : RUN;
+  few_part p = {.at = at, .a = a, .m = m, .y = y, .ahead = at + (run < inner ? run * bytes / values : AHEAD)};
+  for (; p.k0 < inner; p.k0 = p.k1, p.a += run * m) {
+    p.k1 = p.k0 + run < inner ? p.k0 + run : inner;
+    for (p.lane = 0; p.lane < RF_PANEL_LANES; p.lane += lanes, p.ahead += (p.k1 - p.k0) * bytes / values * lanes / RF_PANEL_LANES)
+      row->body[shape](&p);
+  }
 }
 
 /* Numbers without blocks. */
