@@ -1,5 +1,5 @@
 /* plan.c - rafter_plan: a job's plan, its JSON and its table. */
-#include "api/api.h"
+#include "api/plan.h"
 
 #include "generate/generate.h"
 
@@ -64,7 +64,7 @@ static rf_report_plan report_of(const rafter_plan *p) {
                           .ops = p->ops};
 }
 
-static rf_status plan_object(const rafter_plan *plan, json_t **json, rf_error *error) {
+rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error) {
   rf_report_plan report = report_of(plan);
   *json = rf_report_plan_json(&report);
   return *json ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a plan");
@@ -72,7 +72,7 @@ static rf_status plan_object(const rafter_plan *plan, json_t **json, rf_error *e
 
 rafter_status rafter_plan_json(const rafter_plan *plan, char **text, rafter_error *error) {
   json_t *json = NULL;
-  RF_TRY(plan_object(plan, &json, error));
+  RF_TRY(rf_plan_object(plan, &json, error));
   *text = rf_json_text(json, 0);
   json_decref(json);
   return *text ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a plan");
@@ -88,7 +88,7 @@ rafter_status rafter_plan_number(const rafter_plan *plan, const char *pointer, d
   json_t *json = NULL, *at;
   char part[128];
   rf_status status = RAFTER_OK;
-  RF_TRY(plan_object(plan, &json, error));
+  RF_TRY(rf_plan_object(plan, &json, error));
   at = json;
   for (const char *p = pointer; at && *p == '/';) {
     size_t n = strcspn(++p, "/");
@@ -101,94 +101,5 @@ rafter_status rafter_plan_number(const rafter_plan *plan, const char *pointer, d
   else if (json_is_number(at)) *value = json_number_value(at);
   else status = RF_FAIL(error, RAFTER_INVALID, "for example /memory/peak_bytes", "a plan has no number at %s", pointer);
   json_decref(json);
-  return status;
-}
-
-/* ---- the command ------------------------------------------------------------------------------------------------------ */
-
-static rf_status print_graph(const rafter_job *job, const char *after, const rafter_sink *sink, rf_error *error) {
-  rf_settings *s = malloc(sizeof *s);
-  rf_graph *graph = NULL;
-  rf_status status = RAFTER_OK;
-  if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
-  const char *kind = rf_options_text(job->options, "job");
-  RF_GO(rf_settings_resolve(job->options, kind, s, error));
-  if (!strcmp(kind, "generate")) s->plan.build.rows = s->plan.build.microbatch;
-  if (!strcmp(after, "remat")) {
-    rf_plan *plan = NULL;
-    RF_GO(rf_plan_make(&s->model, &s->plan, &plan, error));
-    rf_say_text(sink, strdup(rf_graph_print(plan->graph)));
-    rf_plan_free(plan);
-    goto done;
-  }
-  RF_GO(rf_graph_build(&s->model, &s->plan.build, after, &graph, error));
-  rf_say_text(sink, strdup(rf_graph_print(graph)));
-done:
-  rf_graph_free(graph);
-  free(s);
-  return status;
-}
-
-static rf_status plan_once(const rafter_job *job, const rafter_sink *sink, json_t **json, rf_error *error) {
-  rafter_plan *plan = NULL;
-  char *text = NULL;
-  rf_status status = RAFTER_OK;
-  RF_TRY(rafter_plan_new(job, &plan, error));
-  if (json) RF_GO(plan_object(plan, json, error));
-  if (sink) {
-    RF_GO(rafter_plan_text(plan, &text, error));
-    rf_say_text(sink, text);
-  }
-done:
-  rafter_plan_free(plan);
-  return status;
-}
-
-/* --sweep: one row per value; a cliff is a value whose bytes or time per token jump by more than a fifth over the one before. */
-static rf_status sweep(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
-  rf_status status = RAFTER_OK;
-  const char *name = NULL;
-  const char *const *values = NULL;
-  int count = rf_options_sweep(job->options, "sweep", &name, &values);
-  json_t *rows = json_array(), *cliffs = json_array(), *plan = NULL;
-  double last_rate = 0;
-  char a[32], b[32], c[32];
-  rf_say(sink, "%-16s %12s %12s %14s  %s\n", name, "memory", "time", "tokens/s", "fits");
-  for (int i = 0; i < count; i++) {
-    rafter_job one = {rf_options_copy(job->options)};
-    status = rf_options_set(one.options, name, values[i], error);
-    if (status == RAFTER_OK) status = plan_once(&one, NULL, &plan, error);
-    rf_options_free(one.options);
-    if (status != RAFTER_OK) break;
-    double bytes = json_number_value(json_object_get(json_object_get(plan, "memory"), "peak_bytes")),
-           rate = json_number_value(json_object_get(json_object_get(plan, "rate"), "tokens_per_second"));
-    double seconds = json_number_value(json_object_get(json_object_get(plan, "time"), "seconds"));
-    bool fits = json_is_true(json_object_get(json_object_get(plan, "memory"), "fits"));
-    rf_say(sink, "%-16s %12s %12s %14s  %s\n", values[i], rf_text_bytes(bytes, a), rf_text_seconds(seconds, b), rf_text_count(rate, c),
-           fits ? "yes" : "no");
-    if (last_rate > 0 && rate < 0.8 * last_rate)
-      json_array_append_new(cliffs, json_pack("{ss ss}", "at", values[i], "cause", "tokens per second fall by more than a fifth"));
-    last_rate = rate;
-    json_object_set_new(plan, name, json_string(values[i]));
-    json_array_append_new(rows, plan);
-  }
-  json_t *whole = json_pack("{ss ss ss so so}", "rafter", RF_VERSION, "command", "plan", "sweep", name, "rows", rows, "cliffs", cliffs);
-  if (status == RAFTER_OK) rf_put_json(sink, whole);
-  else json_decref(whole);
-  return status;
-}
-
-rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
-  if (rf_options_is_set(job->options, "after")) return print_graph(job, rf_options_text(job->options, "after"), sink, error);
-  if (rf_options_is_set(job->options, "sweep")) return sweep(job, sink, error);
-  json_t *json = NULL;
-  RF_TRY(plan_once(job, rf_options_flag(job->options, "json") ? NULL : sink, &json, error));
-  bool fits = json_is_true(json_object_get(json_object_get(json, "memory"), "fits"));
-  rf_put_json(sink, json);
-  if (fits) return RAFTER_OK;
-  rafter_plan *plan = NULL;
-  RF_TRY(rafter_plan_new(job, &plan, error));
-  rf_status status = rf_plan_require_fit(plan->plan, error);
-  rafter_plan_free(plan);
   return status;
 }

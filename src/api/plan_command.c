@@ -1,0 +1,58 @@
+/* plan_command.c - `rafter plan`: which of a plan's forms is asked for, and its answer. */
+#include "api/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static rf_status print_graph(const rafter_job *job, const char *after, const rafter_sink *sink, rf_error *error) {
+  rf_settings *s = malloc(sizeof *s);
+  rf_graph *graph = NULL;
+  rf_status status = RAFTER_OK;
+  if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
+  const char *kind = rf_options_text(job->options, "job");
+  RF_GO(rf_settings_resolve(job->options, kind, s, error));
+  if (!strcmp(kind, "generate")) s->plan.build.rows = s->plan.build.microbatch;
+  if (!strcmp(after, "remat")) {
+    rf_plan *plan = NULL;
+    RF_GO(rf_plan_make(&s->model, &s->plan, &plan, error));
+    rf_say_text(sink, strdup(rf_graph_print(plan->graph)));
+    rf_plan_free(plan);
+    goto done;
+  }
+  RF_GO(rf_graph_build(&s->model, &s->plan.build, after, &graph, error));
+  rf_say_text(sink, strdup(rf_graph_print(graph)));
+done:
+  rf_graph_free(graph);
+  free(s);
+  return status;
+}
+
+rf_status rf_plan_once(const rafter_job *job, const rafter_sink *sink, json_t **json, rf_error *error) {
+  rafter_plan *plan = NULL;
+  char *text = NULL;
+  rf_status status = RAFTER_OK;
+  RF_TRY(rafter_plan_new(job, &plan, error));
+  if (json) RF_GO(rf_plan_object(plan, json, error));
+  if (sink) {
+    RF_GO(rafter_plan_text(plan, &text, error));
+    rf_say_text(sink, text);
+  }
+done:
+  rafter_plan_free(plan);
+  return status;
+}
+
+rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+  if (rf_options_is_set(job->options, "after")) return print_graph(job, rf_options_text(job->options, "after"), sink, error);
+  if (rf_options_is_set(job->options, "sweep")) return rf_plan_sweep(job, sink, error);
+  json_t *json = NULL;
+  RF_TRY(rf_plan_once(job, rf_options_flag(job->options, "json") ? NULL : sink, &json, error));
+  bool fits = json_is_true(json_object_get(json_object_get(json, "memory"), "fits"));
+  rf_put_json(sink, json);
+  if (fits) return RAFTER_OK;
+  rafter_plan *plan = NULL;
+  RF_TRY(rafter_plan_new(job, &plan, error));
+  rf_status status = rf_plan_require_fit(plan->plan, error);
+  rafter_plan_free(plan);
+  return status;
+}
