@@ -36,8 +36,9 @@ const char *rf_isa_name(rf_isa isa); /* "base", "avx2", "avx512", "avx512bf16" *
 /* "auto" is what this CPU has. RAFTER_INVALID: unknown, or more than this CPU has. */
 rf_status rf_isa_resolve(const char *name, rf_isa *isa, rf_error *error);
 
+#define RF_ANY_OP "*"
 typedef struct rf_kernel {
-  const char *op;                                                                 /* op_def name */
+  const char *op;                                                                 /* op_def name, or RF_ANY_OP */
   const char *name;                                                               /* by technique: "gemm_avx512_12x32" */
   rf_isa isa;                                                                     /* lowest level it needs */
   bool (*accepts)(const rf_graph *graph, const rf_op *op);                        /* NULL: all */
@@ -46,12 +47,13 @@ typedef struct rf_kernel {
 } rf_kernel;
 
 typedef struct rf_backend {
-  const char *name;               /* "reference", "cpu", "null" */
+  const char *name;               /* "reference", "cpu", "null", "sheet" */
   const rf_kernel *const *tables; /* NULL-terminated list of tables, each ended by a row with op == NULL; earlier rows win */
-  bool touches_memory;            /* null: false */
+  bool touches_memory;            /* null, sheet: false */
 } rf_backend;
 
 extern const rf_backend RF_BACKEND_REFERENCE, RF_BACKEND_CPU, RF_BACKEND_NULL;
+extern const rf_backend RF_BACKEND_SHEET;            /* plans only: of machines that are known by their data sheet; nobody asks for it by name */
 const rf_backend *rf_backend_find(const char *name); /* "auto" is cpu; NULL when unknown */
 /* First row of the backend's tables that accepts the op at this isa; falls back to reference; never NULL for an op of RF_OPS. */
 const rf_kernel *rf_kernel_choose(const rf_backend *backend, rf_isa isa, const rf_graph *graph, const rf_op *op);

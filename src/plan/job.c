@@ -34,7 +34,16 @@ static rf_status resolve_batch(const rf_options *options, rf_build_options *buil
   return RAFTER_OK;
 }
 
-static rf_status resolve_cpu(const rf_options *options, rf_plan_options *plan, rf_error *error) {
+/* Of a machine that its data sheet describes nothing of the one that plans may matter: not its cores, not its instruction set. */
+static bool plans_by_sheet(const rf_options *options, const rf_machine *machine) {
+  return !strcmp(rf_options_command(options), "plan") && strcmp(machine->kind, "cpu") && !strcmp(text_or(options, "backend", "auto"), "auto");
+}
+
+static rf_status resolve_backend(const rf_options *options, const rf_machine *machine, rf_plan_options *plan, rf_error *error) {
+  if (plans_by_sheet(options, machine)) {
+    plan->isa = RF_ISA_BASE, plan->threads = 1, plan->backend = &RF_BACKEND_SHEET;
+    return RAFTER_OK;
+  }
   RF_TRY(rf_isa_resolve(text_or(options, "cpu", "auto"), &plan->isa, error));
   plan->threads = (int)int_or(options, "threads", omp_get_num_procs());
   plan->backend = rf_backend_find(text_or(options, "backend", "auto"));
@@ -80,7 +89,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   RF_TRY(rf_model_resolve(spec, &s->model, s->weights_folder, error));
   RF_TRY(resolve_lora(options, s, error));
   RF_TRY(rf_machine_find(text_or(options, "on", "local"), &s->machine, error));
-  RF_TRY(resolve_cpu(options, plan, error));
+  RF_TRY(resolve_backend(options, &s->machine, plan, error));
   plan->machine = &s->machine;
   *build = (rf_build_options){.job = train   ? RF_JOB_TRAIN
                                      : score ? RF_JOB_SCORE

@@ -93,6 +93,14 @@ double rf_cost_work(rf_work work);
 /* Predicted seconds of one op on a machine. Larger of work/ceiling terms, scaled by the machine's curves where it has them. */
 double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel, rf_work work, rf_bound *bound);
 
+/* Rows of one sequence in a walk of a generate job: a chunk of its prompt, or one row of its answer. */
+typedef struct rf_extent {
+  int64_t rows, context; /* context: keys that the last of them sees, itself among them */
+} rf_extent;
+/* Predicted seconds of a walk of a prefill or decode plan in which these sequences take part; the plan's own step_seconds is that of full rows and
+ * contexts. The logits are made of one row of each sequence. */
+double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int parts);
+
 /* FLOP/s that utilisation is measured against: the machine's peak in the plan's dtype; on a CPU the f32 peak, which bf16 is computed at. */
 double rf_plan_peak_flops(const rf_plan *plan);
 

@@ -18,10 +18,12 @@ static json_t *model_json(const rf_plan *plan) {
 
 static json_t *settings_json(const rf_plan *plan) {
   const rf_build_options *b = &plan->options.build;
-  return json_pack("{sI sI sI si ss ss ss ss si sf so}", "batch", (json_int_t)(b->microbatch * b->accumulate), "seq", (json_int_t)b->seq,
+  bool host = plan->options.backend != &RF_BACKEND_SHEET; /* a data sheet's plan has no threads */
+  return json_pack("{sI sI sI si ss ss ss ss so sf so}", "batch", (json_int_t)(b->microbatch * b->accumulate), "seq", (json_int_t)b->seq,
                    "microbatch", (json_int_t)b->microbatch, "accumulate", b->accumulate, "dtype", rf_dtype_name(b->dtype), "softmax",
                    rf_dtype_name(b->softmax), "remat", rf_remat_name(plan->options.remat), "backend", plan->options.backend->name, "threads",
-                   plan->options.threads, "dropout", b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh", json_object());
+                   host ? json_integer(plan->options.threads) : json_null(), "dropout",
+                   b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh", json_object());
 }
 
 static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {

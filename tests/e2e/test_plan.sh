@@ -44,6 +44,16 @@ block=$(peak --batch 64 --accumulate 4 --seq 512 --dtype bf16 --remat block) who
 [ "$f32" -le $((88 * (1 << 30) / 10)) ] || fail "uva in f32 needs $f32 bytes, more than 8.8 GiB"
 [ "$bf16" -le $((59 * (1 << 30) / 10)) ] || fail "uva in bf16 needs $bf16 bytes, more than 5.9 GiB"
 
+# A data sheet's plan is the same on every machine that makes it.
+for job in "--job train --batch 64 --accumulate 4 --dtype bf16" "--job generate --batch 8"; do
+  # shellcheck disable=SC2086
+  one=$("$RAFTER" plan uva --on tpu-v5e $job --seq 512 --threads 1 --cpu base --json | python3 -c 'import json,sys; d=json.load(sys.stdin); print(d["digest"], d["memory"]["peak_bytes"], d["settings"]["backend"], d["settings"]["threads"])')
+  # shellcheck disable=SC2086
+  many=$("$RAFTER" plan uva --on tpu-v5e $job --seq 512 --threads 64 --json | python3 -c 'import json,sys; d=json.load(sys.stdin); print(d["digest"], d["memory"]["peak_bytes"], d["settings"]["backend"], d["settings"]["threads"])')
+  case "$one" in *"sheet None") ;; *) fail "a plan for a data sheet says $one" ;; esac
+  [ "$one" = "$many" ] || fail "plan uva --on tpu-v5e $job depends on the planning machine: $one, $many"
+done
+
 status 0 "$RAFTER" plan "$TINY" --batch 4 --threads 2 --tensors --ops --json && {
   holds out 'all({"name","class","dtype","shape","bytes","offset","first","last","reason"} <= t.keys() for t in d["tensors"]) and len(d["tensors"]) > 20' 'tensors[] has its keys'
   holds out 'all({"id","name","kernel","flops","bytes","seconds","bound","inputs","outputs"} <= o.keys() for o in d["ops"]) and len(d["ops"]) > 20' 'ops[] has its keys'

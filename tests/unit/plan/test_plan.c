@@ -1,10 +1,15 @@
 /* Plans of known models: published figures, orderings every planner must get right, auto, the search, what does not fit, the digest. */
 #include "unit/plan/plans.h"
 
-static rf_plan *uva(rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat) {
+static rf_plan *uva_on(const rf_backend *backend, int threads, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat) {
   rf_model model = model_named("uva");
   rf_plan_options options = train_options(machine_named("a5000"), dtype, microbatch, accumulate, 512, remat);
+  options.backend = backend, options.threads = threads;
+  if (backend == &RF_BACKEND_SHEET) options.isa = RF_ISA_BASE;
   return plan_of(&model, &options);
+}
+static rf_plan *uva(rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat) {
+  return uva_on(&RF_BACKEND_NULL, 2, dtype, microbatch, accumulate, remat);
 }
 
 static void uva_has_the_published_size_and_work(void **state) {
@@ -45,12 +50,42 @@ static void uva_stays_below_every_published_row(void **state) {
       {"M9", RF_BF16, 16, 4, RF_REMAT_BLOCK, 3.8, 0.96},  {"M10", RF_BF16, 64, 1, RF_REMAT_MLP_ATTN, 6.2, 0.86},
       {"M11", RF_BF16, 256, 1, RF_REMAT_MLP_ATTN, 15, 0},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    rf_plan *plan = uva(rows[i].dtype, rows[i].microbatch, rows[i].accumulate, rows[i].remat);
+  for (size_t k = 0; k < 2 * sizeof rows / sizeof *rows; k++) {
+    size_t i = k / 2;
+    rf_plan *plan = uva_on(k % 2 ? &RF_BACKEND_SHEET : &RF_BACKEND_NULL, 2, rows[i].dtype, rows[i].microbatch, rows[i].accumulate, rows[i].remat);
     double gib = (double)plan->arena_bytes / GIB, off = rows[i].seconds > 0 ? plan->step_seconds / rows[i].seconds : 1;
     if (gib > rows[i].gib || off < 0.7 || off > 1.3)
       fail_msg("%s: %.2f GiB (published %.1f), %.2f of the published time", rows[i].id, gib, rows[i].gib, off);
     assert_int_equal(rf_plan_require_fit(plan, NULL), RAFTER_OK);
+    rf_plan_free(plan);
+  }
+}
+
+/* Nothing of the machine that plans goes into the plan of an accelerator, and no op is left to a kernel of the CPU. */
+static void sheets_know_no_threads(void **state) {
+  (void)state;
+  static const rf_remat remats[] = {RF_REMAT_NONE, RF_REMAT_BLOCK};
+  for (int r = 0; r < 2; r++) {
+    rf_plan *one = uva_on(&RF_BACKEND_SHEET, 1, RF_BF16, 16, 4, remats[r]), *many = uva_on(&RF_BACKEND_SHEET, 64, RF_BF16, 16, 4, remats[r]);
+    assert_int_equal(one->graph->tensor_count, many->graph->tensor_count);
+    assert_int_equal(one->arena_bytes, many->arena_bytes);
+    for (int t = 0; t < one->graph->tensor_count; t++) assert_int_equal(one->tensor[t].offset, many->tensor[t].offset);
+    for (int i = 0; i < one->graph->op_count; i++) assert_int_equal(strncmp(one->op[i].kernel->name, "sheet", 5), 0);
+    rf_plan_free(one), rf_plan_free(many);
+  }
+  /* A panel of logits has at least the rows at which its products hide the table, whatever the vocabulary, and no more than all. */
+  rf_model model = model_named("gemma3-1b");
+  for (int64_t rows = 16; rows <= 4096; rows *= 16) {
+    rf_plan_options options = train_options(machine_named("tpu-v5e"), RF_BF16, 1, 1, rows, RF_REMAT_NONE);
+    options.backend = &RF_BACKEND_SHEET;
+    rf_plan *plan = plan_of(&model, &options);
+    int seen = 0;
+    for (int i = 0; i < plan->graph->op_count; i++) {
+      if (strncmp(plan->graph->op[i].def->name, "head_loss", 9)) continue;
+      assert_int_equal(rf_tensor_bytes(&plan->graph->tensor[plan->op[i].workspace]), 4 * (model.vocab + 1) * (rows < 256 ? rows : 256));
+      seen++;
+    }
+    assert_true(seen >= 1);
     rf_plan_free(plan);
   }
 }
@@ -286,6 +321,7 @@ int main(void) {
       cmocka_unit_test(uva_has_the_published_size_and_work),
       cmocka_unit_test(uva_without_remat_keeps_little),
       cmocka_unit_test(uva_stays_below_every_published_row),
+      cmocka_unit_test(sheets_know_no_threads),
       cmocka_unit_test(orderings_hold),
       cmocka_unit_test(a_405b_model_plans_in_milliseconds),
       cmocka_unit_test(auto_recomputes_no_more_than_the_budget_asks),

@@ -1,0 +1,46 @@
+/* sheet.c - what a plan can see of the kernels of an accelerator that is known by its data sheet only: workspaces that depend on shapes alone, so
+ * that no core count and no instruction set of the machine that plans goes into them. It computes nothing. */
+#include "backend/backend.h"
+
+/* Logits of a training step stand in a panel of rows, as on the CPU: enough rows that reading the table once for each panel hides under the panel's
+ * products (about 250 FLOPs a byte separate the two on the sheets' machines), more where the vocabulary is small. */
+enum { PANEL_BYTES = 64 << 20, PANEL_LEAST_ROWS = 256 };
+
+static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
+  (void)threads;
+  const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
+  int64_t rows = x->shape[0], vocab = w->shape[op->attr.transpose ? 0 : 1], most = PANEL_BYTES / (4 * vocab);
+  if (most < PANEL_LEAST_ROWS) most = PANEL_LEAST_ROWS;
+  int64_t panels = (rows + most - 1) / most, panel = panels ? (rows + panels - 1) / panels : 0;
+  return (size_t)panel * (size_t)(vocab + 1) * sizeof(float); /* and their lse */
+}
+
+/* dQ is summed over blocks of keys in f32, delta = dctx . ctx is one number for each row and head (FlashAttention-2, algorithm 2). */
+static size_t attention_sums(const rf_graph *graph, const rf_op *op, int threads) {
+  (void)threads;
+  const rf_tensor *qkv = &graph->tensor[op->input[0]];
+  int64_t sums = qkv->dtype == RF_BF16 ? op->attr.head_dim + 1 : 1; /* of f32, dQ itself takes the sums */
+  return (size_t)(qkv->shape[0] * op->attr.heads * sums) * sizeof(float);
+}
+
+/* The narrow gradient between the two products. */
+static size_t lora_between(const rf_graph *graph, const rf_op *op, int threads) {
+  (void)threads;
+  return (size_t)rf_tensor_count(&graph->tensor[op->input[1]]) * sizeof(float);
+}
+
+static void run(const rf_call *call) { (void)call; }
+
+static const rf_kernel ROWS[] = {
+    {"head_loss", "sheet_head", RF_ISA_BASE, NULL, head_panel, run},
+    {"head_loss_bwd", "sheet_head", RF_ISA_BASE, NULL, head_panel, run},
+    {"head_loss_grad", "sheet_head", RF_ISA_BASE, NULL, head_panel, run},
+    {"head_score", "sheet_head", RF_ISA_BASE, NULL, head_panel, run},
+    {"attention_bwd", "sheet_attention_bwd", RF_ISA_BASE, NULL, attention_sums, run},
+    {"lora_bwd", "sheet_lora_bwd", RF_ISA_BASE, NULL, lora_between, run},
+    {RF_ANY_OP, "sheet", RF_ISA_BASE, NULL, NULL, run},
+    {0},
+};
+static const rf_kernel *const TABLES[] = {ROWS, NULL};
+
+const rf_backend RF_BACKEND_SHEET = {.name = "sheet", .tables = TABLES, .touches_memory = false};
