@@ -149,7 +149,7 @@ static rf_status check_out(const char *out, rf_error *error) {
 static rf_status fill_model(export *e, const char *part, rf_error *error) {
   RF_TRY(write_weights(e, part, error));
   RF_TRY(write_config(e, part, error));
-  if (*e->folder) RF_TRY(rf_tokenizer_files_copy(e->folder, part, &e->tokenizer_files, error));
+  RF_TRY(rf_tokenizer_files_copy(e->from, part, &e->tokenizer_files, error));
   return write_generation(e, part, error);
 }
 
@@ -189,8 +189,7 @@ static rf_status export_safetensors(export *e, const rf_options *o, const char *
   double seconds = rf_now_seconds() - begin;
   rf_say(e->sink, "%s: %lld parameters in %s, %s in %d file%s, %.1f s\n", out, (long long)e->params.total, rf_dtype_name(e->form.dtype),
          rf_text_bytes((double)bytes, size), e->files, e->files == 1 ? "" : "s", seconds);
-  if (e->tokenizer_files == 0)
-    rf_say(e->sink, *e->folder ? "%s has no tokenizer files to copy\n" : "no tokenizer files were written: those of %s stand inside it\n", e->from);
+  if (e->tokenizer_files == 0) rf_say(e->sink, "%s has no tokenizer to take along\n", e->from);
   rf_put_json(e->sink, json_pack("{ss ss ss ss ss sI sI si si sf}", "command", "export", "model", e->from, "out", out, "format", "safetensors",
                                  "dtype", rf_dtype_name(e->form.dtype), "parameters", (json_int_t)e->params.total, "bytes", (json_int_t)bytes,
                                  "files", e->files, "tokenizer_files", e->tokenizer_files, "seconds", seconds));

@@ -144,7 +144,10 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
   *chat = NULL;
   if (rf_text_ends_with(folder, ".gguf")) return rf_chat_find_gguf(folder, chat, error);
   source s;
+  char inside[4200];
   rf_status status = source_read(folder, &s, error);
+  snprintf(inside, sizeof inside, "%.4000s/tokenizer.gguf", folder);
+  if (status == RAFTER_OK && !s.text && access(inside, F_OK) == 0) status = rf_chat_find_gguf(inside, chat, error);
   if (status == RAFTER_OK && s.text) status = rf_chat_new(s.text, s.bytes, s.path, s.config, chat, error);
   source_free(&s);
   return status;

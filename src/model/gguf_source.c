@@ -98,6 +98,24 @@ static rf_status add_part(rf_gguf_source *s, const rf_gguf_facts *facts, const r
   return RAFTER_OK;
 }
 
+/* A vocabulary that came out of a GGUF file goes back as it was; a tokenizer.json beside it, put there since, goes before it. */
+static rf_status copy_vocabulary(rf_gguf_source *s, const char *folder, rf_error *error) {
+  char path[4200];
+  struct stat info;
+  rf_gguf *file = NULL;
+  static const char *const first[] = {"tokenizer.json", "tokenizer.model", "tokenizer.bin"};
+  for (size_t i = 0; i < sizeof first / sizeof *first; ++i) {
+    snprintf(path, sizeof path, "%.4000s/%s", folder, first[i]);
+    if (stat(path, &info) == 0) return RAFTER_OK;
+  }
+  snprintf(path, sizeof path, "%.4000s/tokenizer.gguf", folder);
+  RF_TRY(rf_gguf_open(path, &file, error));
+  rf_status status = rf_tokenizer_gguf_copy(file, s->meta, error);
+  rf_gguf_close(file);
+  s->has_tokenizer = status == RAFTER_OK;
+  return status;
+}
+
 /* A tokenizer that GGUF has no place for is left out; the file says so, and why is kept. */
 static rf_status add_tokenizer(rf_gguf_source *s, const char *path, rf_error *error) {
   rf_tokenizer *tokenizer = NULL;
@@ -105,6 +123,8 @@ static rf_status add_tokenizer(rf_gguf_source *s, const char *path, rf_error *er
   char *template = NULL;
   snprintf(s->note, sizeof s->note, "%.300s brings none", path);
   if (!rf_tokenizer_in(path)) return RAFTER_OK;
+  RF_TRY(copy_vocabulary(s, path, error));
+  if (s->has_tokenizer) return RAFTER_OK;
   RF_TRY(rf_tokenizer_open(path, &tokenizer, error));
   rf_status status = rf_tokenizer_gguf_write(tokenizer, s->model.vocab, path, s->meta, &reason);
   bool no_bos = rf_tokenizer_bos(tokenizer) < 0 && s->model.bos_id >= 0; /* a bare tokenizer.json names no marks: config.json does */

@@ -44,6 +44,7 @@ static const struct reader {
     {"tokenizer.json", ".json", rf_tokenizer_json_read, false},
     {"tokenizer.model", ".model", rf_tokenizer_sentencepiece_read, true},
     {"tokenizer.bin", ".bin", rf_tokenizer_llama2c_read, false},
+    {"tokenizer.gguf", ".gguf", NULL, false}, /* a vocabulary that came out of a GGUF file (rf_tokenizer_files_copy); mapped, not read */
 };
 
 static const struct reader *reader_in(const char *folder, char *path, size_t size) {
@@ -68,12 +69,12 @@ rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error
       return RF_FAIL(error, RAFTER_FAILED, "put tokenizer.json or tokenizer.model beside the weights", "%s brings no tokenizer", path);
     path = found;
   }
-  if (!reader && rf_text_ends_with(path, ".gguf")) return rf_tokenizer_gguf_open(path, tokenizer, error);
   for (size_t i = 0; !reader && i < sizeof READERS / sizeof READERS[0]; i++)
     if (rf_text_ends_with(path, READERS[i].ending)) reader = &READERS[i];
   if (!reader)
     return RF_FAIL(error, RAFTER_FAILED, "give a tokenizer.json, a tokenizer.model, a llama2.c .bin, a .gguf, or a folder with one",
                    "%s is no tokenizer by its name (expected .json, .model, .bin or .gguf)", path);
+  if (!reader->read) return rf_tokenizer_gguf_open(path, tokenizer, error);
   char *text = NULL;
   size_t bytes = 0;
   RF_TRY(rf_file_read(path, FILE_MOST, &text, &bytes, error));
@@ -109,15 +110,15 @@ done:
 
 rf_status rf_tokenizer_for(const rf_model *model, const char *folder, rf_tokenizer **tokenizer, rf_error *error) {
   char own[4096];
-  struct stat info;
-  snprintf(own, sizeof own, "%s", folder ? folder : "");
-  if (*own && !stat(own, &info) && !S_ISDIR(info.st_mode)) { /* a weight file: what lies beside it */
-    char *slash = strrchr(own, '/');
-    if (slash) *slash = 0;
-    else snprintf(own, sizeof own, ".");
-  }
   bool gguf = folder && rf_text_ends_with(folder, ".gguf");
-  if (!gguf && (!*own || !rf_tokenizer_in(own))) return rf_tokenizer_byte(model, tokenizer, error);
+  if (!folder || !*folder) return rf_tokenizer_byte(model, tokenizer, error); /* a shape */
+  rf_tokenizer_folder(folder, own);
+  if (!gguf && !rf_tokenizer_in(own)) {
+    *tokenizer = NULL;
+    if (rf_tokenizer_says_bytes(own)) return rf_tokenizer_byte(model, tokenizer, error);
+    return RF_FAIL(error, RAFTER_INVALID, "put its tokenizer.json, tokenizer.model or tokenizer.bin beside the weights, or give ids in place of text",
+                   "%s brings no tokenizer to read text with", folder);
+  }
   RF_TRY(rf_tokenizer_open(gguf ? folder : own, tokenizer, error));
   /* Tokens added behind the weights' rows are names only; what text can become must have a row. */
   for (int64_t id = model->vocab; id < (*tokenizer)->pieces.count; id++) {

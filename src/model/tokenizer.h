@@ -28,18 +28,22 @@ void rf_ids_free(rf_ids *ids);
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
-/* A folder (its tokenizer.json, else its tokenizer.model, else its tokenizer.bin), one such file, or a .gguf file. tokenizer_config.json beside it, where there is
+/* A folder (its tokenizer.json, else its tokenizer.model, tokenizer.bin or tokenizer.gguf), one such file, or any .gguf file. tokenizer_config.json beside it, where there is
  * one, may only turn the document marks on or off and name them. */
 rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error *error);
-/* Copies what makes text of a model's tokens (tokenizer.json, tokenizer.model, chat template, generation_config.json, ...) from one folder to another;
- * *copied says how many files of the tokenizer there were. */
-rf_status rf_tokenizer_files_copy(const char *from_folder, const char *to_folder, int *copied, rf_error *error);
+/* What makes text of a model's tokens goes along with its weights. `from` as rf_model_resolve gives it: of a folder, or the folder of a weight file,
+ * its files (tokenizer.json, tokenizer.model, chat template, generation_config.json, ...); of a .gguf file its tokenizer.* metadata as the file
+ * tokenizer.gguf, which has no tensors. *copied says how many files of the tokenizer there were. */
+rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *copied, rf_error *error);
+/* Of a model that was trained on bytes: tokenizer_config.json says so, which is what rf_tokenizer_for asks. */
+rf_status rf_tokenizer_bytes_write(const char *to_folder, rf_error *error);
 /* Whether a folder brings a tokenizer. */
 bool rf_tokenizer_in(const char *folder);
 /* The tokenizer of a model that brings none of its own. RAFTER_INVALID when the vocabulary has not 256 rows. */
 rf_status rf_tokenizer_byte(const rf_model *model, rf_tokenizer **tokenizer, rf_error *error);
-/* What a model is read with: its folder's own tokenizer, else the byte tokenizer. `folder` as rf_model_resolve gives it ("", a folder or a weight
- * file). RAFTER_FAILED when an id of the tokenizer has no row in the model's vocabulary. */
+/* What a model is read with. `folder` as rf_model_resolve gives it: "", a shape, is read byte by byte, and so is a folder that says so; every other
+ * folder, or the folder of a weight file, brings its own. RAFTER_INVALID when it brings none, RAFTER_FAILED when an id of the tokenizer has no row in
+ * the model's vocabulary. */
 rf_status rf_tokenizer_for(const rf_model *model, const char *folder, rf_tokenizer **tokenizer, rf_error *error);
 void rf_tokenizer_close(rf_tokenizer *tokenizer); /* NULL is allowed */
 
@@ -73,6 +77,9 @@ rf_status rf_tokenizer_build(const rf_vocabulary *vocabulary, const char *where,
 
 /* The tokenizer as metadata of a GGUF file for a model with `vocab` rows. RAFTER_INVALID, with the reason: GGUF has no place for it. */
 struct rf_gguf_meta;
+struct rf_gguf;
+/* What a GGUF file says of its tokenizer, as it stands. */
+rf_status rf_tokenizer_gguf_copy(const struct rf_gguf *file, struct rf_gguf_meta *meta, rf_error *error);
 rf_status rf_tokenizer_gguf_write(const rf_tokenizer *tokenizer, int64_t vocab, const char *where, struct rf_gguf_meta *meta, rf_error *error);
 
 /* ---- text to ids ------------------------------------------------------------------------------------------------ */

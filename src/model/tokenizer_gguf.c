@@ -37,6 +37,37 @@ static rf_status build(const rf_gguf_vocab *from, const char *where, rf_tokenize
   return status;
 }
 
+rf_status rf_tokenizer_gguf_copy(const rf_gguf *file, rf_gguf_meta *meta, rf_error *error) {
+  bool done = true;
+  for (int i = 0; done && i < rf_gguf_value_count(file); i++) {
+    const rf_gguf_value *value = rf_gguf_value_at(file, i);
+    if (!strncmp(value->key, "tokenizer.", 10)) done = rf_gguf_set(meta, value);
+  }
+  return done ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the vocabulary of %s", rf_gguf_path(file));
+}
+
+rf_status rf_tokenizer_gguf_extract(const char *from, const char *to, bool *written, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rf_gguf *file = NULL;
+  rf_gguf_writer *writer = NULL;
+  rf_gguf_meta *meta = rf_gguf_meta_new();
+  *written = false;
+  if (!meta || !rf_gguf_set_text(meta, "general.type", "vocab")) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+    goto done;
+  }
+  RF_GO(rf_gguf_open(from, &file, error));
+  if (!rf_gguf_value_find(file, "tokenizer.ggml.tokens")) goto done;
+  RF_GO(rf_tokenizer_gguf_copy(file, meta, error));
+  RF_GO(rf_gguf_writer_open(to, meta, NULL, 0, &writer, error));
+  status = rf_gguf_writer_commit(writer, error);
+  *written = status == RAFTER_OK;
+done:
+  rf_gguf_meta_free(meta);
+  rf_gguf_close(file);
+  return status;
+}
+
 rf_status rf_tokenizer_gguf_open(const char *path, rf_tokenizer **tokenizer, rf_error *error) {
   rf_gguf *file = NULL;
   rf_gguf_vocab vocab;

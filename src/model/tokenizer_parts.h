@@ -244,6 +244,12 @@ rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const 
 rf_status rf_tokenizer_llama2c_read(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer, rf_error *error);
 /* tokenizer_config.json beside a tokenizer, if it is there; `says_marks`: also whether BOS and EOS go around a text. */
 rf_status rf_tokenizer_config_apply(rf_tokenizer *tokenizer, const char *tokenizer_path, bool says_marks, rf_error *error);
+/* The folder that `from`, a folder or a weight file, has its tokenizer in. */
+void rf_tokenizer_folder(const char *from, char folder[4096]);
+/* Whether a folder's tokenizer_config.json says that its model reads bytes. */
+bool rf_tokenizer_says_bytes(const char *folder);
+/* The tokenizer.* metadata of a GGUF file as a GGUF file without tensors; *written is false where the file has no vocabulary. */
+rf_status rf_tokenizer_gguf_extract(const char *from, const char *to, bool *written, rf_error *error);
 /* The vocabulary inside a GGUF file. */
 rf_status rf_tokenizer_gguf_open(const char *path, rf_tokenizer **tokenizer, rf_error *error);
 /* normalizer, pre_tokenizer, decoder and post_processor of tokenizer.json (tokenizer_json_steps.c); each may be NULL or null. */

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "model/adapter.h"
 #include "model/safetensors.h"
 #include "model/tokenizer.h"
@@ -117,10 +118,15 @@ static rf_status save_state(const rf_trainer *t, const char *folder, rf_error *e
   return status;
 }
 
-/* The files that make text of a model's tokens travel with its weights. (A GGUF file has them inside; nothing is copied from there.) */
+/* What makes text of a model's tokens travels with its weights. A shape has learned bytes, unless its tokens came from another tokenizer's shards. */
 static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_error *error) {
+  enum { BYTE_IDS = 257 };
   int copied;
-  return t->settings.weights_folder ? rf_tokenizer_files_copy(t->settings.weights_folder, folder, &copied, error) : RAFTER_OK;
+  const char *from = t->settings.weights_folder;
+  if (from && *from) return rf_tokenizer_files_copy(from, folder, &copied, error);
+  for (int i = 0; i < t->loader.count; i++)
+    if (rf_text_ends_with(t->loader.source[i].spec, ".shard") && t->loader.source[i].shard.vocab > BYTE_IDS) return RAFTER_OK;
+  return rf_tokenizer_bytes_write(folder, error);
 }
 
 /* The whole model; of a run that trains adapters, those alone and the name of what they stand beside. */

@@ -49,7 +49,7 @@ status 0 "$RAFTER" export half again --json && holds out 'd["dtype"] == "bf16"' 
 equal half again
 # From GGUF: names and a config that were not in the file; f32 is exact for every storage type.
 for family in mistral gemma3_text mixtral gpt2; do
-  status 0 "$RAFTER" quantize "$DATA/goldens/$family" $family.gguf --weights q8_0 && status 0 "$RAFTER" export $family.gguf from_$family && says 'inside it' out
+  status 0 "$RAFTER" quantize "$DATA/goldens/$family" $family.gguf --weights q8_0 && status 0 "$RAFTER" export $family.gguf from_$family && says 'no tokenizer to take along' out
   answer $family.gguf >expected && answer from_$family >got && same expected got "$family.gguf as a folder"
 done
 status 0 "$RAFTER" export "$DATA/goldens/qwen3" qwen3.gguf --format gguf && answer qwen3 >expected && answer qwen3.gguf >got && same expected got 'export --format gguf'
@@ -59,8 +59,41 @@ if [ -d "$STORIES/TinyStories-656K" ]; then
   same "$STORIES/TinyStories-656K/generation_config.json" stories/generation_config.json 'sampling defaults'
   equal "$STORIES/TinyStories-656K" stories
 fi
-# A run: its newest checkpoint.
+# The vocabulary inside a GGUF file goes along too, and back into one; so does the template in it.
+ONCE='Once upon a time, there was a little girl'
+score() { status 0 "$RAFTER" score "$1" --text "$ONCE" --threads 1 --json && ask out '(d["tokens"], [x and round(x, 4) for x in d["logprobs"]])'; }
+if [ -d "$STORIES/stories260K" ]; then
+  text more.txt 3000
+  score "$STORIES/stories260K/stories260K.gguf" >expected && grep -q '(\[1, ' expected || fail "no tokens: $(cat expected)"
+  status 0 "$RAFTER" export "$STORIES/stories260K/stories260K.gguf" unpacked --json && holds out 'd["tokenizer_files"] == 1'
+  score unpacked >got && same expected got 'the tokenizer of a GGUF file'
+  status 0 "$RAFTER" quantize unpacked packed.gguf --weights f32 && score packed.gguf >got && same expected got 'the tokenizer back in a GGUF file'
+  mkdir bin && cp "$STORIES/stories260K/stories260K.bin" bin && refuses 2 'brings no tokenizer' "$RAFTER" score bin/stories260K.bin --text "$ONCE"
+  cp "$STORIES/stories260K/tok512.bin" bin/tokenizer.bin
+  for base in "$STORIES/stories260K/stories260K.gguf" bin/stories260K.bin unpacked; do
+    score "$base" >expected
+    rm -rf tuned && status 0 "$RAFTER" train "$base" --steps 1 --lr 1e-9 --warmup 0 "${QUICK[@]}" --seq 32 --data more.txt --out tuned && score tuned >got
+    same expected got "a checkpoint of $base"
+    status 0 "$RAFTER" export tuned tuned.model && score tuned.model >got && same expected got "an exported checkpoint of $base"
+    rm -rf tuned.model
+  done
+fi
+if [ -d "$STORIES/TinyStories-656K" ]; then
+  cp -r "$STORIES/TinyStories-656K" talks
+  echo '{% for m in messages %}{{ bos_token }}{{ m.role }}: {{ m.content }}{{ "\n" }}{% endfor %}' >talks/chat_template.jinja
+  status 0 "$RAFTER" quantize talks talks.gguf --weights f32 && status 0 "$RAFTER" export talks.gguf talks.again
+  for model in talks.gguf talks.again; do
+    status 0 "$RAFTER" generate "$model" --chat --prompt "$ONCE" --max-tokens 8 --temperature 0 --threads 1 --json && ask out 'd["prompt_tokens"], d["tokens"]' >"$model.said"
+  done
+  same talks.gguf.said talks.again.said 'a template out of a GGUF file'
+fi
+# A model that learned bytes says so; a folder that brings no tokenizer is not read as bytes.
 text words.txt 3000
+status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data words.txt --steps 1 --out bytes && status 0 "$RAFTER" export bytes bytes.model
+status 0 "$RAFTER" score bytes.model --text 'the law' --json && holds out 'd["tokens"] == list(b"the law")'
+rm bytes.model/tokenizer_config.json && refuses 2 'brings no tokenizer' "$RAFTER" score bytes.model --text 'the law'
+status 0 "$RAFTER" generate bytes.model --tokens 1,2 --max-tokens 2
+# A run: its newest checkpoint.
 status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data words.txt --steps 4 --save-every 2 --out run && status 0 "$RAFTER" export run model
 newest=$(ls -d run/checkpoint-* | sort | tail -1)
 equal "$newest" model

@@ -62,7 +62,7 @@ while read -r prompt tokens; do
       holds out "','.join(map(str, d['tokens'])) == '$tokens'" "greedy tokens of the golden ($backend)"
   done
 done <cases
-refuses 2 '256' "$RAFTER" generate "$GOLD" --prompt a
+refuses 2 'brings no tokenizer' "$RAFTER" generate "$GOLD" --prompt a
 
 # A file of prompts: rows in its order, each as it would be answered alone, whatever the number of answers at once.
 cat >prompts.jsonl <<'EOF'
