@@ -62,13 +62,19 @@ static json_t *rate_json(const rf_plan *plan) {
                    t > 0 && plan->machine.read_bps > 0 ? plan->bytes / (t * plan->machine.read_bps) : 0);
 }
 
+static json_t *real_or_null(double value, bool known) { return known ? json_real(value) : json_null(); }
+
+/* Of all chips. What no source gives is null, never 0: `assumptions` says so too. */
 static json_t *cost_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
-  double usd = plan->machine.usd_per_chip_hour, rate = plan->step_seconds > 0 ? tokens_of_step(plan) / plan->step_seconds : 0,
-         peak = rf_plan_peak_flops(plan);
-  return json_pack("{sf sf sf sf sf}", "usd_per_chip_hour", usd, "usd_per_million_tokens", rate > 0 ? usd / 3600 / rate * 1e6 : 0, "tokens_per_usd",
-                   usd > 0 ? rate * 3600 / usd : 0, "peak_flops_per_usd", usd > 0 ? peak * 3600 / usd : 0, "seconds_for_tokens",
-                   rate > 0 ? report->tokens / rate : 0);
+  double usd = plan->machine.usd_per_chip_hour * plan->machine.chips, rate = plan->step_seconds > 0 ? tokens_of_step(plan) / plan->step_seconds : 0;
+  double seconds = rate > 0 ? report->tokens / rate : 0, tokens_per_usd = usd > 0 ? rate * 3600 / usd : 0;
+  bool priced = usd > 0;
+  return json_pack("{so so so so so so}", "usd_per_chip_hour", real_or_null(plan->machine.usd_per_chip_hour, priced), "usd_per_million_tokens",
+                   real_or_null(tokens_per_usd > 0 ? 1e6 / tokens_per_usd : 0, priced && rate > 0), "tokens_per_usd",
+                   real_or_null(tokens_per_usd, priced), "peak_flops_per_usd",
+                   real_or_null(priced ? rf_plan_peak_flops(plan) * 3600 / usd : 0, priced), "seconds_for_tokens", json_real(seconds),
+                   "usd_for_tokens", real_or_null(seconds / 3600 * usd, priced));
 }
 
 static json_t *assumptions_json(const rf_plan *plan) {
@@ -79,6 +85,10 @@ static json_t *assumptions_json(const rf_plan *plan) {
   json_array_append_new(list, json_string("FLOPs count what the causal mask leaves; mfu_full_square counts the whole square, as PaLM does"));
   if (!strcmp(plan->machine.kind, "cpu"))
     json_array_append_new(list, json_string("on a CPU bf16 is stored and f32 multiplied, so rates are against the f32 peak"));
+  if (plan->machine.usd_per_chip_hour <= 0) {
+    snprintf(line, sizeof line, "no price: no source gives one for %s, so costs in USD are null", plan->machine.name);
+    json_array_append_new(list, json_string(line));
+  }
   if (plan->machine.curve_count == 0)
     json_array_append_new(list,
                           json_string("times come from ceilings and a general efficiency: run `rafter calibrate` on the machine for measured ones"));

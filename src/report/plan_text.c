@@ -90,9 +90,24 @@ static void put_largest(FILE *out, const rf_plan *plan) {
   free(list);
 }
 
+static void put_cost(FILE *out, const rf_report_plan *report, double t) {
+  const rf_plan *plan = report->plan;
+  double chip = plan->machine.usd_per_chip_hour, usd = chip * plan->machine.chips / 3600;
+  char a[32], b[32];
+  if (t <= 0) return;
+  if (chip > 0) fprintf(out, "cost      %.4g USD per million tokens at %.2f USD per chip hour\n", usd * t / tokens_of(plan) * 1e6, chip);
+  else if (strcmp(plan->machine.kind, "cpu")) fprintf(out, "cost      no price: no source gives one for %s\n", plan->machine.name);
+  if (report->tokens <= 0) return;
+  double seconds = report->tokens / tokens_of(plan) * t;
+  fprintf(out, "%s%s tokens take %s", chip > 0 || strcmp(plan->machine.kind, "cpu") ? "          " : "cost      ", rf_text_count(report->tokens, a),
+          rf_text_seconds(seconds, b));
+  if (chip > 0) fprintf(out, " and %.2f USD", seconds * usd);
+  fputc('\n', out);
+}
+
 static void put_time(FILE *out, const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
-  char a[32], b[32], c[32];
+  char a[32];
   double by[3] = {0}, peak = rf_plan_peak_flops(plan), t = plan->step_seconds;
   for (int i = 0; i < plan->graph->op_count; i++) by[plan->op[i].bound] += plan->op[i].seconds * plan->op[i].calls;
   fprintf(out, "\ntime      %s per %s on %s (%s figures)\n", rf_text_seconds(t, a), report->prefill ? "token" : "step", plan->machine.name,
@@ -108,13 +123,7 @@ static void put_time(FILE *out, const rf_report_plan *report) {
             100 * plan->flops_full_square / (peak * t), 100 * plan->hardware_flops / (peak * t));
   if (plan->machine.read_bps > 0 && report->prefill) fprintf(out, ", %.1f %% of memory bandwidth", 100 * plan->bytes / (t * plan->machine.read_bps));
   fputc('\n', out);
-  if (plan->machine.usd_per_chip_hour > 0 && t > 0)
-    fprintf(out, "cost      %.4g USD per million tokens at %.2f USD per chip hour\n",
-            plan->machine.usd_per_chip_hour / 3600 * t / tokens_of(plan) * 1e6, plan->machine.usd_per_chip_hour);
-  if (report->tokens > 0 && t > 0)
-    fprintf(out, "          %s tokens take %s and %.2f USD\n", rf_text_count(report->tokens, b),
-            rf_text_seconds(report->tokens / tokens_of(plan) * t, c),
-            report->tokens / tokens_of(plan) * t / 3600 * plan->machine.usd_per_chip_hour * plan->machine.chips);
+  put_cost(out, report, t);
 }
 
 static void put_frontier(FILE *out, const rf_report_plan *report) {

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Every plan's JSON is as docs/schema/plan.schema.json says, and the schema is strict enough to notice what is missing or wrong.
+. "$(dirname "$0")/lib.sh"
+python3 -c 'import jsonschema' 2>/dev/null || { echo "skipped: needs python3-jsonschema"; exit 77; }
+SCHEMA=$HERE/../../docs/schema/plan.schema.json
+
+valid() { # plans what is asked (fitting or not) and checks the answer
+  local got=0
+  "$RAFTER" plan "$@" --json >out 2>err || got=$?
+  [ "$got" = 0 ] || [ "$got" = 3 ] || { fail "plan $* exits $got: $(head -c 300 err)"; return; }
+  python3 - "$SCHEMA" out <<'PY' >wrong || fail "plan $*: $(head -c 600 wrong)"
+import json, sys, jsonschema
+schema = json.load(open(sys.argv[1]))
+jsonschema.Draft202012Validator.check_schema(schema)
+bad = list(jsonschema.Draft202012Validator(schema).iter_errors(json.load(open(sys.argv[2]))))
+for e in bad[:5]: print("/" + "/".join(map(str, e.absolute_path)), e.message[:200])
+sys.exit(bool(bad))
+PY
+}
+
+valid uva --on a5000 --batch 64 --accumulate 4
+valid uva --on tpu-v5e --batch 64 --accumulate 4 --dtype bf16 --remat block --tokens 1T
+valid gpt2-xl --on a5000 --batch 64
+valid uva --on a5000 --batch 64 --seq 512 --fit 8GiB
+valid llama3-8b --on h100-sxm --dtype bf16 --batch 1 --seq 8192 --remat auto
+valid llama3-70b --on tpu-v5p --job generate --batch 4 --seq 4096 --dtype bf16 --kv-dtype int8
+valid gemma3-1b --on tpu-v5e --lora rank=16,targets=q,v --seq 1024
+valid mixtral-8x7b --on h200 --job generate --batch 32 --seq 2048 --dtype bf16
+valid "$TINY" --batch 4 --threads 2 --tensors --ops
+valid "$TINY" --job generate --tensors --ops
+valid "$TINY" --optimizer adam --clip 1 --dropout 0.1
+
+# No price is null and said, never 0; a price is of all that is asked.
+status 0 "$RAFTER" plan uva --on a5000 --tokens 1G --json && {
+  holds out 'd["cost"]["usd_per_chip_hour"] is d["cost"]["usd_per_million_tokens"] is d["cost"]["usd_for_tokens"] is None and d["cost"]["seconds_for_tokens"] > 0'
+  holds out 'any(a.startswith("no price") for a in d["assumptions"])'
+}
+status 0 "$RAFTER" plan uva --on a5000 --tokens 1G && says 'no price' out
+status 0 "$RAFTER" plan uva --on tpu-v5e --batch 16 --remat block --dtype bf16 --tokens 1G --json &&
+  holds out 'abs(d["cost"]["usd_for_tokens"] - d["cost"]["usd_per_million_tokens"] * 1000) < 1e-6 * d["cost"]["usd_for_tokens"]'
+
+# A fault in each place the schema names is found.
+"$RAFTER" plan "$TINY" --tensors --ops --json >out
+python3 - "$SCHEMA" out <<'PY' || fail "the schema lets wrong plans pass"
+import copy, json, sys, jsonschema
+check = jsonschema.Draft202012Validator(json.load(open(sys.argv[1])))
+plan = json.load(open(sys.argv[2]))
+assert check.is_valid(plan)
+def spoiled(edit):
+    p = copy.deepcopy(plan); edit(p); return not check.is_valid(p)
+missed = []
+for key in check.schema["required"]:
+    if not spoiled(lambda p: p.pop(key)): missed.append(f"without /{key}")
+for at in ("model", "machine", "settings", "memory", "work", "time", "rate", "cost"):
+    for key in check.schema["properties"][at]["required"]:
+        if not spoiled(lambda p: p[at].pop(key)): missed.append(f"without /{at}/{key}")
+        if not spoiled(lambda p: p[at].update({key: [1]})): missed.append(f"a list at /{at}/{key}")
+edits = {"a negative class": lambda p: p["memory"]["by_class"].update(kv=-1), "an unknown class": lambda p: p["memory"]["by_class"].update(x=1),
+         "a price of 0": lambda p: p["cost"].update(usd_per_chip_hour=0), "another bound": lambda p: p["time"].update(bound="luck"),
+         "a tensor without bytes": lambda p: p["tensors"][0].pop("bytes"), "an op without seconds": lambda p: p["ops"][0].pop("seconds"),
+         "generate without serving": lambda p: p.update(job="generate")}
+missed += [name for name, edit in edits.items() if not spoiled(edit)]
+print(missed) if missed else None
+sys.exit(bool(missed))
+PY
+finish
