@@ -136,6 +136,21 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
  *   final/norm/{gain,bias} (D)   head/{weight (D,V), bias (V)}   (tied: no head/weight, embed/token/weight serves transposed)
  * Adapters stand behind all of these: block.i/attn/qkv/{lora_a (D, sites*r), lora_b (r, columns of the sites)}, and so on.
  * One row per kind of parameter; every user (count, init, load, save, optimizer groups, graph builder, tests) walks these rows. */
+typedef enum rf_part {
+  RF_PART_EMBEDDING, /* tables that are looked up; a tied head has no elements of its own */
+  RF_PART_QKV,       /* what makes queries, keys and values, biases too */
+  RF_PART_SCORES,    /* attention between its projections: work, no parameters */
+  RF_PART_OUT,
+  RF_PART_MLP, /* of layers with one plain MLP */
+  RF_PART_SHARED,
+  RF_PART_EXPERTS,
+  RF_PART_ROUTER,
+  RF_PART_NORMS,
+  RF_PART_HEAD,
+  RF_PART_ADAPTER,
+  RF_PARTS
+} rf_part;
+const char *rf_part_name(rf_part part); /* "embedding", "qkv", ... */
 typedef enum rf_init { RF_INIT_ZEROS, RF_INIT_ONES, RF_INIT_NORMAL, RF_INIT_LECUN } rf_init;
 typedef struct rf_param {
   const char *name; /* "block.3/attn/qkv/weight": also the graph's tensor name */
@@ -152,19 +167,21 @@ typedef struct rf_param {
   bool matmul;      /* multiplies every token (counts in P_mm) */
   bool embedding;   /* a table that is looked up */
   int shard_axis;   /* the axis that tensor parallelism splits; -1: replicated */
+  rf_part part;     /* of the model, as counts and work are told apart */
   rf_init init;
   float init_std; /* of RF_INIT_NORMAL and RF_INIT_LECUN (1/sqrt(fan_in)) */
 } rf_param;
 
 typedef struct rf_params {
   int count;
-  const rf_param *at; /* in the model's order */
-  int64_t total;      /* elements: P */
-  int64_t active;     /* of them, those that a token meets: all but the experts that the router did not choose */
-  int64_t matmul;     /* elements that multiply every token (tied: the table counts once; of the experts those chosen): P_mm */
-  int64_t embedding;  /* elements of lookup tables */
-  int base;           /* parameters of the model itself, which total, matmul and embedding count; the rest are adapters */
-  int64_t adapter;    /* elements of adapters: P_lora */
+  const rf_param *at;     /* in the model's order */
+  int64_t total;          /* elements: P */
+  int64_t active;         /* of them, those that a token meets: all but the experts that the router did not choose */
+  int64_t matmul;         /* elements that multiply every token (tied: the table counts once; of the experts those chosen): P_mm */
+  int64_t embedding;      /* elements of lookup tables */
+  int base;               /* parameters of the model itself, which total, matmul and embedding count; the rest are adapters */
+  int64_t adapter;        /* elements of adapters: P_lora */
+  int64_t part[RF_PARTS]; /* elements by part: all but the adapters' sum to total */
 } rf_params;
 
 /* The parameter table of a model, in `pool`. */

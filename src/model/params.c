@@ -33,37 +33,38 @@ typedef struct param_row {
   unsigned short needs;
   bool residual;     /* writes to the residual stream: GPT-2 shrinks its first values by sqrt(2L) */
   signed char shard; /* the axis that tensor parallelism splits */
+  rf_part part;
 } param_row;
 
 // clang-format off
 static const param_row ROWS[] = {
-  {"embed/token/weight", "VD", FIRST, TABLE, 0, false, 0},
-  {"embed/position/weight", "TD", FIRST, TABLE, IF_LEARNED, false, -1},
-  {"attn/norm/gain", "D", ATTN, GAIN, 0, false, -1},
-  {"attn/norm/bias", "D", ATTN, BIAS, IF_LAYERNORM, false, -1},
-  {"attn/qkv/weight", "DQ", ATTN, LINEAR, 0, false, 1},
-  {"attn/qkv/bias", "Q", ATTN, BIAS, IF_QKV_BIAS, false, 0},
-  {"attn/q_norm/gain", "H", ATTN, GAIN, IF_QK_NORM, false, -1},
-  {"attn/k_norm/gain", "H", ATTN, GAIN, IF_QK_NORM, false, -1},
-  {"attn/out/weight", "CD", ATTN, LINEAR, 0, true, 0},
-  {"attn/out/bias", "D", ATTN, BIAS, IF_BIAS, false, -1},
-  {"attn/post_norm/gain", "D", ATTN, GAIN, IF_POST_NORMS, false, -1},
-  {"mlp/norm/gain", "D", MLP, GAIN, 0, false, -1},
-  {"mlp/norm/bias", "D", MLP, BIAS, IF_LAYERNORM, false, -1},
-  {"mlp/up/weight", "DF", MLP, LINEAR, IF_UP | IF_PLAIN, false, 1},
-  {"mlp/up/bias", "F", MLP, BIAS, IF_UP | IF_BIAS, false, 0},
-  {"mlp/gate_up/weight", "DG", MLP, LINEAR, IF_GATED | IF_PLAIN, false, 1},
-  {"mlp/gate_up/bias", "G", MLP, BIAS, IF_GATED | IF_BIAS, false, 0},
-  {"mlp/down/weight", "FD", MLP, LINEAR, IF_PLAIN, true, 0},
-  {"mlp/down/bias", "D", MLP, BIAS, IF_BIAS, false, -1},
-  {"mlp/router/weight", "DE", MLP, ROUTER, IF_EXPERTS, false, -1},
-  {"mlp/experts/gate_up/weight", "XG", MLP, EXPERTS, IF_EXPERTS, false, 1},
-  {"mlp/experts/down/weight", "YD", MLP, EXPERTS, IF_EXPERTS, true, 0},
-  {"mlp/post_norm/gain", "D", MLP, GAIN, IF_POST_NORMS, false, -1},
-  {"final/norm/gain", "D", LAST, GAIN, 0, false, -1},
-  {"final/norm/bias", "D", LAST, BIAS, IF_LAYERNORM, false, -1},
-  {"head/weight", "DV", LAST, HEAD, IF_UNTIED, false, 1},
-  {"head/bias", "V", LAST, BIAS, IF_HEAD_BIAS, false, 0},
+  {"embed/token/weight", "VD", FIRST, TABLE, 0, false, 0, RF_PART_EMBEDDING},
+  {"embed/position/weight", "TD", FIRST, TABLE, IF_LEARNED, false, -1, RF_PART_EMBEDDING},
+  {"attn/norm/gain", "D", ATTN, GAIN, 0, false, -1, RF_PART_NORMS},
+  {"attn/norm/bias", "D", ATTN, BIAS, IF_LAYERNORM, false, -1, RF_PART_NORMS},
+  {"attn/qkv/weight", "DQ", ATTN, LINEAR, 0, false, 1, RF_PART_QKV},
+  {"attn/qkv/bias", "Q", ATTN, BIAS, IF_QKV_BIAS, false, 0, RF_PART_QKV},
+  {"attn/q_norm/gain", "H", ATTN, GAIN, IF_QK_NORM, false, -1, RF_PART_NORMS},
+  {"attn/k_norm/gain", "H", ATTN, GAIN, IF_QK_NORM, false, -1, RF_PART_NORMS},
+  {"attn/out/weight", "CD", ATTN, LINEAR, 0, true, 0, RF_PART_OUT},
+  {"attn/out/bias", "D", ATTN, BIAS, IF_BIAS, false, -1, RF_PART_OUT},
+  {"attn/post_norm/gain", "D", ATTN, GAIN, IF_POST_NORMS, false, -1, RF_PART_NORMS},
+  {"mlp/norm/gain", "D", MLP, GAIN, 0, false, -1, RF_PART_NORMS},
+  {"mlp/norm/bias", "D", MLP, BIAS, IF_LAYERNORM, false, -1, RF_PART_NORMS},
+  {"mlp/up/weight", "DF", MLP, LINEAR, IF_UP | IF_PLAIN, false, 1, RF_PART_MLP},
+  {"mlp/up/bias", "F", MLP, BIAS, IF_UP | IF_BIAS, false, 0, RF_PART_MLP},
+  {"mlp/gate_up/weight", "DG", MLP, LINEAR, IF_GATED | IF_PLAIN, false, 1, RF_PART_MLP},
+  {"mlp/gate_up/bias", "G", MLP, BIAS, IF_GATED | IF_BIAS, false, 0, RF_PART_MLP},
+  {"mlp/down/weight", "FD", MLP, LINEAR, IF_PLAIN, true, 0, RF_PART_MLP},
+  {"mlp/down/bias", "D", MLP, BIAS, IF_BIAS, false, -1, RF_PART_MLP},
+  {"mlp/router/weight", "DE", MLP, ROUTER, IF_EXPERTS, false, -1, RF_PART_ROUTER},
+  {"mlp/experts/gate_up/weight", "XG", MLP, EXPERTS, IF_EXPERTS, false, 1, RF_PART_EXPERTS},
+  {"mlp/experts/down/weight", "YD", MLP, EXPERTS, IF_EXPERTS, true, 0, RF_PART_EXPERTS},
+  {"mlp/post_norm/gain", "D", MLP, GAIN, IF_POST_NORMS, false, -1, RF_PART_NORMS},
+  {"final/norm/gain", "D", LAST, GAIN, 0, false, -1, RF_PART_NORMS},
+  {"final/norm/bias", "D", LAST, BIAS, IF_LAYERNORM, false, -1, RF_PART_NORMS},
+  {"head/weight", "DV", LAST, HEAD, IF_UNTIED, false, 1, RF_PART_HEAD},
+  {"head/bias", "V", LAST, BIAS, IF_HEAD_BIAS, false, 0, RF_PART_HEAD},
 };
 // clang-format on
 enum { ROW_COUNT = sizeof ROWS / sizeof ROWS[0] };
@@ -126,10 +127,12 @@ static void expand(const rf_model *model, rf_pool *pool, int row_index, int laye
   param->embedding = row->kind == TABLE;
   param->matmul = row->kind <= EXPERTS || row->kind == HEAD || (model->tied && row->kind == TABLE && row->shape[0] == 'V');
   param->shard_axis = row->shard;
+  param->part = row->part;
   initialiser(model, row, param);
   int64_t active = param->experts ? param->count / model->experts * model->experts_used : param->count;
   params->total += param->count;
   params->active += active;
+  params->part[param->part] += param->count;
   if (param->matmul) params->matmul += active;
   if (param->embedding) params->embedding += param->count;
 }
@@ -148,10 +151,12 @@ static void expand_adapter(const rf_lora_parts *parts, rf_pool *pool, int adapts
                         .shape = {side ? parts->rank : base->shape[0], side ? columns : (int64_t)parts->count * parts->rank},
                         .decays = true,
                         .shard_axis = -1,
+                        .part = RF_PART_ADAPTER,
                         .init = side ? RF_INIT_ZEROS : RF_INIT_NORMAL,
                         .init_std = side ? 0 : (float)(1.0 / sqrt(3.0 * (double)base->shape[0]))};
     param->count = param->shape[0] * param->shape[1];
     params->adapter += param->count;
+    params->part[RF_PART_ADAPTER] += param->count;
     params->count++;
   }
 }
@@ -203,3 +208,18 @@ rf_param rf_param_slice(const rf_param *param, int expert) {
 int rf_param_rows(void) { return ROW_COUNT; }
 
 const char *rf_param_row_name(int row) { return row >= 0 && row < ROW_COUNT ? ROWS[row].name : NULL; }
+
+const char *rf_part_name(rf_part part) {
+  static const char *const names[RF_PARTS] = {[RF_PART_EMBEDDING] = "embedding",
+                                              [RF_PART_QKV] = "qkv",
+                                              [RF_PART_SCORES] = "scores",
+                                              [RF_PART_OUT] = "out",
+                                              [RF_PART_MLP] = "mlp",
+                                              [RF_PART_SHARED] = "shared",
+                                              [RF_PART_EXPERTS] = "experts",
+                                              [RF_PART_ROUTER] = "router",
+                                              [RF_PART_NORMS] = "norms",
+                                              [RF_PART_HEAD] = "head",
+                                              [RF_PART_ADAPTER] = "adapter"};
+  return (unsigned)part < RF_PARTS ? names[part] : "unknown";
+}

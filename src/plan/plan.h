@@ -63,6 +63,13 @@ rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error);
  * that persistent tensors come first. Own code: shares nothing with the layout. */
 rf_status rf_plan_check(const rf_plan *plan, rf_error *error);
 
+/* FLOPs of a step by part of the model, without what is computed again: they sum to model_flops (full: flops_full_square). */
+typedef struct rf_part_work {
+  double forward, step;           /* attention counts what the mask leaves */
+  double forward_full, step_full; /* attention counts the whole square */
+} rf_part_work;
+void rf_plan_work_by_part(const rf_plan *plan, rf_part_work work[RF_PARTS]);
+
 /* ---- the search for what fits ------------------------------------------------------------------------------------ */
 
 typedef struct rf_fit_vary {

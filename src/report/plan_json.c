@@ -1,5 +1,5 @@
 /* plan_json.c - a plan as the JSON object of `rafter plan --json`. */
-#include "report/report.h"
+#include "report/parts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,11 +9,13 @@ static const char *const BOUND[] = {"compute", "memory", "latency"};
 static json_t *model_json(const rf_plan *plan) {
   const rf_model *m = &plan->graph->model;
   const rf_params *p = &plan->graph->params;
-  return json_pack("{ss ss sI sI sI sI sI sI sI sI sI sI sI}", "name", m->name, "family", rf_family_name(m->family), "layers", (json_int_t)m->layers,
-                   "width", (json_int_t)m->width, "heads", (json_int_t)m->heads, "kv_heads", (json_int_t)m->kv_heads, "head_dim",
-                   (json_int_t)m->head_dim, "ff", (json_int_t)m->ff, "vocab", (json_int_t)m->vocab, "parameters", (json_int_t)p->total,
-                   "parameters_embedding", (json_int_t)p->embedding, "parameters_matmul", (json_int_t)p->matmul, "parameters_active",
-                   (json_int_t)p->active);
+  json_t *json = json_pack("{ss ss sI sI sI sI sI sI sI sI sI sI sI}", "name", m->name, "family", rf_family_name(m->family), "layers",
+                           (json_int_t)m->layers, "width", (json_int_t)m->width, "heads", (json_int_t)m->heads, "kv_heads", (json_int_t)m->kv_heads,
+                           "head_dim", (json_int_t)m->head_dim, "ff", (json_int_t)m->ff, "vocab", (json_int_t)m->vocab, "parameters",
+                           (json_int_t)p->total, "parameters_embedding", (json_int_t)p->embedding, "parameters_matmul", (json_int_t)p->matmul,
+                           "parameters_active", (json_int_t)p->active);
+  if (json) rf_report_put_parameters(json, plan);
+  return json;
 }
 
 static json_t *settings_json(const rf_plan *plan) {
@@ -178,6 +180,7 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
                 plan->flops_full_square, "bytes", plan->bytes, "collective_bytes", 0.0, "flops_convention", "causal"),
       "time", time_json(plan), "rate", rate_json(plan), "cost", cost_json(report), "advice", advice, "assumptions", assumptions_json(plan), "digest",
       plan->digest, "plan_seconds", plan->build_seconds);
+  if (json) rf_report_put_work(json_object_get(json, "work"), plan);
   if (json && report->frontier_count) json_object_set_new(json, "frontier", frontier_json(report));
   if (json && report->prefill) json_object_set_new(json, "serving", serving_json(report));
   if (json && report->tensors) json_object_set_new(json, "tensors", tensors_json(plan));

@@ -1,6 +1,6 @@
 /* plan_text.c - a plan as a table for people. */
 #define _GNU_SOURCE
-#include "report/report.h"
+#include "report/parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -179,6 +179,7 @@ char *rf_report_plan_text(const rf_report_plan *report) {
   if (!out) return NULL;
   fprintf(out, "%s: %s parameters, %s on %s\n", plan->graph->model.name, rf_text_count((double)plan->graph->params.total, a), report->job,
           plan->machine.name);
+  rf_report_print_parameters(out, plan);
   if (!report->prefill)
     fprintf(out, "batch %lld x %lld tokens (%d microbatch%s of %lld), %s, remat %s\n", (long long)(b->microbatch * b->accumulate), (long long)b->seq,
             b->accumulate, b->accumulate > 1 ? "es" : "", (long long)b->microbatch, rf_dtype_name(b->dtype), rf_remat_name(plan->options.remat));
@@ -186,6 +187,7 @@ char *rf_report_plan_text(const rf_report_plan *report) {
   put_memory(out, report);
   if (report->prefill) put_cache(out, plan);
   put_largest(out, plan);
+  rf_report_print_work(out, plan);
   put_time(out, report);
   if (report->tensors) put_tensors(out, plan);
   if (report->ops) put_ops(out, plan);

@@ -1,0 +1,110 @@
+/* parts.c - parameters and work by part of the model. */
+#include "report/parts.h"
+
+#include <stdio.h>
+
+/* ---- parameters ------------------------------------------------------------------------------------------------- */
+
+void rf_report_put_parameters(json_t *model, const rf_plan *plan) {
+  const rf_params *p = &plan->graph->params;
+  const int64_t *part = p->part;
+  int64_t experts = plan->graph->model.experts;
+  const struct {
+    const char *key;
+    int64_t count;
+  } row[] = {
+      {"parameters_rest", p->total - p->embedding},
+      {"parameters_attention", part[RF_PART_QKV] + part[RF_PART_OUT]},
+      {"parameters_qkv", part[RF_PART_QKV]},
+      {"parameters_out", part[RF_PART_OUT]},
+      {"parameters_mlp", part[RF_PART_MLP]},
+      {"parameters_experts", part[RF_PART_EXPERTS]},
+      {"parameters_one_expert", experts > 0 ? part[RF_PART_EXPERTS] / experts : 0}, /* of every layer that has them */
+      {"parameters_shared", part[RF_PART_SHARED]},
+      {"parameters_router", part[RF_PART_ROUTER]},
+      {"parameters_router_and_shared", part[RF_PART_ROUTER] + part[RF_PART_SHARED]},
+      {"parameters_norms", part[RF_PART_NORMS]},
+      {"parameters_head", part[RF_PART_HEAD]},
+      {"parameters_vocab", part[RF_PART_EMBEDDING] + part[RF_PART_HEAD]},
+      {"parameters_adapter", part[RF_PART_ADAPTER]},
+  };
+  for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) json_object_set_new(model, row[i].key, json_integer((json_int_t)row[i].count));
+}
+
+void rf_report_print_parameters(FILE *out, const rf_plan *plan) {
+  const rf_params *p = &plan->graph->params;
+  char a[32];
+  const char *before = "  of them";
+  for (int i = 0; i < RF_PARTS; i++) {
+    if (p->part[i] == 0 || i == RF_PART_ADAPTER) continue;
+    fprintf(out, "%s %s %s", before, rf_part_name((rf_part)i), rf_text_count((double)p->part[i], a));
+    before = ",";
+  }
+  if (p->active < p->total) fprintf(out, "; a token meets %s", rf_text_count((double)p->active, a));
+  if (p->adapter > 0) fprintf(out, "; adapters %s", rf_text_count((double)p->adapter, a));
+  fputc('\n', out);
+}
+
+/* ---- work ------------------------------------------------------------------------------------------------------- */
+
+/* What /work/by_part tells apart, and of what each is made. */
+static const struct group {
+  const char *name;
+  rf_part part[5];
+  int count;
+} GROUPS[] = {
+    {"qkvo", {RF_PART_QKV, RF_PART_OUT}, 2},
+    {"attention", {RF_PART_SCORES}, 1},
+    {"mlp", {RF_PART_MLP, RF_PART_SHARED, RF_PART_EXPERTS, RF_PART_ROUTER}, 4},
+    {"vocab", {RF_PART_HEAD, RF_PART_EMBEDDING}, 2},
+    {"adapter", {RF_PART_ADAPTER}, 1},
+};
+enum { GROUP_COUNT = sizeof GROUPS / sizeof GROUPS[0] };
+
+static json_t *work_json(const rf_part_work *work, double step) {
+  return json_pack("{sf sf sf sf sf}", "forward", work->forward, "step", work->step, "forward_full_square", work->forward_full, "step_full_square",
+                   work->step_full, "share", step > 0 ? work->step / step : 0);
+}
+
+void rf_report_put_work(json_t *json, const rf_plan *plan) {
+  rf_part_work work[RF_PARTS], all = {0};
+  rf_plan_work_by_part(plan, work);
+  for (int i = 0; i < RF_PARTS; i++) all.forward += work[i].forward, all.step += work[i].step, all.forward_full += work[i].forward_full;
+  json_t *parts = json_object();
+  for (int g = 0; g < GROUP_COUNT; g++) {
+    rf_part_work sum = {0};
+    json_t *of = json_object();
+    for (int i = 0; i < GROUPS[g].count; i++) {
+      const rf_part_work *one = &work[GROUPS[g].part[i]];
+      sum.forward += one->forward, sum.step += one->step, sum.forward_full += one->forward_full, sum.step_full += one->step_full;
+      json_object_set_new(of, rf_part_name(GROUPS[g].part[i]), work_json(one, all.step));
+    }
+    json_t *group = work_json(&sum, all.step);
+    if (GROUPS[g].count > 1) json_object_set(group, "of", of);
+    json_decref(of);
+    json_object_set_new(parts, GROUPS[g].name, group);
+  }
+  double weights = all.step - work[RF_PART_SCORES].step;
+  json_object_set_new(json, "forward_flops", json_real(all.forward));
+  json_object_set_new(json, "forward_flops_full_square", json_real(all.forward_full));
+  json_object_set_new(json, "weight_flops", json_real(weights)); /* all but attention's scores and values */
+  json_object_set_new(json, "weight_share", json_real(all.step > 0 ? weights / all.step : 0));
+  json_object_set_new(json, "by_part", parts);
+}
+
+void rf_report_print_work(FILE *out, const rf_plan *plan) {
+  rf_part_work work[RF_PARTS];
+  char a[32];
+  double all = plan->model_flops;
+  const char *before = "\nwork     ";
+  rf_plan_work_by_part(plan, work);
+  if (!(all > 0)) return;
+  for (int g = 0; g < GROUP_COUNT; g++) {
+    double step = 0;
+    for (int i = 0; i < GROUPS[g].count; i++) step += work[GROUPS[g].part[i]].step;
+    if (step == 0) continue;
+    fprintf(out, "%s %s %s (%.1f %%)", before, GROUPS[g].name, rf_text_flops(step, a), 100 * step / all);
+    before = ",";
+  }
+  fputc('\n', out);
+}
