@@ -1,3 +1,4 @@
+/* calibrate.c - measures ceilings, then walks small real plans and keeps what each op took. */
 #include "run/calibrate.h"
 
 #include "backend/cpu/peaks.h"
@@ -78,21 +79,30 @@ static const shape SHAPES[] = {
 };
 enum { SHAPE_COUNT = sizeof SHAPES / sizeof *SHAPES };
 
-/* Repeatable contents: small weights, ids inside the vocabulary, whole rows as segments. */
-static void fill_plan(rf_run *run, const rf_plan *plan) {
+rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error) {
   const rf_graph *graph = plan->graph;
-  int64_t n = graph->rows;
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
     void *at = rf_run_tensor(run, 0, t);
-    if (!at) continue;
-    if (tensor->persistent && tensor->class != RF_CLASS_MOMENT)
-      for (int64_t i = 0; i < rf_tensor_count(tensor); i++) {
-        float value = 0.02f * (float)((i * 2654435761u >> 16) & 1023) / 1024 - 0.01f;
-        if (tensor->dtype == RF_F32) ((float *)at)[i] = value;
-        else if (tensor->dtype == RF_BF16) ((rf_bf16 *)at)[i] = rf_f32_to_bf16(value);
-      }
+    if (!at || !tensor->persistent || tensor->class == RF_CLASS_MOMENT) continue;
+    if (tensor->dtype == RF_PACKED) {
+      RF_TRY(rf_weights_initialise(&graph->params.at[tensor->param], 1, &tensor->panels, at, error));
+      continue;
+    }
+    for (int64_t i = 0; i < rf_tensor_count(tensor); i++) {
+      float value = 0.02f * (float)((i * 2654435761u >> 16) & 1023) / 1024 - 0.01f;
+      if (tensor->dtype == RF_F32) ((float *)at)[i] = value;
+      else if (tensor->dtype == RF_BF16) ((rf_bf16 *)at)[i] = rf_f32_to_bf16(value);
+    }
   }
+  return RAFTER_OK;
+}
+
+/* Repeatable inputs: ids inside the vocabulary, whole rows as segments, each slot's pages one behind the other. Other tensors take their place during a
+ * walk, so they are written before every one. */
+static void fill_inputs(rf_run *run, const rf_plan *plan) {
+  const rf_graph *graph = plan->graph;
+  int64_t n = graph->rows;
   int32_t *tokens = rf_run_named(run, 0, "tokens", NULL), *labels = rf_run_named(run, 0, "labels", NULL),
           *positions = rf_run_named(run, 0, "positions", NULL);
   int32_t *segments = rf_run_named(run, 0, "segments", NULL), *slots = rf_run_named(run, 0, "slots", NULL),
@@ -103,6 +113,9 @@ static void fill_plan(rf_run *run, const rf_plan *plan) {
     if (segments) segments[i] = (int32_t)(i * graph->seq < n ? i * graph->seq : n);
     if (slots) slots[i] = 0;
   }
+  const rf_tensor *table = NULL;
+  int32_t *pages = rf_run_named(run, 0, "pages/global", &table);
+  for (int64_t i = 0; pages && i < rf_tensor_count(table); i++) pages[i] = (int32_t)i;
   if (segments) segments[n] = (int32_t)n;
   if (rows) rows[0] = (int32_t)n - 1;
 }
@@ -160,11 +173,12 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
   RF_GO(rf_plan_make(&model, &options, &plan, error));
   const rf_plan *plans[] = {plan};
   RF_GO(rf_run_open(plans, 1, (rf_run_debug){0}, &run, error));
+  RF_GO(rf_calibrate_fill(run, plan, error));
   double start = 0, budget = o->quick ? 0.08 : 0.7;
   for (int walk = -1; walk < 2 || (rf_now_seconds() - start < budget && walk < 200); walk++) {
     if (walk == 0) rf_run_measured_reset(run), start = rf_now_seconds(); /* the first walk wakes threads and fills caches */
     rf_run_inputs inputs = {.seed = 1, .step = walk + 2, .loss_scale = 1e-3f, .lr = 1e-6f, .rows = plan->graph->rows};
-    fill_plan(run, plan);
+    fill_inputs(run, plan);
     for (int section = 0; section < RF_SECTIONS; section++) RF_GO(rf_run_section(run, 0, (rf_section)section, &inputs, error));
   }
   const rf_measured *measured = rf_run_measured(run, 0);

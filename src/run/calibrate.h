@@ -24,6 +24,10 @@ rf_ceiling rf_ceiling_of(double *values, int count);
 /* Bytes of buffer that bandwidth is measured over: 1 GiB, or less on a machine with little memory. */
 size_t rf_bandwidth_buffer_bytes(void);
 
+/* What stands in a plan's persistent tensors while it is measured: repeatable, and written to the last byte, because memory that nobody wrote
+ * is one page of zeros whose rates are those of a cache. Moments stay zero. */
+rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error);
+
 /* Fills `machine` (source "calibrated"): detected sheet, ceilings for f32, bf16 and i8 products, read and copy bandwidth, thread scaling,
  * launch time and one curve per op, dtype and kernel. Under a minute. RAFTER_FAILED: no memory. */
 rf_status rf_calibrate(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
