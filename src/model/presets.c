@@ -330,15 +330,26 @@ static rf_status unknown_model(const char *spec, rf_error *error) {
 
 /* The base that an adapter names, with the adapter. */
 static rf_status resolve_adapter(const char *adapter, rf_model *model, char folder[4096], rf_error *error) {
-  char base[4096];
+  char base[4096], weights[4096];
   struct stat status;
   rf_lora lora;
   RF_TRY(rf_adapter_base(adapter, base, error));
-  if (stat(base, &status) == 0 && S_ISDIR(status.st_mode) && rf_adapter_is(base))
+  bool there = stat(base, &status) == 0;
+  if (there && S_ISDIR(status.st_mode) && rf_adapter_is(base))
     return RF_FAIL(error, RAFTER_INVALID, "merge the first adapter into its model", "%s stands beside another adapter (%.300s)", adapter, base);
-  if (rf_model_resolve(base, model, folder, error) != RAFTER_OK)
+  rf_error reason;
+  rf_status found = rf_model_resolve(base, model, weights, &reason);
+  if (found != RAFTER_OK && there) { /* and wrong */
+    if (error) *error = reason;
+    return found;
+  }
+  if (found != RAFTER_OK)
     return RF_FAIL(error, RAFTER_INVALID, "name the model, and the adapter with --adapter", "the base of the adapter %s is not here (%.300s)",
                    adapter, base);
+  if (!*weights)
+    return RF_FAIL(error, RAFTER_INVALID, "name the model that has them, and the adapter with --adapter",
+                   "the base of the adapter %s brings no weights (%.300s is a shape)", adapter, base);
+  if (folder) memcpy(folder, weights, sizeof weights);
   RF_TRY(rf_adapter_open(adapter, model, &lora, error));
   model->lora = lora;
   return RAFTER_OK;

@@ -129,13 +129,25 @@ static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_erro
   return rf_tokenizer_bytes_write(folder, error);
 }
 
+/* What an adapter of this run stands beside: the weights' path, or the model's name. */
+static void base_of(const rf_train_settings *settings, char base[PATH_BYTES]) {
+  const char *weights = settings->weights_folder;
+  if (!weights || !*weights || !realpath(weights, base)) snprintf(base, PATH_BYTES, "%s", settings->model.name);
+}
+
+rf_status rf_checkpoint_can_save(const rf_train_settings *settings, rf_error *error) {
+  char base[PATH_BYTES];
+  if (settings->model.lora.rank == 0) return RAFTER_OK;
+  base_of(settings, base);
+  return rf_adapter_base_check(base, error);
+}
+
 /* The whole model; of a run that trains adapters, those alone and the name of what they stand beside. */
 static rf_status save_weights(rf_trainer *t, const char *folder, rf_error *error) {
   const rf_params *params = &t->plan->graph->params;
-  const char *weights = t->settings.weights_folder;
-  if (params->adapter == 0) return rf_weights_write(folder, &t->settings.model, params, RF_F32, master_values, t, error);
   char base[PATH_BYTES];
-  if (!weights || !*weights || !realpath(weights, base)) snprintf(base, sizeof base, "%s", t->settings.model.name);
+  if (params->adapter == 0) return rf_weights_write(folder, &t->settings.model, params, RF_F32, master_values, t, error);
+  base_of(&t->settings, base);
   return rf_adapter_write(folder, &t->settings.model, params, base, master_values, t, error);
 }
 

@@ -12,6 +12,8 @@
 
 /* Writes `folder` beside and renames it. RAFTER_FAILED: I/O (a full disk...); no folder is left behind. */
 rf_status rf_checkpoint_save(rf_trainer *trainer, const char *folder, rf_error *error);
+/* Asked before the first step: whether a run's checkpoints can be written at all. RAFTER_FAILED: adapters whose base has a path that JSON cannot hold. */
+rf_status rf_checkpoint_can_save(const rf_train_settings *settings, rf_error *error);
 /* Loads weights, moments, step and loader position. RAFTER_FAILED: incomplete, truncated, another model, or the data changed. */
 rf_status rf_checkpoint_load(rf_trainer *trainer, const char *folder, rf_error *error);
 /* The newest complete checkpoint of a run folder (or the folder itself when it is one). RAFTER_FAILED: there is none. */

@@ -38,6 +38,7 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   if (!trainer) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a training run");
   trainer->settings = *settings;
   RF_GO(rf_model_require_runnable(&settings->model, error));
+  RF_GO(rf_checkpoint_can_save(settings, error));
   const rf_build_options *build = &settings->plan.build;
   RF_GO(rf_plan_make(&settings->model, &settings->plan, &trainer->plan, error));
   RF_GO(rf_plan_require_fit(trainer->plan, error));

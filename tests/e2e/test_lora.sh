@@ -63,6 +63,18 @@ refuses 2 'do not go together' "${TUNE[@]}" --adapter "$TUNED" --lora rank=2 --s
 refuses 2 "no such linear layer" "${TUNE[@]}" --lora targets=gates --steps 2 --out x
 refuses 1 'shape|place' "$RAFTER" generate llama:layers=2,width=48,heads=4,kv_heads=2,ff=48,vocab=256,seq=32 --adapter "$TUNED" "${ASK[@]}"
 refuses 1 'cannot open|adapter_config' "$RAFTER" generate "$BASE" --adapter nowhere "${ASK[@]}"
+
+# A shape has no weights that an adapter could stand beside later; a path that JSON cannot hold is refused before the first step.
+status 0 "$RAFTER" train "$SHAPE" "${QUICK[@]}" --data book.txt --val-every 0 --lora rank=2 --steps 1 --out drawn
+refuses 2 'brings no weights' "$RAFTER" generate drawn "${ASK[@]}"
+mkdir $'caf\xe9' && cp -r "$BASE" $'caf\xe9/base' && cd $'caf\xe9' || exit 1
+refuses 1 'UTF-8' "$RAFTER" train base "${QUICK[@]}" --data ../book.txt --val-every 0 --lora rank=2 --steps 1 --out never
+[ ! -d never/checkpoint-00000001 ] || fail 'it trained before it said so'
+cd ..
+
+# A base that is there and wrong is what the error is about.
+sed -i 's/"hidden_size": 32/"hidden_size": -1/' "$BASE/config.json"
+refuses 1 'hidden_size' "$RAFTER" generate "$TUNED" "${ASK[@]}"
 mv "$BASE" gone
 refuses 2 'base of the adapter' "$RAFTER" generate "$TUNED" "${ASK[@]}"
 finish
