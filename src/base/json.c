@@ -190,6 +190,15 @@ static void put(FILE *out, const json_t *value, int indent, int depth) {
   }
 }
 
+json_t *rf_json_decimal(float value) {
+  char shortest[32];
+  for (int digits = 5; digits <= 9; ++digits) {
+    snprintf(shortest, sizeof shortest, "%.*g", digits, (double)value);
+    if (strtof(shortest, NULL) == value) break;
+  }
+  return json_real(strtod(shortest, NULL));
+}
+
 char *rf_json_text(const json_t *json, int indent) {
   char *text = NULL;
   size_t bytes = 0;

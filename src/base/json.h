@@ -23,6 +23,9 @@ rf_status rf_json_float_or(const json_t *object, const char *key, const char *wh
 rf_status rf_json_bool_or(const json_t *object, const char *key, const char *where, bool otherwise, bool *value, rf_error *error);
 rf_status rf_json_string_or(const json_t *object, const char *key, const char *where, const char *otherwise, const char **value, rf_error *error);
 
+/* The decimal that was meant: 1e-05, not the float's own 9.99999974e-06. */
+json_t *rf_json_decimal(float value);
+
 /* Text of a value, malloc'ed: keys in the order they were set, doubles with the fewest digits that read back the same. `indent` 0: one line. */
 char *rf_json_text(const json_t *json, int indent);
 /* rf_json_text into a file that appears when complete, with a newline at its end. */

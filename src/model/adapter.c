@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "base/json.h"
@@ -47,6 +48,38 @@ static bool says_nothing(const json_t *value) {
   return json_is_number(value) && json_number_value(value) == 0;
 }
 
+/* Ways to start A and B that leave the base as it was; the others (PiSSA, OLoRA, CorDA, LoftQ, ...) take their product out of it. */
+static rf_status check_start(const settings *s, rf_error *error) {
+  static const char *const KEEP[] = {"gaussian", "eva", "orthogonal"};
+  const json_t *value = json_object_get(s->json, "init_lora_weights");
+  const char *text = json_string_value(value);
+  bool known = !value || json_is_null(value) || json_is_boolean(value);
+  for (size_t i = 0; text && i < sizeof KEEP / sizeof *KEEP; ++i) known |= strcasecmp(text, KEEP[i]) == 0;
+  if (known) return RAFTER_OK;
+  return RF_FAIL(
+      error, RAFTER_FAILED, "save it as plain LoRA with the tool that made it (path_initial_model_for_weight_conversion), or merge it there",
+      "%s: the field \"init_lora_weights\" is not supported (expected true, false, gaussian, eva or orthogonal, got %.40s): it changes the base",
+      s->path, text ? text : "no text");
+}
+
+/* "alpha_pattern": ends of layers' names and numbers. */
+static rf_status check_patterns(const settings *s, rf_error *error) {
+  const char *key;
+  json_t *value, *patterns = json_object_get(s->json, "alpha_pattern");
+  if (!patterns || json_is_null(patterns)) return RAFTER_OK;
+  if (!json_is_object(patterns))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"alpha_pattern\" is not an object (expected names and numbers)", s->path);
+  json_object_foreach(patterns, key, value) {
+    double alpha;
+    if (strpbrk(key, "^$*+?()[]{}|\\"))
+      return RF_FAIL(error, RAFTER_FAILED, "name the layers one by one",
+                     "%s: \"alpha_pattern\" is not supported as it stands (expected ends of names, got the regular expression '%.60s')", s->path,
+                     key);
+    RF_TRY(rf_json_float(patterns, key, s->path, 1e-6, 1e6, &alpha, error));
+  }
+  return RAFTER_OK;
+}
+
 static rf_status read_settings(const char *folder, settings *s, rf_error *error) {
   const char *type;
   memset(s, 0, sizeof *s);
@@ -62,6 +95,8 @@ static rf_status read_settings(const char *folder, settings *s, rf_error *error)
   RF_TRY(rf_json_int(s->json, "r", s->path, 1, 1024, &s->rank, error));
   RF_TRY(rf_json_float(s->json, "lora_alpha", s->path, 1e-6, 1e6, &s->alpha, error));
   RF_TRY(rf_json_float_or(s->json, "lora_dropout", s->path, 0, 0.999, 0, &s->dropout, error));
+  RF_TRY(check_start(s, error));
+  RF_TRY(check_patterns(s, error));
   return rf_json_bool_or(s->json, "use_rslora", s->path, false, &s->rank_stabilized, error);
 }
 
@@ -85,20 +120,6 @@ static bool ends_with(const char *module, size_t length, const char *tail) {
          (size == length || module[length - size - 1] == '.' || module[length - size - 1] == '/');
 }
 
-/* The alpha of one layer: "alpha_pattern" maps ends of names to numbers. */
-static rf_status alpha_of(const settings *s, const char *module, double *alpha, rf_error *error) {
-  const char *key;
-  json_t *value;
-  *alpha = s->alpha;
-  json_object_foreach(json_object_get(s->json, "alpha_pattern"), key, value) {
-    if (strpbrk(key, "^$*+?()[]{}|\\") || !json_is_number(value))
-      return RF_FAIL(error, RAFTER_FAILED, NULL,
-                     "%s: \"alpha_pattern\" is not supported as it stands (expected ends of names and numbers, got '%.60s')", s->path, key);
-    if (ends_with(module, strlen(module), key)) *alpha = json_number_value(value);
-  }
-  return RAFTER_OK;
-}
-
 static double scale_of(const settings *s, double alpha, double rank) { return alpha / (s->rank_stabilized ? __builtin_sqrt(rank) : rank); }
 
 /* ---- the tensors -------------------------------------------------------------------------------------------------- */
@@ -111,6 +132,34 @@ typedef struct pair {
 static const char *module_end(const char *name, int side) {
   const char *at = strstr(name, side ? ".lora_B." : ".lora_A.");
   return at && rf_text_ends_with(at, ".weight") ? at : NULL;
+}
+
+/* Whether a key of a pattern names the layer of this A: PEFT matches (.*\.)?KEY$ with the name of the layer in the base. */
+static bool is_of_layer(const char *key, const rf_stored *a) {
+  const char *end = module_end(a->name, 0), *whole = "base_model.model.", *name = a->name;
+  if (strncmp(name, whole, strlen(whole)) == 0) name += strlen(whole);
+  return end && end > name && ends_with(name, (size_t)(end - name), key);
+}
+
+/* The alpha of one layer: of the first pattern that names it. */
+static double alpha_of(const settings *s, const rf_stored *a) {
+  const char *key;
+  json_t *value;
+  json_object_foreach(json_object_get(s->json, "alpha_pattern"), key, value) if (is_of_layer(key, a)) return json_number_value(value);
+  return s->alpha;
+}
+
+static rf_status check_patterns_met(const settings *s, const rf_tensor_file *file, rf_error *error) {
+  const char *key;
+  json_t *value;
+  json_object_foreach(json_object_get(s->json, "alpha_pattern"), key, value) {
+    bool met = false;
+    for (int i = 0; i < rf_tensor_file_count(file) && !met; ++i) met = is_of_layer(key, rf_tensor_file_at(file, i));
+    if (!met)
+      return RF_FAIL(error, RAFTER_FAILED, "a layer is called as in the base, for example model.layers.0.self_attn.q_proj, or by the end of that",
+                     "%s: \"alpha_pattern\" names a layer that has no adapter ('%.100s')", s->path, key);
+  }
+  return RAFTER_OK;
 }
 
 /* Both tensors of one layer, whatever prefix the file has. */
@@ -217,6 +266,7 @@ rf_status rf_adapter_open(const char *folder, const rf_model *model, rf_lora *lo
     goto done;
   }
   RF_GO(find_sites(file, &bare, &params, lora, seen, error));
+  RF_GO(check_patterns_met(&s, file, error));
   /* The scale that most layers have; a layer with another has it in its B. */
   lora->rank_stabilized = s.rank_stabilized;
   lora->alpha = (float)(scale_of(&s, s.alpha, (double)s.rank) * (s.rank_stabilized ? __builtin_sqrt((double)lora->rank) : (double)lora->rank));
@@ -265,12 +315,10 @@ static rf_status read_param(const rf_tensor_file *file, const settings *s, const
   for (int i = 0; i < parts.count; joined += parts.columns[i++]) {
     rf_lora_module_name module = rf_lora_module(model, base, parts.site[i]);
     pair found;
-    double alpha;
     RF_TRY(find_pair(file, module.text, &found, NULL, error));
     if (!found.side[0]) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: no adapter for \"%s\"", rf_tensor_file_path(file), module.text);
     RF_TRY(check_pair(file, &found, base, parts.columns[i], parts.rank, error));
-    RF_TRY(alpha_of(s, module.text, &alpha, error));
-    double factor = scale_of(s, alpha, (double)found.side[0]->shape[0]) / (double)rf_lora_scale(&model->lora);
+    double factor = scale_of(s, alpha_of(s, found.side[0]), (double)found.side[0]->shape[0]) / (double)rf_lora_scale(&model->lora);
     if (__builtin_fabs(factor - 1) < 1e-6) factor = 1; /* the same scale, but for its rounding */
     RF_TRY(
         read_part(&found, side, order, side ? joined : (int64_t)i * parts.rank, parts.columns[i], param, side ? (float)factor : 1.0f, values, error));
@@ -305,35 +353,83 @@ done:
 
 /* ---- writing ------------------------------------------------------------------------------------------------------ */
 
-static const char *prefix_of(const rf_model *model, const rf_param *base, char prefix[160]) {
+/* What stands before a layer's bare name in this family's own files: "model.". */
+static const char *prefix_of(const rf_model *model, const rf_param *base, char prefix[128]) {
   rf_name bare = rf_param_name(model, base, false), whole = rf_param_name(model, base, true);
-  snprintf(prefix, 160, "base_model.model.%.*s", (int)(strlen(whole.part[0]) - strlen(bare.part[0])), whole.part[0]);
+  snprintf(prefix, 128, "%.*s", (int)(strlen(whole.part[0]) - strlen(bare.part[0])), whole.part[0]);
   return prefix;
 }
 
-static rf_status write_config(const char *folder, const rf_model *model, const rf_params *params, const char *base, rf_error *error) {
-  char path[4300];
-  const rf_lora *lora = &model->lora;
-  json_t *modules = json_array(), *layers = json_array();
-  bool everywhere = true;
-  for (int layer = 0; layer < model->layers; ++layer) {
-    everywhere &= lora->sites[layer] == lora->sites[0];
-    if (lora->sites[layer]) json_array_append_new(layers, json_integer(layer));
-  }
+static const char *last_word(const char *module) {
+  const char *dot = strrchr(module, '.');
+  return dot ? dot + 1 : module;
+}
+
+static bool holds(const json_t *words, const char *word) {
+  for (size_t i = 0; i < json_array_size(words); ++i)
+    if (strcmp(json_string_value(json_array_get(words, i)), word) == 0) return true;
+  return false;
+}
+
+static bool has_site(const rf_model *model, const rf_param *param, int site) {
+  int64_t at, columns;
+  return rf_lora_site_columns(model, param, site, &at, &columns);
+}
+
+/* The last words of the adapted layers, each once; `whole`: their whole names. */
+static json_t *modules_of(const rf_model *model, const rf_params *params, bool whole) {
+  json_t *modules = json_array();
+  char prefix[128];
   for (int p = params->base; p < params->count; p += 2) {
     const rf_param *param = &params->at[params->at[p].adapts];
     rf_lora_parts parts = rf_lora_parts_of(model, param);
     for (int i = 0; i < parts.count; ++i) {
       rf_lora_module_name module = rf_lora_module(model, param, parts.site[i]);
-      const char *dot = strrchr(module.text, '.'), *word = dot ? dot + 1 : module.text;
-      size_t k = 0;
-      while (k < json_array_size(modules) && strcmp(json_string_value(json_array_get(modules, k)), word) != 0) ++k;
-      if (k == json_array_size(modules)) json_array_append_new(modules, json_string(word));
+      if (whole) json_array_append_new(modules, json_sprintf("%s%s", prefix_of(model, param, prefix), module.text));
+      else if (!holds(modules, last_word(module.text))) json_array_append_new(modules, json_string(last_word(module.text)));
     }
   }
-  json_t *json = json_pack("{ss ss ss si sf sf sb ss so sb sb}", "peft_type", "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r",
-                           lora->rank, "lora_alpha", (double)lora->alpha, "lora_dropout", (double)lora->dropout, "use_rslora", lora->rank_stabilized,
-                           "bias", "none", "target_modules", modules, "fan_in_fan_out", model->family == RF_FAMILY_GPT, "inference_mode", true);
+  return modules;
+}
+
+/* Whether these words, in every layer that has an adapter at all, are the adapted layers and no other: GPT-2 calls two of a block's c_proj. */
+static bool words_suffice(const rf_model *model, const rf_params *params, const json_t *words) {
+  for (int p = 0; p < params->base; ++p) {
+    const rf_param *param = &params->at[p];
+    if (!param->lora || param->layer < 0 || !model->lora.sites[param->layer]) continue;
+    for (int site = 0; rf_lora_site_name(site); ++site)
+      if (!(model->lora.sites[param->layer] >> site & 1) && has_site(model, param, site) &&
+          holds(words, last_word(rf_lora_module(model, param, site).text)))
+        return false;
+  }
+  return true;
+}
+
+rf_status rf_adapter_base_check(const char *base, rf_error *error) {
+  json_t *text = json_string(base);
+  if (!text)
+    return RF_FAIL(error, RAFTER_FAILED, "move or link the model to a path in UTF-8",
+                   "an adapter cannot name its base, whose path is not UTF-8 (%.300s)", base);
+  json_decref(text);
+  return RAFTER_OK;
+}
+
+static rf_status write_config(const char *folder, const rf_model *model, const rf_params *params, const char *base, rf_error *error) {
+  char path[4300];
+  const rf_lora *lora = &model->lora;
+  RF_TRY(rf_adapter_base_check(base, error));
+  json_t *modules = modules_of(model, params, false), *layers = json_array();
+  for (int layer = 0; layer < model->layers; ++layer)
+    if (lora->sites[layer]) json_array_append_new(layers, json_integer(layer));
+  bool everywhere = json_array_size(layers) == (size_t)model->layers;
+  if (!words_suffice(model, params, modules)) {
+    json_decref(modules);
+    modules = modules_of(model, params, true), everywhere = true;
+  }
+  json_t *json =
+      json_pack("{ss ss ss si so so sb ss so sb sb}", "peft_type", "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r", lora->rank,
+                "lora_alpha", rf_json_decimal(lora->alpha), "lora_dropout", rf_json_decimal(lora->dropout), "use_rslora", lora->rank_stabilized,
+                "bias", "none", "target_modules", modules, "fan_in_fan_out", model->family == RF_FAMILY_GPT, "inference_mode", true);
   if (everywhere) json_decref(layers);
   else json_object_set_new(json, "layers_to_transform", layers);
   path_of(path, folder, "adapter_config.json");
@@ -345,14 +441,14 @@ static rf_status write_config(const char *folder, const rf_model *model, const r
 /* The tensors of a file, in the parameters' order; names in `pool`. Returns how many. */
 static int list_tensors(const rf_model *model, const rf_params *params, rf_pool *pool, rf_stored *list) {
   int count = 0;
-  char prefix[160];
+  char prefix[128];
   for (int p = params->base; p < params->count; ++p) {
     const rf_param *base = &params->at[params->at[p].adapts];
     rf_lora_parts parts = rf_lora_parts_of(model, base);
     int side = (p - params->base) % 2;
     for (int i = 0; i < parts.count; ++i) {
       int64_t wide = side ? parts.columns[i] : base->shape[0];
-      list[count++] = (rf_stored){.name = rf_pool_format(pool, "%s%s.lora_%c.weight", prefix_of(model, base, prefix),
+      list[count++] = (rf_stored){.name = rf_pool_format(pool, "base_model.model.%s%s.lora_%c.weight", prefix_of(model, base, prefix),
                                                          rf_lora_module(model, base, parts.site[i]).text, side ? 'B' : 'A'),
                                   .dtype = RF_F32,
                                   .rank = 2,

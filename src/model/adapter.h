@@ -15,6 +15,8 @@ rf_status rf_adapter_base(const char *folder, char base[4096], rf_error *error);
 rf_status rf_adapter_open(const char *folder, const rf_model *model, rf_lora *lora, rf_error *error);
 /* Visits every adapter parameter of `params` (behind params->base) once, whole. */
 rf_status rf_adapter_read(const char *folder, const rf_model *model, const rf_params *params, rf_weights_visit visit, void *context, rf_error *error);
+/* Whether an adapter's files can name this base: UTF-8. To be asked before the work, not after it. */
+rf_status rf_adapter_base_check(const char *base, rf_error *error);
 /* Writes both files, f32. `base`: base_model_name_or_path. The folder must be there. */
 rf_status rf_adapter_write(const char *folder, const rf_model *model, const rf_params *params, const char *base, rf_weights_source source,
                            void *context, rf_error *error);

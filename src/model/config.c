@@ -559,38 +559,28 @@ bool rf_model_is_hugging_face(const rf_model *model) {
   return model->bias && !model->head_bias && !model->mlp_first && model->kv_heads == model->heads && model->heads * model->head_dim == model->width;
 }
 
-/* The decimal that was meant: 1e-05, not the float's own 9.99999974e-06. */
-static json_t *decimal(float value) {
-  char shortest[32];
-  for (int digits = 5; digits <= 9; ++digits) {
-    snprintf(shortest, sizeof shortest, "%.*g", digits, (double)value);
-    if (strtof(shortest, NULL) == value) break;
-  }
-  return json_real(strtod(shortest, NULL));
-}
-
 static void write_fields(json_t *json, const config_field *field, int count, const rf_model *model) {
   for (; count > 0; --count, ++field) {
     const char *from = (const char *)model + field->offset;
     if (field->type == INT) json_object_set_new(json, field->key, json_integer(*(const int64_t *)from));
     else if (field->type == BOOL) json_object_set_new(json, field->key, json_boolean(*(const bool *)from));
-    else json_object_set_new(json, field->key, decimal(*(const float *)from));
+    else json_object_set_new(json, field->key, rf_json_decimal(*(const float *)from));
   }
 }
 
 static void write_id(json_t *json, const char *key, int32_t id) { json_object_set_new(json, key, id < 0 ? json_null() : json_integer(id)); }
 
 static void write_rope(json_t *json, const config_type *type, const rf_model *model) {
-  json_object_set_new(json, type->theta_key, decimal(model->rope.theta));
+  json_object_set_new(json, type->theta_key, rf_json_decimal(model->rope.theta));
   if (model->family == RF_FAMILY_NEOX)
-    json_object_set_new(json, "rotary_pct", decimal(model->rope.dim ? (float)model->rope.dim / (float)model->head_dim : 1.0f));
-  if (model->local_theta > 0) json_object_set_new(json, "rope_local_base_freq", decimal(model->local_theta));
+    json_object_set_new(json, "rotary_pct", rf_json_decimal(model->rope.dim ? (float)model->rope.dim / (float)model->head_dim : 1.0f));
+  if (model->local_theta > 0) json_object_set_new(json, "rope_local_base_freq", rf_json_decimal(model->local_theta));
   if (model->rope.scaling == RF_ROPE_PLAIN) return;
   bool linear = model->rope.scaling == RF_ROPE_LINEAR;
   json_t *scaling = json_object();
   if (model->rope.scaling == RF_ROPE_TABLE) {
     json_t *divisors = json_array();
-    for (int i = 0; i < model->rope_divisors; ++i) json_array_append_new(divisors, decimal(model->rope_divisor[i]));
+    for (int i = 0; i < model->rope_divisors; ++i) json_array_append_new(divisors, rf_json_decimal(model->rope_divisor[i]));
     json_object_set_new(scaling, "rope_type", json_string("longrope"));
     json_object_set(scaling, "short_factor", divisors);
     json_object_set_new(scaling, "long_factor", divisors);
@@ -600,10 +590,10 @@ static void write_rope(json_t *json, const config_type *type, const rf_model *mo
     return;
   }
   json_object_set_new(scaling, "rope_type", json_string(linear ? "linear" : "llama3"));
-  json_object_set_new(scaling, "factor", decimal(model->rope.factor));
+  json_object_set_new(scaling, "factor", rf_json_decimal(model->rope.factor));
   if (!linear) {
-    json_object_set_new(scaling, "low_freq_factor", decimal(model->rope.low));
-    json_object_set_new(scaling, "high_freq_factor", decimal(model->rope.high));
+    json_object_set_new(scaling, "low_freq_factor", rf_json_decimal(model->rope.low));
+    json_object_set_new(scaling, "high_freq_factor", rf_json_decimal(model->rope.high));
     json_object_set_new(scaling, "original_max_position_embeddings", json_integer((json_int_t)model->rope.original));
   }
   json_object_set_new(json, "rope_scaling", scaling);
@@ -644,7 +634,7 @@ static void write_type(json_t *json, const config_type *type, const rf_model *mo
   if (type->query_scalar > 0 && model->final_softcap == 0) json_object_set_new(json, "final_logit_softcapping", json_null());
   if (model->experts > 0) {
     json_object_set_new(json, "output_router_logits", json_boolean(model->router_aux > 0));
-    json_object_set_new(json, "router_aux_loss_coef", decimal(model->router_aux));
+    json_object_set_new(json, "router_aux_loss_coef", rf_json_decimal(model->router_aux));
   }
   write_rope(json, type, model);
   write_windows(json, type, model);

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <sys/stat.h>
 
-#include "base/file.h"
+#include "base/json.h"
 #include "model/adapter.h"
 #include "model/safetensors.h"
 #include "support/scratch.h"
@@ -215,6 +215,8 @@ typedef struct fault {
   const char *from, *to; /* in the config's text */
   const char *says;      /* NULL: it is taken */
 } fault;
+#define ALPHAS "\"alpha_pattern\": "
+#define STARTS "\"init_lora_weights\": "
 #define Q0 "base_model.model.model.layers.0.self_attn.q_proj."
 
 static void write_faulty(const fault *f, const char *to) {
@@ -275,7 +277,27 @@ static void wrong_files_are_named(void **state) {
       {.from = "\"peft_type\": \"LORA\"", .to = "\"peft_type\": \"IA3\"", .says = "peft_type"},
       {.from = "\"r\": 4", .to = "\"r\": 0", .says = "\"r\""},
       {.from = "\"lora_alpha\": 8", .to = "\"lora_alpha\": \"8\"", .says = "lora_alpha"},
-      {.from = "\"alpha_pattern\": {}", .to = "\"alpha_pattern\": {\"^q.*\": 3}", .says = "alpha_pattern"},
+      {.from = ALPHAS "{}", .to = ALPHAS "{\"^q.*\": 3}", .says = "alpha_pattern"},
+      {.from = ALPHAS "{}", .to = ALPHAS "[]", .says = "alpha_pattern"},
+      {.from = ALPHAS "{}", .to = ALPHAS "3", .says = "alpha_pattern"},
+      {.from = ALPHAS "{}", .to = ALPHAS "{\"q_proj\": \"3\"}", .says = "q_proj"},
+      {.from = ALPHAS "{}", .to = ALPHAS "{\"q_proj\": 0}", .says = "q_proj"},
+      {.from = ALPHAS "{}", .to = ALPHAS "{\"q_proj\": 1e7}", .says = "q_proj"},
+      {.from = ALPHAS "{}", .to = ALPHAS "{\"_proj\": 3}", .says = "'_proj'"},
+      {.from = ALPHAS "{}", .to = ALPHAS "{\"q_proj\": 3, \"layers.99.self_attn.q_proj\": 3}", .says = "layers.99"},
+      {.from = ALPHAS "{}", .to = ALPHAS "{\"base_model.model.model.layers.0.self_attn.q_proj\": 3}", .says = "base_model"},
+      {.from = ALPHAS "{}", .to = ALPHAS "null"},
+      {.from = STARTS "true", .to = STARTS "false"},
+      {.from = STARTS "true", .to = STARTS "null"},
+      {.from = STARTS "true", .to = STARTS "\"gaussian\""},
+      {.from = STARTS "true", .to = STARTS "\"eva\""},
+      {.from = STARTS "true", .to = STARTS "\"orthogonal\""},
+      {.from = STARTS "true", .to = STARTS "\"pissa\"", .says = "pissa"},
+      {.from = STARTS "true", .to = STARTS "\"pissa_niter_16\"", .says = "pissa_niter_16"},
+      {.from = STARTS "true", .to = STARTS "\"olora\"", .says = "olora"},
+      {.from = STARTS "true", .to = STARTS "\"corda\"", .says = "corda"},
+      {.from = STARTS "true", .to = STARTS "\"loftq\"", .says = "loftq"},
+      {.from = STARTS "true", .to = STARTS "3", .says = "init_lora_weights"},
   };
   for (size_t i = 0; i < sizeof faults / sizeof *faults; ++i) {
     values v = {0};
@@ -292,17 +314,81 @@ static void wrong_files_are_named(void **state) {
 /* A layer with an alpha and a rank of its own: the product A B times its scale is what its file says. */
 static void patterns_keep_the_product(void **state) {
   (void)state;
-  fault f = {.from = "\"alpha_pattern\": {}", .to = "\"alpha_pattern\": {\"layers.0.self_attn.q_proj\": 2}"};
-  write_faulty(&f, at("pattern"));
-  values plain = read_or_fail(BASE, GOLDEN), own = read_or_fail(BASE, at("pattern"));
-  for (int p = plain.params.base; p < plain.params.count; ++p) {
-    const rf_param *param = &plain.params.at[p];
-    const float *a = plain.of[p - plain.params.base], *b = own.of[p - own.params.base];
-    int64_t wide = param->shape[1], q = plain.model.heads * plain.model.head_dim;
-    bool met = strcmp(param->name, "block.0/attn/qkv/lora_b") == 0;
-    for (int64_t i = 0; i < param->count; ++i) assert_true(b[i] == (met && i % wide < q ? a[i] / 4 : a[i])); /* alpha 2 for 8 */
+  static const struct {
+    const char *pattern;
+    float share; /* of alpha 8 */
+    bool every_layer;
+  } cases[] = {{"{\"layers.0.self_attn.q_proj\": 2}", 0.25f, false},
+               {"{\"model.layers.0.self_attn.q_proj\": 2}", 0.25f, false}, /* the layer's whole name in the base */
+               {"{\"q_proj\": 2}", 0.25f, true},
+               {"{\"self_attn.q_proj\": 4}", 0.5f, true},
+               {"{\"layers.0.self_attn.q_proj\": 2, \"self_attn.q_proj\": 8}", 0.25f, false}, /* the first one counts */
+               {"{\"self_attn.q_proj\": 2, \"layers.0.self_attn.q_proj\": 8}", 0.25f, true}};
+  values plain = read_or_fail(BASE, GOLDEN);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    char to[300];
+    snprintf(to, sizeof to, ALPHAS "%s", cases[i].pattern);
+    write_faulty(&(fault){.from = ALPHAS "{}", .to = to}, at("pattern"));
+    values own = read_or_fail(BASE, at("pattern"));
+    for (int p = plain.params.base; p < plain.params.count; ++p) {
+      const rf_param *param = &plain.params.at[p];
+      const float *a = plain.of[p - plain.params.base], *b = own.of[p - own.params.base];
+      int64_t wide = param->shape[1], q = plain.model.heads * plain.model.head_dim;
+      bool met = strstr(param->name, "/attn/qkv/lora_b") && (cases[i].every_layer || param->layer == 0);
+      for (int64_t k = 0; k < param->count; ++k) assert_true(b[k] == (met && k % wide < q ? a[k] * cases[i].share : a[k]));
+    }
+    rf_pool_free(own.pool);
   }
-  rf_pool_free(plain.pool), rf_pool_free(own.pool);
+  rf_pool_free(plain.pool);
+}
+
+/* What PEFT would adapt by our file's words and layers is what has adapters: c_proj alone is two layers of a block of GPT-2. */
+static void modules_are_named_without_doubt(void **state) {
+  (void)state;
+  static const struct {
+    const char *model, *lora, *modules; /* as text */
+  } cases[] = {
+      {RF_TEST_DATA "/goldens/llama", "rank=2,targets=q,v", "[\"q_proj\",\"v_proj\"]"},
+      {RF_TEST_DATA "/goldens/gpt2", "rank=2,targets=out,down", "[\"c_proj\"]"},
+      {RF_TEST_DATA "/goldens/gpt2", "rank=2,targets=~block\\.0/attn/out", "[\"transformer.h.0.attn.c_proj\"]"},
+      {RF_TEST_DATA "/goldens/llama", "rank=2,targets=~block\\.0/attn/q|block\\.1/attn/v",
+       "[\"model.layers.0.self_attn.q_proj\",\"model.layers.1.self_attn.v_proj\"]"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    values v = {0};
+    rf_model model = adapted(cases[i].model, cases[i].lora);
+    of_model(&v, &model);
+    for (int p = v.params.base; p < v.params.count; ++p) v.of[p - v.params.base] = rf_pool_alloc(v.pool, (size_t)v.params.at[p].count * 4);
+    write_or_fail(&v, at("words"));
+    json_t *config = NULL;
+    rf_error error = {0};
+    assert_int_equal(rf_json_read(at("words/adapter_config.json"), 1 << 20, &config, &error), RAFTER_OK);
+    char *text = json_dumps(json_object_get(config, "target_modules"), JSON_COMPACT);
+    assert_string_equal(text, cases[i].modules);
+    free(text), json_decref(config);
+    values again = read_or_fail(cases[i].model, at("words"));
+    assert_int_equal(memcmp(v.model.lora.sites, again.model.lora.sites, sizeof v.model.lora.sites), 0);
+    rf_pool_free(v.pool), rf_pool_free(again.pool);
+  }
+}
+
+/* The files say decimals as they were meant, and refuse what JSON cannot say. */
+static void configs_are_clean(void **state) {
+  (void)state;
+  values v = {0};
+  rf_model model = adapted(RF_TEST_DATA "/goldens/llama", "rank=2,targets=q,alpha=0.3,dropout=0.05");
+  of_model(&v, &model);
+  for (int p = v.params.base; p < v.params.count; ++p) v.of[p - v.params.base] = rf_pool_alloc(v.pool, (size_t)v.params.at[p].count * 4);
+  write_or_fail(&v, at("clean"));
+  char *text;
+  size_t bytes;
+  rf_error error = {0};
+  assert_int_equal(rf_file_read(at("clean/adapter_config.json"), 1 << 20, &text, &bytes, &error), RAFTER_OK);
+  assert_true(strstr(text, "\"lora_dropout\": 0.05,") && strstr(text, "\"lora_alpha\": 0.3,"));
+  free(text);
+  assert_int_equal(rf_adapter_write(at("clean"), &v.model, &v.params, "/models/caf\xe9", give, &v, &error), RAFTER_FAILED);
+  assert_non_null(strstr(error.message, "UTF-8"));
+  rf_pool_free(v.pool);
 }
 
 /* W + scale A B, element by element, whatever run of a parameter is asked for. */
@@ -341,9 +427,11 @@ static void merging_adds_the_product(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(counts_follow_the_targets),     cmocka_unit_test(options_are_read),         cmocka_unit_test(wrong_options_are_named),
-      cmocka_unit_test(the_golden_adapter_comes_back), cmocka_unit_test(every_family_round_trips), cmocka_unit_test(wrong_files_are_named),
-      cmocka_unit_test(patterns_keep_the_product),     cmocka_unit_test(merging_adds_the_product),
+      cmocka_unit_test(counts_follow_the_targets), cmocka_unit_test(options_are_read),
+      cmocka_unit_test(wrong_options_are_named),   cmocka_unit_test(the_golden_adapter_comes_back),
+      cmocka_unit_test(every_family_round_trips),  cmocka_unit_test(wrong_files_are_named),
+      cmocka_unit_test(patterns_keep_the_product), cmocka_unit_test(modules_are_named_without_doubt),
+      cmocka_unit_test(configs_are_clean),         cmocka_unit_test(merging_adds_the_product),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
