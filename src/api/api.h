@@ -21,7 +21,7 @@ struct rafter_plan {
   int advice_count;
   rf_fit_row frontier[RF_MAX_FIT_ROWS];
   int frontier_count;
-  double tokens;
+  double tokens, budget_seconds;
   bool tensors, ops;
 };
 

@@ -37,6 +37,7 @@ rafter_status rafter_plan_new(const rafter_job *job, rafter_plan **out, rafter_e
   if (!strcmp(rf_options_command(o), "plan")) {
     p->tensors = rf_options_flag(o, "tensors"), p->ops = rf_options_flag(o, "ops");
     p->tokens = rf_options_is_set(o, "tokens") ? (double)rf_options_int(o, "tokens") : 0;
+    p->budget_seconds = rf_options_is_set(o, "budget") ? rf_options_float(o, "budget") : 0;
   }
   RF_GO(make(p, kind, error));
 done:
@@ -60,6 +61,7 @@ static rf_report_plan report_of(const rafter_plan *p) {
                           .frontier = p->frontier,
                           .frontier_count = p->frontier_count,
                           .tokens = p->tokens,
+                          .budget_seconds = p->budget_seconds,
                           .tensors = p->tensors,
                           .ops = p->ops};
 }

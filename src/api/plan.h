@@ -4,12 +4,29 @@
 
 #include "api/api.h"
 
+#include "plan/cause.h"
+
+/* One value of a sweep. */
+typedef struct rf_sweep_row {
+  const char *value;
+  double x;     /* of numbers; else NaN */
+  bool planned; /* false: nothing makes it fit */
+  double bytes, seconds, rate, room;
+  double speed; /* model FLOPs a second */
+  bool fits;
+  char bound[16];
+  rf_cause why_time, why_memory; /* what differs from the row before */
+} rf_sweep_row;
+
 /* The object of `rafter plan --json`; the caller's. */
 rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error);
 /* Plans a job: its object, its table to the sink; either may be NULL. */
 rf_status rf_plan_once(const rafter_job *job, const rafter_sink *sink, json_t **json, rf_error *error);
 
+double rf_json_at(const json_t *json, const char *object, const char *key); /* the number at /object/key, or 0 */
+
 /* The forms of the command. */
 rf_status rf_plan_sweep(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+rf_status rf_plan_compare(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 
 #endif

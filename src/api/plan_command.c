@@ -45,6 +45,7 @@ done:
 rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   if (rf_options_is_set(job->options, "after")) return print_graph(job, rf_options_text(job->options, "after"), sink, error);
   if (rf_options_is_set(job->options, "sweep")) return rf_plan_sweep(job, sink, error);
+  if (rf_options_is_set(job->options, "compare")) return rf_plan_compare(job, sink, error);
   json_t *json = NULL;
   RF_TRY(rf_plan_once(job, rf_options_flag(job->options, "json") ? NULL : sink, &json, error));
   bool fits = json_is_true(json_object_get(json_object_get(json, "memory"), "fits"));

@@ -1,36 +1,152 @@
-/* sweep.c - `rafter plan --sweep`: one plan per value of an option, and where it falls off. */
+/* sweep.c - `rafter plan --sweep`: one plan per value of an option, and where time or memory steps, with the cause. */
 #include "api/plan.h"
 
-/* --sweep: one row per value; a cliff is a value whose bytes or time per token jump by more than a fifth over the one before. */
+#include "plan/cause.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+double rf_json_at(const json_t *json, const char *object, const char *key) {
+  return json_number_value(json_object_get(json_object_get(json, object), key));
+}
+
+/* A step stands out when it is half as large again as its neighbours and this part of the whole: below it nobody would change a setting. */
+static const double STANDS_OUT = 1.5, WORTH_SAYING = 0.02, FALLS = 0.2;
+
+static void row_of(rf_sweep_row *row, const json_t *plan) {
+  row->bytes = rf_json_at(plan, "memory", "peak_bytes"), row->seconds = rf_json_at(plan, "time", "seconds");
+  row->rate = rf_json_at(plan, "rate", "tokens_per_second");
+  row->speed = row->seconds > 0 ? rf_json_at(plan, "work", "model_flops") / row->seconds : 0;
+  row->fits = json_is_true(json_object_get(json_object_get(plan, "memory"), "fits"));
+  row->room = rf_json_at(plan, "memory", "capacity_bytes") - rf_json_at(plan, "memory", "reserve_bytes");
+}
+
+/* What the row before and the slope before it led to expect, as a factor. */
+static double growth(const rf_sweep_row *row, int i, bool memory) {
+#define AT(k) (memory ? row[k].bytes : row[k].seconds)
+  double before = AT(i - 1), step = row[i].x - row[i - 1].x, last = i > 1 ? row[i - 1].x - row[i - 2].x : 0;
+  if (isfinite(step) && last > 0 && before > 0) return 1 + (before - AT(i - 2)) / last * step / before;
+  return memory || !(row[i - 1].rate > 0) || !(before > 0) ? 1 : row[i].rate * row[i].seconds / (row[i - 1].rate * before);
+}
+
+/* How far the step to row `i` stands out of the steps beside it, as a part of what stood before; 0: it does not. */
+static double step_of(const rf_sweep_row *row, int count, int i, bool memory) {
+  double slope[3] = {0}, most = 0;
+  for (int k = -1; k <= 1; k++) {
+    int at = i + k;
+    if (at < 1 || at >= count || !row[at].planned || !row[at - 1].planned) continue;
+    if (!(row[at].x > row[at - 1].x)) return 0;
+    slope[k + 1] = (AT(at) - AT(at - 1)) / (row[at].x - row[at - 1].x);
+    if (k && slope[k + 1] > most) most = slope[k + 1];
+  }
+  double excess = (slope[1] - most) * (row[i].x - row[i - 1].x) / AT(i - 1);
+  return count > 2 && slope[1] > STANDS_OUT * most && excess > WORTH_SAYING ? excess : 0;
+#undef AT
+}
+
+static void add_cliff(json_t *cliffs, const char *at, const char *what, double size, const char *kind, const char *cause) {
+  json_array_append_new(cliffs, json_pack("{ss ss sf ss ss}", "at", at, "what", what, "size", size, "kind", kind, "cause", cause));
+}
+
+/* The steps among the rows. `why` has what differs between each plan and the one before. */
+static json_t *find_cliffs(const rf_sweep_row *row, int count) {
+  json_t *cliffs = json_array();
+  char text[400], a[32];
+  for (int i = 1; i < count; i++) {
+    if (!row[i].planned || !row[i - 1].planned) continue;
+    double time = step_of(row, count, i, false), memory = step_of(row, count, i, true);
+    /* Fewer tokens a second for more work each are no surprise; less work done a second is. */
+    double fall = row[i - 1].rate > 0 ? 1 - row[i].rate / row[i - 1].rate : 0,
+           slower = row[i - 1].speed > 0 ? 1 - row[i].speed / row[i - 1].speed : 0;
+    if (slower < fall) fall = slower;
+    if (time > 0) add_cliff(cliffs, row[i].value, "time", time, row[i].why_time.kind, row[i].why_time.text);
+    else if (fall > FALLS) {
+      snprintf(text, sizeof text, "tokens per second fall by more than a fifth: %s", row[i].why_time.text);
+      add_cliff(cliffs, row[i].value, "rate", fall, row[i].why_time.kind, text);
+    }
+    if (memory > 0) add_cliff(cliffs, row[i].value, "memory", memory, row[i].why_memory.kind, row[i].why_memory.text);
+    if (row[i - 1].fits && !row[i].fits) {
+      snprintf(text, sizeof text, "the first that does not fit %s: %s", rf_text_bytes(row[i].room, a), row[i].why_memory.text);
+      add_cliff(cliffs, row[i].value, "fit", row[i].bytes / row[i].room - 1, row[i].why_memory.kind, text);
+    }
+    if (strcmp(row[i].bound, row[i - 1].bound)) {
+      snprintf(text, sizeof text, "the step turns from %s- to %s-bound", row[i - 1].bound, row[i].bound);
+      add_cliff(cliffs, row[i].value, "bound", 0, "bound", text);
+    }
+  }
+  return cliffs;
+}
+
+static double number_of(const char *text) {
+  char *end;
+  double x = strtod(text, &end);
+  return *text && !*end ? x : NAN;
+}
+
+/* Plans one value. One that nothing makes fit is a row too. */
+static rf_status plan_value(const rafter_job *job, const char *name, rf_sweep_row *row, rafter_plan **plan, json_t **json, rf_error *error) {
+  rafter_job one = {rf_options_copy(job->options)};
+  rf_error inner = {0};
+  rf_status status = rf_options_set(one.options, name, row->value, error);
+  if (status == RAFTER_OK) {
+    status = rafter_plan_new(&one, plan, &inner);
+    if (status == RAFTER_NO_FIT) {
+      *json = json_pack("{s{sb} ss}", "memory", "fits", 0, "error", inner.message);
+      status = RAFTER_OK;
+    } else if (status == RAFTER_OK) status = rf_plan_object(*plan, json, error);
+    else if (error) *error = inner;
+  }
+  rf_options_free(one.options);
+  if (status != RAFTER_OK || !*plan) return status;
+  row->planned = true;
+  row_of(row, *json);
+  snprintf(row->bound, sizeof row->bound, "%s", json_string_value(json_object_get(json_object_get(*json, "time"), "bound")));
+  return RAFTER_OK;
+}
+
+static void say_row(const rafter_sink *sink, const rf_sweep_row *row) {
+  char a[32], b[32], c[32];
+  if (!row->planned) rf_say(sink, "%-24s %12s %12s %14s  no\n", row->value, "-", "-", "-");
+  else
+    rf_say(sink, "%-24s %12s %12s %14s  %-3s  %s\n", row->value, rf_text_bytes(row->bytes, a), rf_text_seconds(row->seconds, b),
+           rf_text_count(row->rate, c), row->fits ? "yes" : "no", row->bound);
+}
+
 rf_status rf_plan_sweep(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
   const char *name = NULL;
   const char *const *values = NULL;
   int count = rf_options_sweep(job->options, "sweep", &name, &values);
-  json_t *rows = json_array(), *cliffs = json_array(), *plan = NULL;
-  double last_rate = 0;
-  char a[32], b[32], c[32];
-  rf_say(sink, "%-16s %12s %12s %14s  %s\n", name, "memory", "time", "tokens/s", "fits");
+  rf_sweep_row *row = calloc((size_t)count + 1, sizeof *row);
+  json_t *rows = json_array(), *cliffs = NULL, *one = NULL;
+  rafter_plan *plan = NULL, *before = NULL;
+  if (!row) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while sweeping"));
+  rf_say(sink, "%-24s %12s %12s %14s  %-3s  %s\n", name, "memory", "time", "tokens/s", "fits", "bound");
   for (int i = 0; i < count; i++) {
-    rafter_job one = {rf_options_copy(job->options)};
-    status = rf_options_set(one.options, name, values[i], error);
-    if (status == RAFTER_OK) status = rf_plan_once(&one, NULL, &plan, error);
-    rf_options_free(one.options);
-    if (status != RAFTER_OK) break;
-    double bytes = json_number_value(json_object_get(json_object_get(plan, "memory"), "peak_bytes")),
-           rate = json_number_value(json_object_get(json_object_get(plan, "rate"), "tokens_per_second"));
-    double seconds = json_number_value(json_object_get(json_object_get(plan, "time"), "seconds"));
-    bool fits = json_is_true(json_object_get(json_object_get(plan, "memory"), "fits"));
-    rf_say(sink, "%-16s %12s %12s %14s  %s\n", values[i], rf_text_bytes(bytes, a), rf_text_seconds(seconds, b), rf_text_count(rate, c),
-           fits ? "yes" : "no");
-    if (last_rate > 0 && rate < 0.8 * last_rate)
-      json_array_append_new(cliffs, json_pack("{ss ss}", "at", values[i], "cause", "tokens per second fall by more than a fifth"));
-    last_rate = rate;
-    json_object_set_new(plan, name, json_string(values[i]));
-    json_array_append_new(rows, plan);
+    row[i].value = values[i], row[i].x = number_of(values[i]);
+    plan = NULL, one = NULL;
+    RF_GO(plan_value(job, name, &row[i], &plan, &one, error));
+    if (plan && before) {
+      row[i].why_time = rf_cause_of_time(before->plan, plan->plan, growth(row, i, false));
+      row[i].why_memory = rf_cause_of_memory(before->plan, plan->plan, growth(row, i, true));
+    }
+    rafter_plan_free(before);
+    before = plan, plan = NULL;
+    say_row(sink, &row[i]);
+    json_object_set_new(one, name, json_string(values[i]));
+    json_array_append_new(rows, one), one = NULL;
   }
-  json_t *whole = json_pack("{ss ss ss so so}", "rafter", RF_VERSION, "command", "plan", "sweep", name, "rows", rows, "cliffs", cliffs);
-  if (status == RAFTER_OK) rf_put_json(sink, whole);
-  else json_decref(whole);
+  cliffs = find_cliffs(row, count);
+  size_t i;
+  json_t *cliff;
+  json_array_foreach(cliffs, i, cliff) rf_say(sink, "%s at %s: %s\n", json_string_value(json_object_get(cliff, "what")),
+                                              json_string_value(json_object_get(cliff, "at")), json_string_value(json_object_get(cliff, "cause")));
+  rf_put_json(sink, json_pack("{ss ss ss sO sO}", "rafter", RF_VERSION, "command", "plan", "sweep", name, "rows", rows, "cliffs", cliffs));
+done:
+  json_decref(rows), json_decref(cliffs), json_decref(one);
+  rafter_plan_free(plan), rafter_plan_free(before);
+  free(row);
   return status;
 }

@@ -41,10 +41,10 @@ const rf_command RF_COMMAND_ROWS[] = {
 };
 const int RF_COMMAND_ROW_COUNT = sizeof RF_COMMAND_ROWS / sizeof RF_COMMAND_ROWS[0];
 
-#define FLAG(name, commands, help) {name, RF_OPTION_FLAG, NULL, 0, 0, "false", NULL, help, commands, false}
-#define CHOICE(name, choices, fallback, commands, help) {name, RF_OPTION_CHOICE, NULL, 0, 0, fallback, choices, help, commands, false}
-#define NUMBER(name, type, unit, least, most, fallback, commands, help) {name, RF_OPTION_##type, unit, least, most, fallback, NULL, help, commands, false}
-#define WORDS(name, type, unit, fallback, commands, help) {name, RF_OPTION_##type, unit, 0, 0, fallback, NULL, help, commands, false}
+#define FLAG(name, commands, help) {name, RF_OPTION_FLAG, NULL, 0, 0, "false", NULL, help, commands, false, false}
+#define CHOICE(name, choices, fallback, commands, help) {name, RF_OPTION_CHOICE, NULL, 0, 0, fallback, choices, help, commands, false, false}
+#define NUMBER(name, type, unit, least, most, fallback, commands, help) {name, RF_OPTION_##type, unit, least, most, fallback, NULL, help, commands, false, false}
+#define WORDS(name, type, unit, fallback, commands, help) {name, RF_OPTION_##type, unit, 0, 0, fallback, NULL, help, commands, false, false}
 
 const rf_option RF_OPTION_ROWS[] = {
   /* the machine and how it is used */
@@ -72,13 +72,15 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("prefill-chunk", TOKENS, NULL, 1, 1 << 20, "256", PLAN | GENERATE | BENCH | EVAL, "tokens of prompts that one walk takes"),
   CHOICE("softmax", "f32|bf16", "f32", MODELS, "precision of attention's exponentials"),
   CHOICE("remat", "none|mlp|attn|mlp+attn|block|auto", "none", STEPS, "what backward recomputes instead of keeping; auto: the least that fits"),
-  {"fit", RF_OPTION_SIZE, "BYTES", 1 << 20, 0x1p60, NULL, NULL, "search the fastest settings that fit; without BYTES: the machine's memory", PLAN, true},
+  {"fit", RF_OPTION_SIZE, "BYTES", 1 << 20, 0x1p60, NULL, NULL, "search the fastest settings that fit; without BYTES: the machine's memory", PLAN, true, false},
   CHOICE("program", "rafter|jax-scan|jax-unrolled", "rafter", PLAN, "whose program is sized"),
   FLAG("tensors", PLAN, "list every tensor"),
   FLAG("ops", PLAN | BENCH, "list every operation"),
   CHOICE("after", "build|adapt|differentiate|optimize|fuse|remat", NULL, PLAN, "print the graph after this pass and stop"),
   NUMBER("tokens", COUNT, NULL, 1, 0x1p62, NULL, PLAN, "tokens to train on or generate, for time and cost"),
-  WORDS("sweep", SWEEP, "OPTION=LIST", NULL, PLAN | BENCH, "one row for each value, e.g. batch=1..256 or dtype=f32,bf16"),
+  NUMBER("budget", DURATION, NULL, 1e-6, 1e10, NULL, PLAN, "how far a time gets: tokens, steps and cost of 9h or 30d"),
+  WORDS("sweep", SWEEP, "OPTION=LIST", NULL, PLAN | BENCH, "one row for each value, e.g. batch=1..256, dtype=f32,bf16, or of the model's shape: MODEL:layers=12,24"),
+  {"compare", RF_OPTION_TEXTS, "A [B]", 0, 0, NULL, NULL, "two plans side by side; A, B: a model, or options as dtype=bf16,batch=64; without B: MODEL as it stands, and A", PLAN, false, true},
 
   /* training */
   WORDS("data", TEXTS, "SOURCE", NULL, TRAIN, "text, .jsonl (text, tokens, messages, or prompt and completion) or .shard file, or random:seed=0; several with weights as FILE:WEIGHT; may be repeated"),

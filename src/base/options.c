@@ -114,12 +114,13 @@ static rf_status parse_sweep(int command, const rf_option *row, const char *text
     return RF_FAIL(error, RAFTER_INVALID, "write --sweep batch=1..256 or --sweep dtype=f32,bf16", "--%s needs OPTION=LIST (got '%.60s')", row->name,
                    text);
   snprintf(name, sizeof name, "%.*s", (int)(equals - text), text);
-  int swept = find_row(command, name);
-  if (swept < 0 || RF_OPTION_ROWS[swept].type >= RF_OPTION_TEXTS || RF_OPTION_ROWS[swept].type == RF_OPTION_FLAG)
-    return RF_FAIL(error, RAFTER_INVALID, "sweep over an option with numbers or choices, such as batch or dtype", "--%s cannot vary '%s' (%s)",
-                   row->name, name, swept < 0 ? "no such option of this command" : "it has no single value");
+  bool shape = !strncmp(name, "MODEL", 5) && (!name[5] || (name[5] == ':' && name[6])) && !strcmp(RF_COMMAND_ROWS[command].arguments, "MODEL");
+  int swept = shape ? -1 : find_row(command, name);
+  if (!shape && (swept < 0 || RF_OPTION_ROWS[swept].type >= RF_OPTION_TEXTS || RF_OPTION_ROWS[swept].type == RF_OPTION_FLAG))
+    return RF_FAIL(error, RAFTER_INVALID, "sweep over an option with numbers or choices, such as batch or dtype, or a shape: MODEL:layers=12,24",
+                   "--%s cannot vary '%s' (%s)", row->name, name, swept < 0 ? "no such option of this command" : "it has no single value");
   push(&v->text, text);
-  push(&v->text, RF_OPTION_ROWS[swept].name);
+  push(&v->text, shape ? name : RF_OPTION_ROWS[swept].name);
   int64_t number[MOST_VALUES];
   int count = 0;
   char word[128];
@@ -141,7 +142,7 @@ static rf_status parse_sweep(int command, const rf_option *row, const char *text
       push(&v->text, word);
     }
   }
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; i < count && !shape; ++i) {
     value trial = {0};
     rf_status status = parse_value(command, &RF_OPTION_ROWS[swept], v->text[2 + i], &trial, error);
     clear(&trial);
@@ -318,6 +319,9 @@ static bool looks_like_value(const rf_option *row, const char *text) {
   return row->type != RF_OPTION_SIZE || rf_parse_size(text, &bytes, NULL) == RAFTER_OK;
 }
 
+/* Whether an argument behind an option may be its value: no option itself; of a pair each may be a line of them. */
+static bool is_value(const rf_option *row, const char *text) { return strncmp(text, "--", 2) != 0 || (row->pair && strchr(text, ' ')); }
+
 /* argv[*at] is an option; moves *at to the last argument it takes. With `config_only` all but --config is passed over. */
 static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at, bool config_only, bool *seen, rf_error *error) {
   const char *argument = argv[*at] + 2, *equals = strchr(argument, '=');
@@ -331,15 +335,17 @@ static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at
   const rf_option *row = &RF_OPTION_ROWS[i];
   const char *text = equals ? equals + 1 : NULL;
   if (!text && row->type == RF_OPTION_FLAG) text = "true";
-  bool follows = *at + 1 < argc && strncmp(argv[*at + 1], "--", 2) != 0;
+  bool follows = *at + 1 < argc && is_value(row, argv[*at + 1]);
   if (!text && follows && (!row->bare || looks_like_value(row, argv[*at + 1]))) text = argv[++*at];
   if (!text && !row->bare)
     return RF_FAIL(error, RAFTER_INVALID, "write --name value, or --name=value when the value begins with --", "--%s needs a value", row->name);
+  const char *second = row->pair && *at + 1 < argc && is_value(row, argv[*at + 1]) ? argv[++*at] : NULL;
   bool config = strcmp(row->name, "config") == 0;
   if (config_only) return config ? rf_options_read_file(o, text, error) : RAFTER_OK;
   if (seen[i] && row->type != RF_OPTION_TEXTS) return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s is given twice", row->name);
   seen[i] = true;
-  return set_row(o, i, text, RF_OPTION_GIVEN, error);
+  RF_TRY(set_row(o, i, text, RF_OPTION_GIVEN, error));
+  return second ? set_row(o, i, second, RF_OPTION_GIVEN, error) : RAFTER_OK;
 }
 
 rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error *error) {
@@ -361,14 +367,33 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   if (status != RAFTER_OK) return status;
   char hint[128];
   snprintf(hint, sizeof hint, "rafter %s %s [--option value]", command->name, command->arguments);
-  bool continues = rf_options_has(o, "resume") && rf_options_is_set(o, "resume"); /* the run knows its model */
+  bool continues = rf_options_has(o, "resume") && rf_options_is_set(o, "resume");             /* the run knows its model */
+  continues = continues || (rf_options_has(o, "compare") && rf_options_is_set(o, "compare")); /* each side may name its own */
   if (o->argument_count < command->least && !continues) return RF_FAIL(error, RAFTER_INVALID, hint, "%s needs %s", command->name, command->arguments);
   if (o->argument_count > command->most)
     return RF_FAIL(error, RAFTER_INVALID, hint, "%s does not know what to do with '%.60s'", command->name, o->argument[command->most]);
   return RAFTER_OK;
 }
 
+/* The model's argument with one more KEY=VALUE of its shape, which takes the place of one that is there. */
+static rf_status set_shape(rf_options *o, const char *key, const char *text, rf_error *error) {
+  char spec[1024] = "";
+  const char *model = rf_options_argument(o, 0);
+  if (!model) return RF_FAIL(error, RAFTER_INVALID, NULL, "MODEL:%.60s needs a MODEL", key);
+  size_t base = strcspn(model, ":"), length = strlen(key);
+  rf_text_append(spec, sizeof spec, "%.*s:", (int)base, model);
+  for (const char *at = model + base + (model[base] == ':'); *at;) {
+    size_t n = strcspn(at, ",");
+    if (strncmp(at, key, length) != 0 || at[length] != '=') rf_text_append(spec, sizeof spec, "%.*s,", (int)n, at);
+    at += n + (at[n] == ',');
+  }
+  if (strlen(spec) + length + strlen(text) + 2 > sizeof spec) return RF_FAIL(error, RAFTER_INVALID, NULL, "the shape '%.60s' is too long", model);
+  rf_text_append(spec, sizeof spec, "%s=%s", key, text);
+  return rf_options_set(o, "MODEL", spec, error);
+}
+
 rf_status rf_options_set(rf_options *o, const char *name, const char *text, rf_error *error) {
+  if (strncmp(name, "MODEL:", 6) == 0) return set_shape(o, name + 6, text, error);
   if (strcmp(name, "MODEL") == 0) {
     RF_TRY(check_utf8("the model", text, error));
     o->argument_source = RF_OPTION_UNSET;

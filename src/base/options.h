@@ -20,7 +20,7 @@ typedef enum rf_option_type {
   RF_OPTION_PATH,
   RF_OPTION_TEXTS, /* may be repeated */
   RF_OPTION_LIST,  /* 1,2,4 or 1..256 (doubling) or 64..132:4 (step) */
-  RF_OPTION_SWEEP  /* OPTION=LIST, OPTION of the same command; OPTION=a,b of choices */
+  RF_OPTION_SWEEP  /* OPTION=LIST, OPTION of the same command; OPTION=a,b of choices; MODEL=a,b and MODEL:KEY=LIST of its shape */
 } rf_option_type;
 
 typedef struct rf_option {
@@ -33,6 +33,7 @@ typedef struct rf_option {
   const char *help;
   uint32_t commands; /* bit i: row i of the command table */
   bool bare;         /* the value may be left out */
+  bool pair;         /* TEXTS: two values may follow the name at once */
 } rf_option;
 
 typedef struct rf_command {
@@ -61,7 +62,7 @@ rf_options *rf_options_copy(const rf_options *options);
 /* Arguments behind the command: options and positional ones, `--` ends the options. --config is read before the others count, so that what is
  * typed wins over the file. RAFTER_INVALID names the option, its bounds, and for an unknown one the nearest. */
 rf_status rf_options_parse(rf_options *options, int argc, char *const *argv, rf_error *error);
-/* One option from text, as if it had been typed. "MODEL" (the command's argument) may be set too. */
+/* One option from text, as if it had been typed. "MODEL" (the command's argument) may be set too, and "MODEL:KEY", a field of its shape. */
 rf_status rf_options_set(rf_options *options, const char *name, const char *text, rf_error *error);
 /* Options from a JSON object: names as on the command line ('_' serves as '-'), "model" for the argument; an object that has them
  * inside "options" (run.json) serves too. Options that only other commands have are passed over; unknown ones are errors. */

@@ -50,13 +50,13 @@ rf_status rf_parse_size(const char *text, int64_t *bytes, rf_error *error) {
 }
 
 rf_status rf_parse_duration(const char *text, double *seconds, rf_error *error) {
-  static const unit units[] = {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"m", 60}, {"min", 60}, {"h", 3600}};
+  static const unit units[] = {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"m", 60}, {"min", 60}, {"h", 3600}, {"d", 86400}};
   double value;
-  if (with_unit(text, units, 7, strcmp, &value) && value >= 0) {
+  if (with_unit(text, units, 8, strcmp, &value) && value >= 0) {
     *seconds = value;
     return RAFTER_OK;
   }
-  return RF_FAIL(error, RAFTER_INVALID, "write 1.5s, 20ms, 2m or 1h", "'%.60s' is not a duration", text);
+  return RF_FAIL(error, RAFTER_INVALID, "write 1.5s, 20ms, 2m, 1h or 3d", "'%.60s' is not a duration", text);
 }
 
 rf_status rf_parse_tokens(const char *text, int64_t *tokens, rf_error *error) {

@@ -1,6 +1,7 @@
 /* plan_json.c - a plan as the JSON object of `rafter plan --json`. */
 #include "report/parts.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -77,6 +78,14 @@ static json_t *cost_json(const rf_report_plan *report) {
                    real_or_null(tokens_per_usd, priced), "peak_flops_per_usd",
                    real_or_null(priced ? rf_plan_peak_flops(plan) * 3600 / usd : 0, priced), "seconds_for_tokens", json_real(seconds),
                    "usd_for_tokens", real_or_null(seconds / 3600 * usd, priced));
+}
+
+/* --budget: whole steps in the time, and what they come to. */
+static json_t *budget_json(const rf_report_plan *report) {
+  const rf_plan *plan = report->plan;
+  double steps = plan->step_seconds > 0 ? floor(report->budget_seconds / plan->step_seconds) : 0, usd = plan->machine.usd_per_chip_hour;
+  json_t *price = usd > 0 ? json_real(usd * plan->machine.chips * report->budget_seconds / 3600) : json_null();
+  return json_pack("{sf sf sf so}", "seconds", report->budget_seconds, "steps", steps, "tokens", steps * tokens_of_step(plan), "usd", price);
 }
 
 static json_t *assumptions_json(const rf_plan *plan) {
@@ -182,6 +191,7 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
       plan->digest, "plan_seconds", plan->build_seconds);
   if (json) rf_report_put_work(json_object_get(json, "work"), plan);
   if (json && report->frontier_count) json_object_set_new(json, "frontier", frontier_json(report));
+  if (json && report->budget_seconds > 0) json_object_set_new(json, "budget", budget_json(report));
   if (json && report->prefill) json_object_set_new(json, "serving", serving_json(report));
   if (json && report->tensors) json_object_set_new(json, "tensors", tensors_json(plan));
   if (json && report->ops) json_object_set_new(json, "ops", ops_json(plan));

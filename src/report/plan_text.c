@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "report/parts.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,6 +127,16 @@ static void put_time(FILE *out, const rf_report_plan *report) {
   put_cost(out, report, t);
 }
 
+static void put_budget(FILE *out, const rf_report_plan *report) {
+  const rf_plan *plan = report->plan;
+  char a[32], b[32], c[32];
+  double steps = plan->step_seconds > 0 ? floor(report->budget_seconds / plan->step_seconds) : 0, usd = plan->machine.usd_per_chip_hour;
+  fprintf(out, "budget    %s: %s steps, %s tokens", rf_text_seconds(report->budget_seconds, a), rf_text_count(steps, b),
+          rf_text_count(steps * tokens_of(plan), c));
+  if (usd > 0) fprintf(out, ", %.2f USD\n", usd * plan->machine.chips * report->budget_seconds / 3600);
+  else fprintf(out, "; %s has no price here\n", plan->machine.name);
+}
+
 static void put_frontier(FILE *out, const rf_report_plan *report) {
   char a[32], b[32], setting[64];
   if (report->frontier_count) fprintf(out, "\nwhat was weighed (none beats another in both memory and time)\n");
@@ -189,6 +200,7 @@ char *rf_report_plan_text(const rf_report_plan *report) {
   put_largest(out, plan);
   rf_report_print_work(out, plan);
   put_time(out, report);
+  if (report->budget_seconds > 0) put_budget(out, report);
   if (report->tensors) put_tensors(out, plan);
   if (report->ops) put_ops(out, plan);
   put_frontier(out, report);

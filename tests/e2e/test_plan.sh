@@ -77,6 +77,29 @@ status 0 "$RAFTER" plan "$TINY" --sweep batch=1..8 --json && {
   holds out 'all("at" in c and "cause" in c for c in d["cliffs"])'
 }
 status 0 "$RAFTER" plan "$TINY" --sweep dtype=f32,bf16
+# Fields of the model's shape: the tiny one has two layers, and a field that is there already is replaced.
+status 0 "$RAFTER" plan "$TINY" --sweep MODEL:layers=1,2,4 --json && holds out '[r["model"]["layers"] for r in d["rows"]] == [1, 2, 4] and len({r["model"]["parameters"] for r in d["rows"]}) == 3' 'a sweep over layers'
+status 0 "$RAFTER" plan gpt2 --on a5000 --sweep MODEL=gpt2,gpt2-medium --json && holds out '[r["model"]["name"] for r in d["rows"]] == ["gpt2", "gpt2-medium"]'
+refuses 2 'did you mean .layers' "$RAFTER" plan "$TINY" --sweep MODEL:lyers=1,2
+# From one batch to the next memory grows by activations alone, until it passes what the machine has.
+status 0 "$RAFTER" plan gpt2 --on a5000 --sweep batch=8..64 --json && holds out 'any(c["what"] == "fit" and c["at"] == "64" and "activation" in c["cause"] for c in d["cliffs"])' 'the batch at which memory ends, and why'
+# A doubled model takes twice as long: no cliff, whatever its tokens per second.
+status 0 "$RAFTER" plan gpt2 --on a5000 --batch 1 --sweep MODEL:layers=6,12,24 --json && holds out 'not [c for c in d["cliffs"] if c["what"] in ("time", "rate")]' 'a larger model is no cliff'
+# A cache whose sequences begin another page of 256 tokens.
+status 0 "$RAFTER" plan gpt2 --on a5000 --job generate --sweep seq=128..640:64 --json && holds out '[c["at"] for c in d["cliffs"] if c["what"] == "memory" and c["kind"] == "page"] == ["320", "576"]' 'pages are steps of memory'
+
+# Two plans side by side: the second less the first, at the same places, whoever names the model.
+status 0 "$RAFTER" plan --compare gpt2 gpt2-medium --on a5000 --json && {
+  holds out 'd["difference"]["seconds"] > 0 and d["difference"]["parameters"] == d["b"]["model"]["parameters"] - d["a"]["model"]["parameters"] == 230383360'
+  holds out 'd["difference"]["memory"]["peak_bytes"] == d["difference"]["peak_bytes"] == d["b"]["memory"]["peak_bytes"] - d["a"]["memory"]["peak_bytes"]'
+}
+status 0 "$RAFTER" plan gpt2 --compare gpt2-medium --on a5000 --json && holds out 'd["a"]["model"]["name"] == "gpt2" and d["b"]["model"]["name"] == "gpt2-medium"' 'one side: MODEL and it'
+status 0 "$RAFTER" plan uva --on a5000 --compare batch=8,dtype=bf16 "--batch 8 --remat=block" --json && holds out 'd["a"]["settings"]["dtype"] == "bf16" and d["b"]["settings"]["remat"] == "block" and d["difference"]["time"]["seconds"] > 0' 'sides that are options'
+refuses 2 'compare.*dtpye|dtpye' "$RAFTER" plan uva --compare dtpye=bf16
+refuses 2 'MODEL' "$RAFTER" plan --compare dtype=bf16
+# A time is whole steps, and what the machine costs meanwhile.
+status 0 "$RAFTER" plan gpt2 --on a100-80g --budget 9h --json && holds out 'd["budget"]["steps"] == int(9 * 3600 / d["time"]["seconds"]) and d["budget"]["tokens"] == d["budget"]["steps"] * 8 * 1024 and abs(d["budget"]["usd"] - 9 * d["cost"]["usd_per_chip_hour"]) < 1e-9' '--budget'
+status 0 "$RAFTER" plan gpt2 --on a5000 --budget 9h --json && holds out 'd["budget"]["usd"] is None' 'a machine without a price has no cost'
 status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 8GiB --json && {
   holds out 'd["memory"]["peak_bytes"] <= 8 << 30 and d["memory"]["fits"] and len(d["frontier"]) > 1' '--fit 8GiB gives a plan of at most 8 GiB and a frontier'
   [ "$(wc -l <out)" = 1 ] || fail "--fit --json prints more than one object"
