@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "train/checkpoint.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <libgen.h>
 #include <math.h>
@@ -21,6 +22,42 @@ struct rafter_trainer {
   rf_trainer *trainer;
 };
 
+/* ---- where it goes ------------------------------------------------------------------------------------------------- */
+
+/* The run that `resume` names: itself, or the folder of a checkpoint of it. */
+static void run_of(const char *resume, char run[4096]) {
+  char path[4200];
+  snprintf(run, 4096, "%s", resume);
+  snprintf(path, sizeof path, "%s/run.json", resume);
+  if (!access(path, F_OK)) return;
+  const char *parent = dirname(run);
+  memmove(run, parent, strlen(parent) + 1);
+}
+
+static bool same_folder(const char *a, const char *b) {
+  struct stat x, y;
+  return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Nothing is there, or an empty folder. */
+static bool is_bare(const char *path) {
+  DIR *folder = opendir(path);
+  int entries = 0;
+  if (!folder) return access(path, F_OK) != 0;
+  while (entries < 3 && readdir(folder)) entries++;
+  closedir(folder);
+  return entries < 3;
+}
+
+/* Two runs in one folder would take each other's records and checkpoints for their own. */
+static rf_status check_out(const rafter_trainer *t, const char *resume, rf_error *error) {
+  char run[4096] = "";
+  if (resume) run_of(resume, run);
+  if ((resume && same_folder(run, t->out)) || !rf_checkpoint_any(t->out)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "choose another --out, or remove the folder; --resume goes on with the run in it", "%s holds a run already",
+                 t->out);
+}
+
 /* ---- settings ------------------------------------------------------------------------------------------------------ */
 
 static rf_status schedule_of(const rf_options *o, int64_t steps, rf_schedule *s, rf_error *error) {
@@ -33,6 +70,20 @@ static rf_status schedule_of(const rf_options *o, int64_t steps, rf_schedule *s,
     return RF_FAIL(error, RAFTER_INVALID, "lower --min-lr", "the last learning rate is above the highest (--min-lr: expected at most %g, got %g)",
                    s->peak, s->floor);
   return RAFTER_OK;
+}
+
+/* Whether --epochs says how long: what is typed goes before what a file says, which may have both (run.json has every option). */
+static bool by_epochs(const rf_options *o) {
+  return rf_options_is_set(o, "epochs") && !(rf_options_source(o, "steps") == RF_OPTION_GIVEN && rf_options_source(o, "epochs") != RF_OPTION_GIVEN);
+}
+
+static rf_status check_length(const rf_options *o, bool random, rf_error *error) {
+  if (!by_epochs(o)) return RAFTER_OK;
+  if (rf_options_source(o, "steps") == RF_OPTION_GIVEN)
+    return RF_FAIL(error, RAFTER_INVALID, "give one of the two", "--steps and --epochs both say how long to train");
+  if (!(rf_options_float(o, "epochs") > 0))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "--epochs is out of range (expected above 0, got %g)", rf_options_float(o, "epochs"));
+  return random ? RF_FAIL(error, RAFTER_INVALID, "give --steps", "random data has no end (--epochs %g)", rf_options_float(o, "epochs")) : RAFTER_OK;
 }
 
 static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_train_settings *s, rf_error *error) {
@@ -54,6 +105,7 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
   if (rf_options_is_set(o, "template")) s->template = rf_options_text(o, "template");
   s->val_fraction = rf_options_int(o, "val-every") > 0 ? rf_options_float(o, "val-fraction") : 0;
   if (!strncmp(s->data, "random", 6)) s->val_fraction = 0; /* noise has nothing to validate */
+  RF_TRY(check_length(o, !strncmp(s->data, "random", 6), error));
   s->debug = (rf_run_debug){.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")};
   if (s->debug.poison) s->plan.guard_bytes = 64;
   if (*t->resume) s->resume_folder = t->resume;
@@ -88,14 +140,16 @@ static rf_status open_trainer(const rafter_job *job, rafter_trainer **out, rf_er
   else name_out(o, t->out);
   if (resume) RF_GO(rf_checkpoint_newest(resume, t->resume, error));
   RF_GO(trainer_settings(t, o, s, error));
+  if (trains) RF_GO(check_out(t, resume, error));
+  bool ours = trains && is_bare(t->out);
   if (trains) RF_GO(rf_make_folders(t->out, error));
   status = rf_trainer_open(s, &t->trainer, error);
-  if (status == RAFTER_OK && trains && rf_options_is_set(o, "epochs")) { /* how many steps that is, the data knows */
+  if (status == RAFTER_OK && trains && by_epochs(o)) { /* how many steps that is, the data knows */
     int64_t steps = 0;
     status = rf_loader_steps(&t->trainer->loader, rf_options_float(o, "epochs"), &steps, error);
     if (status == RAFTER_OK) status = schedule_of(o, steps, &t->trainer->settings.schedule, error);
   }
-  if (trains && status != RAFTER_OK) rmdir(t->out); /* only when nothing is in it */
+  if (ours && status != RAFTER_OK) rf_remove_folder(t->out); /* with the shards that were made of the data */
 done:
   free(s);
   if (status == RAFTER_OK) *out = t;
@@ -216,31 +270,17 @@ static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *erro
   if (log->saved_step == t->trainer->step || !t->trainer->batch.tokens) return RAFTER_OK; /* saved already, or null: there is nothing */
   snprintf(folder, sizeof folder, "%s/checkpoint-%08lld", t->out, (long long)t->trainer->step);
   RF_TRY(rf_checkpoint_save(t->trainer, folder, error));
-  RF_TRY(rf_checkpoint_prune(t->out, log->keep, error));
+  RF_TRY(rf_checkpoint_prune(t->out, log->keep, t->trainer->step, error));
   log->saved_step = t->trainer->step;
   rf_say(log->sink, "saved %s\n", folder);
   return RAFTER_OK;
-}
-
-/* The run that `resume` names: itself, or the folder of a checkpoint of it. */
-static void run_of(const char *resume, char run[4096]) {
-  char path[4200];
-  snprintf(run, 4096, "%s", resume);
-  snprintf(path, sizeof path, "%s/run.json", resume);
-  if (!access(path, F_OK)) return;
-  const char *parent = dirname(run);
-  memmove(run, parent, strlen(parent) + 1);
-}
-
-static bool same_folder(const char *a, const char *b) {
-  struct stat x, y;
-  return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 /* The options that repeat the run: one that was continued in its own folder is repeated from its beginning. */
 static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   char run[4096];
   json_t *options = rf_options_json(o);
+  if (!by_epochs(o)) json_object_del(options, "epochs");
   if (!rf_options_is_set(o, "resume")) return options;
   run_of(rf_options_text(o, "resume"), run);
   if (same_folder(run, t->out)) json_object_del(options, "resume");

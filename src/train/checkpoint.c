@@ -207,7 +207,17 @@ rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_err
   return RAFTER_OK;
 }
 
-rf_status rf_checkpoint_prune(const char *run_folder, int keep, rf_error *error) {
+bool rf_checkpoint_any(const char *run_folder) {
+  char path[PATH_BYTES + 300];
+  snprintf(path, sizeof path, "%s/run.json", run_folder);
+  bool any = access(path, F_OK) == 0 || is_complete(run_folder);
+  DIR *open_folder = opendir(run_folder);
+  for (struct dirent *entry; !any && open_folder && (entry = readdir(open_folder)) != NULL;) any = step_of(entry->d_name) >= 0;
+  if (open_folder) closedir(open_folder);
+  return any;
+}
+
+rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, rf_error *error) {
   char path[PATH_BYTES + 300];
   for (;;) { /* removes the oldest until no more than `keep` stand */
     long long oldest = -1;
@@ -222,10 +232,10 @@ rf_status rf_checkpoint_prune(const char *run_folder, int keep, rf_error *error)
       if (!strncmp(entry->d_name, "checkpoint-", 11) && n > 5 && !strcmp(entry->d_name + n - 5, ".part")) remove_folder(path);
       if (step < 0 || !is_complete(path)) continue;
       complete++;
-      if (oldest < 0 || step < oldest) oldest = step, memcpy(oldest_path, path, sizeof path);
+      if (step != saved && (oldest < 0 || step < oldest)) oldest = step, memcpy(oldest_path, path, sizeof path);
     }
     closedir(open_folder);
-    if (keep <= 0 || complete <= keep) return RAFTER_OK;
+    if (keep <= 0 || complete <= keep || oldest < 0) return RAFTER_OK;
     remove_folder(oldest_path);
   }
 }
@@ -306,9 +316,14 @@ static rf_status load_weights(rf_trainer *t, const char *folder, rf_error *error
   rf_lora lora;
   rf_model with = t->settings.model;
   RF_TRY(rf_adapter_open(folder, &t->settings.model, &lora, error));
-  if (lora.rank != with.lora.rank || memcmp(lora.sites, with.lora.sites, sizeof lora.sites) != 0)
-    return RF_FAIL(error, RAFTER_FAILED, "resume with the --lora of the run", "the adapters are not those of the checkpoint (%s: rank %d, got %d)",
-                   folder, lora.rank, with.lora.rank);
+  const rf_lora *now = &with.lora;
+  if (lora.rank != now->rank || lora.alpha != now->alpha || lora.rank_stabilized != now->rank_stabilized || lora.dropout != now->dropout ||
+      memcmp(lora.sites, now->sites, sizeof lora.sites) != 0)
+    return RF_FAIL(error, RAFTER_FAILED, "resume with the --lora of the run",
+                   "the adapters are not those of the checkpoint (%s: expected rank=%d,alpha=%g,dropout=%g%s and its targets, got "
+                   "rank=%d,alpha=%g,dropout=%g%s)",
+                   folder, lora.rank, (double)lora.alpha, (double)lora.dropout, lora.rank_stabilized ? ",rslora" : "", now->rank, (double)now->alpha,
+                   (double)now->dropout, now->rank_stabilized ? ",rslora" : "");
   RF_TRY(rf_fill_weights(t->run, 0, t->plan, t->settings.weights_folder, t->settings.seed, (rf_progress){0}, error));
   return rf_load_adapters(t->run, 0, t->plan, folder, error);
 }

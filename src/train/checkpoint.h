@@ -18,7 +18,10 @@ rf_status rf_checkpoint_can_save(const rf_train_settings *settings, rf_error *er
 rf_status rf_checkpoint_load(rf_trainer *trainer, const char *folder, rf_error *error);
 /* The newest complete checkpoint of a run folder (or the folder itself when it is one). RAFTER_FAILED: there is none. */
 rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_error *error);
-/* Removes all but the newest `keep` complete checkpoints of a run folder, and what an interrupted save left. keep 0: keeps all. */
-rf_status rf_checkpoint_prune(const char *run_folder, int keep, rf_error *error);
+/* Removes all but the newest `keep` complete checkpoints of a run folder, and what an interrupted save left; never that of step `saved`, which was just
+ * written. keep 0: keeps all. */
+rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, rf_error *error);
+/* Whether a folder holds a run, or a checkpoint of one. */
+bool rf_checkpoint_any(const char *run_folder);
 
 #endif

@@ -35,7 +35,7 @@ left=$(find run -name '*.part*' 2>/dev/null)
 
 # Shards: another vocabulary, truncated, hostile.
 status 0 "$RAFTER" tokenize gpt:layers=1,width=32,heads=2,ff=64,vocab=70000,seq=32 --input book.txt --output wide.shard
-status 0 "${TRAIN[@]}" --data wide.shard
+status 0 "${TRAIN[@]}" --data wide.shard && rm -r run
 python3 -c '
 import struct
 b = bytearray(open("wide.shard", "rb").read()); b[64 + 4 * 777:64 + 4 * 778] = struct.pack("<I", 60000); open("foreign.shard", "wb").write(b)

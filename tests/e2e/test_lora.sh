@@ -32,6 +32,10 @@ status 0 "${TUNE[@]}" --lora rank=4,targets=q,v,down --steps 6 --out cut2 --resu
 for file in adapter_model optimizer; do
   same "$TUNED/$file.safetensors" "$(echo cut2/checkpoint-*6)/$file.safetensors" "a resumed run writes the same $file.safetensors"
 done
+refuses 1 'adapters are not those.*rank=4,alpha=8.*alpha=64' "${TUNE[@]}" --lora rank=4,alpha=64,targets=q,v,down --steps 6 --out cut3 --resume cut/checkpoint-00000002
+refuses 1 'adapters are not those.*rslora' "${TUNE[@]}" --lora rank=4,rslora,targets=q,v,down --steps 6 --out cut3 --resume cut/checkpoint-00000002
+refuses 1 'adapters are not those.*dropout=0.5' "${TUNE[@]}" --lora rank=4,dropout=0.5,targets=q,v,down --steps 6 --out cut3 --resume cut/checkpoint-00000002
+[ ! -e cut3 ] || fail 'a refused run leaves its folder'
 refuses 1 'adapters are not those' "${TUNE[@]}" --lora rank=8,targets=q,v,down --steps 6 --out cut3 --resume cut/checkpoint-00000002
 
 # The adapter's folder, its run, or --adapter: the same numbers, and not the base's.

@@ -136,6 +136,25 @@ status 0 "${TRAIN[@]}" --data book.txt --steps 7 --save-every 1 --keep 3 --out k
 kept=$(cd keeps && echo checkpoint-*)
 [ "$kept" = "checkpoint-00000005 checkpoint-00000006 checkpoint-00000007" ] || fail "--keep 3 leaves $kept"
 
+# A folder that holds a run takes no other: a checkpoint of fewer steps would be the first to go.
+refuses 1 'keeps holds a run already' "${TRAIN[@]}" --data book.txt --steps 1 --out keeps
+[ "$(cd keeps && echo checkpoint-*)" = "$kept" ] || fail 'a refused run changes the folder of another'
+cp -r keeps back && status 0 "$RAFTER" train --resume back/checkpoint-00000005 --steps 6 --keep 1 && [ -e back/checkpoint-00000006/DONE ] || fail 'what was just saved is pruned'
+refuses 1 'keeps holds a run already' "$RAFTER" train --resume learns --steps 151 --out keeps
+
+# A refused run leaves nothing behind.
+echo '{"text": "a b c"}' >few.jsonl && head -c 20 book.txt >short.txt
+refuses 1 'too short' "${TRAIN[@]}" --data few.jsonl,short.txt --steps 1 --out none
+refuses 2 'epochs' "${TRAIN[@]}" --data book.txt --epochs 0 --out none
+refuses 2 'random data has no end' "${TRAIN[@]}" --data random:seed=0 --epochs 1 --out none
+refuses 2 'min-lr' "${TRAIN[@]}" --data book.txt --steps 1 --lr 1e-3 --min-lr 1 --out none
+refuses 2 'steps and --epochs' "${TRAIN[@]}" --data book.txt --steps 1 --epochs 1 --out none
+[ ! -e none ] || fail 'a refused run leaves its folder'
+
+# --epochs says how long, --steps typed later says it anew.
+status 0 "${TRAIN[@]}" --data book.txt --epochs 0.05 --max-seconds 0.001 --out round && status 0 "$RAFTER" train --resume round --steps 3 --max-seconds 60 && holds round/metrics.jsonl 'rows[-1]["step"] == 3'
+holds round/run.json '"epochs" not in d["options"] and d["options"]["steps"] == 3' && status 0 "$RAFTER" train --resume round --steps 4 && holds round/metrics.jsonl 'rows[-1]["step"] == 4'
+
 # Dropout and weights from elsewhere.
 status 0 "${TRAIN[@]}" --data book.txt --steps 3 --dropout 0.2 --out dropout
 status 0 "$RAFTER" train keeps/checkpoint-00000007 "${QUICK[@]}" --data book.txt --steps 2 --out tuned && holds tuned/metrics.jsonl 'rows[1]["loss"] < 5.6' 'training starts from the weights of a folder'
