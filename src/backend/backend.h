@@ -13,7 +13,8 @@ typedef struct rf_run_inputs {
   int64_t first_token; /* index in the step's token order of this microbatch's row 0: micro * n */
   float loss_scale;    /* 1 / (valid tokens of the whole step) */
   float lr;
-  int64_t rows; /* rows in use of this walk, <= graph rows; training: all */
+  int64_t rows;           /* rows in use of this walk, <= graph rows; training: all */
+  int32_t place[RF_AXES]; /* of this chip in the graph's mesh */
 } rf_run_inputs;
 
 /* One call of a kernel. in/out follow the op's slots; an absent slot is NULL. Kernels never allocate. */

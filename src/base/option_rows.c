@@ -53,6 +53,9 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("threads", INT, NULL, 1, 1024, NULL, MODELS | CALIBRATE | QUANTIZE, "threads; unset: one per core"),
   CHOICE("cpu", "auto|base|avx2|avx512|avx512bf16", "auto", MODELS | CALIBRATE, "highest instruction set to use"),
 
+  WORDS("mesh", TEXT, "AXIS=CHIPS,..", NULL, PLAN, "chips along data, fsdp, tensor, sequence, context, pipeline, expert, slice: data=2,fsdp=16,tensor=4"),
+  NUMBER("zero", INT, NULL, 0, 3, NULL, PLAN, "what the fsdp axis (without one: data) splits: 1 the optimizer's states, 2 gradients too, 3 weights too; unset: 3 for fsdp, 0 for data"),
+
   /* the job */
   CHOICE("job", "train|generate", "train", PLAN, "what is planned"),
   NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "8", PLAN | TRAIN, "sequences of a step; of --job generate: sequences at once"),
@@ -76,7 +79,7 @@ const rf_option RF_OPTION_ROWS[] = {
   CHOICE("program", "rafter|jax-scan|jax-unrolled", "rafter", PLAN, "whose program is sized"),
   FLAG("tensors", PLAN, "list every tensor"),
   FLAG("ops", PLAN | BENCH, "list every operation"),
-  CHOICE("after", "build|adapt|differentiate|optimize|fuse|remat", NULL, PLAN, "print the graph after this pass and stop"),
+  CHOICE("after", "build|adapt|differentiate|optimize|shard|fuse|remat", NULL, PLAN, "print the graph after this pass and stop"),
   NUMBER("tokens", COUNT, NULL, 1, 0x1p62, NULL, PLAN, "tokens to train on or generate, for time and cost"),
   NUMBER("budget", DURATION, NULL, 1e-6, 1e10, NULL, PLAN, "how far a time gets: tokens, steps and cost of 9h or 30d"),
   WORDS("sweep", SWEEP, "OPTION=LIST", NULL, PLAN | BENCH, "one row for each value, e.g. batch=1..256, dtype=f32,bf16, or of the model's shape: MODEL:layers=12,24"),

@@ -380,13 +380,13 @@ rf_status rf_pass_build(const rf_model *model, const rf_build_options *options, 
 }
 
 rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after, rf_graph **out, rf_error *error) {
-  static const char *const passes[] = {"build", "adapt", "differentiate", "optimize", "fuse"};
+  static const char *const passes[] = {"build", "adapt", "differentiate", "optimize", "shard", "fuse"};
   bool learns = options->job == RF_JOB_TRAIN && !options->loss_only;
-  int last = 4;
-  for (int i = 0; after && i < 5; i++)
+  int last = 5;
+  for (int i = 0; after && i < 6; i++)
     if (strcmp(after, passes[i]) == 0) last = i, after = NULL;
   if (after)
-    return RF_FAIL(error, RAFTER_INVALID, "a pass is build, adapt, differentiate, optimize or fuse",
+    return RF_FAIL(error, RAFTER_INVALID, "a pass is build, adapt, differentiate, optimize, shard or fuse",
                    "no such pass (after: expected a pass, got '%s')", after);
   rf_graph *graph = NULL;
   rf_status status;
@@ -394,7 +394,8 @@ rf_status rf_graph_build(const rf_model *model, const rf_build_options *options,
   if (last >= 1) RF_GO(rf_pass_adapt(graph, options->dtype, learns, error));
   if (learns && last >= 2) RF_GO(rf_pass_differentiate(graph, error));
   if (learns && last >= 3) RF_GO(rf_pass_optimize(graph, options, error));
-  if (last >= 4) RF_GO(rf_pass_fuse(graph, error));
+  if (last >= 4 && rf_mesh_chips(&options->mesh) > 1) RF_GO(rf_pass_shard(graph, &options->mesh, error));
+  if (last >= 5) RF_GO(rf_pass_fuse(graph, error));
   *out = graph;
   return RAFTER_OK;
 done:

@@ -6,6 +6,7 @@
 #ifndef RF_GRAPH_H
 #define RF_GRAPH_H
 
+#include "graph/mesh.h"
 #include "model/model.h"
 #include "model/panels.h"
 #include "model/weights.h"
@@ -43,6 +44,7 @@ typedef struct rf_tensor {
   bool output;                /* the caller reads it after the step (metrics, logits) */
   const char *reason;         /* why it is kept, for the plan's reader; may be NULL */
   rf_panels panels;           /* of dtype RF_PACKED */
+  rf_spec spec;               /* how it lies on the mesh; `shape` is what one chip has of it */
 } rf_tensor;
 
 typedef enum rf_section { RF_SECTION_BEGIN, RF_SECTION_MICRO, RF_SECTION_END, RF_SECTIONS } rf_section;
@@ -73,7 +75,13 @@ typedef struct rf_attr {
   rf_lora_parts lora;               /* lora: which columns its parts read and join; scale: alpha / r */
   float clip;                       /* clip: largest global norm; 0: measure only */
   int32_t experts, experts_used;    /* route and what follows it: E, k */
-  int32_t index;                    /* norm_sq: which element of the sums it writes; head_score: how many likeliest it keeps */
+  int32_t index; /* norm_sq: which element of the sums it writes; head_score: how many likeliest it keeps; all_reduce, permute: which */
+  /* Collectives: the axes of the group and its chips; the dimension they gather, split or reduce along, and the one that all_to_all splits. Elsewhere
+   * `axes` are those that cut a sum or a table which the op would need whole (matmul, embed, head_part). */
+  rf_axes axes;
+  int32_t group, dim, to;
+  uint8_t form;        /* rf_form of that dimension */
+  int64_t whole, part; /* its extent on all chips, and of all_to_all and reduce_scatter that of a run; 0: as the input's shape says */
 } rf_attr;
 
 struct rf_op_def;
@@ -100,6 +108,7 @@ typedef struct rf_graph {
   int accumulate;  /* microbatches of a step */
   int64_t rows;    /* n: tokens of a microbatch */
   int64_t seq;     /* T */
+  rf_mesh mesh;    /* a graph over more than one chip is the program of one of them */
   char scope[256]; /* path prefix of the builder */
 } rf_graph;
 
@@ -109,6 +118,7 @@ typedef struct rf_graph {
  * attention_bwd, the logits in head_loss_bwd) stands in flops_again and is hardware work only. Bytes are each operand once. */
 typedef struct rf_work {
   double flops, flops_full, bytes_read, bytes_written, flops_again;
+  double sent_bytes; /* collectives: the whole array of the group; offload: what crosses to the host or back */
 } rf_work;
 
 /* The output may take the input's bytes when nobody else reads them later. Every kernel of the op must allow it: element i of that input
@@ -140,6 +150,7 @@ typedef struct rf_op_def {
 /* The op table, NULL-terminated, in docs order. */
 extern const rf_op_def *const RF_OPS[];
 const rf_op_def *rf_op_find(const char *name);
+bool rf_op_is_exchange(const rf_op_def *def); /* collectives and offload: it moves bytes off the chip or onto it */
 
 /* ---- building blocks ------------------------------------------------------------------------------------------- */
 
@@ -199,12 +210,13 @@ typedef struct rf_build_options {
   float beta1, beta2, eps, weight_decay;
   float clip;     /* 0: none */
   bool loss_only; /* validation: forward and loss, no backward */
+  rf_mesh mesh;   /* over which chips; all 0: one */
   const rf_weight_types *
       weights; /* of matrices that do not change (generate, score, under LoRA): what they are packed in; NULL: `dtype`. Read while the graph is built */
 } rf_build_options;
 
 /* build + differentiate + optimize + accumulate + fuse, i.e. everything before kernels are chosen. `after` (may be NULL) stops after the
- * pass of that name ("build", "adapt", "differentiate", "optimize", "fuse"): for `plan --after`. */
+ * pass of that name ("build", "adapt", "differentiate", "optimize", "shard", "fuse"): for `plan --after`. */
 rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after, rf_graph **graph, rf_error *error);
 /* The passes that rf_graph_build runs, one by one. */
 /* Joins the model's adapters to their linear layers; the weights beside them are not trained then. `dtype`: of activations;
@@ -212,6 +224,8 @@ rf_status rf_graph_build(const rf_model *model, const rf_build_options *options,
 rf_status rf_pass_adapt(rf_graph *graph, rf_dtype dtype, bool learns, rf_error *error);
 rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error);
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error);
+/* Turns a graph into the program of one chip of the mesh: local shapes, and a collective wherever what an op needs is not what the chip has. */
+rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error);
 rf_status rf_pass_fuse(rf_graph *graph, rf_error *error);
 /* drop[t] true: tensor t (a forward activation that backward reads) is recomputed. Rewrites the graph; the same values come out, to the bit. */
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error);

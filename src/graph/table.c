@@ -18,8 +18,14 @@ const rf_op_def *const RF_OPS[] = {
     &RF_OP_ATTENTION, &RF_OP_ATTENTION_BWD, &RF_OP_ATTENTION_KV,
     &RF_OP_HEAD_LOSS, &RF_OP_HEAD_LOSS_BWD, &RF_OP_HEAD_LOSS_GRAD, &RF_OP_LOSS_SUM, &RF_OP_HEAD_LOGITS, &RF_OP_HEAD_SCORE,
     &RF_OP_NORM_SQ, &RF_OP_CLIP, &RF_OP_ADAMW,
+    &RF_OP_ALL_GATHER, &RF_OP_REDUCE_SCATTER, &RF_OP_ALL_REDUCE, &RF_OP_ALL_TO_ALL, &RF_OP_PERMUTE, &RF_OP_OFFLOAD_OUT, &RF_OP_OFFLOAD_IN,
     NULL};
 // clang-format on
+
+bool rf_op_is_exchange(const rf_op_def *def) {
+  return def == &RF_OP_ALL_GATHER || def == &RF_OP_REDUCE_SCATTER || def == &RF_OP_ALL_REDUCE || def == &RF_OP_ALL_TO_ALL || def == &RF_OP_PERMUTE ||
+         def == &RF_OP_OFFLOAD_OUT || def == &RF_OP_OFFLOAD_IN;
+}
 
 const rf_op_def *rf_op_find(const char *name) {
   for (int i = 0; RF_OPS[i]; i++)

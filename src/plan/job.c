@@ -62,6 +62,14 @@ static rf_status resolve_seq(const rf_options *options, const rf_model *model, r
   return RAFTER_OK;
 }
 
+/* Along fsdp everything is split where nobody says otherwise, along data nothing is. */
+static rf_status resolve_mesh(const rf_options *options, rf_build_options *build, rf_error *error) {
+  int zero = (int)int_or(options, "zero", -1);
+  RF_TRY(rf_mesh_parse(text_or(options, "mesh", ""), zero, &build->mesh, error));
+  if (zero < 0 && rf_mesh_extent(&build->mesh, RF_AXIS_FSDP) == 1) build->mesh.zero = 0;
+  return RAFTER_OK;
+}
+
 /* --adapter: adapters from a folder; --lora: new ones, in a job that trains them. */
 static rf_status resolve_lora(const rf_options *options, rf_settings *s, rf_error *error) {
   const char *adapter = text_or(options, "adapter", NULL), *lora = text_or(options, "lora", NULL);
@@ -122,6 +130,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
     return RF_FAIL(error, RAFTER_INVALID, "choose --optimizer adamw", "adam has no weight decay (--weight-decay: expected 0, got %g)",
                    rf_options_float(options, "weight-decay"));
   build->clip = (float)float_or(options, "clip", 0);
+  RF_TRY(resolve_mesh(options, build, error));
   plan->remat = rf_options_has(options, "remat") ? (rf_remat)rf_options_choice(options, "remat") : RF_REMAT_NONE;
   if (rf_options_has(options, "fit") && given(options, "fit"))
     s->fit = true, plan->budget_bytes = rf_options_bare(options, "fit") ? 0 : rf_options_int(options, "fit");

@@ -26,6 +26,8 @@ static void hash_attr(XXH3_state_t *state, const rf_attr *a) {
   hash_int(state, (int64_t)a->site);
   hash_bytes(state, &a->lora, sizeof a->lora);
   hash_int(state, a->experts), hash_int(state, a->experts_used);
+  if (a->axes)
+    hash_int(state, (int64_t)a->axes << 32 | a->group), hash_int(state, (int64_t)a->form << 32 | a->dim << 8 | a->to), hash_int(state, a->whole);
   if (r->scaling == RF_ROPE_TABLE) hash_bytes(state, r->divisor, (size_t)(r->dim / 2) * sizeof *r->divisor);
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) hash_int(state, a->accumulate[i]);
 }

@@ -142,6 +142,14 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
   run->count = count, run->debug = debug, run->watched = debug.poison;
   bool touches = false;
   for (int i = 0; i < count; i++) {
+    char mesh[160];
+    if (rf_mesh_chips(&plans[i]->graph->mesh) == 1) continue;
+    status =
+        RF_FAIL(error, RAFTER_INVALID, "leave --mesh out, or ask `rafter plan`",
+                "this version plans for several chips and runs on one (mesh: expected one chip, got %s)", rf_mesh_text(&plans[i]->graph->mesh, mesh));
+    goto done;
+  }
+  for (int i = 0; i < count; i++) {
     if (plans[i]->persistent_bytes != plans[0]->persistent_bytes) {
       status = RF_FAIL(error, RAFTER_INVALID, "make them from one model, dtype and optimizer",
                        "the plans do not share one persistent region (plan %d: expected %lld bytes, got %lld)", i,

@@ -342,6 +342,15 @@ static void build_add(op_harness *h, const op_case *of, const op_size *size) {
   op_apply(h, of->op, OP_IDS(a, b), OP_IDS(RF_WANTED), &attr);
 }
 
+/* A group of one: the whole is its only part. */
+static void build_collective(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = {.group = 1, .to = 1, .accumulate = {accumulation(h, of->flags)}};
+  if (of->flags & (OP_ADD | OP_MICRO | OP_FIRST_MICRO))
+    op_apply(h, of->op, OP_IDS(gradient(h, "x", OP_SHAPE(size->rows, size->width))), OP_IDS(gradient(h, "y", OP_SHAPE(size->rows, size->width))),
+             &attr);
+  else op_apply(h, of->op, OP_IDS(activation(h, "x", 1, size->rows, size->width)), OP_IDS(RF_WANTED), &attr);
+}
+
 static void build_dropout(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = attributes(h, of);
   op_apply(h, "dropout", OP_IDS(activation(h, "dy", 1, size->rows, size->width)), OP_IDS(RF_WANTED), &attr);
@@ -625,5 +634,16 @@ const op_case OP_CASES[] = {
     {"clip", "measured only", build_clip, ROW_SIZES, 0},
     {"adamw", "plain", build_adamw, FLAT_SIZES, 0},
     {"adamw", "decay, clip, weight copy", build_adamw, FLAT_SIZES, OP_DECAY | OP_CLIP | OP_WEIGHT},
+    {"all_gather", "alone", build_collective, ROW_SIZES, OP_EXACT},
+    {"reduce_scatter", "alone", build_collective, ROW_SIZES, OP_EXACT},
+    {"all_reduce", "alone", build_collective, ROW_SIZES, OP_EXACT},
+    {"all_to_all", "alone", build_collective, ROW_SIZES, OP_EXACT},
+    {"permute", "alone", build_collective, ROW_SIZES, OP_EXACT},
+    {"offload_out", "alone", build_collective, ROW_SIZES, OP_EXACT},
+    {"offload_in", "alone", build_collective, ROW_SIZES, OP_EXACT},
+    {"reduce_scatter", "first microbatch", build_collective, ROW_SIZES, OP_FIRST_MICRO | OP_EXACT},
+    {"reduce_scatter", "second microbatch", build_collective, ROW_SIZES, OP_MICRO | OP_EXACT},
+    {"reduce_scatter", "add", build_collective, ROW_SIZES, OP_ADD | OP_EXACT},
+    {"all_reduce", "second microbatch", build_collective, ROW_SIZES, OP_MICRO | OP_EXACT},
     {NULL, NULL, NULL, NULL, 0},
 };

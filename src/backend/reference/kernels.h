@@ -50,6 +50,13 @@ void rf_reference_head_score(const rf_call *call);
 void rf_reference_norm_sq(const rf_call *call);
 void rf_reference_clip(const rf_call *call);
 void rf_reference_adamw(const rf_call *call);
+void rf_reference_all_gather(const rf_call *call);
+void rf_reference_reduce_scatter(const rf_call *call);
+void rf_reference_all_reduce(const rf_call *call);
+void rf_reference_all_to_all(const rf_call *call);
+void rf_reference_permute(const rf_call *call);
+void rf_reference_offload_out(const rf_call *call);
+void rf_reference_offload_in(const rf_call *call);
 
 size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, int threads);
 size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, int threads);

@@ -52,5 +52,12 @@ const rf_kernel RF_REFERENCE_KERNELS[] = {
     ROW(norm_sq, NULL),
     ROW(clip, NULL),
     ROW(adamw, NULL),
+    ROW(all_gather, NULL),
+    ROW(reduce_scatter, NULL),
+    ROW(all_reduce, NULL),
+    ROW(all_to_all, NULL),
+    ROW(permute, NULL),
+    ROW(offload_out, NULL),
+    ROW(offload_in, NULL),
     {NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
 };

@@ -65,8 +65,8 @@ static void test_every_row_occurs_and_works(void **state) {
       }
       rf_graph_free(graph);
     }
-  for (int r = 0; r < rows; r++)
-    if (!seen[r]) fail_msg("no graph has the op %s", RF_OPS[r]->name);
+  for (int r = 0; r < rows; r++) /* collectives stand in graphs of several chips: test_shard.c */
+    if (!seen[r] && !rf_op_is_exchange(RF_OPS[r])) fail_msg("no graph has the op %s", RF_OPS[r]->name);
 }
 
 static rf_graph *bare(rf_model *model) {

@@ -1,0 +1,101 @@
+/* mesh.c - see mesh.h: names, numbers of chips, and the option that gives them. */
+#include "graph/mesh.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const NAMES[RF_AXES] = {"slice", "pipeline", "data", "expert", "fsdp", "context", "sequence", "tensor"};
+
+const char *rf_axis_name(rf_axis axis) { return (unsigned)axis < RF_AXES ? NAMES[axis] : "?"; }
+
+int64_t rf_mesh_size(const rf_mesh *mesh, rf_axes axes) {
+  int64_t size = 1;
+  for (int a = 0; a < RF_AXES; a++)
+    if (axes & RF_AXIS_BIT(a)) size *= rf_mesh_extent(mesh, (rf_axis)a);
+  return size;
+}
+
+int64_t rf_mesh_chips(const rf_mesh *mesh) { return rf_mesh_size(mesh, 0xff); }
+
+rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes) {
+  rf_axes live = 0;
+  for (int a = 0; a < RF_AXES; a++)
+    if (axes & RF_AXIS_BIT(a) && rf_mesh_extent(mesh, (rf_axis)a) > 1) live |= RF_AXIS_BIT(a);
+  return live;
+}
+
+const char *rf_mesh_text(const rf_mesh *mesh, char text[160]) {
+  int at = 0;
+  for (int a = 0; a < RF_AXES; a++)
+    if (rf_mesh_extent(mesh, (rf_axis)a) > 1) at += snprintf(text + at, (size_t)(160 - at), "%s%s=%d", at ? ", " : "", NAMES[a], (int)mesh->of[a]);
+  if (!at) snprintf(text, 160, "one chip");
+  return text;
+}
+
+int64_t rf_spec_local(const rf_mesh *mesh, rf_axes axes, int64_t extent) {
+  int64_t size = rf_mesh_size(mesh, axes);
+  return (extent + size - 1) / size;
+}
+
+void rf_mesh_place(const rf_mesh *mesh, int64_t chip, int32_t place[RF_AXES]) {
+  for (int a = RF_AXES - 1; a >= 0; a--) {
+    int64_t extent = rf_mesh_extent(mesh, (rf_axis)a);
+    place[a] = (int32_t)(chip % extent);
+    chip /= extent;
+  }
+}
+
+int64_t rf_mesh_rank(const rf_mesh *mesh, rf_axes axes, const int32_t place[RF_AXES]) {
+  int64_t rank = 0;
+  for (int a = 0; a < RF_AXES; a++)
+    if (axes & RF_AXIS_BIT(a)) rank = rank * rf_mesh_extent(mesh, (rf_axis)a) + place[a];
+  return rank;
+}
+
+static int axis_of(const char *name, size_t length) {
+  for (int a = 0; a < RF_AXES; a++)
+    if (strlen(NAMES[a]) == length && strncmp(NAMES[a], name, length) == 0) return a;
+  return -1;
+}
+
+/* One `axis=number[@d2d]`. */
+static rf_status parse_part(const char *part, size_t length, rf_mesh *mesh, rf_error *error) {
+  enum { MOST = 1 << 20 };
+  const char *equals = memchr(part, '=', length);
+  int axis = equals ? axis_of(part, (size_t)(equals - part)) : -1;
+  if (axis < 0)
+    return RF_FAIL(
+        error, RAFTER_INVALID, "write for example data=2,fsdp=16,tensor=4",
+        "unknown axis of a mesh (--mesh: expected data, fsdp, tensor, sequence, context, pipeline, expert or slice as NAME=NUMBER, got '%.*s')",
+        (int)length, part);
+  char *end;
+  long count = equals[1] >= '0' && equals[1] <= '9' ? strtol(equals + 1, &end, 10) : 0;
+  bool number = equals[1] >= '0' && equals[1] <= '9', pinned = number && part + length - end == 4 && strncmp(end, "@d2d", 4) == 0;
+  if (!number || (end != part + length && !pinned) || count < 1 || count > MOST)
+    return RF_FAIL(error, RAFTER_INVALID, "leave out axes of one chip", "bad number of chips (--mesh %s: expected 1 to %d, got '%.*s')", NAMES[axis],
+                   MOST, (int)(part + length - equals - 1), equals + 1);
+  if (mesh->of[axis]) return RF_FAIL(error, RAFTER_INVALID, "name each axis once", "an axis of the mesh is given twice (--mesh: %s)", NAMES[axis]);
+  if (pinned && mesh->pinned)
+    return RF_FAIL(error, RAFTER_INVALID, "leave one @d2d out",
+                   "two axes on the link between two dies (--mesh: expected at most one @d2d, got %s too)", NAMES[axis]);
+  mesh->of[axis] = (int32_t)count;
+  if (pinned) mesh->pinned = RF_AXIS_BIT(axis);
+  return RAFTER_OK;
+}
+
+rf_status rf_mesh_parse(const char *text, int zero, rf_mesh *mesh, rf_error *error) {
+  *mesh = (rf_mesh){.zero = zero < 0 ? 3 : zero};
+  for (const char *part = text; *part;) {
+    size_t length = strcspn(part, ",");
+    RF_TRY(parse_part(part, length, mesh, error));
+    part += length;
+    if (*part == ',') part++;
+  }
+  double chips = 1;
+  for (int a = 0; a < RF_AXES; a++) chips *= (double)rf_mesh_extent(mesh, (rf_axis)a);
+  if (chips > 1 << 24)
+    return RF_FAIL(error, RAFTER_INVALID, "no machine has so many", "too many chips (--mesh %s: expected at most %d, got %.0f)", text, 1 << 24,
+                   chips);
+  return RAFTER_OK;
+}

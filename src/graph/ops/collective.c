@@ -1,0 +1,137 @@
+/* collective.c - what chips exchange: all_gather, reduce_scatter, all_reduce, all_to_all, permute; and what a chip lays down in its host's memory.
+ * A group is the chips that differ only in the axes of `axes`; `group` says how many they are, and a group of one copies. Chips of a group stand in
+ * the order of mesh.h. */
+#include "graph/ops/ops.h"
+
+static rf_status group_check(const rf_op *op, const rf_tensor *x, rf_error *error) {
+  const rf_attr *attr = &op->attr;
+  if (attr->group < 1 || (attr->group > 1) != (attr->axes != 0) || attr->dim < 0 || attr->dim >= x->rank || attr->to < 0 || attr->to >= x->rank)
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "bad group (%s %s: expected chips and dimensions of a %d-dimensional tensor, got group %d, dimensions %d, %d)", op->def->name,
+                   op->name, x->rank, attr->group, attr->dim, attr->to);
+  return RAFTER_OK;
+}
+
+/* Checks the input and gives the output its own shape, but for one or two dimensions. */
+static rf_status exchange_shape(rf_graph *graph, rf_op *op, bool gathers, bool splits, rf_error *error) {
+  int id = op->input[0];
+  if (id < 0 || id >= graph->tensor_count)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (%s %s: expected x, got none)", op->def->name, op->name);
+  const rf_tensor x = graph->tensor[id]; /* a copy: the array may grow */
+  const rf_attr *attr = &op->attr;
+  int64_t dims[RF_MAX_RANK], group = attr->group;
+  RF_TRY(group_check(op, &x, error));
+  for (int i = 0; i < x.rank; i++) dims[i] = x.shape[i];
+  int split = gathers ? attr->to : attr->dim;
+  if (gathers) {
+    int64_t most = dims[attr->dim] * group, whole = attr->whole > 0 ? attr->whole : most;
+    if (whole > most || whole <= most - group)
+      return RF_FAIL(error, RAFTER_INVALID, NULL, "the parts do not make the whole (%s %s: expected %lld parts of %lld, got %lld)", op->def->name,
+                     op->name, (long long)group, (long long)((whole + group - 1) / group), (long long)dims[attr->dim]);
+    dims[attr->dim] = whole;
+  }
+  if (splits) {
+    int64_t part = attr->part > 0 ? attr->part : (dims[split] + group - 1) / group;
+    dims[split] = part;
+  }
+  return rf_shape_output(graph, op, 0, x.class == RF_CLASS_WEIGHT ? RF_CLASS_COLLECTIVE : x.class, x.dtype, x.rank, dims, error);
+}
+
+static rf_status gather_shape(rf_graph *graph, rf_op *op, rf_error *error) { return exchange_shape(graph, op, true, false, error); }
+static rf_status scatter_shape(rf_graph *graph, rf_op *op, rf_error *error) { return exchange_shape(graph, op, false, true, error); }
+static rf_status same_shape(rf_graph *graph, rf_op *op, rf_error *error) { return exchange_shape(graph, op, false, false, error); }
+static rf_status transpose_shape(rf_graph *graph, rf_op *op, rf_error *error) { return exchange_shape(graph, op, true, true, error); }
+
+/* `sent_bytes` is the whole array of a group, as formulas for collectives count it. */
+static rf_work sends(const rf_graph *graph, const rf_op *op, double bytes) {
+  rf_work work = rf_work_bytes(graph, op);
+  work.sent_bytes = op->attr.group > 1 ? bytes : 0;
+  return work;
+}
+static rf_work gather_work(const rf_graph *graph, const rf_op *op) {
+  return sends(graph, op, (double)rf_tensor_bytes(&graph->tensor[op->output[0]]));
+}
+static rf_work reduce_work(const rf_graph *graph, const rf_op *op) { return sends(graph, op, (double)rf_tensor_bytes(&graph->tensor[op->input[0]])); }
+static rf_work transpose_work(const rf_graph *graph, const rf_op *op) {
+  return sends(graph, op, (double)rf_tensor_bytes(&graph->tensor[op->input[0]]) * op->attr.group);
+}
+static rf_work offload_work(const rf_graph *graph, const rf_op *op) {
+  rf_work work = rf_work_bytes(graph, op);
+  work.sent_bytes = (double)rf_tensor_bytes(&graph->tensor[op->input[0]]);
+  return work;
+}
+
+const rf_op_def RF_OP_ALL_GATHER = {
+    .name = "all_gather",
+    .formula =
+        "y = the x of all chips of the group, behind each other along dimension `dim` in the order of the mesh; what pads the last one is left out",
+    .inputs = {"x (..)"},
+    .outputs = {"y (..)"},
+    .shape = gather_shape,
+    .work = gather_work,
+    .tolerance = {1e-9f, 1e-9f},
+};
+
+const rf_op_def RF_OP_REDUCE_SCATTER = {
+    .name = "reduce_scatter",
+    .formula =
+        "y = this chip's run, along dimension `dim`, of the sum of the group's x, in chip order, f32; added to what is there where it accumulates",
+    .inputs = {"x (..)"},
+    .outputs = {"y (..)"},
+    .shape = scatter_shape,
+    .work = reduce_work,
+    .tolerance = {1e-6f, 1e-2f},
+};
+
+const rf_op_def RF_OP_ALL_REDUCE = {
+    .name = "all_reduce",
+    .formula = "y = the sum of the group's x in chip order, f32; with index 1: log(sum over the group of exp(x)); added to what is there where it "
+               "accumulates",
+    .inputs = {"x (..)"},
+    .outputs = {"y (..)"},
+    .shape = same_shape,
+    .work = reduce_work,
+    .inplace = {{0, 0}},
+    .inplace_count = 1,
+    .tolerance = {1e-6f, 1e-2f},
+};
+
+const rf_op_def RF_OP_ALL_TO_ALL = {
+    .name = "all_to_all",
+    .formula = "chip i of the group gets the i-th run along dimension `to` of every chip's x, behind each other along dimension `dim`",
+    .inputs = {"x (..)"},
+    .outputs = {"y (..)"},
+    .shape = transpose_shape,
+    .work = transpose_work,
+    .tolerance = {1e-9f, 1e-9f},
+};
+
+const rf_op_def RF_OP_PERMUTE = {
+    .name = "permute",
+    .formula = "y = the x of the chip before this one in the group (with index 1: behind it), as a ring",
+    .inputs = {"x (..)"},
+    .outputs = {"y (..)"},
+    .shape = same_shape,
+    .work = reduce_work,
+    .tolerance = {1e-9f, 1e-9f},
+};
+
+const rf_op_def RF_OP_OFFLOAD_OUT = {
+    .name = "offload_out",
+    .formula = "y = x, laid down in the host's memory: no byte of the chip's own is taken",
+    .inputs = {"x (..)"},
+    .outputs = {"y (..)"},
+    .shape = same_shape,
+    .work = offload_work,
+    .tolerance = {1e-9f, 1e-9f},
+};
+
+const rf_op_def RF_OP_OFFLOAD_IN = {
+    .name = "offload_in",
+    .formula = "y = x, brought back from the host's memory",
+    .inputs = {"x (..)"},
+    .outputs = {"y (..)"},
+    .shape = same_shape,
+    .work = offload_work,
+    .tolerance = {1e-9f, 1e-9f},
+};
