@@ -1,7 +1,14 @@
 /* lifetime.c - from which op to which op each tensor's bytes hold something, and which outputs take over an input's bytes. */
 #include "plan/parts.h"
 
+#include "machine/tiles.h"
+
 #include <string.h>
+
+/* What a tensor takes in the memory of the plan's machine. */
+static int64_t bytes_of(const rf_plan *plan, const rf_tensor *tensor) {
+  return tensor->dtype == RF_PACKED ? rf_tensor_bytes(tensor) : rf_machine_bytes(plan->options.machine, tensor->dtype, tensor->rank, tensor->shape);
+}
 
 typedef struct life {
   bool read_first, written, in_micro;
@@ -84,7 +91,7 @@ void rf_plan_lifetimes(rf_plan *plan) {
   }
   for (int t = 0; t < graph->tensor_count; t++) {
     plan->tensor[t] = (rf_plan_tensor){.offset = RF_NONE, .first = INT32_MAX, .last = RF_NONE, .shares = RF_NONE};
-    plan->tensor[t].bytes = rf_align(rf_tensor_bytes(&graph->tensor[t]));
+    plan->tensor[t].bytes = rf_align(bytes_of(plan, &graph->tensor[t]));
   }
   for (w.op = 0; w.op < graph->op_count; w.op++) touch_op(&w);
   for (int t = 0; t < graph->tensor_count; t++) {
@@ -107,7 +114,7 @@ int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[R
   for (int t = 0; t < graph->tensor_count; t++) {
     if (!is_used(plan, t)) continue;
     const rf_plan_tensor *p = &plan->tensor[t];
-    int64_t bytes = rf_tensor_bytes(&graph->tensor[t]);
+    int64_t bytes = bytes_of(plan, &graph->tensor[t]);
     change[p->first + 1 + (p->shares != RF_NONE)] += bytes;
     change[p->last + 2] -= bytes;
   }
@@ -123,7 +130,7 @@ int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[R
   for (int t = 0; by_class && t < graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     if (is_used(plan, t) && p->first + (p->shares != RF_NONE) <= at && at <= p->last)
-      by_class[graph->tensor[t].class] += rf_tensor_bytes(&graph->tensor[t]);
+      by_class[graph->tensor[t].class] += bytes_of(plan, &graph->tensor[t]);
   }
   return most;
 }
