@@ -29,4 +29,10 @@ double rf_json_at(const json_t *json, const char *object, const char *key); /* t
 rf_status rf_plan_sweep(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_plan_compare(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 
+/* --plot: what was asked for, as a picture. */
+rf_status rf_plot_sweep(const char *path, const char *title, const char *machine, const char *name, const rf_sweep_row *row, int count,
+                        const json_t *cliffs, rf_error *error);
+rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *error);
+rf_status rf_plot_plan(const char *path, const rafter_plan *plan, rf_error *error);
+
 #endif

@@ -1,6 +1,8 @@
 /* plan_command.c - `rafter plan`: which of a plan's forms is asked for, and its answer. */
 #include "api/plan.h"
 
+#include "api/gnuplot.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +35,10 @@ rf_status rf_plan_once(const rafter_job *job, const rafter_sink *sink, json_t **
   rf_status status = RAFTER_OK;
   RF_TRY(rafter_plan_new(job, &plan, error));
   if (json) RF_GO(rf_plan_object(plan, json, error));
+  if (rf_options_is_set(job->options, "plot") && !rf_options_is_set(job->options, "sweep") && !rf_options_is_set(job->options, "compare")) {
+    const char *path = rf_options_text(job->options, "plot");
+    RF_GO(plan->frontier_count ? rf_plot_frontier(path, plan, error) : rf_plot_plan(path, plan, error));
+  }
   if (sink) {
     RF_GO(rafter_plan_text(plan, &text, error));
     rf_say_text(sink, text);
@@ -43,6 +49,7 @@ done:
 }
 
 rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+  if (rf_options_is_set(job->options, "plot")) RF_TRY(rf_gnuplot_check(rf_options_text(job->options, "plot"), error));
   if (rf_options_is_set(job->options, "after")) return print_graph(job, rf_options_text(job->options, "after"), sink, error);
   if (rf_options_is_set(job->options, "sweep")) return rf_plan_sweep(job, sink, error);
   if (rf_options_is_set(job->options, "compare")) return rf_plan_compare(job, sink, error);

@@ -143,6 +143,13 @@ rf_status rf_plan_sweep(const rafter_job *job, const rafter_sink *sink, rf_error
   json_t *cliff;
   json_array_foreach(cliffs, i, cliff) rf_say(sink, "%s at %s: %s\n", json_string_value(json_object_get(cliff, "what")),
                                               json_string_value(json_object_get(cliff, "at")), json_string_value(json_object_get(cliff, "cause")));
+  if (rf_options_is_set(job->options, "plot") && before) {
+    char title[256];
+    const char *model = !strncmp(name, "MODEL", 5) ? rf_options_argument(job->options, 0) : before->plan->graph->model.name;
+    snprintf(title, sizeof title, "%.60s on %.60s: %.40s of a plan to %.20s", model ? model : "models", before->plan->machine.name, name,
+             rf_options_text(job->options, "job"));
+    RF_GO(rf_plot_sweep(rf_options_text(job->options, "plot"), title, before->plan->machine.name, name, row, count, cliffs, error));
+  }
   rf_put_json(sink, json_pack("{ss ss ss sO sO}", "rafter", RF_VERSION, "command", "plan", "sweep", name, "rows", rows, "cliffs", cliffs));
 done:
   json_decref(rows), json_decref(cliffs), json_decref(one);

@@ -111,6 +111,15 @@ refuses 3 'fit' "$RAFTER" plan gpt2-xl --on a5000 --batch 64 --json && {
   says '[0-9.]+ [GM]iB'
   says '^hint: '
 }
+# Pictures, drawn by gnuplot: of a sweep, of a frontier, of one plan. Without it a plain word on how to get it, before any work.
+if command -v gnuplot >/dev/null; then
+  status 0 "$RAFTER" plan gpt2 --on a5000 --batch 8 --plot plan.png && [ "$(head -c 8 plan.png | od -An -tx1 | tr -d ' ')" = 89504e470d0a1a0a ] || fail "--plot plan.png is no PNG"
+  status 0 "$RAFTER" plan gpt2 --on a5000 --sweep batch=8..64 --plot sweep.svg && python3 -c 'import xml.dom.minidom as m; t = m.parse("sweep.svg").toxml(); assert "memory per chip (GiB)" in t and "a5000: 23.5 GiB" in t and "tokens a second" in t, t[:200]' || fail "the SVG of a sweep lacks its labels or the limit"
+  status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 8GiB --plot fit.svg && grep -q 'limit 8.00 GiB' fit.svg || fail "the frontier lacks its limit"
+  refuses 1 'no/such|No such' "$RAFTER" plan gpt2 --on a5000 --plot no/such/folder.png
+fi
+refuses 2 'svg' "$RAFTER" plan gpt2 --on a5000 --plot plan.pdf
+refuses 1 'gnuplot-nox' env PATH=/nowhere "$RAFTER" plan gpt2 --on a5000 --plot plan.png
 refuses 2 'jax-scan' "$RAFTER" plan uva --program jax-scan
 refuses 2 'jax-unrolled' "$RAFTER" plan uva --program jax-unrolled --json
 [ ! -s out ] || fail "a refused plan --json prints on stdout: $(head -c 100 out)"
