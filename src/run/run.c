@@ -260,12 +260,19 @@ static int64_t first_not_finite(const rf_tensor *t, const void *data) {
   return -1;
 }
 
-static rf_status check_finite(const rf_call *call, rf_error *error) {
+static const char *finite_hint(const rf_plan *plan) {
+  return plan->options.build.job == RF_JOB_TRAIN
+             ? "lower --lr, raise --warmup, or set --clip 1; the last checkpoint is untouched"
+             : "the weights may be damaged; if --backend reference answers, this is a fault of a kernel: report it";
+}
+
+/* Of a cache only the pages that somebody holds have numbers; what is written there was an output before, and what is read becomes one. */
+static rf_status check_finite(const rf_plan *plan, const rf_call *call, rf_error *error) {
   for (int k = 0; k < call->op->output_count; k++) {
-    if (!call->out[k]) continue;
+    if (!call->out[k] || rf_out(call, k)->class == RF_CLASS_KV) continue;
     int64_t at = first_not_finite(rf_out(call, k), call->out[k]);
     if (at >= 0)
-      return RF_FAIL(error, RAFTER_FAILED, "lower --lr, raise --warmup, or set --clip 1; the last checkpoint is untouched",
+      return RF_FAIL(error, RAFTER_FAILED, finite_hint(plan),
                      "%s is the first op that produced a number that is not finite (step %lld, output %s, element %lld)", call->op->name,
                      (long long)call->run->step, rf_out(call, k)->name, (long long)at);
   }
@@ -289,14 +296,14 @@ rf_status rf_run_section(rf_run *run, int plan_index, rf_section section, const 
     m->seconds += seconds;
     if (!m->calls++ || seconds < m->least) m->least = seconds;
     before = after;
-    if (run->debug.find_nan) RF_TRY(check_finite(call, error));
+    if (run->debug.find_nan) RF_TRY(check_finite(plan, call, error));
     if (run->debug.poison) {
       RF_TRY(check_guards(run, b, i, error));
       poison_dead(run, b, i);
     }
     if (b->probe[i] && !probe_is_finite(call->op, call, (rf_probe)b->probe[i]))
-      return RF_FAIL(error, RAFTER_FAILED, "lower --lr, raise --warmup, or set --clip 1; the last checkpoint is untouched",
-                     "the numbers stopped being finite at %s (step %lld)", call->op->name, (long long)inputs->step);
+      return RF_FAIL(error, RAFTER_FAILED, finite_hint(plan), "the numbers stopped being finite at %s (step %lld)", call->op->name,
+                     (long long)inputs->step);
   }
   return RAFTER_OK;
 }

@@ -63,6 +63,19 @@ while read -r prompt tokens; do
   done
 done <cases
 refuses 2 'brings no tokenizer' "$RAFTER" generate "$GOLD" --prompt a
+# --debug poisons pages that are given back, and passes over them; what is wrong with the weights it still finds.
+printf '{"tokens": [1, 2, 3]}\n{"tokens": [4, 5]}\n{"tokens": [6]}\n' >ids.jsonl
+for dtype in f32 bf16 int8; do
+  status 0 "$RAFTER" generate "$GOLD" --input ids.jsonl --batch 1 --max-tokens 3 --threads 1 --ignore-eos --kv-dtype $dtype --json && cp out plain.jsonl
+  status 0 "$RAFTER" generate "$GOLD" --input ids.jsonl --batch 1 --max-tokens 3 --threads 1 --ignore-eos --kv-dtype $dtype --debug --json && same plain.jsonl out "--debug with a cache in $dtype"
+done
+cp -r "$GOLD" damaged && python3 - <<'PY'
+import json, struct
+b = bytearray(open("damaged/model.safetensors", "rb").read()); n = struct.unpack("<Q", b[:8])[0]; h = json.loads(b[8:8 + n])
+name = next(k for k in h if "c_attn.bias" in k or "attn.c_attn.weight" in k); at = 8 + n + h[name]["data_offsets"][0]
+b[at:at + 4] = struct.pack("<f", float("nan")); open("damaged/model.safetensors", "wb").write(b)
+PY
+refuses 1 'first op that produced a number that is not finite' "$RAFTER" generate damaged --tokens 1,2 --max-tokens 3 --debug && says 'weights may be damaged'
 
 # A file of prompts: rows in its order, each as it would be answered alone, whatever the number of answers at once.
 cat >prompts.jsonl <<'EOF'
