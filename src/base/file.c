@@ -72,21 +72,53 @@ struct rf_out_file {
   unsigned char buffer[OUT_BUFFER];
 };
 
+/* Where `path` leads through symbolic links, whose last one may lead to nothing yet; malloc'ed. NULL: too many of them, or no memory. What is no regular
+ * file keeps its name: some links (/dev/stdout) lead where no name is. */
+static char *resolve_links(const char *path) {
+  enum { LINKS_MOST = 40 };
+  struct stat info;
+  if (stat(path, &info) == 0) return S_ISREG(info.st_mode) ? realpath(path, NULL) : strdup(path);
+  char target[4096], *now = strdup(path);
+  for (int i = 0; now && i <= LINKS_MOST; i++) {
+    ssize_t n = readlink(now, target, sizeof target - 1);
+    if (n < 0) return now; /* no link, or nothing */
+    target[n] = 0;
+    const char *slash = target[0] == '/' ? NULL : strrchr(now, '/');
+    char *next = NULL;
+    if (asprintf(&next, "%.*s%s", slash ? (int)(slash + 1 - now) : 0, now, target) < 0) next = NULL;
+    free(now), now = next;
+  }
+  free(now);
+  return NULL;
+}
+
+/* A pipe or a device is written as it is: it cannot be replaced by a file, and nobody takes its bytes for a whole one. */
+static int open_target(rf_out_file *out, size_t size) {
+  struct stat info;
+  if (stat(out->path, &info) == 0 && !S_ISREG(info.st_mode)) {
+    out->beside[0] = 0;
+    if (S_ISDIR(info.st_mode)) return errno = EISDIR, -1;
+    return open(out->path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+  }
+  snprintf(out->beside, size, "%s.part-%ld", out->path, (long)getpid());
+  return open(out->beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+}
+
 rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out_file **result, rf_error *error) {
   rf_out_file *out = calloc(1, sizeof *out);
-  size_t size = strlen(path) + 32;
+  size_t size = 0;
   if (out) {
     out->fd = -1;
-    out->path = strdup(path);
+    out->path = resolve_links(path);
+    size = out->path ? strlen(out->path) + 32 : 32;
     out->beside = malloc(size);
   }
   if (!out || !out->path || !out->beside) {
-    if (out) free(out->path);
+    if (out) free(out->path), free(out->beside);
     free(out);
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", path, errno == ENOMEM ? "out of memory" : "too many links");
   }
-  snprintf(out->beside, size, "%s.part-%ld", path, (long)getpid());
-  out->fd = open(out->beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  out->fd = open_target(out, size);
   rf_status status = RAFTER_OK;
   if (out->fd < 0) status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", path, strerror(errno));
   else if (expected_bytes > 0 && fallocate(out->fd, FALLOC_FL_KEEP_SIZE, 0, expected_bytes) != 0 &&
@@ -146,7 +178,7 @@ rf_status rf_out_commit(rf_out_file *out, rf_error *error) {
   if (status == RAFTER_OK) {
     int closed = close(out->fd);
     out->fd = -1;
-    if (closed != 0 || rename(out->beside, out->path) != 0)
+    if (closed != 0 || (out->beside[0] && rename(out->beside, out->path) != 0))
       status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", out->path, strerror(errno));
   }
   if (status == RAFTER_OK) {

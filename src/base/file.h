@@ -13,7 +13,8 @@ rf_status rf_map_file(const char *path, void **map, size_t *bytes, rf_error *err
 /* Pages of a mapped file that this process will not read again leave it; they stay in the system's cache. */
 void rf_map_unneeded(const void *at, size_t bytes);
 
-/* A file that is written beside its place and gets its name when it is complete and on the disk. */
+/* A file that is written beside its place and gets its name when it is complete and on the disk. Links are followed and stay; a pipe or a device is
+ * written as it is. */
 typedef struct rf_out_file rf_out_file;
 /* `expected_bytes` (0: unknown) is taken from the disk at once where the file system can, so that a full disk is noticed before the work. */
 rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out_file **out, rf_error *error);

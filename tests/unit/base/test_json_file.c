@@ -3,6 +3,7 @@
 #include "base/json.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -86,6 +88,53 @@ static void a_disk_that_is_full_leaves_no_file(void **state) {
   assert_true(error.hint[0] != 0);
   assert_int_equal(files_in_folder(), before);
   assert_int_equal(rf_out_open("/nowhere/at/all", 0, &out, &error), RAFTER_FAILED);
+}
+
+static bool is_link(const char *path) {
+  struct stat info;
+  return !lstat(path, &info) && S_ISLNK(info.st_mode);
+}
+
+static void reads(const char *path, const char *text) {
+  char *back;
+  size_t bytes;
+  assert_int_equal(rf_file_read(path, 100, &back, &bytes, NULL), RAFTER_OK);
+  assert_string_equal(back, text);
+  free(back);
+}
+
+static void links_stay_and_pipes_are_written(void **state) {
+  (void)state;
+  char told[64] = "";
+  rf_error error;
+  struct stat info;
+  rf_out_file *out;
+  assert_int_equal(rf_make_folders(at("links/far"), NULL), RAFTER_OK);
+  assert_int_equal(rf_file_write(at("links/far/real"), "old", 3, NULL), RAFTER_OK);
+  assert_int_equal(symlink("far/real", at("links/one")), 0);
+  assert_int_equal(symlink("one", at("links/two")), 0);
+  assert_int_equal(symlink("far/new", at("links/dangling")), 0);
+  assert_int_equal(symlink("round", at("links/round")), 0);
+  assert_int_equal(rf_file_write(at("links/two"), "new", 3, NULL), RAFTER_OK);
+  assert_int_equal(rf_file_write(at("links/dangling"), "made", 4, NULL), RAFTER_OK);
+  assert_true(is_link(at("links/two")) && is_link(at("links/one")) && is_link(at("links/dangling")));
+  reads(at("links/far/real"), "new"), reads(at("links/far/new"), "made");
+  assert_int_equal(rf_out_open(at("links/two"), 0, &out, NULL), RAFTER_OK); /* and what is given up leaves the file as it was */
+  assert_int_equal(rf_out_write(out, "x", 1, NULL), RAFTER_OK);
+  rf_out_discard(out);
+  reads(at("links/far/real"), "new");
+  assert_int_equal(rf_file_write(at("links/round"), "x", 1, &error), RAFTER_FAILED);
+  assert_int_equal(rf_file_write(at("links/far"), "x", 1, &error), RAFTER_FAILED);
+  assert_non_null(strstr(error.message, "links/far"));
+
+  assert_int_equal(mkfifo(at("links/pipe"), 0600), 0);
+  int end = open(at("links/pipe"), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  assert_true(end >= 0);
+  assert_int_equal(rf_file_write(at("links/pipe"), "through", 7, NULL), RAFTER_OK);
+  assert_int_equal(read(end, told, sizeof told), 7);
+  assert_string_equal(told, "through");
+  close(end);
+  assert_true(!lstat(at("links/pipe"), &info) && S_ISFIFO(info.st_mode));
 }
 
 static void folders_are_made(void **state) {
@@ -168,8 +217,11 @@ static void texts_read_back(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(a_disk_that_is_full_leaves_no_file),
-      cmocka_unit_test(folders_are_made),        cmocka_unit_test(fields_are_checked),
+      cmocka_unit_test(what_is_written_is_read),
+      cmocka_unit_test(a_disk_that_is_full_leaves_no_file),
+      cmocka_unit_test(links_stay_and_pipes_are_written),
+      cmocka_unit_test(folders_are_made),
+      cmocka_unit_test(fields_are_checked),
       cmocka_unit_test(texts_read_back),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
