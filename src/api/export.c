@@ -162,13 +162,8 @@ static rf_status fill_adapter(export *e, const char *part, rf_error *error) {
 
 static rf_status export_folder(export *e, const char *out, rf_status (*fill)(export *e, const char *part, rf_error *error), rf_error *error) {
   rf_status status = RAFTER_OK;
-  char part[4096 + 8];
-  int length = (int)strlen(out);
-  while (length > 1 && out[length - 1] == '/') length--;
-  if (length > 4000) return RF_FAIL(error, RAFTER_INVALID, NULL, "the folder's path is too long");
-  snprintf(part, sizeof part, "%.*s.part", length, out);
-  rf_remove_folder(part);
-  RF_GO(rf_make_folders(part, error));
+  char part[4096];
+  RF_TRY(rf_make_folder_beside(out, part, sizeof part, error));
   RF_GO(fill(e, part, error));
   if (rename(part, out)) status = RF_FAIL(error, RAFTER_FAILED, "choose another name", "cannot name the folder %s (%s)", out, strerror(errno));
 done:

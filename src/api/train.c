@@ -143,6 +143,7 @@ static rf_status open_trainer(const rafter_job *job, rafter_trainer **out, rf_er
   if (trains) RF_GO(check_out(t, resume, error));
   bool ours = trains && is_bare(t->out);
   if (trains) RF_GO(rf_make_folders(t->out, error));
+  if (trains && resume) RF_GO(rf_checkpoint_prune(t->out, 0, -1, error)); /* what an interrupted save left may fill the disk */
   status = rf_trainer_open(s, &t->trainer, error);
   if (status == RAFTER_OK && trains && by_epochs(o)) { /* how many steps that is, the data knows */
     int64_t steps = 0;

@@ -228,6 +228,23 @@ rf_status rf_make_folders(const char *path, rf_error *error) {
   return status;
 }
 
+rf_status rf_make_folder_beside(const char *path, char *part, size_t size, rf_error *error) {
+  size_t length = strlen(path);
+  while (length > 1 && path[length - 1] == '/') length--;
+  if (length + 48 > size) return RF_FAIL(error, RAFTER_INVALID, "choose a shorter name", "the folder's path is too long (%.100s...)", path);
+  snprintf(part, size, "%.*s", (int)length, path);
+  char *slash = strrchr(part, '/');
+  if (slash && slash > part) {
+    *slash = 0;
+    RF_TRY(rf_make_folders(part, error));
+  }
+  for (int try = 0;; try++) {
+    snprintf(part, size, "%.*s.part-%ld-%d", (int)length, path, (long)getpid(), try);
+    if (mkdir(part, 0777) == 0) return RAFTER_OK;
+    if (errno != EEXIST) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot make the folder %s (%s)", part, strerror(errno));
+  }
+}
+
 void rf_remove_folder(const char *path) {
   DIR *folder = opendir(path);
   if (!folder) return;

@@ -31,6 +31,9 @@ rf_status rf_file_write(const char *path, const void *data, size_t bytes, rf_err
 /* Makes a folder and those above it; one that is there is fine. */
 rf_status rf_make_folders(const char *path, rf_error *error);
 
+/* A new empty folder beside `path`, for what gets that name when it is complete. `part` has room for `size` bytes. Folders above are made. */
+rf_status rf_make_folder_beside(const char *path, char *part, size_t size, rf_error *error);
+
 /* Removes a folder and the files in it; folders in it stay, and so does it then. */
 void rf_remove_folder(const char *path);
 

@@ -155,10 +155,7 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
   rf_status status = RAFTER_OK;
   char part[PATH_BYTES], path[PATH_BYTES + 32];
   if (!t->batch.tokens) return RF_FAIL(error, RAFTER_INVALID, "choose another --backend", "the null backend has no weights to save");
-  if (snprintf(part, sizeof part, "%s.part", folder) >= PATH_BYTES - 32)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "the checkpoint's path is too long");
-  remove_folder(part);
-  RF_GO(rf_make_folders(part, error));
+  RF_TRY(rf_make_folder_beside(folder, part, sizeof part, error));
   RF_GO(save_weights(t, part, error));
   RF_GO(save_tokenizer(t, part, error));
   RF_GO(save_moments(t, part, error));
@@ -228,8 +225,7 @@ rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, r
     for (struct dirent *entry; (entry = readdir(open_folder)) != NULL;) {
       long long step = step_of(entry->d_name);
       snprintf(path, sizeof path, "%s/%s", run_folder, entry->d_name);
-      size_t n = strlen(entry->d_name);
-      if (!strncmp(entry->d_name, "checkpoint-", 11) && n > 5 && !strcmp(entry->d_name + n - 5, ".part")) remove_folder(path);
+      if (!strncmp(entry->d_name, "checkpoint-", 11) && strstr(entry->d_name, ".part-")) remove_folder(path);
       if (step < 0 || !is_complete(path)) continue;
       complete++;
       if (step != saved && (oldest < 0 || step < oldest)) oldest = step, memcpy(oldest_path, path, sizeof path);

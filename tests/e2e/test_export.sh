@@ -99,6 +99,9 @@ newest=$(ls -d run/checkpoint-* | sort | tail -1)
 equal "$newest" model
 answer "$newest" >expected && answer model >got && same expected got 'an exported run'
 
+# A folder beside OUT is somebody's.
+mkdir mine.part && touch mine.part/precious && status 0 "$RAFTER" export half mine && [ -e mine.part/precious ] || fail 'export removes OUT.part'
+rm -r mine.part
 # Refusals leave nothing behind.
 refuses 2 'MODEL and OUT|MODEL OUT' "$RAFTER" export run
 refuses 1 'model is there already' "$RAFTER" export run model
@@ -109,6 +112,6 @@ mkdir hollow && cp half/config.json hollow && refuses 1 'hollow' "$RAFTER" expor
 cp -r half cut && head -c 5000 half/model.safetensors >cut/model.safetensors && refuses 1 'cut/model.safetensors' "$RAFTER" export cut bad
 (ulimit -f 20 && refuses 1 'bad' "$RAFTER" export half bad; exit $failures) || failures=$((failures + 1))
 refuses 1 'words.txt' "$RAFTER" export half words.txt/nothere
-[ -z "$(ls -d bad* *.part 2>/dev/null)" ] || fail "left behind: $(ls -d bad* *.part)"
+[ -z "$(ls -d bad* *.part* 2>/dev/null)" ] || fail "left behind: $(ls -d bad* *.part*)"
 mkdir empty && status 0 "$RAFTER" export half empty/ && equal half empty
 finish
