@@ -167,9 +167,7 @@ static rf_status answer(conversation *c, turn *t, rf_error *error) {
 static rf_status remember(conversation *c, turn *t, rf_error *error) {
   char *said = NULL;
   rf_span mark = c->closed ? rf_tokenizer_text_of(c->tokenizer, c->ids.at[c->ids.count - 1]) : (rf_span){"", 0};
-  json_t *content = json_stringn(t->text, t->bytes);
-  if (!content) content = json_string(""); /* cut inside a character */
-  json_array_append_new(c->messages, json_pack("{ss so}", "role", "assistant", "content", content));
+  json_array_append_new(c->messages, json_pack("{ss so}", "role", "assistant", "content", rf_json_bytes(t->text, t->bytes)));
   if (asprintf(&said, "%s%s%.*s", c->said, t->text, (int)mark.bytes, mark.at) < 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   free(c->said);
   c->said = said;
@@ -183,8 +181,7 @@ static void tell(conversation *c, const turn *t) {
            "[%lld new tokens read, %lld in the cache; first token after %.2f s; %lld tokens at %.1f tokens/s (planned %.1f); context %lld of %lld]\n",
            (long long)t->walked, (long long)t->reused, t->first_seconds, (long long)t->count, rate, planned, (long long)c->ids.count,
            (long long)c->settings.plan.build.seq);
-  json_t *text = json_stringn(t->text, t->bytes);
-  rf_put_json(c->sink, json_pack("{ss si so ss sI sI sI sf sf sf}", "command", "chat", "turn", ++c->turns, "text", text ? text : json_null(),
+  rf_put_json(c->sink, json_pack("{ss si so ss sI sI sI sf sf sf}", "command", "chat", "turn", ++c->turns, "text", rf_json_bytes(t->text, t->bytes),
                                  "finish_reason", t->finish, "prompt_tokens", (json_int_t)(t->walked + t->reused), "reused_tokens",
                                  (json_int_t)t->reused, "completion_tokens", (json_int_t)t->count, "seconds_to_first_token", t->first_seconds,
                                  "tokens_per_second", rate, "predicted_tokens_per_second", planned));

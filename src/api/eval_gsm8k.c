@@ -272,7 +272,7 @@ static void mark_all(exam *x) {
     right += same, strict += same && marked, cut += p->finish == RF_FINISH_LENGTH;
     json_t *row =
         json_pack("{ss ss* ss sb}", "expected", expected, "number", found ? number : NULL, "finish_reason", rf_finish_name(p->finish), "right", same);
-    json_object_set_new(row, "text", json_stringn(p->text ? p->text : "", p->bytes)); /* not there where it is no UTF-8 */
+    json_object_set_new(row, "text", rf_json_bytes(p->text ? p->text : "", p->bytes));
     if (json_object_get(given, "id")) json_object_set(row, "id", json_object_get(given, "id"));
     json_array_append_new(e->rows, row);
   }

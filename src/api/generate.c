@@ -46,7 +46,7 @@ static json_t *ids_json(const int32_t *ids, int64_t count) {
 static void put_answer(const job *j, const rf_reply *r, json_t *json) {
   json_object_set_new(json, "tokens", ids_json(r->tokens.at, r->tokens.count));
   json_object_set_new(json, "logprobs", numbers(r->logprobs, r->tokens.count));
-  json_object_set_new(json, "text", j->prompts.tokenizer ? json_stringn(r->text, r->bytes) : json_null());
+  json_object_set_new(json, "text", j->prompts.tokenizer ? rf_json_bytes(r->text, r->bytes) : json_null());
   json_object_set_new(json, "finish_reason", json_string(rf_finish_name(r->finish)));
   if (!r->top) return;
   json_t *tops = json_array();
@@ -62,7 +62,7 @@ static rf_status put_row(job *j, const answers *a, int sample, rf_error *error) 
   json_t *json = json_object();
   if (a->row->id) json_object_set(json, "id", a->row->id);
   else json_object_set_new(json, "id", json_integer(a->index));
-  json_object_set_new(json, "prompt", a->row->text ? json_string(a->row->text) : json_null());
+  json_object_set_new(json, "prompt", a->row->text ? rf_json_bytes(a->row->text, strlen(a->row->text)) : json_null());
   put_answer(j, &a->reply[sample], json);
   json_object_set_new(json, "seed", json_integer((json_int_t)rf_sample_seed(a->row->sampler.seed, sample)));
   json_object_set_new(json, "sample", json_integer(sample));

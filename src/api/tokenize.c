@@ -54,7 +54,7 @@ static rf_status decode(const rf_options *o, const rf_tokenizer *tokenizer, cons
     RF_GO(rf_ids_add(&ids, (int32_t)given[i], error));
   }
   RF_GO(rf_tokenizer_decode(tokenizer, ids.at, ids.count, rf_options_flag(o, "no-special") ? 0 : RF_DECODE_SPECIALS, &text, &bytes, error));
-  rf_put_json(sink, json_pack("{ss so}", "command", "tokenize", "text", text_value(text, bytes)));
+  rf_put_json(sink, json_pack("{ss so}", "command", "tokenize", "text", rf_json_bytes(text, bytes)));
   char *line = realloc(text, bytes + 2);
   if (!line) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");

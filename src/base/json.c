@@ -190,6 +190,41 @@ static void put(FILE *out, const json_t *value, int indent, int depth) {
   }
 }
 
+/* Bytes of the character at `at`; of what is none, minus those of the longest beginning of one (at least 1). */
+static int character(const unsigned char *at, size_t room) {
+  static const struct {
+    unsigned char first, last, low, high; /* of the first byte, and of the second */
+    int length;
+  } FORMS[] = {{0x00, 0x7F, 0, 0, 1},       {0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3},
+               {0xE1, 0xEC, 0x80, 0xBF, 3}, {0xED, 0xED, 0x80, 0x9F, 3}, {0xEE, 0xEF, 0x80, 0xBF, 3},
+               {0xF0, 0xF0, 0x90, 0xBF, 4}, {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4}}; /* Unicode, table 3-7 */
+  for (size_t f = 0; f < sizeof FORMS / sizeof *FORMS; f++) {
+    if (*at < FORMS[f].first || *at > FORMS[f].last) continue;
+    for (int i = 1; i < FORMS[f].length; i++) {
+      unsigned char low = i == 1 ? FORMS[f].low : 0x80, high = i == 1 ? FORMS[f].high : 0xBF;
+      if ((size_t)i == room || at[i] < low || at[i] > high) return -i;
+    }
+    return FORMS[f].length;
+  }
+  return -1;
+}
+
+json_t *rf_json_bytes(const char *at, size_t bytes) {
+  json_t *whole = json_stringn(at, bytes);
+  if (whole) return whole;
+  char *text = malloc(3 * bytes + 1);
+  size_t used = 0;
+  if (!text) return NULL;
+  for (size_t i = 0; i < bytes;) {
+    int n = character((const unsigned char *)at + i, bytes - i), taken = n < 0 ? -n : n;
+    memcpy(text + used, n < 0 ? "\xEF\xBF\xBD" : at + i, n < 0 ? 3 : (size_t)n);
+    used += n < 0 ? 3 : (size_t)n, i += (size_t)taken;
+  }
+  json_t *value = json_stringn(text, used);
+  free(text);
+  return value;
+}
+
 json_t *rf_json_decimal(float value) {
   char shortest[32];
   for (int digits = 5; digits <= 9; ++digits) {

@@ -26,6 +26,9 @@ rf_status rf_json_string_or(const json_t *object, const char *key, const char *w
 /* The decimal that was meant: 1e-05, not the float's own 9.99999974e-06. */
 json_t *rf_json_decimal(float value);
 
+/* Any bytes as a JSON text: what is no UTF-8 becomes U+FFFD, one for each longest beginning of a character. NULL: no memory. */
+json_t *rf_json_bytes(const char *at, size_t bytes);
+
 /* Text of a value, malloc'ed: keys in the order they were set, doubles with the fewest digits that read back the same. `indent` 0: one line. */
 char *rf_json_text(const json_t *json, int indent);
 /* rf_json_text into a file that appears when complete, with a newline at its end. */

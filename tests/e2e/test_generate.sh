@@ -63,6 +63,10 @@ while read -r prompt tokens; do
   done
 done <cases
 refuses 2 'brings no tokenizer' "$RAFTER" generate "$GOLD" --prompt a
+# An answer that is no UTF-8 still has its text.
+status 0 "$RAFTER" generate "$TINY" --prompt a --max-tokens 24 --ignore-eos --threads 1 --json && holds out 'd["text"] == bytes(d["tokens"]).decode("utf-8", "replace") and "\ufffd" in d["text"]'
+printf '{"prompt": "a"}\n{"prompt": "b", "samples": 2}\n' >plain.jsonl
+status 0 "$RAFTER" generate "$TINY" --input plain.jsonl --max-tokens 24 --ignore-eos --threads 1 --json && holds out 'len(rows) == 3 and all(r["text"] == bytes(r["tokens"]).decode("utf-8", "replace") for r in rows)'
 # --debug poisons pages that are given back, and passes over them; what is wrong with the weights it still finds.
 printf '{"tokens": [1, 2, 3]}\n{"tokens": [4, 5]}\n{"tokens": [6]}\n' >ids.jsonl
 for dtype in f32 bf16 int8; do

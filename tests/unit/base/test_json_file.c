@@ -147,6 +147,30 @@ static void folders_are_made(void **state) {
   assert_int_equal(rf_make_folders(at("a/b/c/file/d"), &error), RAFTER_FAILED);
 }
 
+/* Expected: Python's bytes.decode("utf-8", "replace"). */
+static void any_bytes_are_a_text(void **state) {
+  (void)state;
+  static const char *const CASES[][2] = {
+      {"plain \303\251\360\237\230\200", "plain \303\251\360\237\230\200"},
+      {"a\361\200\200\341\200\302b\200c\200\277d", "a\357\277\275\357\277\275\357\277\275b\357\277\275c\357\277\275\357\277\275d"},
+      {"\303", "\357\277\275"},
+      {"x\342\202", "x\357\277\275"},
+      {"\355\240\200", "\357\277\275\357\277\275\357\277\275"},
+      {"\364\220\200\200", "\357\277\275\357\277\275\357\277\275\357\277\275"},
+      {"\300\257\340\200\257", "\357\277\275\357\277\275\357\277\275\357\277\275\357\277\275"},
+      {"\377\376\360\237\230\200", "\357\277\275\357\277\275\360\237\230\200"},
+  };
+  for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+    json_t *text = rf_json_bytes(CASES[i][0], strlen(CASES[i][0]));
+    assert_non_null(text);
+    assert_string_equal(json_string_value(text), CASES[i][1]);
+    json_decref(text);
+  }
+  json_t *nul = rf_json_bytes("a\0\377", 3);
+  assert_int_equal(json_string_length(nul), 5);
+  json_decref(nul);
+}
+
 static void fields_are_checked(void **state) {
   (void)state;
   static const char text[] = "{\"i\":3,\"r\":3.0,\"h\":0.5,\"s\":\"x\",\"b\":true,\"n\":null,\"big\":1e300}";
@@ -217,11 +241,9 @@ static void texts_read_back(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_written_is_read),
-      cmocka_unit_test(a_disk_that_is_full_leaves_no_file),
-      cmocka_unit_test(links_stay_and_pipes_are_written),
-      cmocka_unit_test(folders_are_made),
-      cmocka_unit_test(fields_are_checked),
+      cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(a_disk_that_is_full_leaves_no_file),
+      cmocka_unit_test(any_bytes_are_a_text),    cmocka_unit_test(links_stay_and_pipes_are_written),
+      cmocka_unit_test(folders_are_made),        cmocka_unit_test(fields_are_checked),
       cmocka_unit_test(texts_read_back),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
