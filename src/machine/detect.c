@@ -74,7 +74,7 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
   snprintf(machine->name, sizeof machine->name, "local");
   snprintf(machine->kind, sizeof machine->kind, "cpu");
   snprintf(machine->source, sizeof machine->source, "detected");
-  machine->chips = 1, machine->threads = cores;
+  machine->chips = 1, machine->devices_per_chip = 1, machine->topology.fraction = 1, machine->threads = cores;
   machine->flops[RF_F32] = cores * clock * per_cycle;
   machine->flops[RF_F64] = machine->flops[RF_F32] / 2;
   /* What others use now, and a control group's limit, are not ours; 64 MiB is what the process itself keeps outside the arena. */

@@ -9,69 +9,71 @@
 
 enum { MAX_FILE_BYTES = 4 << 20 };
 static const char FORMAT[] = "rafter-machine-1";
-static const char HINT[] = "data/README.md describes the format; `rafter calibrate` writes such a file for this machine";
+const char RF_MACHINE_HINT[] = "data/README.md describes the format; `rafter calibrate` writes such a file for this machine";
 
 /* ---- fields ----------------------------------------------------------------------------------------------------- */
 
-/* A text that must fit its place; absent when it is not required: stays as it is. */
-static rf_status text(const json_t *object, const char *key, bool required, char *out, size_t capacity, const char *where, rf_error *error) {
+rf_status rf_machine_text(const json_t *object, const char *key, bool required, char *out, size_t capacity, const char *where, rf_error *error) {
   const char *value;
   if (!required && !json_object_get(object, key)) return RAFTER_OK;
   RF_TRY(rf_json_string(object, key, where, &value, error));
   size_t length = strlen(value);
   if (length >= capacity || (required && length == 0))
-    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: %s has a bad length (expected %d to %zu bytes, got %zu)", where, key, required, capacity - 1,
-                   length);
+    return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: %s has a bad length (expected %d to %zu bytes, got %zu)", where, key, required,
+                   capacity - 1, length);
   memcpy(out, value, length + 1);
   return RAFTER_OK;
 }
 
-/* A number in [least, most]; absent: keeps *value. */
-static rf_status option(const json_t *object, const char *key, double least, double most, double *value, const char *where, rf_error *error) {
+rf_status rf_machine_number(const json_t *object, const char *key, double least, double most, double *value, const char *where, rf_error *error) {
   return rf_json_float_or(object, key, where, least, most, *value, value, error);
 }
 
 static rf_status dtype_key(const char *key, const char *where, rf_dtype *dtype, rf_error *error) {
   if (rf_dtype_parse(key, dtype, NULL) == RAFTER_OK) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: '%.40s' is not a dtype (expected f32, bf16, f16, f64, i8, ...)", where, key);
+  return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: '%.40s' is not a dtype (expected f32, bf16, f16, f64, i8, ...)", where, key);
 }
 
 static rf_status parse_flops(const json_t *object, const char *where, rf_machine *machine, rf_error *error) {
   json_t *flops = json_object_get(object, "flops");
-  if (!json_is_object(flops)) return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: flops is missing (expected {\"f32\": FLOP/s, ...})", where);
+  if (!json_is_object(flops)) return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: flops is missing (expected {\"f32\": FLOP/s, ...})", where);
   const char *key;
   json_t *value;
   bool any = false;
   json_object_foreach(flops, key, value) {
     rf_dtype dtype;
-    RF_TRY(dtype_key(key, where, &dtype, error));
-    RF_TRY(rf_json_float(flops, key, where, 1e6, 1e20, &machine->flops[dtype], error));
+    double *place = !strcmp(key, "tf32") ? &machine->flops_tf32 : !strcmp(key, "f4") ? &machine->flops_f4 : NULL;
+    if (!place) {
+      RF_TRY(dtype_key(key, where, &dtype, error));
+      place = &machine->flops[dtype];
+    }
+    RF_TRY(rf_json_float(flops, key, where, 1e6, 1e20, place, error));
     any = true;
   }
-  if (!any) return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: flops names no dtype (expected at least one)", where);
+  if (!any) return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: flops names no dtype (expected at least one)", where);
   return RAFTER_OK;
 }
 
 static rf_status parse_curve(const json_t *object, const char *where, rf_curve *curve, rf_error *error) {
   char dtype[16] = "";
-  if (!json_is_object(object)) return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: a curve is not an object", where);
-  RF_TRY(text(object, "op", true, curve->op, sizeof curve->op, where, error));
-  RF_TRY(text(object, "dtype", true, dtype, sizeof dtype, where, error));
-  RF_TRY(text(object, "kernel", false, curve->kernel, sizeof curve->kernel, where, error));
+  if (!json_is_object(object)) return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: a curve is not an object", where);
+  RF_TRY(rf_machine_text(object, "op", true, curve->op, sizeof curve->op, where, error));
+  RF_TRY(rf_machine_text(object, "dtype", true, dtype, sizeof dtype, where, error));
+  RF_TRY(rf_machine_text(object, "kernel", false, curve->kernel, sizeof curve->kernel, where, error));
   RF_TRY(dtype_key(dtype, where, &curve->dtype, error));
   const json_t *points = json_object_get(object, "points");
   size_t count = json_array_size(points);
   if (!json_is_array(points) || count < 1 || count > RF_CURVE_POINTS)
-    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: points of curve %s is not a list of 1 to %d points (got %zu)", where, curve->op, RF_CURVE_POINTS,
-                   count);
+    return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: points of curve %s is not a list of 1 to %d points (got %zu)", where, curve->op,
+                   RF_CURVE_POINTS, count);
   for (size_t i = 0; i < count; i++) {
     const json_t *point = json_array_get(points, i);
     RF_TRY(rf_json_float(point, "work", where, 1, 1e24, &curve->work[i], error));
     RF_TRY(rf_json_float(point, "seconds", where, 1e-12, 1e9, &curve->seconds[i], error));
     curve->size[i] = curve->work[i];
-    RF_TRY(option(point, "size", 1e-3, 1e24, &curve->size[i], where, error));
+    RF_TRY(rf_machine_number(point, "size", 1e-3, 1e24, &curve->size[i], where, error));
     if (i && curve->size[i] <= curve->size[i - 1])
-      return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: points of curve %s do not ascend (expected more than %g, got %g)", where, curve->op,
+      return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: points of curve %s do not ascend (expected more than %g, got %g)", where, curve->op,
                      curve->size[i - 1], curve->size[i]);
   }
   curve->count = (int)count;
@@ -80,7 +82,7 @@ static rf_status parse_curve(const json_t *object, const char *where, rf_curve *
 
 static rf_status parse_scaling(const json_t *list, const char *where, rf_machine *machine, rf_error *error) {
   if (list && (!json_is_array(list) || json_array_size(list) > RF_SCALING_POINTS))
-    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: scaling is not a list of at most %d points", where, RF_SCALING_POINTS);
+    return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: scaling is not a list of at most %d points", where, RF_SCALING_POINTS);
   for (size_t i = 0; i < json_array_size(list); i++) {
     const json_t *point = json_array_get(list, i);
     rf_scaling *at = &machine->scaling[machine->scaling_count++];
@@ -101,39 +103,40 @@ static void note_of(const json_t *object, rf_machine *machine) {
 }
 
 rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *out, rf_error *error) {
-  if (!json_is_object(object)) return RF_FAIL(error, RAFTER_FAILED, HINT, "%s: not a JSON object", where);
+  if (!json_is_object(object)) return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: not a JSON object", where);
   rf_machine *machine = calloc(1, sizeof *machine);
   if (!machine) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while reading %s", where);
   rf_status status = RAFTER_OK;
   double chips = 1, threads = 0;
   machine->efficiency_compute = machine->efficiency_memory = 1;
   snprintf(machine->source, sizeof machine->source, "file");
-  RF_GO(text(object, "name", true, machine->name, sizeof machine->name, where, error));
-  RF_GO(text(object, "kind", true, machine->kind, sizeof machine->kind, where, error));
+  RF_GO(rf_machine_text(object, "name", true, machine->name, sizeof machine->name, where, error));
+  RF_GO(rf_machine_text(object, "kind", true, machine->kind, sizeof machine->kind, where, error));
   if (strcmp(machine->kind, "cpu") && strcmp(machine->kind, "gpu") && strcmp(machine->kind, "tpu")) {
-    status = RF_FAIL(error, RAFTER_FAILED, HINT, "%s: unknown kind (expected cpu, gpu or tpu, got '%s')", where, machine->kind);
+    status = RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: unknown kind (expected cpu, gpu or tpu, got '%s')", where, machine->kind);
     goto done;
   }
-  RF_GO(text(object, "isa", false, machine->isa, sizeof machine->isa, where, error));
-  RF_GO(option(object, "chips", 1, 1e6, &chips, where, error));
-  RF_GO(option(object, "threads", 0, 65536, &threads, where, error));
+  RF_GO(rf_machine_text(object, "isa", false, machine->isa, sizeof machine->isa, where, error));
+  RF_GO(rf_machine_number(object, "chips", 1, 1e6, &chips, where, error));
+  RF_GO(rf_machine_number(object, "threads", 0, 65536, &threads, where, error));
   machine->chips = (int)chips, machine->threads = (int)threads;
   RF_GO(parse_flops(object, where, machine, error));
   RF_GO(rf_json_float(object, "memory_bytes", where, 1 << 20, 1e16, &machine->memory_bytes, error));
-  RF_GO(option(object, "reserve_bytes", 0, machine->memory_bytes, &machine->reserve_bytes, where, error));
+  RF_GO(rf_machine_number(object, "reserve_bytes", 0, machine->memory_bytes, &machine->reserve_bytes, where, error));
   const bool one_bandwidth = json_object_get(object, "memory_bps") != NULL;
   RF_GO(rf_json_float(object, one_bandwidth ? "memory_bps" : "read_bps", where, 1e6, 1e18, &machine->read_bps, error));
   RF_GO(rf_json_float(object, one_bandwidth ? "memory_bps" : "copy_bps", where, 1e6, 1e18, &machine->copy_bps, error));
-  RF_GO(option(object, "launch_seconds", 0, 10, &machine->launch_seconds, where, error));
-  RF_GO(option(object, "usd_per_chip_hour", 0, 1e6, &machine->usd_per_chip_hour, where, error));
-  RF_GO(option(object, "efficiency_compute", 0.01, 1, &machine->efficiency_compute, where, error));
-  RF_GO(option(object, "efficiency_memory", 0.01, 1, &machine->efficiency_memory, where, error));
+  RF_GO(rf_machine_number(object, "launch_seconds", 0, 10, &machine->launch_seconds, where, error));
+  RF_GO(rf_machine_number(object, "usd_per_chip_hour", 0, 1e6, &machine->usd_per_chip_hour, where, error));
+  RF_GO(rf_machine_number(object, "efficiency_compute", 0.01, 1, &machine->efficiency_compute, where, error));
+  RF_GO(rf_machine_number(object, "efficiency_memory", 0.01, 1, &machine->efficiency_memory, where, error));
+  RF_GO(rf_machine_parse_network(object, where, machine, error));
   RF_GO(parse_scaling(json_object_get(object, "scaling"), where, machine, error));
   note_of(object, machine);
   const json_t *origin = json_object_get(object, "origin"), *curves = json_object_get(object, "curves");
   if (json_is_string(origin) && !strcmp(json_string_value(origin), "calibrated")) snprintf(machine->source, sizeof machine->source, "calibrated");
   if (curves && (!json_is_array(curves) || json_array_size(curves) > RF_MAX_CURVES)) {
-    status = RF_FAIL(error, RAFTER_FAILED, HINT, "%s: curves is not a list of at most %d curves", where, RF_MAX_CURVES);
+    status = RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: curves is not a list of at most %d curves", where, RF_MAX_CURVES);
     goto done;
   }
   for (size_t i = 0; i < json_array_size(curves); i++)
@@ -152,7 +155,7 @@ rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error
   rf_status status = RAFTER_OK;
   const json_t *format = json_object_get(root, "format");
   if (format && (!json_is_string(format) || strcmp(json_string_value(format), FORMAT)))
-    status = RF_FAIL(error, RAFTER_FAILED, HINT, "%s has another format (expected \"%s\", got \"%.40s\")", path, FORMAT,
+    status = RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s has another format (expected \"%s\", got \"%.40s\")", path, FORMAT,
                      json_is_string(format) ? json_string_value(format) : "something that is no text");
   else status = rf_machine_parse(root, path, machine, error);
   json_decref(root);
@@ -176,6 +179,8 @@ rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error
                                              "read_bps", machine->scaling[i].read_bps));
   for (int d = 0; d < RF_DTYPES; d++)
     if (machine->flops[d] > 0) json_object_set_new(flops, rf_dtype_name((rf_dtype)d), json_real(machine->flops[d]));
+  if (machine->flops_tf32 > 0) json_object_set_new(flops, "tf32", json_real(machine->flops_tf32));
+  if (machine->flops_f4 > 0) json_object_set_new(flops, "f4", json_real(machine->flops_f4));
   for (int i = 0; i < machine->curve_count; i++) json_array_append_new(curves, curve_json(&machine->curve[i]));
   json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "format", FORMAT,
                            "name", machine->name, "kind", machine->kind, "origin", machine->source, "source", machine->source_note, "isa",
@@ -183,6 +188,7 @@ rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error
                            "reserve_bytes", machine->reserve_bytes, "read_bps", machine->read_bps, "copy_bps", machine->copy_bps, "launch_seconds",
                            machine->launch_seconds, "usd_per_chip_hour", machine->usd_per_chip_hour, "efficiency_compute",
                            machine->efficiency_compute, "efficiency_memory", machine->efficiency_memory, "scaling", scaling, "curves", curves);
+  if (root) rf_machine_network_json(machine, root);
   rf_status status = root ? rf_json_write(path, root, 1, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing %s", path);
   json_decref(root);
   return status;

@@ -46,8 +46,27 @@ const char *rf_machine_name(int i) {
   return i >= 0 && i < count ? names[i] : NULL;
 }
 
-static rf_status find_sheet(const char *name, rf_machine *machine, rf_error *error) {
-  json_t *rows, *root = load_sheets(&rows, error);
+/* A row with what the edition changes laid over it. */
+static rf_status with_edition(const json_t *row, const char *edition, json_t **sheet, rf_error *error) {
+  json_t *editions = json_object_get(row, "editions"), *changes = json_object_get(editions, edition);
+  const char *name = json_string_value(json_object_get(row, "name"));
+  *sheet = NULL;
+  if (!changes) {
+    char hint[256] = "";
+    const char *key;
+    json_t *value;
+    json_object_foreach(editions, key, value) rf_text_append(hint, sizeof hint, "%s%s@%s", hint[0] ? ", " : "write ", name, key);
+    rf_text_append(hint, sizeof hint, "%s%s for its own figures", hint[0] ? ", or " : "write ", name);
+    return RF_FAIL(error, RAFTER_INVALID, hint, "%s has no such edition (--on: got '@%.40s')", name, edition);
+  }
+  *sheet = rf_must(json_deep_copy(row));
+  json_object_update_recursive(*sheet, changes);
+  json_object_set_new(*sheet, "edition", json_string(edition));
+  return RAFTER_OK;
+}
+
+static rf_status find_sheet(const char *name, const char *edition, rf_machine *machine, rf_error *error) {
+  json_t *rows, *root = load_sheets(&rows, error), *sheet = NULL;
   if (!root) return RAFTER_FAILED;
   rf_status status = RAFTER_INVALID;
   const char *names[MAX_SHEETS + 1] = {"local"};
@@ -57,18 +76,19 @@ static rf_status find_sheet(const char *name, rf_machine *machine, rf_error *err
     const char *row_name = json_string_value(json_object_get(row, "name"));
     names[count++] = row_name;
     if (!row_name || strcmp(row_name, name)) continue;
-    status = rf_machine_parse(row, "machines.json", machine, error);
+    if (edition[0]) RF_GO(with_edition(row, edition, &sheet, error));
+    status = rf_machine_parse(sheet ? sheet : row, "machines.json", machine, error);
     if (status == RAFTER_OK) snprintf(machine->source, sizeof machine->source, "data-sheet");
-    json_decref(root);
-    return status;
+    goto done;
   }
   char hint[512] = "";
   const char *near = rf_nearest(name, names, count);
-  size_t at = 0;
-  if (near) at = (size_t)snprintf(hint, sizeof hint, "did you mean %s? ", near);
-  at += (size_t)snprintf(hint + at, sizeof hint - at, "known machines:");
-  for (int i = 0; i < count && at + 72 < sizeof hint; i++) at += (size_t)snprintf(hint + at, sizeof hint - at, " %s", names[i]);
+  if (near) rf_text_append(hint, sizeof hint, "did you mean %s? ", near);
+  rf_text_append(hint, sizeof hint, "known machines:");
+  for (int i = 0; i < count; i++) rf_text_append(hint, sizeof hint, " %s", names[i]);
   RF_FAIL(error, RAFTER_INVALID, hint, "unknown machine '%.60s' (--on: expected local, a data sheet's name or a machine file)", name);
+done:
+  json_decref(sheet);
   json_decref(root);
   return status;
 }
@@ -94,14 +114,14 @@ rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error
   size_t length = strlen(spec);
   bool json = length > 5 && !strcmp(spec + length - 5, ".json");
   if (strchr(spec, '/') || json || (stat(spec, &info) == 0 && S_ISREG(info.st_mode))) return rf_machine_read(spec, machine, error);
-  const char *shape = strchr(spec, ':');
-  if (shape) {
-    char name[64];
-    snprintf(name, sizeof name, "%.*s", (int)(shape - spec), spec);
-    RF_TRY(find_sheet(name, machine, error));
-    char hint[160];
-    snprintf(hint, sizeof hint, "plan for one chip: --on %s", name);
-    return RF_FAIL(error, RAFTER_INVALID, hint, "machine shapes are not supported yet (--on: expected '%s', got '%.80s')", name, spec);
-  }
-  return find_sheet(spec, machine, error);
+  char name[64] = "", edition[32] = "";
+  size_t whole = strcspn(spec, ":*"), part = strcspn(spec, "@:*");
+  if (part >= sizeof name || (part < whole && whole - part - 1 >= sizeof edition))
+    return RF_FAIL(error, RAFTER_INVALID, "write NAME[@EDITION][:SHAPE][*SLICES], as tpu-v5e:4x4", "unknown machine '%.60s...'", spec);
+  memcpy(name, spec, part), name[part] = 0;
+  if (part < whole) memcpy(edition, spec + part + 1, whole - part - 1), edition[whole - part - 1] = 0;
+  if (part < whole && !edition[0]) return RF_FAIL(error, RAFTER_INVALID, "leave @ out", "'%.60s' names no edition", spec);
+  RF_TRY(find_sheet(name, edition, machine, error));
+  const char *shape = spec + whole;
+  return *shape ? rf_machine_set_shape(machine, *shape == ':' ? shape + 1 : shape, error) : RAFTER_OK;
 }

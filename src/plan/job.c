@@ -97,6 +97,9 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   RF_TRY(rf_model_resolve(spec, &s->model, s->weights_folder, error));
   RF_TRY(resolve_lora(options, s, error));
   RF_TRY(rf_machine_find(text_or(options, "on", "local"), &s->machine, error));
+  if (s->machine.chips > 1 && (s->machine.shape_rank > 0 || s->machine.slices > 1))
+    return RF_FAIL(error, RAFTER_INVALID, "leave the shape out; `rafter roofline` answers for many",
+                   "one chip is planned (--on: expected 1 chip, got %d)", s->machine.chips);
   RF_TRY(resolve_backend(options, &s->machine, plan, error));
   plan->machine = &s->machine;
   *build = (rf_build_options){.job = train   ? RF_JOB_TRAIN

@@ -1,6 +1,8 @@
 /* Data sheets, the detected host, and machine files that were written by someone else. */
 #include "machine/machine.h"
 
+#include "base/json.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -38,7 +40,8 @@ static void store(const char *text, size_t length) {
 
 static void every_sheet_reads_and_names_its_sources(void **state) {
   (void)state;
-  static const char *const wanted[] = {"a5000", "a100-80g", "h100-sxm", "h200", "tpu-v5e", "tpu-v5p"};
+  static const char *const wanted[] = {"a5000", "a100-80g", "rtx-4090", "l4",      "h100-sxm", "h200",   "b200",
+                                       "gb200", "tpu-v4",   "tpu-v5e",  "tpu-v5p", "tpu-v6e",  "tpu-v7x"};
   static rf_machine machine;
   rf_error error;
   for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) assert_int_equal(rf_machine_find(wanted[i], &machine, &error), RAFTER_OK);
@@ -77,13 +80,121 @@ static void unknown_machines_and_shapes_are_refused(void **state) {
   rf_error e;
   assert_int_equal(rf_machine_find("h100-sxn", &m, &e), RAFTER_INVALID);
   assert_non_null(strstr(e.hint, "did you mean h100-sxm?"));
-  assert_int_equal(rf_machine_find("tpu-v5e:2x4", &m, &e), RAFTER_INVALID);
-  assert_non_null(strstr(e.message, "tpu-v5e:2x4"));
-  assert_non_null(strstr(e.hint, "--on tpu-v5e"));
+  static const struct {
+    const char *spec, *says;
+  } rows[] = {
+      {"tpu-v5e:", "is no shape"},
+      {"tpu-v5e:0x4", "is no shape"},
+      {"tpu-v5e:-2", "is no shape"},
+      {"tpu-v5e:2x", "is no shape"},
+      {"tpu-v5e:2x4*", "is no shape"},
+      {"tpu-v5e:2y4", "is no shape"},
+      {"tpu-v5e:99999999999999999999", "is no shape"},
+      {"tpu-v5e:2x4x2", "tpu-v5e has 2 axes"},
+      {"tpu-v5e:2x32", "does not fit a pod (expected axes within 16x16, got 32)"},
+      {"tpu-v7x:64x64x64", "more chips than a pod (expected at most 9216, got 262144)"},
+      {"h100-sxm:12", "joins at most 8 chips"},
+      {"h100-sxm:8x4x2", "levels"},
+      {"a5000:2x2", "no figure for the network between nodes"},
+      {"a5000*2", "no figure for the network between slices"},
+      {"tpu-v5e@nine", "no such edition"},
+      {"tpu-v5e@:4x4", "names no edition"},
+      {"tpu-v5e:16x16*1000000", "absurd"},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    assert_int_equal(rf_machine_find(rows[i].spec, &m, &e), RAFTER_INVALID);
+    if (!strstr(e.message, rows[i].says)) fail_msg("%s: '%s' does not say '%s'", rows[i].spec, e.message, rows[i].says);
+    assert_true(e.hint[0]);
+  }
+  assert_int_equal(rf_machine_find("tpu-v5e@nine", &m, &e), RAFTER_INVALID);
+  assert_non_null(strstr(e.hint, "tpu-v5e@sb-new"));
   assert_int_equal(rf_machine_find("tpu-v99:2x4", &m, &e), RAFTER_INVALID);
   assert_non_null(strstr(e.message, "unknown machine 'tpu-v99'"));
   assert_int_equal(rf_machine_find("/no/such/file.json", &m, &e), RAFTER_FAILED);
   assert_int_equal(rf_machine_find("/tmp", &m, &e), RAFTER_FAILED);
+}
+
+static void shapes_and_editions(void **state) {
+  (void)state;
+  static const struct {
+    const char *spec;
+    int chips, rank, shape[3], slices;
+  } rows[] = {
+      {"tpu-v5e", 1, 0, {0}, 0},
+      {"tpu-v5e:4x8", 32, 2, {4, 8}, 1},
+      {"tpu-v5p:28x20x16", 8960, 3, {28, 20, 16}, 1},
+      {"tpu-v5e:16x16*3", 768, 2, {16, 16}, 3},
+      {"tpu-v5e*2", 2, 0, {0}, 2},
+      {"h100-sxm:8x2048", 16384, 2, {8, 2048}, 1},
+      {"h100-sxm:4", 4, 1, {4}, 1},
+      {"h100-sxm:32", 32, 2, {8, 4}, 1},
+      {"gb200:72x2", 144, 2, {72, 2}, 1},
+  };
+  static rf_machine m, again;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    assert_int_equal(rf_machine_find(rows[i].spec, &m, NULL), RAFTER_OK);
+    assert_int_equal(m.chips, rows[i].chips);
+    assert_int_equal(m.shape_rank, rows[i].rank);
+    assert_int_equal(m.slices, rows[i].slices);
+    for (int k = 0; k < m.shape_rank; k++) assert_int_equal(m.shape[k], rows[i].shape[k]);
+    assert_int_equal(rf_machine_write(&m, path, NULL), RAFTER_OK);
+    assert_int_equal(rf_machine_read(path, &again, NULL), RAFTER_OK);
+    snprintf(again.source, sizeof again.source, "%s", m.source); /* a file's own */
+    assert_memory_equal(&m, &again, sizeof m);
+  }
+  assert_int_equal(rf_machine_find("tpu-v5e@sb:2x2", &m, NULL), RAFTER_OK);
+  assert_string_equal(m.edition, "sb");
+  assert_float_equal(m.read_bps, 8.1e11, 1);
+  assert_float_equal(m.flops[RF_BF16], 1.97e14, 1); /* what an edition does not name stays */
+  assert_int_equal(rf_machine_find("h100-sxm@sb", &m, NULL), RAFTER_OK);
+  assert_float_equal(m.usd_per_chip_hour, 10.80, 1e-9);
+  assert_int_equal(rf_machine_find("b200", &m, NULL), RAFTER_OK); /* a committed price is not a list price */
+  assert_true(m.usd_per_chip_hour == 0 && m.price_count == 1);
+  assert_int_equal(rf_machine_find("tpu-v5e", &m, NULL), RAFTER_OK);
+  assert_true(rf_machine_wraps(&m, 16) && !rf_machine_wraps(&m, 8) && !rf_machine_wraps(&m, 1));
+  assert_int_equal(rf_machine_find("tpu-v4", &m, NULL), RAFTER_OK);
+  assert_true(rf_machine_wraps(&m, 4) && rf_machine_wraps(&m, 12) && !rf_machine_wraps(&m, 2));
+}
+
+/* Every figure of every row names where it comes from. */
+static void check_sources(const json_t *value, const char *name, const json_t *source, const char *row) {
+  static const char *const plain[] = {"name", "title", "kind", "chips", "prices", "editions", "source"};
+  for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+    if (!strcmp(name, plain[i])) return;
+  if (json_is_string(json_object_get(source, name))) return;
+  if (!json_is_object(value)) fail_msg("%s: %s has no source", row, name);
+  const char *key;
+  json_t *inner;
+  json_object_foreach((json_t *)value, key, inner) {
+    char path_of[128];
+    snprintf(path_of, sizeof path_of, "%s.%s", name, key);
+    check_sources(inner, path_of, source, row);
+  }
+}
+
+static void every_figure_has_a_source(void **state) {
+  (void)state;
+  json_t *root;
+  assert_int_equal(rf_json_read("data/machines.json", 1 << 20, &root, NULL), RAFTER_OK);
+  size_t i, k;
+  const json_t *row, *price;
+  json_array_foreach(json_object_get(root, "machines"), i, row) {
+    const char *key, *name = json_string_value(json_object_get(row, "name")), *edition;
+    json_t *value, *changes;
+    json_object_foreach((json_t *)row, key, value) check_sources(value, key, json_object_get(row, "source"), name);
+    json_array_foreach(json_object_get(row, "prices"), k, price) {
+      assert_true(strlen(json_string_value(json_object_get(price, "source"))) > 5);
+      assert_non_null(json_object_get(price, "date"));
+    }
+    json_object_foreach(json_object_get(row, "editions"), edition, changes) {
+      static rf_machine m;
+      char spec[80];
+      snprintf(spec, sizeof spec, "%s@%s", name, edition);
+      assert_int_equal(rf_machine_find(spec, &m, NULL), RAFTER_OK);
+      json_object_foreach(changes, key, value) check_sources(value, key, json_object_get(changes, "source"), spec);
+    }
+  }
+  json_decref(root);
 }
 
 static void the_host_is_detected(void **state) {
@@ -121,6 +232,7 @@ static void a_written_machine_reads_back_the_same(void **state) {
   assert_int_equal(rf_machine_write(&a, "/no/such/folder/m.json", NULL), RAFTER_FAILED);
 }
 
+#define MACHINE "{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10"
 static void bad_files_are_refused_with_the_field(void **state) {
   (void)state;
   static const struct {
@@ -158,6 +270,15 @@ static void bad_files_are_refused_with_the_field(void **state) {
        "\"f32\","
        "\"points\":[{\"work\":2}]}]}",
        "\"seconds\" is missing"},
+      {MACHINE ",\"topology\":3}", "topology is not an object"},
+      {MACHINE ",\"topology\":{\"form\":\"star\"}}", "unknown form"},
+      {MACHINE ",\"topology\":{\"form\":\"torus\",\"oneway_bps\":1e9}}", "needs its size"},
+      {MACHINE ",\"topology\":{\"form\":\"torus\",\"axes\":9,\"oneway_bps\":1e9}}", "\"axes\" is out of range"},
+      {MACHINE ",\"topology\":{\"form\":\"torus\",\"axes\":2,\"pod\":[4],\"oneway_bps\":1e9}}", "another number of axes"},
+      {MACHINE ",\"topology\":{\"form\":\"torus\",\"axes\":1,\"pod\":[0],\"oneway_bps\":1e9}}", "pod[0] is not a whole number"},
+      {MACHINE ",\"topology\":{\"form\":\"switch\",\"domain\":8}}", "needs its size"},
+      {MACHINE ",\"prices\":[{\"tier\":\"list\"}]}", "\"usd_per_chip_hour\" is missing"},
+      {MACHINE ",\"prices\":{}}", "prices is not a list"},
   };
   static rf_machine m;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -189,9 +310,14 @@ static void bad_files_are_refused_with_the_field(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_sheet_reads_and_names_its_sources), cmocka_unit_test(published_figures),
-      cmocka_unit_test(unknown_machines_and_shapes_are_refused), cmocka_unit_test(the_host_is_detected),
-      cmocka_unit_test(a_written_machine_reads_back_the_same),   cmocka_unit_test(bad_files_are_refused_with_the_field),
+      cmocka_unit_test(every_sheet_reads_and_names_its_sources),
+      cmocka_unit_test(published_figures),
+      cmocka_unit_test(unknown_machines_and_shapes_are_refused),
+      cmocka_unit_test(the_host_is_detected),
+      cmocka_unit_test(shapes_and_editions),
+      cmocka_unit_test(every_figure_has_a_source),
+      cmocka_unit_test(a_written_machine_reads_back_the_same),
+      cmocka_unit_test(bad_files_are_refused_with_the_field),
   };
   return cmocka_run_group_tests(tests, make_folder, drop_folder);
 }
