@@ -79,6 +79,7 @@ typedef struct rf_machine {
   int shape_rank;                   /* 0: no shape was asked for, one chip */
   int shape[RF_TORUS_AXES], slices; /* TORUS: extents of its axes; SWITCH: chips a node, nodes. slices: copies joined by the data-centre network */
   double efficiency_compute, efficiency_memory; /* for machines without curves */
+  double efficiency_experts;                    /* what grouped products reach of efficiency_compute; 0: not known of this machine */
   char isa[16];                                 /* of a CPU */
   int scaling_count;
   rf_scaling scaling[RF_SCALING_POINTS];

@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const BOUND[] = {[RF_BOUND_COMPUTE] = "arithmetic", [RF_BOUND_MEMORY] = "memory bandwidth", [RF_BOUND_LATENCY] = "launches"};
+static const char *const BOUND[] = {
+    [RF_BOUND_COMPUTE] = "arithmetic", [RF_BOUND_MEMORY] = "memory bandwidth", [RF_BOUND_LATENCY] = "launches", [RF_BOUND_NETWORK] = "the network"};
 
 /* Seconds of a step in ops of this definition, and their work. */
 static double seconds_of(const rf_plan *plan, const rf_op_def *def, double *work) {

@@ -5,7 +5,7 @@
 
 #include "backend/backend.h"
 
-typedef enum rf_bound { RF_BOUND_COMPUTE, RF_BOUND_MEMORY, RF_BOUND_LATENCY } rf_bound;
+typedef enum rf_bound { RF_BOUND_COMPUTE, RF_BOUND_MEMORY, RF_BOUND_LATENCY, RF_BOUND_NETWORK, RF_BOUNDS } rf_bound;
 
 typedef struct rf_plan_tensor {
   int64_t offset; /* in the arena; RF_NONE for a tensor nobody uses */

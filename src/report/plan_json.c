@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const BOUND[] = {"compute", "memory", "latency"};
+static const char *const BOUND[RF_BOUNDS] = {"compute", "memory", "latency", "network"};
 
 static json_t *model_json(const rf_plan *plan) {
   const rf_model *m = &plan->graph->model;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const BOUND[] = {"arithmetic", "memory bandwidth", "launch latency"};
+static const char *const BOUND[RF_BOUNDS] = {"arithmetic", "memory bandwidth", "launch latency", "network"};
 
 static double tokens_of(const rf_plan *plan) { return (double)plan->graph->rows * plan->options.build.accumulate; }
 

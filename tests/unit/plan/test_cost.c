@@ -49,6 +49,45 @@ static void the_larger_ceiling_decides(void **state) {
   rf_graph_free(graph);
 }
 
+/* On a sheet, kinds of products reach different shares of the peak; attention less with narrow heads, grouped products what the machine says. */
+static void sheets_know_kinds_of_products(void **state) {
+  (void)state;
+  static rf_machine machine;
+  machine = (rf_machine){.kind = "gpu", .chips = 1, .read_bps = 1e30, .copy_bps = 1e30, .efficiency_compute = 0.5, .efficiency_memory = 1};
+  machine.flops[RF_BF16] = 1e14;
+  double share[2][4] = {{0}}, grouped[2] = {0};
+  for (int narrow = 0; narrow < 2; narrow++) {
+    rf_model model = model_named(narrow ? "llama:layers=1,width=512,heads=8,ff=1024,vocab=300,seq=256"
+                                        : "llama:layers=1,width=512,heads=4,ff=1024,vocab=300,seq=256");
+    rf_plan_options options = train_options(&machine, RF_BF16, 2, 1, 256, RF_REMAT_NONE);
+    options.backend = &RF_BACKEND_SHEET;
+    rf_plan *plan = plan_of(&model, &options);
+    for (int i = 0; i < plan->graph->op_count; i++) {
+      const char *name = plan->graph->op[i].def->name;
+      int kind = !strcmp(name, "matmul")           ? 0
+                 : !strcmp(name, "attention")      ? 1
+                 : !strcmp(name, "attention_bwd")  ? 2
+                 : !strcmp(name, "head_loss_grad") ? 3
+                                                   : -1;
+      if (kind >= 0) share[narrow][kind] = (plan->op[i].work.flops + plan->op[i].work.flops_again) / plan->op[i].seconds / 1e14;
+    }
+    rf_plan_free(plan);
+  }
+  assert_true(near(share[0][0], 0.5) && near(share[0][3], 0.5) && near(share[0][1], 0.5 * 0.85) && near(share[0][2], 0.5 * 0.73));
+  assert_true(near(share[1][1], share[0][1] * 0.875) && near(share[1][2], share[0][2] * 0.875) && near(share[1][0], 0.5));
+  for (int k = 0; k < 2; k++) {
+    machine.efficiency_experts = k ? 0.9 : 0;
+    rf_model model = model_named("mixtral:layers=1,width=512,heads=4,ff=1024,vocab=300,seq=256,experts=4,experts_used=2");
+    rf_plan_options options = train_options(&machine, RF_BF16, 2, 1, 256, RF_REMAT_NONE);
+    options.backend = &RF_BACKEND_SHEET;
+    rf_plan *plan = plan_of(&model, &options);
+    for (int i = 0; i < plan->graph->op_count; i++)
+      if (!strcmp(plan->graph->op[i].def->name, "matmul_experts")) grouped[k] = plan->op[i].work.flops / plan->op[i].seconds / 1e14;
+    rf_plan_free(plan);
+  }
+  assert_true(grouped[0] > 0.2 && grouped[0] < 0.5 && near(grouped[1], 0.45));
+}
+
 static rf_curve *add_curve(rf_machine *machine, const char *op, rf_dtype dtype, const char *kernel, double rate_small, double rate_large) {
   rf_curve *c = &machine->curve[machine->curve_count++];
   *c = (rf_curve){.dtype = dtype, .count = 2, .work = {1e6, 1e10}, .seconds = {1e6 / rate_small, 1e10 / rate_large}};
@@ -160,11 +199,9 @@ static void measured_scaling_is_used(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_larger_ceiling_decides),
-      cmocka_unit_test(curves_are_read_between_their_points),
-      cmocka_unit_test(an_unmeasured_op_is_timed_like_its_nearest),
-      cmocka_unit_test(fewer_threads_compute_slower),
-      cmocka_unit_test(measured_scaling_is_used),
+      cmocka_unit_test(the_larger_ceiling_decides),           cmocka_unit_test(sheets_know_kinds_of_products),
+      cmocka_unit_test(curves_are_read_between_their_points), cmocka_unit_test(an_unmeasured_op_is_timed_like_its_nearest),
+      cmocka_unit_test(fewer_threads_compute_slower),         cmocka_unit_test(measured_scaling_is_used),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
