@@ -97,14 +97,18 @@ static rf_text *begin_text(rf_generator *g, rf_batch *b, rf_text *from, int64_t 
   }
 }
 
-static rf_status begin_answer(rf_generator *g, rf_answer *slot, rf_asked *a, rf_text *text, int64_t reused, rf_error *error) {
-  rf_batch *b = g->batch;
+static rf_status begin_sampler(rf_batch *b, rf_answer *slot, const rf_asked *a, rf_error *error) {
   rf_sampler_options options = a->of.sampler;
   options.seed = rf_sample_seed(options.seed, a->started);
   if (slot->opened) RF_TRY(rf_sampler_reset(&slot->sampler, &options, error));
   else RF_TRY(rf_sampler_open_with(&options, b->work[0], &slot->sampler, error));
   slot->opened = true;
-  RF_TRY(rf_sampler_prompt(&slot->sampler, a->of.tokens, a->of.count, error));
+  return rf_sampler_prompt(&slot->sampler, a->of.tokens, a->of.count, error);
+}
+
+static rf_status begin_answer(rf_generator *g, rf_answer *slot, rf_asked *a, rf_text *text, int64_t reused, rf_error *error) {
+  rf_batch *b = g->batch;
+  if (!g->settings.simulated) RF_TRY(begin_sampler(b, slot, a, error));
   slot->to = a, slot->text = text, slot->sample = a->started++, slot->count = 0, slot->serial = b->clock++;
   b->counts.answers++, b->counts.prompt_tokens += a->of.count, b->counts.reused += reused;
   rf_skip_gone(a);

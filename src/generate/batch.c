@@ -16,7 +16,7 @@ uint64_t rf_sample_seed(uint64_t seed, int sample) { return sample ? rf_key(seed
 
 static rf_status open_texts(rf_generator *g, rf_batch *b, rf_error *error) {
   for (int i = 0; i < b->texts; i++) RF_TRY(rf_sequence_open(&g->walker->pages, g->settings.plan.build.seq, &b->text[i].sequence, error));
-  for (int i = 0; i < b->workers; i++) RF_TRY(rf_sampler_work_open(g->settings.model.vocab, &b->work[i], error));
+  for (int i = 0; i < b->workers && !g->settings.simulated; i++) RF_TRY(rf_sampler_work_open(g->settings.model.vocab, &b->work[i], error));
   return RAFTER_OK;
 }
 
@@ -174,6 +174,7 @@ static void add_part(rf_batch *b, int slot, int64_t count) {
   b->part[b->parts++] = (rf_walk_part){.sequence = &a->text->sequence,
                                        .tokens = length < prompt ? a->to->of.tokens + length : &a->last,
                                        .count = count,
+                                       .prompt = length < prompt,
                                        .wanted = length + count >= prompt};
 }
 
@@ -203,8 +204,12 @@ static bool stops(const rf_request *r, int32_t id) {
 }
 
 /* Chooses the next token of an answer from its row of logits. */
-static rf_status choose(rf_answer *a, const rf_walk_part *part, rf_sampler_work *work, rf_error *error) {
+static rf_status choose(const rf_generator *g, rf_answer *a, const rf_walk_part *part, rf_sampler_work *work, rf_error *error) {
   const rf_request *r = &a->to->of;
+  if (g->settings.simulated) { /* some token, the same each time */
+    a->last = (int32_t)(rf_key((uint64_t)a->to->id, (uint64_t)a->sample, (uint64_t)a->count) % (uint64_t)g->settings.model.vocab);
+    return RAFTER_OK;
+  }
   double likelihood[RF_TOP_LOGPROBS];
   rf_logprobs top = {.wanted = r->top, .ids = a->top_ids, .logprobs = likelihood};
   rf_sampler_use(&a->sampler, work);
@@ -236,7 +241,7 @@ static rf_status choose_all(rf_generator *g, rf_batch *b, rf_error *error) {
 #pragma omp parallel for num_threads(b->workers) schedule(static) if (b->workers > 1 && b->parts > 1)
   for (int i = 0; i < b->parts; i++) {
     rf_answer *a = &b->slot[b->order[i]];
-    a->status = b->part[i].wanted ? choose(a, &b->part[i], b->work[omp_get_thread_num()], &a->error) : RAFTER_OK;
+    a->status = b->part[i].wanted ? choose(g, a, &b->part[i], b->work[omp_get_thread_num()], &a->error) : RAFTER_OK;
   }
   for (int i = 0; i < b->parts; i++) {
     rf_answer *a = &b->slot[b->order[i]];
@@ -263,12 +268,13 @@ rf_status rf_generator_step(rf_generator *g, const rf_event **events, int *count
   rf_batch *b = g->batch;
   *events = b->event, *count = b->events = 0;
   if (!b->first) return RAFTER_OK;
-  if (!g->io[0].tokens)
+  if (!g->io[0].tokens && !g->settings.simulated)
     return RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to choose from");
   RF_TRY(rf_admit(g, error));
   compose(g, b);
   RF_TRY(rf_walk_parts(g, b->part, b->parts, error));
-  b->counts.walks++;
+  b->counts.walks++, b->counts.parts += b->parts;
+  if (b->parts > b->counts.most_parts) b->counts.most_parts = b->parts;
   for (int i = 0; i < b->parts; i++) b->counts.rows += b->part[i].count;
   rf_pin(g);
   rf_status status = choose_all(g, b, error);

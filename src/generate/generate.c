@@ -25,13 +25,14 @@ rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator *
   rf_generator *g = calloc(1, sizeof *g);
   if (!g) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
   g->settings = *settings;
-  RF_GO(rf_model_require_runnable(&settings->model, error));
+  if (!settings->simulated) RF_GO(rf_model_require_runnable(&settings->model, error));
   RF_GO(rf_generate_plans(settings, &g->prefill, &g->decode, error));
   RF_GO(rf_plan_require_fit(g->prefill, error));
   const rf_plan *plans[] = {g->prefill, g->decode};
-  RF_GO(rf_run_open(plans, 2, settings->debug, &g->run, error));
+  if (!settings->simulated) RF_GO(rf_run_open(plans, 2, settings->debug, &g->run, error));
   RF_GO(rf_walker_open(g, error));
   RF_GO(rf_batch_open(g, error));
+  if (settings->simulated) goto done;
   for (int p = 0; p < 2; p++)
     g->io[p] = (struct rf_walk_inputs){rf_run_named(g->run, p, "tokens", NULL), rf_run_named(g->run, p, "positions", NULL),
                                        rf_run_named(g->run, p, "slots", NULL),  rf_run_named(g->run, p, "rows", NULL),

@@ -25,6 +25,10 @@ typedef struct rf_generate_settings {
   rf_run_debug debug;
   bool alone;           /* every prompt is walked whole: nothing is shared. Changes no result */
   rf_progress progress; /* of loading; may be empty */
+  /* simulate.c: admission, batching and pages as they are, with walks that compute nothing and take the time the plans predict. Every answer runs to its
+   * max_tokens. */
+  bool simulated;
+  bool prompts_given; /* simulated: what is in the cache of a prompt came from another machine, and its walks take no time here */
 } rf_generate_settings;
 
 typedef struct rf_generator {
@@ -37,6 +41,7 @@ typedef struct rf_generator {
   } io[2];                  /* of prefill, decode */
   int last;                 /* which of the two walked last */
   int64_t length;           /* rf_generator_feed: tokens in the cache */
+  double seconds;           /* simulated: predicted, of all walks so far */
   struct rf_walker *walker; /* the cache's pages: walk.c */
   struct rf_batch *batch;   /* requests: batch.c */
 } rf_generator;
@@ -95,6 +100,7 @@ void rf_generator_cancel(rf_generator *generator, int64_t request, int sample);
 /* What was done since the generator was opened. */
 typedef struct rf_generate_counts {
   int64_t walks, rows;           /* rows: of all walks */
+  int64_t parts, most_parts;     /* answers that took part: of all walks, and in the fullest */
   int64_t prompt_tokens, reused; /* of prompts; reused: not walked because another sequence had them in the cache */
   int64_t answers, tokens;       /* answers that began, and their tokens */
 } rf_generate_counts;

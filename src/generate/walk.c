@@ -32,8 +32,10 @@ rf_status rf_walker_open(rf_generator *g, rf_error *error) {
   RF_TRY(rf_pages_open(&kv, &w->pages, error));
   RF_TRY(rf_sequence_open(&w->pages, g->settings.plan.build.seq, &w->hand, error));
   w->bytes = calloc(2 * (size_t)g->settings.model.layers, sizeof *w->bytes);
-  if (!w->bytes) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
+  w->extent = calloc((size_t)g->settings.plan.build.microbatch, sizeof *w->extent);
+  if (!w->bytes || !w->extent) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
   w->pages.moved = move_page, w->pages.self = w, w->poison = g->settings.debug.poison;
+  if (g->settings.simulated) return RAFTER_OK;
   for (int layer = 0; layer < g->settings.model.layers; layer++) find_layer(g, w, layer, "attn/cache"), find_layer(g, w, layer, "attn/cache/scale");
   for (int p = 0; p < 2; p++)
     for (int c = 0; c < RF_KV_CLASSES; c++) w->table[p][c] = rf_run_named(g->run, p, tables[c], NULL);
@@ -45,7 +47,7 @@ void rf_walker_close(rf_generator *g) {
   if (!w) return;
   rf_sequence_close(&w->hand);
   rf_pages_close(&w->pages);
-  free(w->bytes), free(w);
+  free(w->bytes), free(w->extent), free(w);
 }
 
 /* The inputs of one part, whose rows begin at `row`. */
@@ -75,6 +77,22 @@ static void write_inputs(const rf_generator *g, int p, const rf_walk_part *part,
     if (w->table[p][c]) memset(w->table[p][c] + count * w->pages.kv.columns, 0xff, (size_t)((slots - count) * w->pages.kv.columns) * sizeof(int32_t));
 }
 
+/* What the walk would take. */
+static double predict(const rf_generator *g, int p, const rf_walk_part *part, int count) {
+  rf_extent *extent = g->walker->extent;
+  int counted = 0;
+  for (int i = 0; i < count; i++)
+    if (!part[i].prompt || !g->settings.prompts_given) extent[counted++] = (rf_extent){part[i].count, part[i].sequence->length + part[i].count};
+  return counted ? rf_plan_walk_seconds(p ? g->decode : g->prefill, extent, counted) : 0;
+}
+
+static rf_status run_plan(rf_generator *g, int p, int64_t rows, rf_error *error) {
+  bool whole = g->settings.debug.poison || g->settings.debug.find_nan; /* so that unused rows hold numbers too */
+  rf_run_inputs inputs = {.rows = whole ? (p ? g->decode : g->prefill)->graph->rows : rows, .step = 1};
+  for (int s = 0; s < RF_SECTIONS; s++) RF_TRY(rf_run_section(g->run, p, (rf_section)s, &inputs, error));
+  return RAFTER_OK;
+}
+
 rf_status rf_walk_parts(rf_generator *g, rf_walk_part *part, int count, rf_error *error) {
   rf_walker *w = g->walker;
   int64_t rows = 0, wanted = 0;
@@ -84,9 +102,8 @@ rf_status rf_walk_parts(rf_generator *g, rf_walk_part *part, int count, rf_error
   }
   int p = rows == count ? 1 : 0;
   if (g->io[p].tokens) write_inputs(g, p, part, count);
-  bool whole = g->settings.debug.poison || g->settings.debug.find_nan; /* so that unused rows hold numbers too */
-  rf_run_inputs inputs = {.rows = whole ? (p ? g->decode : g->prefill)->graph->rows : rows, .step = 1};
-  for (int s = 0; s < RF_SECTIONS; s++) RF_TRY(rf_run_section(g->run, p, (rf_section)s, &inputs, error));
+  if (g->settings.simulated) g->seconds += predict(g, p, part, count);
+  else RF_TRY(run_plan(g, p, rows, error));
   for (int i = 0; i < count; i++) {
     rf_sequence *s = part[i].sequence;
     memcpy(s->tokens + s->length, part[i].tokens, (size_t)part[i].count * sizeof *s->tokens);

@@ -16,6 +16,7 @@ typedef struct rf_walker {
   int count;
   bool poison;                      /* a page that is given back is filled with NaN */
   int32_t *table[2][RF_KV_CLASSES]; /* of prefill, decode: (slots, columns) */
+  rf_extent *extent;                /* (slots): of a simulated walk */
 } rf_walker;
 
 /* Some rows of a walk: the next tokens of one sequence. */
@@ -24,6 +25,7 @@ typedef struct rf_walk_part {
   const int32_t *tokens; /* (count) */
   int64_t count;
   bool wanted;         /* the logits behind the last of them are asked for */
+  bool prompt;         /* they are of a prompt */
   const float *logits; /* out: f32 (V), valid until the next walk */
   float lse;           /* out: log of the sum of their exponentials */
 } rf_walk_part;

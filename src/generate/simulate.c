@@ -1,0 +1,258 @@
+/* simulate.c - see simulate.h. The policy stands in admit.c and batch.c; here are only arrivals, the clock and what is counted. */
+#include "generate/simulate.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json.h"
+
+/* ---- arrivals ---------------------------------------------------------------------------------------------------- */
+
+void rf_arrivals_poisson(rf_arrival like, double per_second, uint64_t seed, rf_arrival *list, int64_t count) {
+  double at = 0;
+  for (int64_t i = 0; i < count; i++) {
+    uint32_t word[4];
+    rf_philox(rf_key(seed, (uint64_t)i, rf_name_key("arrival")), 0, 0, word);
+    if (per_second > 0) at -= log(1 - (double)rf_uniform(word[0])) / per_second;
+    list[i] = like, list[i].at = at;
+  }
+}
+
+static int by_time(const void *a, const void *b) {
+  const rf_arrival *x = a, *y = b;
+  return (x->at > y->at) - (x->at < y->at);
+}
+
+static rf_status read_line(const char *path, int64_t line, const char *text, rf_arrival like, rf_arrival *arrival, rf_error *error) {
+  json_error_t fault;
+  rf_status status = RAFTER_OK;
+  json_t *json = json_loads(text, 0, &fault), *at = json_object_get(json, "at"), *value;
+  *arrival = like;
+  if (!json_is_object(json) || !json_is_number(at) || !(json_number_value(at) >= 0) || !(json_number_value(at) < 1e9))
+    RF_GO(RF_FAIL(error, RAFTER_INVALID, "each line is {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}",
+                  "%s, line %lld: no arrival (expected an object with \"at\" in seconds from 0, got %.60s)", path, (long long)line, text));
+  arrival->at = json_number_value(at);
+  const struct {
+    const char *key;
+    int64_t *to, least, most;
+  } field[] = {{"prompt", &arrival->prompt, 1, 1 << 24}, {"answer", &arrival->answer, 1, 1 << 24}, {"shared", &arrival->shared, 0, 1 << 24}};
+  for (size_t i = 0; i < sizeof field / sizeof *field; i++) {
+    if (!(value = json_object_get(json, field[i].key))) continue;
+    if (!json_is_integer(value) || json_integer_value(value) < field[i].least || json_integer_value(value) > field[i].most)
+      RF_GO(RF_FAIL(error, RAFTER_INVALID, NULL, "%s, line %lld: \"%s\" is out of range (expected %lld to %lld tokens)", path, (long long)line,
+                    field[i].key, (long long)field[i].least, (long long)field[i].most));
+    *field[i].to = json_integer_value(value);
+  }
+  if (arrival->shared > arrival->prompt) arrival->shared = arrival->prompt;
+done:
+  json_decref(json);
+  return status;
+}
+
+rf_status rf_arrivals_read(const char *path, rf_arrival like, rf_arrival **list, int64_t *count, rf_error *error) {
+  enum { MOST_BYTES = 256 << 20 };
+  char *text = NULL;
+  size_t bytes = 0;
+  int64_t lines = 0, found = 0, line = 0;
+  rf_status status = RAFTER_OK;
+  rf_arrival *out = NULL;
+  RF_TRY(rf_file_read(path, MOST_BYTES, &text, &bytes, error));
+  for (size_t i = 0; i < bytes; i++) lines += text[i] == '\n';
+  if (lines >= RF_MOST_ARRIVALS) RF_GO(RF_FAIL(error, RAFTER_INVALID, NULL, "%s has too many lines (expected at most %d)", path, RF_MOST_ARRIVALS));
+  out = calloc((size_t)lines + 1, sizeof *out);
+  if (!out) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while reading %s", path));
+  for (char *rest = text, *at; (at = strsep(&rest, "\n"));) {
+    line++;
+    if (!at[strspn(at, " \t\r")]) continue;
+    RF_GO(read_line(path, line, at, like, &out[found], error));
+    found++;
+  }
+  if (!found) RF_GO(RF_FAIL(error, RAFTER_INVALID, "each line is {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}", "%s has no arrivals", path));
+  qsort(out, (size_t)found, sizeof *out, by_time);
+done:
+  free(text);
+  if (status == RAFTER_OK) *list = out, *count = found;
+  else free(out);
+  return status;
+}
+
+/* ---- what is counted --------------------------------------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Nearest rank: the smallest value that so many parts of a hundred do not exceed. */
+static void percentiles(double *list, int64_t count, double out[RF_PERCENTILES]) {
+  static const double part[] = {0.50, 0.95, 0.99};
+  qsort(list, (size_t)count, sizeof *list, by_value);
+  for (int p = 0; p < RF_PERCENTILES; p++) out[p] = count ? list[(int64_t)ceil(part[p] * (double)count) - 1] : 0;
+}
+
+typedef struct simulation {
+  rf_generator *g;
+  const rf_arrival *list;
+  int64_t count, next, told, gaps;
+  double clock;
+  double *first, *last; /* (count): seconds of its first and its last token */
+  double *ttft, *tpot, *latency;
+  double *began; /* (slots of answers): seconds of its first token, by request and sample */
+  int64_t *base; /* (count): where its answers begin in `began` */
+  int32_t *tokens;
+} simulation;
+
+static rf_status open_simulation(const rf_generate_settings *settings, const rf_arrival *list, int64_t count, simulation *s, rf_error *error) {
+  rf_generate_settings own = *settings;
+  int64_t answers = 0, longest = 1;
+  own.simulated = true;
+  *s = (simulation){.list = list, .count = count};
+  s->base = calloc((size_t)count + 1, sizeof *s->base);
+  for (int64_t i = 0; s->base && i < count; i++) {
+    s->base[i] = answers, answers += list[i].samples > 1 ? list[i].samples : 1;
+    if (list[i].prompt > longest) longest = list[i].prompt;
+    if (list[i].prompt + list[i].answer > settings->plan.build.seq)
+      return RF_FAIL(error, RAFTER_INVALID, "raise --seq, or shorten prompts and answers",
+                     "a request is longer than the context (expected at most %lld tokens, got %lld + %lld)", (long long)settings->plan.build.seq,
+                     (long long)list[i].prompt, (long long)list[i].answer);
+  }
+  s->first = calloc((size_t)count + 1, sizeof *s->first), s->began = calloc((size_t)answers + 1, sizeof *s->began);
+  s->last = calloc((size_t)count + 1, sizeof *s->last);
+  s->ttft = calloc((size_t)answers + 1, sizeof *s->ttft), s->tpot = calloc((size_t)answers + 1, sizeof *s->tpot);
+  s->latency = calloc((size_t)answers + 1, sizeof *s->latency), s->tokens = calloc((size_t)longest, sizeof *s->tokens);
+  if (!s->base || !s->first || !s->last || !s->began || !s->ttft || !s->tpot || !s->latency || !s->tokens)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating");
+  return rf_generator_open(&own, &s->g, error);
+}
+
+static void close_simulation(simulation *s) {
+  rf_generator_close(s->g);
+  free(s->base), free(s->first), free(s->last), free(s->began), free(s->ttft), free(s->tpot), free(s->latency), free(s->tokens);
+}
+
+/* Prompts have their first `shared` tokens in common, and the rest is like no other's. */
+static rf_status submit(simulation *s, int64_t i, rf_error *error) {
+  const rf_arrival *a = &s->list[i];
+  uint64_t vocab = (uint64_t)s->g->settings.model.vocab;
+  for (int64_t t = 0; t < a->prompt; t++)
+    s->tokens[t] = (int32_t)(rf_key(t < a->shared ? 0 : (uint64_t)i + 1, (uint64_t)t, rf_name_key("prompt")) % vocab);
+  rf_request request = {
+      .tokens = s->tokens, .count = a->prompt, .max_tokens = a->answer, .samples = a->samples, .keep = a->shared > 0, .sampler = {.top_p = 1}};
+  return rf_generator_submit(s->g, &request, NULL, error);
+}
+
+/* Requests are named in the order they were submitted, from 0 on. */
+static void count_events(simulation *s, const rf_event *event, int count) {
+  for (int e = 0; e < count; e++) {
+    int64_t i = event[e].request, at = s->base[i] + event[e].sample;
+    if (event[e].index == 0) {
+      s->began[at] = s->clock;
+      if (s->first[i] == 0) s->first[i] = s->clock;
+      s->ttft[at] = s->clock - s->list[i].at;
+    }
+    if (event[e].finish == RF_FINISH_NONE) continue;
+    s->latency[s->told++] = s->clock - s->list[i].at, s->last[i] = s->clock;
+    if (event[e].index > 0) s->tpot[s->gaps++] = (s->clock - s->began[at]) / (double)event[e].index;
+  }
+}
+
+static rf_status run(simulation *s, rf_served *served, rf_error *error) {
+  int64_t waiting = 0;
+  double walked = 0;
+  while (s->next < s->count || rf_generator_busy(s->g)) {
+    if (!rf_generator_busy(s->g) && s->list[s->next].at > s->clock) s->clock = s->list[s->next].at;
+    while (s->next < s->count && s->list[s->next].at <= s->clock) {
+      RF_TRY(submit(s, s->next++, error));
+      waiting++;
+      served->saturated = s->next == s->count && waiting > 1 + s->count / 20;
+    }
+    if (waiting > served->waiting_most) served->waiting_most = waiting;
+    const rf_event *event;
+    int count;
+    int64_t rows = rf_generator_counts(s->g).walks;
+    RF_TRY(rf_generator_step(s->g, &event, &count, error));
+    s->clock += s->g->seconds - walked, walked = s->g->seconds;
+    if (rf_generator_counts(s->g).walks == rows) return RF_FAIL(error, RAFTER_FAILED, NULL, "the simulation stands still at %.3g s", s->clock);
+    count_events(s, event, count);
+    for (int e = 0; e < count; e++)
+      if (event[e].index == 0 && event[e].sample == 0) waiting--;
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *list, int64_t count, double *first, double *last, rf_served *served,
+                      rf_error *error) {
+  simulation s = {0};
+  rf_status status = RAFTER_OK;
+  memset(served, 0, sizeof *served);
+  if (count < 1 || count > RF_MOST_ARRIVALS)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "a simulation needs requests (expected 1 to %d, got %lld)", RF_MOST_ARRIVALS, (long long)count);
+  RF_GO(open_simulation(settings, list, count, &s, error));
+  RF_GO(run(&s, served, error));
+  served->counts = rf_generator_counts(s.g);
+  served->seconds = s.clock - list[0].at, served->busy_seconds = s.g->seconds;
+  served->tokens_per_second = served->seconds > 0 ? (double)served->counts.tokens / served->seconds : 0;
+  double came = list[count - 1].at - list[0].at;
+  served->arrivals_per_second = came > 0 ? (double)(count - 1) / came : 0;
+  served->saturated = served->saturated && came > 0;
+  served->slots_used = served->counts.walks ? (double)served->counts.parts / (double)served->counts.walks : 0;
+  if (first) memcpy(first, s.first, (size_t)count * sizeof *first);
+  if (last) memcpy(last, s.last, (size_t)count * sizeof *last);
+  percentiles(s.ttft, s.told, served->ttft), percentiles(s.tpot, s.gaps, served->tpot), percentiles(s.latency, s.told, served->latency);
+done:
+  close_simulation(&s);
+  return status;
+}
+
+/* ---- two machines ------------------------------------------------------------------------------------------------ */
+
+static void put_apart(const rf_arrival *list, int64_t count, const double *first, const double *last, double *scratch, rf_served *served) {
+  int64_t gaps = 0;
+  for (int64_t i = 0; i < count; i++) scratch[i] = first[i] - list[i].at;
+  percentiles(scratch, count, served->ttft);
+  for (int64_t i = 0; i < count; i++)
+    if (list[i].answer > 1) scratch[gaps++] = (last[i] - first[i]) / (double)(list[i].answer - 1);
+  percentiles(scratch, gaps, served->tpot);
+  for (int64_t i = 0; i < count; i++) scratch[i] = last[i] - list[i].at;
+  percentiles(scratch, count, served->latency);
+}
+
+rf_status rf_simulate_apart(const rf_generate_settings *prefill, const rf_generate_settings *decode, double link_bps, const rf_arrival *list,
+                            int64_t count, rf_served *served, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rf_served before;
+  rf_generate_settings own = *decode;
+  rf_kv kv = rf_kv_of(&decode->model, &decode->plan.build);
+  rf_arrival *stage = calloc((size_t)(count > 0 ? count : 1), sizeof *stage);
+  double *time = calloc(3 * (size_t)(count > 0 ? count : 1), sizeof *time), *first = time, *last = time + count, *scratch = time + 2 * count;
+  memset(served, 0, sizeof *served);
+  if (!stage || !time) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating"));
+  if (!(link_bps > 0))
+    RF_GO(RF_FAIL(error, RAFTER_INVALID, NULL, "the link between two machines carries something (expected above 0, got %g)", link_bps));
+  for (int64_t i = 0; i < count; i++) {
+    stage[i] = list[i], stage[i].answer = 1, stage[i].samples = 1;
+    if (list[i].samples > 1)
+      RF_GO(RF_FAIL(error, RAFTER_INVALID, NULL, "several samples of a prompt are decoded where it is prefilled (expected 1, got %d)",
+                    list[i].samples));
+  }
+  RF_GO(rf_simulate(prefill, stage, count, first, NULL, &before, error));
+  for (int64_t i = 0; i < count; i++) { /* the first token goes along, and is the last of what the other machine is given */
+    stage[i].at = first[i] + (double)rf_kv_sequence_bytes(&kv, list[i].prompt) / link_bps;
+    stage[i].prompt = list[i].prompt + (list[i].answer > 1), stage[i].answer = list[i].answer > 1 ? list[i].answer - 1 : 1;
+  }
+  for (int64_t i = 1; i < count; i++) /* first come, first served there too: none overtakes */
+    if (stage[i].at < stage[i - 1].at) stage[i].at = stage[i - 1].at;
+  own.prompts_given = true;
+  RF_GO(rf_simulate(&own, stage, count, NULL, last, served, error));
+  served->seconds = stage[0].at - list[0].at + served->seconds, served->saturated = served->saturated || before.saturated;
+  served->counts.tokens += count, served->counts.reused += before.counts.reused;
+  served->tokens_per_second = served->seconds > 0 ? (double)served->counts.tokens / served->seconds : 0;
+  if (before.waiting_most > served->waiting_most) served->waiting_most = before.waiting_most;
+  put_apart(list, count, first, last, scratch, served);
+done:
+  free(stage), free(time);
+  return status;
+}

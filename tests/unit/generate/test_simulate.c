@@ -1,0 +1,211 @@
+/* The simulation is the generator: the same walks for the same requests; its clock, its percentiles and its limits. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "generate/simulate.h"
+
+static rf_machine machine;
+
+static rf_generate_settings settings_of(const char *model, int64_t slots, int64_t context) {
+  rf_generate_settings s = {.seed = 6};
+  rf_error error = {0};
+  if (rf_model_resolve(model, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  s.plan = (rf_plan_options){.build = {.job = RF_JOB_GENERATE, .softmax = RF_F32, .microbatch = slots, .seq = context, .chunk = 16},
+                             .backend = &RF_BACKEND_CPU,
+                             .isa = rf_isa_detect(),
+                             .threads = 1,
+                             .machine = &machine};
+  return s;
+}
+
+static const char TINY[] = "gpt:layers=2,width=48,heads=3,ff=160,vocab=203,seq=96,init=flax";
+static const char WINDOWED[] = "gemma3:layers=6,width=32,heads=4,kv_heads=2,head_dim=16,ff=64,vocab=203,seq=4096,window=24,init=flax";
+
+/* Runs requests that all come at once through a real generator, whose answers end by length. */
+static rf_generate_counts run_for_real(const rf_generate_settings *settings, const rf_arrival *list, int64_t count) {
+  rf_generator *g = NULL;
+  rf_error error = {0};
+  int32_t tokens[96];
+  if (rf_generator_open(settings, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  for (int64_t i = 0; i < count; i++) {
+    for (int64_t t = 0; t < list[i].prompt; t++)
+      tokens[t] = (int32_t)(rf_key(t < list[i].shared ? 0 : (uint64_t)i + 1, (uint64_t)t, rf_name_key("prompt")) % 203);
+    rf_request request = {.tokens = tokens,
+                          .count = list[i].prompt,
+                          .max_tokens = list[i].answer,
+                          .samples = list[i].samples,
+                          .keep = list[i].shared > 0,
+                          .sampler = {.top_p = 1}};
+    assert_int_equal(rf_generator_submit(g, &request, NULL, &error), RAFTER_OK);
+  }
+  while (rf_generator_busy(g)) {
+    const rf_event *event;
+    int events;
+    if (rf_generator_step(g, &event, &events, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  }
+  rf_generate_counts counts = rf_generator_counts(g);
+  rf_generator_close(g);
+  return counts;
+}
+
+static void it_walks_what_the_generator_walks(void **state) {
+  (void)state;
+  enum { REQUESTS = 12 };
+  for (int windowed = 0; windowed < 2; windowed++)
+    for (int samples = 1; samples < 6; samples += 4) {
+      rf_generate_settings s = settings_of(windowed ? WINDOWED : TINY, 4, 96);
+      s.plan.build.sequences = 8;
+      rf_arrival list[REQUESTS];
+      for (int i = 0; i < REQUESTS; i++)
+        list[i] = (rf_arrival){.prompt = 20 + 5 * i, .answer = 3 + i % 7, .shared = i % 3 ? 18 : 0, .samples = samples};
+      rf_generate_counts real = run_for_real(&s, list, REQUESTS);
+      rf_served served;
+      rf_error error = {0};
+      if (rf_simulate(&s, list, REQUESTS, NULL, NULL, &served, &error) != RAFTER_OK) fail_msg("%s", error.message);
+      assert_memory_equal(&served.counts, &real, sizeof real);
+      assert_true(real.reused > 0 && real.tokens > 0);
+    }
+}
+
+/* One request alone: its chunks, then one walk for each further token, as the plans price them. */
+static void one_request_takes_what_its_walks_take(void **state) {
+  (void)state;
+  rf_generate_settings s = settings_of(TINY, 2, 96);
+  rf_arrival one = {.at = 5, .prompt = 40, .answer = 4, .samples = 1};
+  rf_served served;
+  rf_error error = {0};
+  rf_plan *prefill, *decode;
+  assert_int_equal(rf_generate_plans(&s, &prefill, &decode, &error), RAFTER_OK);
+  double expected = 0, first;
+  for (int64_t at = 0; at < 40; at += 16)
+    expected += rf_plan_walk_seconds(prefill, &(rf_extent){at + 16 > 40 ? 40 - at : 16, at + 16 > 40 ? 40 : at + 16}, 1);
+  first = expected;
+  for (int64_t t = 41; t < 44; t++) expected += rf_plan_walk_seconds(decode, &(rf_extent){1, t}, 1);
+  assert_int_equal(rf_simulate(&s, &one, 1, NULL, NULL, &served, &error), RAFTER_OK);
+  assert_true(fabs(served.seconds - expected) <= 1e-12 * expected && fabs(served.busy_seconds - expected) <= 1e-12 * expected);
+  for (int p = 0; p < RF_PERCENTILES; p++) {
+    assert_true(fabs(served.ttft[p] - first) < 1e-9 * first && fabs(served.latency[p] - expected) < 1e-9 * expected);
+    assert_true(fabs(served.tpot[p] - (expected - first) / 3) < 1e-9 * expected);
+  }
+  assert_int_equal(served.counts.tokens, 4);
+  assert_false(served.saturated);
+  rf_plan_free(prefill), rf_plan_free(decode);
+}
+
+static double served_rate(const rf_generate_settings *s, double rate, rf_served *served) {
+  enum { REQUESTS = 300 };
+  static rf_arrival list[REQUESTS];
+  rf_error error = {0};
+  rf_arrivals_poisson((rf_arrival){.prompt = 32, .answer = 16, .samples = 1}, rate, 7, list, REQUESTS);
+  if (rf_simulate(s, list, REQUESTS, NULL, NULL, served, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  return served->tokens_per_second;
+}
+
+/* Far below what the machine can do answers come as asked, far above at its own pace, and waiting grows in between. */
+static void it_saturates(void **state) {
+  (void)state;
+  rf_generate_settings s = settings_of(TINY, 4, 96);
+  rf_served alone, slow, fast, faster;
+  served_rate(&s, 0.001, &alone);
+  double capacity = 4 / alone.latency[RF_P50]; /* requests a second, when four at once took no longer than one */
+  served_rate(&s, 0.05 * capacity, &slow);
+  served_rate(&s, 10 * capacity, &fast);
+  served_rate(&s, 20 * capacity, &faster);
+  assert_true(!alone.saturated && !slow.saturated && fast.saturated && faster.saturated);
+  assert_true(fabs(slow.tokens_per_second / (16 * slow.arrivals_per_second) - 1) < 0.05);
+  assert_true(fabs(faster.tokens_per_second / fast.tokens_per_second - 1) < 0.05); /* its own pace: only how they come differs */
+  assert_true(fast.ttft[RF_P50] > 10 * slow.ttft[RF_P50] && fast.slots_used > 3 && fast.counts.most_parts == 4 && slow.slots_used < 2);
+  for (int p = 1; p < RF_PERCENTILES; p++) assert_true(slow.ttft[p] >= slow.ttft[p - 1] && fast.tpot[p] >= fast.tpot[p - 1]);
+}
+
+static void arrivals_are_a_poisson_process(void **state) {
+  (void)state;
+  enum { COUNT = 20000 };
+  rf_arrival *list = calloc(COUNT, sizeof *list);
+  assert_non_null(list);
+  rf_arrivals_poisson((rf_arrival){.prompt = 1, .answer = 1}, 8, 1, list, COUNT);
+  double sum = 0, squares = 0;
+  for (int i = 1; i < COUNT; i++) {
+    double gap = list[i].at - list[i - 1].at;
+    assert_true(gap >= 0);
+    sum += gap, squares += gap * gap;
+  }
+  /* Mean and standard deviation of the exponential are both 1/8; five standard errors of each (the deviation's: sqrt(2/n) of it). */
+  double n = COUNT - 1, mean = sum / n, deviation = sqrt(squares / n - mean * mean);
+  assert_true(fabs(mean * 8 - 1) < 5 / sqrt(n) && fabs(deviation * 8 - 1) < 5 * sqrt(2 / n));
+  free(list);
+}
+
+/* A cache that comes from elsewhere: the tokens are those of one machine, the prompts cost the decoding one nothing. */
+static void prefill_and_decoding_apart(void **state) {
+  (void)state;
+  rf_generate_settings s = settings_of(TINY, 4, 96);
+  rf_arrival list[40];
+  rf_served apart, instant, together;
+  rf_error error = {0};
+  rf_arrivals_poisson((rf_arrival){.prompt = 64, .answer = 8, .samples = 1}, 50, 3, list, 40);
+  assert_int_equal(rf_simulate(&s, list, 40, NULL, NULL, &together, &error), RAFTER_OK);
+  assert_int_equal(rf_simulate_apart(&s, &s, 1e18, list, 40, &instant, &error), RAFTER_OK);
+  assert_int_equal(rf_simulate_apart(&s, &s, 1e6, list, 40, &apart, &error), RAFTER_OK);
+  assert_int_equal(apart.counts.tokens, together.counts.tokens);
+  assert_int_equal(instant.counts.tokens, together.counts.tokens);
+  rf_kv kv = rf_kv_of(&s.model, &s.plan.build);
+  double transfer = (double)rf_kv_sequence_bytes(&kv, 64) / 1e6;
+  assert_true(fabs(apart.latency[RF_P50] - instant.latency[RF_P50] - transfer) < 0.5 * transfer);
+  assert_true(instant.tpot[RF_P99] <= together.tpot[RF_P99] * (1 + 1e-9)); /* no prompt stands in a decoding walk's way */
+  assert_int_equal(rf_simulate_apart(&s, &s, 0, list, 40, &apart, &error), RAFTER_INVALID);
+}
+
+static void traces_are_read_and_bad_ones_refused(void **state) {
+  (void)state;
+  static const struct {
+    const char *text, *fault;
+  } bad[] = {{"", "no arrivals"},
+             {"{\"at\": -1}\n", "line 1"},
+             {"{\"at\": 1}\nnonsense\n", "line 2"},
+             {"{\"at\": 1, \"prompt\": 0}\n", "prompt"},
+             {"{\"at\": 1, \"answer\": 1e9}\n", "answer"},
+             {"[1]\n", "line 1"}};
+  rf_arrival *list = NULL;
+  int64_t count = 0;
+  rf_error error = {0};
+  const char path[] = "/tmp/rafter-test-arrivals.jsonl";
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    assert_int_equal(rf_file_write(path, bad[i].text, strlen(bad[i].text), &error), RAFTER_OK);
+    assert_int_not_equal(rf_arrivals_read(path, (rf_arrival){.prompt = 5, .answer = 6, .samples = 1}, &list, &count, &error), RAFTER_OK);
+    if (!strstr(error.message, bad[i].fault)) fail_msg("%s", error.message);
+  }
+  static const char good[] = "{\"at\": 2.5}\n\n{\"at\": 1, \"prompt\": 9, \"answer\": 3, \"shared\": 20}\n";
+  assert_int_equal(rf_file_write(path, good, strlen(good), &error), RAFTER_OK);
+  assert_int_equal(rf_arrivals_read(path, (rf_arrival){.prompt = 5, .answer = 6, .samples = 1}, &list, &count, &error), RAFTER_OK);
+  assert_true(count == 2 && list[0].at == 1 && list[0].prompt == 9 && list[0].shared == 9 && list[0].answer == 3 && list[1].at == 2.5 &&
+              list[1].prompt == 5);
+  free(list);
+  remove(path);
+}
+
+static int find_machine(void **state) {
+  (void)state;
+  return rf_machine_find("a5000", &machine, NULL) == RAFTER_OK ? 0 : -1;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(it_walks_what_the_generator_walks),
+      cmocka_unit_test(one_request_takes_what_its_walks_take),
+      cmocka_unit_test(it_saturates),
+      cmocka_unit_test(arrivals_are_a_poisson_process),
+      cmocka_unit_test(prefill_and_decoding_apart),
+      cmocka_unit_test(traces_are_read_and_bad_ones_refused),
+  };
+  return cmocka_run_group_tests(tests, find_machine, NULL);
+}
