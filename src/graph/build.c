@@ -16,6 +16,7 @@ typedef struct builder {
   rf_dtype dtype;
   float dropout;
   int layer;                                            /* of the block being built, -1 outside */
+  int normed;                                           /* what the last sublayer read */
   const char *row_name[MAX_ROWS];                       /* by row of the parameter table: its name inside a block */
   int *row_tensor[MAX_ROWS];                            /* weight tensor by layer + 1, or RF_NONE */
   int tokens, labels, positions, segments, slots, rows; /* io tensors */
@@ -136,7 +137,7 @@ static int positions(builder *b, int qkv, const rf_attr *heads) {
 
 /* What a layer keeps of the tokens in its pages: `columns` numbers a token. */
 static int cache_tensor(builder *b, const char *name, rf_dtype dtype, rf_kv_class class, int64_t columns) {
-  int64_t shape[] = {b->kv.of[class].pool, 2, b->kv.page, columns};
+  int64_t shape[] = {b->kv.of[class].pool, b->model->kv_rank > 0 ? 1 : 2, b->kv.page, columns};
   int id = rf_graph_tensor(b->graph, rf_graph_join(b->graph, b->graph->scope, name, ""), RF_CLASS_KV, dtype, 4, shape);
   b->graph->tensor[id].persistent = true;
   b->graph->tensor[id].reason = "pages of keys and values";
@@ -164,29 +165,98 @@ static int attention(builder *b, int qkv) {
   return emit(b, &RF_OP_ATTENTION_KV, "attn/attention", inputs, 6, (const int[]){RF_WANTED, cache, scale}, 3, &attr, 0);
 }
 
+/* Queries whose tails turned, through their own latent row where there is one. */
+static int latent_queries(builder *b, int y, const rf_attr *attr) {
+  if (weight_of(b, "attn/q_a", "/weight") != RF_NONE) {
+    y = linear(b, "attn/q_a", y);
+    RF_BUILT(y);
+    y = norm(b, "attn/q_a_norm", y);
+    RF_BUILT(y);
+  }
+  int q = linear(b, b->model->q_rank > 0 ? "attn/q_b" : "attn/q", y), wanted[] = {RF_WANTED};
+  RF_BUILT(q);
+  return emit(b, &RF_OP_ROPE, "attn/rope", (const int[]){q, b->positions}, 2, wanted, 1, attr, 0);
+}
+
+/* Keys and values of a latent row, and a part of the keys that turned and serves all heads. A cache holds the row, not what is made of it. */
+static int latent_attention(builder *b, int y) {
+  const rf_model *model = b->model;
+  rf_attr attr = {.heads = (int32_t)model->heads,
+                  .head_dim = (int32_t)model->head_dim,
+                  .value_dim = (int32_t)rf_model_value_dim(model),
+                  .latent = (int32_t)model->kv_rank,
+                  .rope = rf_model_rope(model, b->layer),
+                  .scale = model->attn_scale > 0 ? model->attn_scale : 1.0f / __builtin_sqrtf((float)model->head_dim)};
+  rf_attr turn = attr, norms = {.eps = model->norm_eps};
+  int q = latent_queries(b, y, &attr), wanted[] = {RF_WANTED, RF_WANTED, RF_WANTED};
+  RF_BUILT(q);
+  int row = linear(b, "attn/kv_a", y);
+  RF_BUILT(row);
+  int latent = emit(b, &RF_OP_LATENT_NORM, "attn/kv_a_norm", (const int[]){row, weight_of(b, "attn/kv_a_norm", "/gain")}, 2, wanted, 3, &norms, 0);
+  RF_BUILT(latent);
+  int turns = b->graph->op[b->graph->op_count - 1].output[1];
+  turn.heads = 1, turn.head_dim = (int32_t)model->rope_dim;
+  turns = emit(b, &RF_OP_ROPE, "attn/rope_key", (const int[]){turns, b->positions}, 2, wanted, 1, &turn, 0);
+  RF_BUILT(turns);
+  if (b->options->job == RF_JOB_GENERATE) {
+    rf_kv_class class = rf_kv_class_of(model, b->layer);
+    int cache = cache_tensor(b, "attn/cache", b->kv.dtype, class, model->kv_rank + model->rope_dim);
+    int inputs[] = {q, latent, turns, weight_of(b, "attn/kv_b", "/weight"), cache, b->pages[class], b->slots, b->positions};
+    return emit(b, &RF_OP_ATTENTION_LATENT_KV, "attn/attention", inputs, 8, (const int[]){RF_WANTED, cache}, 2, &attr, 0);
+  }
+  int kv = linear(b, "attn/kv_b", latent);
+  RF_BUILT(kv);
+  return emit(b, &RF_OP_ATTENTION_LATENT, "attn/attention", (const int[]){q, kv, turns, b->segments}, 4, wanted, 2, &attr, 0);
+}
+
 /* What a sublayer adds to the residual stream: its output, or the norm of it. */
 static int post_norm(builder *b, const char *part, int out) { return b->model->post_norms ? norm(b, part, out) : out; }
 
-/* The sublayers read x and return what joins the residual stream. */
-static int attn_sublayer(builder *b, int x) {
-  int y = norm(b, "attn/norm", x);
-  RF_BUILT(y);
-  int qkv = linear(b, "attn/qkv", y);
-  RF_BUILT(qkv);
-  int ctx = attention(b, qkv);
+/* The sublayers read the normed y and return what joins the residual stream. */
+static int attn_sublayer(builder *b, int y) {
+  int ctx;
+  if (b->model->kv_rank > 0) ctx = latent_attention(b, y);
+  else {
+    int qkv = linear(b, "attn/qkv", y);
+    RF_BUILT(qkv);
+    ctx = attention(b, qkv);
+  }
   RF_BUILT(ctx);
   int out = linear(b, "attn/out", ctx);
   RF_BUILT(out);
   return post_norm(b, "attn/post_norm", out);
 }
 
+/* Into the feed-forward width and out again. */
+static int mlp(builder *b, const char *in, const char *out, const char *path, int y) {
+  static const struct {
+    const rf_op_def *def;
+    const char *name;
+  } activation[] = {[RF_MLP_GELU] = {&RF_OP_GELU, "/gelu"},
+                    [RF_MLP_GELU_ERF] = {&RF_OP_GELU_ERF, "/gelu_erf"},
+                    [RF_MLP_SWIGLU] = {&RF_OP_SWIGLU, "/swiglu"},
+                    [RF_MLP_GEGLU] = {&RF_OP_GEGLU, "/geglu"}};
+  const char *name = rf_graph_join(b->graph, path, activation[b->model->mlp].name, "");
+  int u = linear(b, in, y);
+  RF_BUILT(u);
+  int g = emit(b, activation[b->model->mlp].def, name, &u, 1, (const int[]){RF_WANTED}, 1, NULL, 0);
+  RF_BUILT(g);
+  return linear(b, out, g);
+}
+
 /* A gated MLP for each expert: every row goes to those that the router chose for it and comes back as their weighted sum. */
 static int experts(builder *b, int y) {
   const rf_model *model = b->model;
   rf_attr attr = {.experts = (int32_t)model->experts, .experts_used = (int32_t)model->experts_used};
+  rf_attr router = attr;
+  router.router = (rf_router){.sigmoid = model->router_sigmoid,
+                              .as_is = model->router_as_is,
+                              .scale = model->router_scale,
+                              .groups = model->router_groups,
+                              .groups_used = model->router_groups_used};
   int logits = linear(b, "mlp/router", y), wanted[] = {RF_WANTED, RF_WANTED, RF_WANTED, RF_WANTED};
   RF_BUILT(logits);
-  int weights = emit(b, &RF_OP_ROUTE, "mlp/route", &logits, 1, wanted, 4, &attr, 0);
+  int weights = emit(b, &RF_OP_ROUTE, "mlp/route", (const int[]){logits, weight_of(b, "mlp/router", "/choice")}, 2, wanted, 4, &router, 0);
   RF_BUILT(weights);
   const int *route = b->graph->op[b->graph->op_count - 1].output, place = route[2], starts = route[3];
   int rows = emit(b, &RF_OP_DISPATCH, "mlp/dispatch", (const int[]){y, place}, 2, wanted, 1, &attr, 0);
@@ -200,39 +270,30 @@ static int experts(builder *b, int y) {
   int out[] = {g, weight_of(b, "mlp/experts/down", "/weight"), starts};
   int h = emit(b, &RF_OP_MATMUL_EXPERTS, "mlp/experts/down", out, 3, wanted, 1, &attr, 0);
   RF_BUILT(h);
-  return emit(b, &RF_OP_COMBINE, "mlp/combine", (const int[]){h, weights, place}, 3, wanted, 1, &attr, 0);
+  int mixed = emit(b, &RF_OP_COMBINE, "mlp/combine", (const int[]){h, weights, place}, 3, wanted, 1, &attr, 0);
+  RF_BUILT(mixed);
+  if (model->experts_shared == 0) return mixed;
+  int shared = mlp(b, "mlp/shared/gate_up", "mlp/shared/down", "mlp/shared", y);
+  RF_BUILT(shared);
+  return emit(b, &RF_OP_ADD, "mlp/shared/sum", (const int[]){mixed, shared}, 2, wanted, 1, NULL, 0);
 }
 
-static int mlp_sublayer(builder *b, int x) {
-  static const struct {
-    const rf_op_def *def;
-    const char *linear, *name;
-  } activation[] = {[RF_MLP_GELU] = {&RF_OP_GELU, "mlp/up", "mlp/gelu"},
-                    [RF_MLP_GELU_ERF] = {&RF_OP_GELU_ERF, "mlp/up", "mlp/gelu_erf"},
-                    [RF_MLP_SWIGLU] = {&RF_OP_SWIGLU, "mlp/gate_up", "mlp/swiglu"},
-                    [RF_MLP_GEGLU] = {&RF_OP_GEGLU, "mlp/gate_up", "mlp/geglu"}};
-  rf_mlp_kind kind = b->model->mlp;
-  int y = norm(b, "mlp/norm", x);
-  RF_BUILT(y);
-  if (b->model->experts > 0) {
-    int mixed = experts(b, y);
-    RF_BUILT(mixed);
-    return post_norm(b, "mlp/post_norm", mixed);
-  }
-  int u = linear(b, activation[kind].linear, y);
-  RF_BUILT(u);
-  int g = emit(b, activation[kind].def, activation[kind].name, &u, 1, (const int[]){RF_WANTED}, 1, NULL, 0);
-  RF_BUILT(g);
-  int out = linear(b, "mlp/down", g);
+static int mlp_sublayer(builder *b, int y) {
+  bool chosen = b->model->experts > 0 && b->layer >= b->model->first_dense;
+  int out = chosen ? experts(b, y) : mlp(b, rf_mlp_gated(b->model->mlp) ? "mlp/gate_up" : "mlp/up", "mlp/down", "mlp", y);
   RF_BUILT(out);
   return post_norm(b, "mlp/post_norm", out);
 }
 
 /* One part of a block, reading `from` and joining `stream`. */
-static int sublayer(builder *b, bool mlp, int from, int stream) {
-  int out = mlp ? mlp_sublayer(b, from) : attn_sublayer(b, from);
+static int sublayer(builder *b, bool is_mlp, int from, int stream) {
+  const char *part = is_mlp ? "mlp/norm" : "attn/norm";
+  int y = weight_of(b, part, "/gain") == RF_NONE ? b->normed : norm(b, part, from); /* without one of its own: that of the sublayer before */
+  RF_BUILT(y);
+  b->normed = y;
+  int out = is_mlp ? mlp_sublayer(b, y) : attn_sublayer(b, y);
   RF_BUILT(out);
-  return mlp ? residual(b, "mlp/residual", "mlp/dropout", stream, out) : residual(b, "attn/residual", "attn/dropout", stream, out);
+  return is_mlp ? residual(b, "mlp/residual", "mlp/dropout", stream, out) : residual(b, "attn/residual", "attn/dropout", stream, out);
 }
 
 static int blocks(builder *b) {
@@ -334,6 +395,8 @@ static rf_status options_check(const rf_model *model, const rf_build_options *o,
   if (o->dtype != RF_F32 && o->dtype != RF_BF16 && o->dtype != RF_F64)
     return RF_FAIL(error, RAFTER_INVALID, "use --dtype f32 or bf16", "dtype not supported (dtype: expected f32, bf16 or f64, got %s)",
                    rf_dtype_name(o->dtype));
+  if (model->kv_rank > 0 && o->softmax == RF_BF16)
+    return RF_FAIL(error, RAFTER_INVALID, "use --softmax f32", "latent attention has no softmax in bf16 (%s)", model->name);
   if (o->microbatch < 1 || o->seq < 1)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "empty microbatch (microbatch, seq: expected >= 1, got %lld and %lld)", (long long)o->microbatch,
                    (long long)o->seq);
@@ -364,7 +427,7 @@ rf_status rf_pass_build(const rf_model *model, const rf_build_options *options, 
   RF_TRY(options_check(model, options, error));
   rf_graph *graph = rf_graph_new(model);
   builder *b = rf_pool_alloc(graph->pool, sizeof *b);
-  *b = (builder){.graph = graph, .model = &graph->model, .options = options, .error = error, .dtype = options->dtype, .layer = -1};
+  *b = (builder){.graph = graph, .model = &graph->model, .options = options, .error = error, .dtype = options->dtype, .layer = -1, .normed = RF_NONE};
   bool train = options->job == RF_JOB_TRAIN, rows_of_text = options->job != RF_JOB_GENERATE, learns = train && !options->loss_only;
   b->dropout = !learns ? 0 : options->dropout < 0 ? model->dropout : options->dropout;
   graph->accumulate = train ? options->accumulate : 1;

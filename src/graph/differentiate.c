@@ -17,7 +17,8 @@ typedef struct tape {
 static bool is_float(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64; }
 /* What the optimizer may change: adapters where there are some, else every weight. */
 static bool is_weight(const rf_graph *graph, const rf_tensor *tensor) {
-  return tensor->param >= 0 && tensor->class == (graph->params.adapter > 0 ? RF_CLASS_ADAPTER : RF_CLASS_WEIGHT);
+  return tensor->param >= 0 && !graph->params.at[tensor->param].frozen &&
+         tensor->class == (graph->params.adapter > 0 ? RF_CLASS_ADAPTER : RF_CLASS_WEIGHT);
 }
 
 static void mark_needs(tape *walk) {

@@ -55,6 +55,13 @@ typedef enum rf_accumulate { RF_WRITE, RF_ACCUMULATE_MICRO, RF_ACCUMULATE_ADD } 
 
 typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESIDUAL } rf_epilogue;
 
+/* How a router's logits become scores and weights: rf_model's router_* fields. */
+typedef struct rf_router {
+  bool sigmoid, as_is;
+  float scale; /* 0: 1 */
+  int32_t groups, groups_used;
+} rf_router;
+
 /* Attributes: one flat struct; an op reads the fields its row names. */
 typedef struct rf_attr {
   float eps;                                 /* norms, adamw */
@@ -75,6 +82,8 @@ typedef struct rf_attr {
   rf_lora_parts lora;               /* lora: which columns its parts read and join; scale: alpha / r */
   float clip;                       /* clip: largest global norm; 0: measure only */
   int32_t experts, experts_used;    /* route and what follows it: E, k */
+  rf_router router;                 /* route */
+  int32_t value_dim, latent;        /* attention_latent and its kin: W, and numbers of a latent row; rope.dim: R */
   int32_t index; /* norm_sq: which element of the sums it writes; head_score: how many likeliest it keeps; all_reduce, permute: which */
   /* Collectives: the axes of the group and its chips; the dimension they gather, split or reduce along, and the one that all_to_all splits. Elsewhere
    * `axes` are those that cut a sum or a table which the op would need whole (matmul, embed, head_part). */
@@ -146,6 +155,15 @@ typedef struct rf_op_def {
   bool random; /* draws from the step's generator (dropout) */
   bool loss;   /* backward starts here: the gradient of its output is run->loss_scale */
 } rf_op_def;
+
+/* What attention over a cache does for each of its rows, for each key that a row sees, and moves for each position. */
+typedef struct rf_cached {
+  double flops_row, flops_key, position_bytes, fixed_bytes; /* fixed: read whatever the contexts */
+  int table;                                                /* tensor of the page table */
+  int64_t page;
+} rf_cached;
+bool rf_op_is_cached(const rf_op *op);
+rf_cached rf_cached_of(const rf_graph *graph, const rf_op *op);
 
 /* The op table, NULL-terminated, in docs order. */
 extern const rf_op_def *const RF_OPS[];

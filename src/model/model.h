@@ -21,6 +21,9 @@ typedef enum rf_family {
   RF_FAMILY_QWEN3,
   RF_FAMILY_NEOX,
   RF_FAMILY_MIXTRAL,
+  RF_FAMILY_DEEPSEEK2,
+  RF_FAMILY_DEEPSEEK3,
+  RF_FAMILY_PALM,
   RF_FAMILIES
 } rf_family;
 enum { RF_EXPERTS_USED_MOST = 64 };
@@ -30,18 +33,20 @@ static inline bool rf_mlp_gated(rf_mlp_kind kind) { return kind == RF_MLP_SWIGLU
 typedef enum rf_position_kind { RF_POSITION_LEARNED, RF_POSITION_ROPE } rf_position_kind;
 
 /* Rotary positions: pair i of the first `dim` elements of a head turns by position * rf_rope_frequency(rope, i). */
-typedef enum rf_rope_scaling { RF_ROPE_PLAIN, RF_ROPE_LINEAR, RF_ROPE_LLAMA3, RF_ROPE_TABLE } rf_rope_scaling;
+typedef enum rf_rope_scaling { RF_ROPE_PLAIN, RF_ROPE_LINEAR, RF_ROPE_LLAMA3, RF_ROPE_TABLE, RF_ROPE_YARN } rf_rope_scaling;
 enum { RF_ROPE_TABLE_MOST = 512 };
 typedef struct rf_rope {
   float theta;
   int32_t dim; /* even, at most H: the rest of a head is not turned */
   rf_rope_scaling scaling;
-  float factor, low, high; /* LINEAR: factor; LLAMA3: all, as config.json's factor, low_freq_factor, high_freq_factor */
-  float original;          /* LLAMA3: positions the model was first trained on */
-  const float *divisor;    /* TABLE: of each pair; belongs to the model that rf_model_rope was asked about */
+  float factor, low,
+      high;       /* LINEAR: factor; LLAMA3: all, as config.json's factor, low_freq_factor, high_freq_factor; YARN: factor, beta_slow, beta_fast */
+  float original; /* LLAMA3, YARN: positions the model was first trained on */
+  bool tail;      /* the last `dim` elements of a head turn, as pairs (2i, 2i+1); else the first ones, as pairs (i, i + dim/2) */
+  const float *divisor; /* TABLE: of each pair; belongs to the model that rf_model_rope was asked about */
 } rf_rope;
 /* Radians per position: theta^(-2i/dim); LINEAR: divided by factor; LLAMA3: wavelengths above original/low divided by factor, below
- * original/high kept, blended between; TABLE: divided by the pair's own divisor. Source: transformers, modeling_rope_utils. */
+ * original/high kept, blended between; YARN (Peng et al. 2023): the same with a blend that is linear over pairs; TABLE: divided by the pair's own divisor. Source: transformers, modeling_rope_utils. */
 double rf_rope_frequency(const rf_rope *rope, int64_t i);
 
 /* Low-rank adapters (LoRA, Hu et al. 2021) beside frozen linear weights: y = x W + scale (x A) B. A site is a run of a weight's columns that has
@@ -66,8 +71,17 @@ typedef struct rf_model {
   rf_norm_kind norm;
   rf_mlp_kind mlp;
   int64_t experts, experts_used; /* E MLPs in each layer, of which a router gives every token k; 0: one plain MLP */
-  float router_aux;              /* training adds a loss that balances the experts, which this program does not compute; 0: not */
-  float router_jitter;           /* so with noise on the router's input */
+  int64_t expert_ff;             /* F of one expert; 0: ff */
+  int64_t experts_shared;        /* beside those chosen, experts that every token meets: one MLP of experts_shared * expert_ff */
+  int64_t first_dense;           /* leading layers with one plain MLP of ff */
+  bool router_choice;            /* a number for each expert joins its score where experts are chosen, not where they are weighed; not learnt here */
+  bool router_sigmoid;           /* scores are sigmoids of the router's logits; else their softmax */
+  bool router_as_is;             /* the chosen scores are the weights; else they are divided by their sum */
+  float router_scale;            /* weights are multiplied by it; 0: not */
+  int32_t router_groups,
+      router_groups_used; /* experts are chosen from the best groups only: by their best, with sigmoids by the sum of their best two; 0: from all */
+  float router_aux;       /* training adds a loss that balances the experts, which this program does not compute; 0: not */
+  float router_jitter;    /* so with noise on the router's input */
   rf_position_kind position;
   bool bias;      /* linear layers carry biases */
   bool head_bias; /* so does the head */
@@ -78,10 +92,14 @@ typedef struct rf_model {
   float local_theta;     /* of windowed layers, which are not scaled; 0: as the others */
   int32_t rope_divisors; /* with rope.scaling TABLE: how many, one for each pair */
   float rope_divisor[RF_ROPE_TABLE_MOST];
-  bool qkv_bias;          /* q, k and v carry biases though nothing else does (qwen2) */
-  bool qk_norm;           /* RMSNorm on every query and key head before they turn */
-  bool post_norms;        /* the outputs of attention and MLP are normed before they join the residual stream (gemma2) */
-  bool parallel;          /* attention and MLP both read the block's input (gpt-neox) */
+  bool qkv_bias;   /* q, k and v carry biases though nothing else does (qwen2) */
+  bool qk_norm;    /* RMSNorm on every query and key head before they turn */
+  bool post_norms; /* the outputs of attention and MLP are normed before they join the residual stream (gemma2) */
+  bool parallel;   /* attention and MLP both read the block's input (gpt-neox) */
+  bool one_norm;   /* and its one norm (palm) */
+  /* Latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values are made of a normed row of kv_rank numbers, and rope_dim more turn and serve
+   * all heads. Queries have head_dim = rope_dim + what meets the latent keys, and come through q_rank numbers. 0: ordinary attention. */
+  int64_t kv_rank, q_rank, rope_dim, value_dim;
   float norm_offset;      /* RMSNorm multiplies by offset + gain (gemma: 1) */
   float embed_scale;      /* token rows are multiplied by it; 0: not */
   float attn_scale;       /* scores are multiplied by it; 0: 1/sqrt(H) */
@@ -95,6 +113,9 @@ typedef struct rf_model {
   rf_lora lora;           /* adapters that stand beside the weights; none unless a command asks for them */
   const char *plan_only;  /* why this model can be planned but not run ("rope scaling llama3"); NULL: it runs */
 } rf_model;
+
+static inline int64_t rf_model_expert_ff(const rf_model *model) { return model->expert_ff ? model->expert_ff : model->ff; }
+static inline int64_t rf_model_value_dim(const rf_model *model) { return model->value_dim ? model->value_dim : model->head_dim; }
 
 const char *rf_family_name(rf_family family); /* "gpt", "llama", "gemma3", ... */
 /* Keys that layer i sees (0: all), and how its heads turn. */
@@ -133,6 +154,9 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
  *   block.i/mlp/post_norm/gain (D)
  *   with experts, in place of up, gate_up and down: block.i/mlp/router/weight (D,E), block.i/mlp/experts/gate_up/weight (E*D,2F),
  *   block.i/mlp/experts/down/weight (E*F,D): the experts' matrices below each other
+ *   and block.i/mlp/router/choice (E), block.i/mlp/shared/{gate_up/weight (D,2SF), down/weight (SF,D)} where the model has them
+ *   with latent attention (q, c: q_rank and kv_rank, R = rope_dim, W = value_dim), in place of qkv: block.i/attn/q/weight (D,N*H), or q_a/weight
+ *   (D,q), q_a_norm/gain (q) and q_b/weight (q,N*H); block.i/attn/kv_a/weight (D,c+R), kv_a_norm/gain (c), kv_b/weight (c,N*(H-R+W)); out is (N*W,D)
  *   final/norm/{gain,bias} (D)   head/{weight (D,V), bias (V)}   (tied: no head/weight, embed/token/weight serves transposed)
  * Adapters stand behind all of these: block.i/attn/qkv/{lora_a (D, sites*r), lora_b (r, columns of the sites)}, and so on.
  * One row per kind of parameter; every user (count, init, load, save, optimizer groups, graph builder, tests) walks these rows. */
@@ -165,6 +189,7 @@ typedef struct rf_param {
   bool decays;      /* weight decay applies (two axes) */
   bool lora;        /* a linear weight that LoRA may adapt */
   bool matmul;      /* multiplies every token (counts in P_mm) */
+  bool frozen;      /* never learnt by gradient */
   bool embedding;   /* a table that is looked up */
   int shard_axis;   /* the axis that tensor parallelism splits; -1: replicated */
   rf_part part;     /* of the model, as counts and work are told apart */

@@ -19,18 +19,25 @@ enum {
   IF_QK_NORM = 256,
   IF_POST_NORMS = 512,
   IF_PLAIN = 1024,
-  IF_EXPERTS = 2048
+  IF_EXPERTS = 2048,
+  IF_WHOLE = 4096, /* one matrix makes queries, keys and values; otherwise keys and values come from a latent row */
+  IF_LATENT = 8192,
+  IF_Q_WHOLE = 16384,
+  IF_Q_LATENT = 32768,
+  IF_SHARED = 65536,
+  IF_CHOICE = 131072,
+  IF_MLP_NORM = 262144
 };
 /* Where a row stands: before the blocks, in the attention or MLP part of each block, behind the blocks. */
 enum { FIRST, ATTN, MLP, LAST };
 /* What a row is. LoRA adapts LINEAR rows: routers and experts stay as they are, as in PEFT. */
-enum { LINEAR, ROUTER, EXPERTS, TABLE, HEAD, GAIN, BIAS };
+enum { LINEAR, ROUTER, EXPERTS, TABLE, HEAD, GAIN, BIAS, CHOICE };
 
 typedef struct param_row {
   const char *name;
-  char shape[3]; /* letters of model.h; Q = (N+2K)H, C = N*H, G = 2F, X = E*D, Y = E*F */
+  char shape[3]; /* letters of model.h and of extent() below */
   unsigned char place, kind;
-  unsigned short needs;
+  unsigned needs;
   bool residual;     /* writes to the residual stream: GPT-2 shrinks its first values by sqrt(2L) */
   signed char shard; /* the axis that tensor parallelism splits */
   rf_part part;
@@ -42,15 +49,22 @@ static const param_row ROWS[] = {
   {"embed/position/weight", "TD", FIRST, TABLE, IF_LEARNED, false, -1, RF_PART_EMBEDDING},
   {"attn/norm/gain", "D", ATTN, GAIN, 0, false, -1, RF_PART_NORMS},
   {"attn/norm/bias", "D", ATTN, BIAS, IF_LAYERNORM, false, -1, RF_PART_NORMS},
-  {"attn/qkv/weight", "DQ", ATTN, LINEAR, 0, false, 1, RF_PART_QKV},
-  {"attn/qkv/bias", "Q", ATTN, BIAS, IF_QKV_BIAS, false, 0, RF_PART_QKV},
+  {"attn/q/weight", "DC", ATTN, LINEAR, IF_LATENT | IF_Q_WHOLE, false, 1, RF_PART_QKV},
+  {"attn/q_a/weight", "Dq", ATTN, LINEAR, IF_LATENT | IF_Q_LATENT, false, -1, RF_PART_QKV},
+  {"attn/q_a_norm/gain", "q", ATTN, GAIN, IF_LATENT | IF_Q_LATENT, false, -1, RF_PART_NORMS},
+  {"attn/q_b/weight", "qC", ATTN, LINEAR, IF_LATENT | IF_Q_LATENT, false, 1, RF_PART_QKV},
+  {"attn/kv_a/weight", "Da", ATTN, LINEAR, IF_LATENT, false, -1, RF_PART_QKV},
+  {"attn/kv_a_norm/gain", "c", ATTN, GAIN, IF_LATENT, false, -1, RF_PART_NORMS},
+  {"attn/kv_b/weight", "cb", ATTN, LINEAR, IF_LATENT, false, 1, RF_PART_QKV},
+  {"attn/qkv/weight", "DQ", ATTN, LINEAR, IF_WHOLE, false, 1, RF_PART_QKV},
+  {"attn/qkv/bias", "Q", ATTN, BIAS, IF_WHOLE | IF_QKV_BIAS, false, 0, RF_PART_QKV},
   {"attn/q_norm/gain", "H", ATTN, GAIN, IF_QK_NORM, false, -1, RF_PART_NORMS},
   {"attn/k_norm/gain", "H", ATTN, GAIN, IF_QK_NORM, false, -1, RF_PART_NORMS},
-  {"attn/out/weight", "CD", ATTN, LINEAR, 0, true, 0, RF_PART_OUT},
+  {"attn/out/weight", "OD", ATTN, LINEAR, 0, true, 0, RF_PART_OUT},
   {"attn/out/bias", "D", ATTN, BIAS, IF_BIAS, false, -1, RF_PART_OUT},
   {"attn/post_norm/gain", "D", ATTN, GAIN, IF_POST_NORMS, false, -1, RF_PART_NORMS},
-  {"mlp/norm/gain", "D", MLP, GAIN, 0, false, -1, RF_PART_NORMS},
-  {"mlp/norm/bias", "D", MLP, BIAS, IF_LAYERNORM, false, -1, RF_PART_NORMS},
+  {"mlp/norm/gain", "D", MLP, GAIN, IF_MLP_NORM, false, -1, RF_PART_NORMS},
+  {"mlp/norm/bias", "D", MLP, BIAS, IF_LAYERNORM | IF_MLP_NORM, false, -1, RF_PART_NORMS},
   {"mlp/up/weight", "DF", MLP, LINEAR, IF_UP | IF_PLAIN, false, 1, RF_PART_MLP},
   {"mlp/up/bias", "F", MLP, BIAS, IF_UP | IF_BIAS, false, 0, RF_PART_MLP},
   {"mlp/gate_up/weight", "DG", MLP, LINEAR, IF_GATED | IF_PLAIN, false, 1, RF_PART_MLP},
@@ -58,7 +72,10 @@ static const param_row ROWS[] = {
   {"mlp/down/weight", "FD", MLP, LINEAR, IF_PLAIN, true, 0, RF_PART_MLP},
   {"mlp/down/bias", "D", MLP, BIAS, IF_BIAS, false, -1, RF_PART_MLP},
   {"mlp/router/weight", "DE", MLP, ROUTER, IF_EXPERTS, false, -1, RF_PART_ROUTER},
-  {"mlp/experts/gate_up/weight", "XG", MLP, EXPERTS, IF_EXPERTS, false, 1, RF_PART_EXPERTS},
+  {"mlp/router/choice", "E", MLP, CHOICE, IF_EXPERTS | IF_CHOICE, false, -1, RF_PART_ROUTER},
+  {"mlp/shared/gate_up/weight", "DS", MLP, LINEAR, IF_EXPERTS | IF_SHARED, false, 1, RF_PART_SHARED},
+  {"mlp/shared/down/weight", "sD", MLP, LINEAR, IF_EXPERTS | IF_SHARED, true, 0, RF_PART_SHARED},
+  {"mlp/experts/gate_up/weight", "Xg", MLP, EXPERTS, IF_EXPERTS, false, 1, RF_PART_EXPERTS},
   {"mlp/experts/down/weight", "YD", MLP, EXPERTS, IF_EXPERTS, true, 0, RF_PART_EXPERTS},
   {"mlp/post_norm/gain", "D", MLP, GAIN, IF_POST_NORMS, false, -1, RF_PART_NORMS},
   {"final/norm/gain", "D", LAST, GAIN, 0, false, -1, RF_PART_NORMS},
@@ -69,11 +86,14 @@ static const param_row ROWS[] = {
 // clang-format on
 enum { ROW_COUNT = sizeof ROWS / sizeof ROWS[0] };
 
-static unsigned features(const rf_model *model) {
-  return (model->bias ? IF_BIAS : 0) | (model->norm == RF_NORM_LAYERNORM ? IF_LAYERNORM : 0) |
-         (model->position == RF_POSITION_LEARNED ? IF_LEARNED : 0) | (rf_mlp_gated(model->mlp) ? IF_GATED : IF_UP) | (model->tied ? 0 : IF_UNTIED) |
-         (model->head_bias ? IF_HEAD_BIAS : 0) | (model->bias || model->qkv_bias ? IF_QKV_BIAS : 0) | (model->qk_norm ? IF_QK_NORM : 0) |
-         (model->post_norms ? IF_POST_NORMS : 0) | (model->experts ? IF_EXPERTS : IF_PLAIN);
+static unsigned features(const rf_model *model, int layer) {
+  bool experts = model->experts > 0 && layer >= model->first_dense;
+  return (model->kv_rank > 0 ? IF_LATENT : IF_WHOLE) | (model->q_rank > 0 ? IF_Q_LATENT : IF_Q_WHOLE) | (model->experts_shared > 0 ? IF_SHARED : 0) |
+         (model->router_choice ? IF_CHOICE : 0) | (model->one_norm ? 0 : IF_MLP_NORM) | (model->bias ? IF_BIAS : 0) |
+         (model->norm == RF_NORM_LAYERNORM ? IF_LAYERNORM : 0) | (model->position == RF_POSITION_LEARNED ? IF_LEARNED : 0) |
+         (rf_mlp_gated(model->mlp) ? IF_GATED : IF_UP) | (model->tied ? 0 : IF_UNTIED) | (model->head_bias ? IF_HEAD_BIAS : 0) |
+         (model->bias || model->qkv_bias ? IF_QKV_BIAS : 0) | (model->qk_norm ? IF_QK_NORM : 0) | (model->post_norms ? IF_POST_NORMS : 0) |
+         (experts ? IF_EXPERTS : IF_PLAIN);
 }
 
 static int64_t extent(const rf_model *model, char letter) {
@@ -86,8 +106,16 @@ static int64_t extent(const rf_model *model, char letter) {
   case 'G': return 2 * model->ff;
   case 'E': return model->experts;
   case 'X': return model->experts * model->width;
-  case 'Y': return model->experts * model->ff;
+  case 'Y': return model->experts * rf_model_expert_ff(model);
+  case 'g': return 2 * rf_model_expert_ff(model);
+  case 's': return model->experts_shared * rf_model_expert_ff(model);
+  case 'S': return 2 * model->experts_shared * rf_model_expert_ff(model);
   case 'C': return model->heads * model->head_dim;
+  case 'O': return model->heads * rf_model_value_dim(model);
+  case 'q': return model->q_rank;
+  case 'c': return model->kv_rank;
+  case 'a': return model->kv_rank + model->rope_dim;
+  case 'b': return model->heads * (model->head_dim - model->rope_dim + rf_model_value_dim(model));
   case 'Q': return (model->heads + 2 * model->kv_heads) * model->head_dim;
   default: return 0;
   }
@@ -123,7 +151,8 @@ static void expand(const rf_model *model, rf_pool *pool, int row_index, int laye
   for (int i = 0; i < param->rank; ++i) param->count *= param->shape[i] = extent(model, row->shape[i]);
   param->experts = row->kind == EXPERTS ? model->experts : 0;
   param->decays = param->rank == 2;
-  param->lora = row->kind == LINEAR;
+  param->lora = row->kind == LINEAR && row->part != RF_PART_SHARED;
+  param->frozen = row->kind == CHOICE;
   param->embedding = row->kind == TABLE;
   param->matmul = row->kind <= EXPERTS || row->kind == HEAD || (model->tied && row->kind == TABLE && row->shape[0] == 'V');
   param->shard_axis = row->shard;
@@ -163,9 +192,9 @@ static void expand_adapter(const rf_lora_parts *parts, rf_pool *pool, int adapts
 
 rf_params rf_model_params(const rf_model *model, rf_pool *pool) {
   rf_params params = {0};
-  unsigned have = features(model);
+  unsigned have = features(model, 0);
   int per_place[4] = {0};
-  for (int i = 0; i < ROW_COUNT; ++i) per_place[ROWS[i].place] += (ROWS[i].needs & ~have) == 0;
+  for (int i = 0; i < ROW_COUNT; ++i) per_place[ROWS[i].place] += (ROWS[i].needs & ~(have | IF_EXPERTS | IF_PLAIN)) == 0;
   int64_t capacity = per_place[FIRST] + per_place[LAST] + model->layers * (per_place[ATTN] + per_place[MLP]);
   if (model->lora.rank > 0) capacity *= 3; /* an A and a B beside each, at most */
   rf_param *param = rf_pool_alloc(pool, (size_t)capacity * sizeof *param);
@@ -174,6 +203,7 @@ rf_params rf_model_params(const rf_model *model, rf_pool *pool) {
     if (ROWS[i].place == FIRST && !(ROWS[i].needs & ~have)) expand(model, pool, i, -1, &params, &param[params.count++]);
   for (int layer = 0; layer < model->layers; ++layer)
     for (int part = 0; part < 2; ++part) {
+      have = features(model, layer);
       int place = (part == 0) == model->mlp_first ? MLP : ATTN;
       for (int i = 0; i < ROW_COUNT; ++i)
         if (ROWS[i].place == place && !(ROWS[i].needs & ~have)) expand(model, pool, i, layer, &params, &param[params.count++]);

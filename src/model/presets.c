@@ -49,6 +49,16 @@
    .vocab = 50304, .max_seq = 2048, .norm = RF_NORM_LAYERNORM, .mlp = RF_MLP_GELU_ERF, .position = RF_POSITION_ROPE, .bias = true,             \
    .parallel = true, .norm_eps = 1e-5f, .rope.theta = 1e4f, .rope.dim = (d) / (n) / 4, .bos_id = 0, .eos_id = 0, .init = "gpt2"}
 
+/* DeepSeek-V2 and V3: latent attention, one plain MLP in the first layers, then shared and chosen experts. YaRN's scale of scores is
+ * (0.1 m ln(factor) + 1)^2 / sqrt(H), m = mscale_all_dim. */
+#define DEEPSEEK(preset, fam, l, d, f, n, v, dense, of, used, shared, each, m, bos, eos, ...)                                                  \
+  {.name = preset, .family = fam, .layers = l, .width = d, .heads = n, .kv_heads = n, .head_dim = 192, .rope_dim = 64, .value_dim = 128,       \
+   .kv_rank = 512, .ff = f, .vocab = v, .max_seq = 163840, .norm = RF_NORM_RMSNORM, .mlp = RF_MLP_SWIGLU, .position = RF_POSITION_ROPE,        \
+   .norm_eps = 1e-6f, .rope = {.theta = 1e4f, .scaling = RF_ROPE_YARN, .factor = 40, .low = 1, .high = 32, .original = 4096},                  \
+   .attn_scale = (float)((0.1 * (m) * 3.6888794541139363 + 1) * (0.1 * (m) * 3.6888794541139363 + 1) / 13.856406460551018), .experts = of,     \
+   .experts_used = used, .experts_shared = shared, .expert_ff = each, .first_dense = dense, .bos_id = bos, .eos_id = eos, .init = "llama", __VA_ARGS__}
+#define SIGMOID_ROUTER .router_sigmoid = true, .router_choice = true, .router_scale = 2.5f
+
 static const rf_model PRESETS[] = {
   {.name = "uva", .family = RF_FAMILY_GPT, .layers = 12, .width = 1024, .heads = 8, .kv_heads = 8, .head_dim = 128, .ff = 4096, .vocab = 2048,
    .max_seq = 512, .norm = RF_NORM_LAYERNORM, .mlp = RF_MLP_GELU, .position = RF_POSITION_LEARNED, .bias = true, .head_bias = true,
@@ -85,15 +95,24 @@ static const rf_model PRESETS[] = {
   GEMMA3("gemma3-27b", 62, 5376, 21504, 32, 16, 128, 262208, 131072, 1024, 12.961481f, .rope.scaling = RF_ROPE_LINEAR, .rope.factor = 8),
   NEOX("pythia-70m", 6, 512, 8),
   NEOX("pythia-160m", 12, 768, 12),
+  DEEPSEEK("deepseek2-16b", RF_FAMILY_DEEPSEEK2, 27, 2048, 10944, 16, 102400, 1, 64, 6, 2, 1408, 0.707, 100000, 100001, .router_as_is = true),
+  DEEPSEEK("deepseek-v3", RF_FAMILY_DEEPSEEK3, 61, 7168, 18432, 128, 129280, 3, 256, 8, 1, 2048, 1.0, 0, 1, .q_rank = 1536, SIGMOID_ROUTER,
+           .router_groups = 8, .router_groups_used = 4),
+  /* PaLM (arXiv 2204.02311): attention and MLP side by side behind one norm without bias, one key/value head, the table of tokens as head. */
+  {.name = "palm-540b", .family = RF_FAMILY_PALM, .layers = 118, .width = 18432, .heads = 48, .kv_heads = 1, .head_dim = 256, .ff = 73728, .vocab = 256000,
+   .max_seq = 2048, .norm = RF_NORM_RMSNORM, .mlp = RF_MLP_SWIGLU, .position = RF_POSITION_ROPE, .tied = true, .parallel = true, .one_norm = true,
+   .norm_eps = 1e-6f, .rope.theta = 1e4f, .bos_id = -1, .eos_id = -1, .init = "llama",
+   .plan_only = "its weights were never published; a LayerNorm without bias is planned as an RMSNorm, which has the same parameters and moves the same bytes"},
 };
 // clang-format on
 enum { PRESET_COUNT = sizeof PRESETS / sizeof PRESETS[0] };
 
-/* What `gpt:`, `llama:`, `mixtral:` and `gemma3:` start from. */
+/* What `gpt:`, `llama:`, `mixtral:`, `deepseek:` and `gemma3:` start from. */
 static const rf_model BASES[] = {
     GPT2("gpt", 12, 768, 12),
     LLAMA_OF("mixtral", RF_FAMILY_MIXTRAL, 16, 1024, 3584, 16, 4, 32000, 4096, 1e6f, -1, -1, EXPERTS(8, 2)),
     LLAMA("llama", 16, 2048, 5632, 32, 32, 32000, 4096, 1e4f, -1, -1, .tied = false),
+    DEEPSEEK("deepseek", RF_FAMILY_DEEPSEEK3, 4, 512, 1408, 8, 32000, 1, 8, 2, 1, 352, 1.0, -1, -1, SIGMOID_ROUTER),
     GEMMA3("gemma3", 18, 640, 2048, 4, 1, 256, 262144, 32768, 512, 16.0f, .rope.scaling = RF_ROPE_PLAIN),
 };
 
@@ -108,6 +127,41 @@ static const rf_model *find(const rf_model *models, int count, const char *name,
 }
 
 /* ---- what fits together ---------------------------------------------------------------------------------------- */
+
+/* What stands beside the experts of a layer, and which layers have them. */
+static rf_status check_experts(const rf_model *model, const char *where, rf_error *error) {
+  int64_t groups = model->router_groups, used = model->router_groups_used, most = 1 << 20;
+  if (model->first_dense < 0 || model->first_dense > model->layers)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: first_dense is out of range (expected up to the %lld layers, got %lld)", where,
+                   (long long)model->layers, (long long)model->first_dense);
+  if (model->expert_ff < 0 || model->expert_ff > most || model->experts_shared < 0 || model->experts_shared > 1024 ||
+      model->experts_shared * rf_model_expert_ff(model) > most)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: the experts' width is out of range (expected up to %lld, got expert_ff %lld and %lld shared)",
+                   where, (long long)most, (long long)model->expert_ff, (long long)model->experts_shared);
+  if (groups && (groups < 1 || model->experts % groups || used < 1 || used > groups || model->experts / groups * used < model->experts_used))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %lld experts do not stand in %lld groups of which %lld are used", where,
+                   (long long)model->experts, (long long)groups, (long long)used);
+  return RAFTER_OK;
+}
+
+static rf_status check_latent(const rf_model *model, const char *where, rf_error *error) {
+  if (model->kv_rank == 0) return RAFTER_OK;
+  bool sizes = model->kv_rank > 0 && model->kv_rank <= 1 << 18 && model->q_rank >= 0 && model->q_rank <= 1 << 18 && model->value_dim > 0 &&
+               model->value_dim <= 4096 && model->rope_dim > 0 && model->rope_dim < model->head_dim;
+  if (!sizes)
+    return RF_FAIL(
+        error, RAFTER_INVALID, NULL,
+        "%s: latent attention is out of range (expected ranks up to %d, value_dim up to 4096, rope_dim below head_dim %lld; got q_rank %lld, "
+        "kv_rank %lld, value_dim %lld, rope_dim %lld)",
+        where, 1 << 18, (long long)model->head_dim, (long long)model->q_rank, (long long)model->kv_rank, (long long)model->value_dim,
+        (long long)model->rope_dim);
+  if (model->position != RF_POSITION_ROPE || model->bias || model->qkv_bias || model->qk_norm || model->window || model->attn_softcap != 0 ||
+      model->norm != RF_NORM_RMSNORM || model->kv_heads != model->heads)
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "%s: latent attention has rotary positions, RMSNorm, as many key as query heads, no biases, head norms, windows or softcaps",
+                   where);
+  return RAFTER_OK;
+}
 
 rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error) {
   /* The bounds keep every product below (parameters, FLOPs of a step) inside 63 bits. */
@@ -128,7 +182,7 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
   if (model->heads * model->head_dim > 1 << 20)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: heads * head_dim is out of range (expected at most %d, got %lld)", where, 1 << 20,
                    (long long)(model->heads * model->head_dim));
-  int64_t turned = model->rope.dim ? model->rope.dim : model->head_dim;
+  int64_t turned = model->rope.dim ? model->rope.dim : model->kv_rank ? model->rope_dim : model->head_dim;
   if (model->position == RF_POSITION_ROPE && (turned % 2 != 0 || turned < 2 || turned > model->head_dim))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: rotary positions turn pairs (expected an even count up to head_dim %lld, got %lld)", where,
                    (long long)model->head_dim, (long long)turned);
@@ -143,6 +197,8 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
                    RF_EXPERTS_USED_MOST, (long long)model->experts, (long long)model->experts_used);
   if (model->experts > 0 && (model->bias || !rf_mlp_gated(model->mlp)))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: experts with biases or without a gate are not supported", where);
+  RF_TRY(check_experts(model, where, error));
+  RF_TRY(check_latent(model, where, error));
   bool table = model->rope.scaling == RF_ROPE_TABLE;
   for (int i = 0; table && i < model->rope_divisors && i < RF_ROPE_TABLE_MOST; ++i)
     table = model->rope_divisor[i] > 0 && isfinite(model->rope_divisor[i]);
@@ -161,8 +217,8 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
 
 /* ---- inline shapes --------------------------------------------------------------------------------------------- */
 
-enum { KEY_INT, KEY_FLOAT, KEY_BOOL, KEY_ID, KEY_INIT };
-enum { GPT = 1, LLA = 2, MIX = 4, BOTH = 7 };
+enum { KEY_INT, KEY_COUNT_FROM_0, KEY_FLOAT, KEY_BOOL, KEY_ID, KEY_INIT };
+enum { GPT = 1, LLA = 2, MIX = 4, DEEP = 8, BOTH = 15 };
 static const struct shape_key {
   const char *name;
   int type, families;
@@ -187,8 +243,15 @@ static const struct shape_key {
     {"bos", KEY_ID, BOTH, offsetof(rf_model, bos_id)},
     {"eos", KEY_ID, BOTH, offsetof(rf_model, eos_id)},
     {"init", KEY_INIT, BOTH, offsetof(rf_model, init)},
-    {"experts", KEY_INT, MIX, offsetof(rf_model, experts)},
-    {"experts_used", KEY_INT, MIX, offsetof(rf_model, experts_used)},
+    {"experts", KEY_INT, MIX | DEEP, offsetof(rf_model, experts)},
+    {"experts_used", KEY_INT, MIX | DEEP, offsetof(rf_model, experts_used)},
+    {"expert_ff", KEY_INT, MIX | DEEP, offsetof(rf_model, expert_ff)},
+    {"experts_shared", KEY_COUNT_FROM_0, DEEP, offsetof(rf_model, experts_shared)},
+    {"first_dense", KEY_COUNT_FROM_0, DEEP, offsetof(rf_model, first_dense)},
+    {"q_rank", KEY_COUNT_FROM_0, DEEP, offsetof(rf_model, q_rank)},
+    {"kv_rank", KEY_INT, DEEP, offsetof(rf_model, kv_rank)},
+    {"rope_dim", KEY_INT, DEEP, offsetof(rf_model, rope_dim)},
+    {"value_dim", KEY_INT, DEEP, offsetof(rf_model, value_dim)},
 };
 enum { KEY_COUNT = sizeof KEYS / sizeof KEYS[0] };
 enum { LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_DIM, FF }; /* the first keys, in KEYS' order: those that others are derived from */
@@ -217,6 +280,11 @@ static rf_status set_key(rf_model *model, const struct shape_key *key, const cha
   case KEY_INT:
     if (!rf_text_int(value, &number) || number < 1)
       return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a count (expected a whole number from 1, got '%s')", spec, key->name, value);
+    memcpy(field, &number, sizeof number);
+    return RAFTER_OK;
+  case KEY_COUNT_FROM_0:
+    if (!rf_text_int(value, &number) || number < 0)
+      return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a count (expected a whole number from 0, got '%s')", spec, key->name, value);
     memcpy(field, &number, sizeof number);
     return RAFTER_OK;
   case KEY_ID:
@@ -252,7 +320,7 @@ static rf_status derive(const rf_model *base, const bool *given, const char *spe
                      (long long)model->width, (long long)head_dim);
     model->heads = model->width / head_dim;
   }
-  if ((given[WIDTH] || given[HEADS]) && !given[HEAD_DIM]) {
+  if ((given[WIDTH] || given[HEADS]) && !given[HEAD_DIM] && model->kv_rank == 0) {
     if (model->heads < 1 || model->width % model->heads != 0)
       return RF_FAIL(error, RAFTER_INVALID, "choose heads that divide width, or add head_dim=H", "%s: width %lld is no multiple of heads %lld", spec,
                      (long long)model->width, (long long)model->heads);
@@ -261,6 +329,7 @@ static rf_status derive(const rf_model *base, const bool *given, const char *spe
   if ((given[WIDTH] || given[HEADS]) && !given[KV_HEADS]) model->kv_heads = model->heads;
   model->embed_scale = scale_of_tokens(model);
   if (model->head_dim != base->head_dim) model->attn_scale = 0, model->rope.dim = 0; /* as a whole head has it */
+  if (model->first_dense > model->layers && base->first_dense == model->first_dense) model->first_dense = model->layers;
   if (given[WIDTH] && !given[FF]) /* Llama: two thirds of 4 D, in steps of 256, because its MLP has three matrices */
     model->ff = rf_mlp_gated(model->mlp) ? (8 * model->width / 3 + 255) / 256 * 256 : 4 * model->width;
   return RAFTER_OK;
@@ -270,7 +339,7 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
   bool given[KEY_COUNT] = {false};
   const char *names[KEY_COUNT];
   char list[512], hint[600];
-  int family = base->family == RF_FAMILY_GPT ? GPT : base->family == RF_FAMILY_MIXTRAL ? LLA | MIX : LLA;
+  int family = base->family == RF_FAMILY_GPT ? GPT : base->kv_rank > 0 ? LLA | DEEP : base->experts > 0 ? LLA | MIX : LLA;
   known_keys(family, names, list, sizeof list);
   snprintf(hint, sizeof hint, "keys: %s", list);
   *model = *base;
@@ -306,7 +375,7 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
 /* ---- MODEL ----------------------------------------------------------------------------------------------------- */
 
 /* Families that other programs know and this version does not: a better answer than the nearest preset. */
-static const char *const OTHER_FAMILIES[] = {"palm", "deepseek", "phi", "falcon", "llama4"};
+static const char *const OTHER_FAMILIES[] = {"phi", "falcon", "llama4"};
 
 static rf_status unknown_model(const char *spec, rf_error *error) {
   char name[64], list[512] = "";

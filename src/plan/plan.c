@@ -17,10 +17,26 @@ static void hash_text(XXH3_state_t *state, const char *text) { hash_bytes(state,
 
 static void hash_attr(XXH3_state_t *state, const rf_attr *a) {
   const rf_rope *r = &a->rope;
-  const float floats[] = {a->eps,  a->offset,   a->scale,   a->softcap, r->theta, r->factor,       r->low,
-                          r->high, r->original, a->dropout, a->beta1,   a->beta2, a->weight_decay, a->clip};
-  const int32_t ints[] = {a->heads,     a->kv_heads, a->head_dim, a->window,          (int32_t)a->softmax, a->inverse, (int32_t)a->epilogue,
-                          a->transpose, a->index,    r->dim,      (int32_t)r->scaling};
+  const float floats[] = {a->eps,      a->offset,  a->scale, a->softcap, r->theta,        r->factor, r->low,         r->high,
+                          r->original, a->dropout, a->beta1, a->beta2,   a->weight_decay, a->clip,   a->router.scale};
+  const int32_t ints[] = {a->heads,
+                          a->kv_heads,
+                          a->head_dim,
+                          a->window,
+                          (int32_t)a->softmax,
+                          a->inverse,
+                          (int32_t)a->epilogue,
+                          a->transpose,
+                          a->index,
+                          r->dim,
+                          (int32_t)r->scaling,
+                          r->tail,
+                          a->value_dim,
+                          a->latent,
+                          a->router.sigmoid,
+                          a->router.as_is,
+                          a->router.groups,
+                          a->router.groups_used};
   hash_bytes(state, floats, sizeof floats);
   hash_bytes(state, ints, sizeof ints);
   hash_int(state, (int64_t)a->site);

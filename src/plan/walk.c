@@ -14,18 +14,17 @@ static double sum_of_keys(double rows, double context, double window) {
 
 /* At the bound every row sees every position; here each sequence has the length it has, and its keys are read once for all its rows. */
 static rf_work cached_work(const rf_graph *graph, const rf_op *op, const rf_extent *part, int parts) {
-  const rf_tensor *cache = &graph->tensor[op->input[1]];
-  double window = op->attr.window, position_bytes = 2.0 * (double)cache->shape[3] * (double)rf_dtype_bytes(cache->dtype), rows = 0;
-  if (cache->dtype == RF_I8) position_bytes += 2.0 * op->attr.kv_heads * (double)rf_dtype_bytes(RF_F32);
-  rf_work work = {.bytes_read = (double)rf_tensor_bytes(&graph->tensor[op->input[0]]),
+  rf_cached cached = rf_cached_of(graph, op);
+  double window = op->attr.window, rows = 0;
+  rf_work work = {.bytes_read = (double)rf_tensor_bytes(&graph->tensor[op->input[0]]) + cached.fixed_bytes,
                   .bytes_written = (double)rf_tensor_bytes(&graph->tensor[op->output[0]])};
   for (int i = 0; i < parts; i++) {
     double here = (double)part[i].rows, context = (double)part[i].context, reach = window > 0 ? window + here - 1 : context;
-    work.bytes_read += (context < reach ? context : reach) * position_bytes;
-    work.flops += 4.0 * op->attr.heads * op->attr.head_dim * sum_of_keys(here, context, window);
+    work.bytes_read += (context < reach ? context : reach) * cached.position_bytes;
+    work.flops += cached.flops_row * here + cached.flops_key * sum_of_keys(here, context, window);
     rows += here;
   }
-  work.bytes_read += 8 * rows, work.bytes_written += rows * position_bytes;
+  work.bytes_read += 8 * rows, work.bytes_written += rows * cached.position_bytes;
   work.flops_full = work.flops;
   return work;
 }
@@ -60,7 +59,7 @@ double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int part
   cut_rows(&graph, rows, parts);
   for (int i = 0; i < graph.op_count; i++) {
     const rf_op *op = &graph.op[i];
-    rf_work work = strcmp(op->def->name, "attention_kv") ? op->def->work(&graph, op) : cached_work(&graph, op, part, parts);
+    rf_work work = rf_op_is_cached(op) ? cached_work(&graph, op, part, parts) : op->def->work(&graph, op);
     seconds += rf_cost_op(&plan->machine, &graph, op, plan->op[i].kernel, work, NULL) * plan->op[i].calls;
   }
   free(graph.tensor);

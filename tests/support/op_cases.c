@@ -163,6 +163,7 @@ static void build_head_norm_bwd(op_harness *h, const op_case *of, const op_size 
 
 static void build_rope(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = attention_attributes(h, of, size);
+  if (of->flags & OP_SEGMENTS && size->head_dim >= 4) attr.rope = (rf_rope){.theta = 100, .dim = size->head_dim / 4 * 2, .tail = true};
   int positions = some_ids(h, "positions", size->rows, 2048, false);
   int qkv = activation(h, "qkv", 1, size->rows, (int64_t)(size->heads + 2 * size->kv_heads) * size->head_dim);
   op_apply(h, "rope", OP_IDS(qkv, positions), OP_IDS(RF_WANTED), &attr);
@@ -251,6 +252,15 @@ static rf_attr experts_attributes(op_harness *h, const op_case *of, const op_siz
   attr.experts = size->heads, attr.experts_used = size->kv_heads;
   return attr;
 }
+/* OP_INVERSE: sigmoids; OP_SCALED: the scores as they are, times a scale; OP_SEGMENTS: two of four groups, or one of two, where that leaves enough. */
+static rf_attr router_attributes(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = experts_attributes(h, of, size);
+  attr.router = (rf_router){.sigmoid = of->flags & OP_INVERSE, .as_is = of->flags & OP_SCALED, .scale = of->flags & OP_SCALED ? 1.7f : 0};
+  int groups = attr.experts % 4 == 0 && attr.experts >= 8 ? 4 : 2;
+  if (of->flags & OP_SEGMENTS && attr.experts % groups == 0 && attr.experts_used <= attr.experts / 2 && attr.experts / groups >= 2)
+    attr.router.groups = groups, attr.router.groups_used = groups / 2;
+  return attr;
+}
 static int64_t sorted_rows(const op_size *size) { return size->rows * size->kv_heads; }
 
 /* A choice for every row: the first experts have most rows and the last one has none (where there is one to spare). */
@@ -276,11 +286,13 @@ static void some_routes(op_harness *h, const op_size *size, int *place, int *sta
 }
 
 static void build_route(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = experts_attributes(h, of, size);
-  op_apply(h, "route", OP_IDS(activation(h, "logits", 2, size->rows, size->heads)), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED, RF_WANTED), &attr);
+  rf_attr attr = router_attributes(h, of, size);
+  int logits = activation(h, "logits", 2, size->rows, size->heads);
+  int choice = of->flags & OP_BIAS ? vector(h, "choice", (op_fill){0.4, 0}, size->heads) : RF_NONE;
+  op_apply(h, "route", OP_IDS(logits, choice), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED, RF_WANTED), &attr);
 }
 static void build_route_bwd(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = experts_attributes(h, of, size);
+  rf_attr attr = router_attributes(h, of, size);
   int logits = activation(h, "logits", 2, size->rows, size->heads);
   int forward = op_apply(h, "route", OP_IDS(logits), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED, RF_WANTED), &attr);
   int dweights = op_tensor(h, "dweights", RF_CLASS_ACTIVATION, h->wide, (op_fill){1, 0}, OP_SHAPE(size->rows, size->kv_heads));
@@ -400,6 +412,72 @@ static void build_attention_kv(op_harness *h, const op_case *of, const op_size *
   op_apply(h, "attention_kv", OP_IDS(qkv, cache, table, slot_ids, position_ids, scale), OP_IDS(RF_WANTED, cache, scale), &attr);
 }
 
+/* ---- latent attention: of a head half its width turns, values are a little narrower than it, the latent row a little wider */
+
+static rf_attr latent_attributes(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attention_attributes(h, of, size);
+  attr.kv_heads = 0, attr.rope = (rf_rope){.theta = 10000, .dim = size->head_dim / 4 * 2, .tail = true};
+  attr.value_dim = size->head_dim - 1, attr.latent = size->head_dim + 3;
+  return attr;
+}
+
+static void build_latent_norm(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attributes(h, of);
+  int x = activation(h, "x", 1.5, size->rows, size->width + size->columns), gain = vector(h, "gain", (op_fill){0.5, 1}, size->width);
+  op_apply(h, "latent_norm", OP_IDS(x, gain), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED), &attr);
+}
+
+static void build_latent_norm_bwd(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attributes(h, of);
+  int x = activation(h, "x", 1.5, size->rows, size->width + size->columns), gain = vector(h, "gain", (op_fill){0.5, 1}, size->width);
+  int forward = op_apply(h, "latent_norm", OP_IDS(x, gain), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED), &attr);
+  int dlatent = activation(h, "dlatent", 1, size->rows, size->width), dturns = activation(h, "dturns", 1, size->rows, size->columns);
+  rf_attr backward = {.eps = attr.eps, .accumulate = {RF_WRITE, attr.accumulate[1]}};
+  op_apply(h, "latent_norm_bwd", OP_IDS(x, gain, op_output(h, forward, 2), dlatent, dturns),
+           OP_IDS(RF_WANTED, gradient(h, "dgain", OP_SHAPE(size->width))), &backward);
+}
+
+static int latent_forward(op_harness *h, const op_case *of, const op_size *size, int in[4]) {
+  rf_attr attr = latent_attributes(h, of, size);
+  in[0] = activation(h, "q", 1.5, size->rows, (int64_t)size->heads * size->head_dim);
+  in[1] = activation(h, "kv", 1.5, size->rows, (int64_t)size->heads * (size->head_dim - attr.rope.dim + attr.value_dim));
+  in[2] = activation(h, "turns", 1.5, size->rows, attr.rope.dim);
+  in[3] = segments(h, of, size->rows, NULL);
+  return op_apply(h, "attention_latent", OP_IDS(in[0], in[1], in[2], in[3]), OP_IDS(RF_WANTED, RF_WANTED), &attr);
+}
+
+static void build_attention_latent(op_harness *h, const op_case *of, const op_size *size) {
+  int in[4];
+  latent_forward(h, of, size, in);
+}
+
+static void build_attention_latent_bwd(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = latent_attributes(h, of, size);
+  int in[4], forward = latent_forward(h, of, size, in);
+  int dctx = activation(h, "dctx", 1, size->rows, (int64_t)size->heads * attr.value_dim);
+  op_apply(h, "attention_latent_bwd", OP_IDS(in[0], in[1], in[2], op_output(h, forward, 0), op_output(h, forward, 1), dctx, in[3]),
+           OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED), &attr);
+}
+
+static void build_attention_latent_kv(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = latent_attributes(h, of, size);
+  bool prefill = of->flags & OP_PREFILL;
+  int64_t rows = size->rows, slot_count = prefill ? 2 : rows, page = 32, columns = (rows + 40 + page - 1) / page;
+  int32_t *slots = malloc((size_t)rows * sizeof *slots), *positions = malloc((size_t)rows * sizeof *positions);
+  assert_true(slots && positions);
+  for (int64_t r = 0; r < rows; r++) {
+    slots[r] = prefill ? 1 : r == rows / 2 ? -1 : (int32_t)(rows - 1 - r);
+    positions[r] = (int32_t)(prefill ? r + 5 : draw(5, r) % 40);
+  }
+  int q = activation(h, "q", 1.5, rows, (int64_t)size->heads * size->head_dim), latent = activation(h, "latent", 1.5, rows, attr.latent);
+  int turns = activation(h, "turns", 1.5, rows, attr.rope.dim);
+  int w = weight(h, "w", 0.5, attr.latent, (int64_t)size->heads * (size->head_dim - attr.rope.dim + attr.value_dim));
+  int cache = op_tensor(h, "cache", RF_CLASS_KV, h->dtype, (op_fill){1.5, 0}, OP_SHAPE(slot_count * columns, 1, page, attr.latent + attr.rope.dim));
+  int table = op_table(h, slot_count, columns), slot_ids = op_ids(h, "slots", rows, slots), position_ids = op_ids(h, "positions", rows, positions);
+  free(slots), free(positions);
+  op_apply(h, "attention_latent_kv", OP_IDS(q, latent, turns, w, cache, table, slot_ids, position_ids), OP_IDS(RF_WANTED, cache), &attr);
+}
+
 typedef struct head_inputs {
   int x, w, bias, labels;
 } head_inputs;
@@ -506,6 +584,9 @@ static const op_size HEAD_NORM_SIZES[] = {{4, 0, 0, 2, 1, 4},   {7, 0, 0, 2, 2, 
 static const op_size ATTENTION_LONG[] = {{4, 0, 0, 2, 1, 4}, {6, 0, 0, 4, 2, 6}, {530, 0, 0, 1, 1, 4}, {270, 0, 0, 2, 1, 16}, {0, 0, 0, 0, 0, 0}};
 static const op_size DECODE_SIZES[] = {{4, 0, 0, 2, 1, 4},  {7, 0, 0, 2, 2, 2},  {1, 0, 0, 1, 1, 2}, {6, 0, 0, 6, 2, 10},
                                        {5, 0, 0, 3, 3, 64}, {4, 0, 0, 2, 1, 80}, {0, 0, 0, 0, 0, 0}};
+static const op_size LATENT_SIZES[] = {{4, 0, 0, 2, 2, 4}, {7, 0, 0, 3, 3, 6}, {1, 0, 0, 1, 1, 4}, {20, 0, 0, 4, 4, 10}, {0, 0, 0, 0, 0, 0}};
+/* rows, latent, what turns */
+static const op_size LATENT_NORM_SIZES[] = {{4, 3, 2, 0, 0, 0}, {5, 6, 4, 0, 0, 0}, {1, 1, 2, 0, 0, 0}, {37, 40, 16, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
 static const op_size HEAD_SIZES[] = {{3, 4, 6, 0, 0, 0},     {5, 3, 9, 0, 0, 0},     {1, 1, 5, 0, 0, 0},     {4, 2, 2, 0, 0, 0}, {7, 33, 65, 0, 0, 0},
                                      {20, 16, 257, 0, 0, 0}, {33, 48, 600, 0, 0, 0}, {70, 130, 50, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
 /* rows, width, columns, experts, experts used: one that is used by all, one of many, more rows than a stream takes, every expert used. */
@@ -540,6 +621,7 @@ const op_case OP_CASES[] = {
     {"rope", "forward", build_rope, ATTENTION_SIZES, 0},
     {"rope", "part of a head, scaled", build_rope, ATTENTION_SIZES, OP_SCALED},
     {"rope", "divisors", build_rope, ATTENTION_SIZES, OP_TABLE},
+    {"rope", "tail", build_rope, ATTENTION_SIZES, OP_SEGMENTS},
     {"rope", "inverse", build_rope, ATTENTION_SIZES, OP_INVERSE},
     {"matmul", "plain", build_matmul, MATMUL_SIZES, OP_EXACT},
     {"matmul", "bias", build_matmul, MATMUL_SIZES, OP_BIAS | OP_EXACT},
@@ -571,7 +653,15 @@ const op_case OP_CASES[] = {
     {"geglu", "plain", build_gated, ROW_SIZES, 0},
     {"geglu_bwd", "plain", build_gated_bwd, ROW_SIZES, 0},
     {"route", "plain", build_route, EXPERT_SIZES, 0},
+    {"route", "choice", build_route, EXPERT_SIZES, OP_BIAS},
+    {"route", "sigmoid", build_route, EXPERT_SIZES, OP_INVERSE},
+    {"route", "as it is, groups", build_route, EXPERT_SIZES, OP_SCALED | OP_SEGMENTS},
+    {"route", "sigmoid, as it is", build_route, EXPERT_SIZES, OP_INVERSE | OP_SCALED},
+    {"route", "sigmoid, choice, groups", build_route, EXPERT_SIZES, OP_INVERSE | OP_BIAS | OP_SEGMENTS},
     {"route_bwd", "plain", build_route_bwd, EXPERT_SIZES, 0},
+    {"route_bwd", "sigmoid, groups", build_route_bwd, EXPERT_SIZES, OP_INVERSE | OP_SEGMENTS},
+    {"route_bwd", "as it is", build_route_bwd, EXPERT_SIZES, OP_SCALED},
+    {"route_bwd", "sigmoid, as it is", build_route_bwd, EXPERT_SIZES, OP_INVERSE | OP_SCALED},
     {"dispatch", "plain", build_dispatch, EXPERT_SIZES, OP_EXACT},
     {"dispatch_bwd", "plain", build_dispatch_bwd, EXPERT_SIZES, OP_EXACT},
     {"matmul_experts", "plain", build_matmul_experts, EXPERT_SIZES, OP_EXACT},
@@ -610,6 +700,15 @@ const op_case OP_CASES[] = {
     {"attention_kv", "prefill, int8", build_attention_kv, ATTENTION_SIZES, OP_PREFILL | OP_NARROW},
     {"attention_kv", "prefill, long, int8", build_attention_kv, ATTENTION_LONG, OP_PREFILL | OP_NARROW},
     {"attention_kv", "prefill, bf16 softmax", build_attention_kv, ATTENTION_SIZES, OP_PREFILL | OP_BF16_SOFTMAX},
+    {"latent_norm", "plain", build_latent_norm, LATENT_NORM_SIZES, 0},
+    {"latent_norm_bwd", "write", build_latent_norm_bwd, LATENT_NORM_SIZES, 0},
+    {"latent_norm_bwd", "add", build_latent_norm_bwd, LATENT_NORM_SIZES, OP_ADD},
+    {"attention_latent", "causal", build_attention_latent, LATENT_SIZES, 0},
+    {"attention_latent", "segments", build_attention_latent, LATENT_SIZES, OP_SEGMENTS},
+    {"attention_latent_bwd", "causal", build_attention_latent_bwd, LATENT_SIZES, 0},
+    {"attention_latent_bwd", "segments", build_attention_latent_bwd, LATENT_SIZES, OP_SEGMENTS},
+    {"attention_latent_kv", "decode", build_attention_latent_kv, LATENT_SIZES, 0},
+    {"attention_latent_kv", "prefill", build_attention_latent_kv, LATENT_SIZES, OP_PREFILL},
     {"head_loss", "plain", build_head_loss, HEAD_SIZES, 0},
     {"head_loss", "transposed, bias, ignored labels", build_head_loss, HEAD_SIZES, OP_TRANSPOSE | OP_BIAS | OP_IGNORED},
     {"head_loss_bwd", "write", build_head_loss_bwd, HEAD_SIZES, OP_BIAS},

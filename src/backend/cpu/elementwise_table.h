@@ -20,7 +20,15 @@ static bool accepts_embed(const rf_graph *graph, const rf_op *op) {
   return table == RF_PACKED ? is_activation(x) : accepts_pair(x, table);
 }
 static bool accepts_embed_bwd(const rf_graph *graph, const rf_op *op) { return is_activation(dtype_in(graph, op, 2)); }
-static bool accepts_rope(const rf_graph *graph, const rf_op *op) { return accepts_activations(graph, op) && op->attr.rope.dim <= 2 * RF_ROPE_PAIRS; }
+/* Mixtral's router; others are the reference's. */
+static bool accepts_route(const rf_graph *graph, const rf_op *op) {
+  const rf_router *r = &op->attr.router;
+  bool choice = !strcmp(op->def->name, "route") && op->input[1] >= 0;
+  return accepts_activations(graph, op) && !choice && !r->sigmoid && !r->as_is && r->groups == 0 && (r->scale == 0 || r->scale == 1);
+}
+static bool accepts_rope(const rf_graph *graph, const rf_op *op) {
+  return accepts_activations(graph, op) && op->attr.rope.dim <= 2 * RF_ROPE_PAIRS && !op->attr.rope.tail;
+}
 
 /* RF_ROW(gelu, accepts, NULL) = {"gelu", "gelu_avx2", RF_ISA_AVX2, accepts, NULL, gelu_run} */
 #define RF_ROW(op, accepts, workspace) \
@@ -46,8 +54,8 @@ const rf_kernel RF_TABLE[] = {
     RF_ROW(add, accepts_activations, NULL),
     RF_ROW(add_dropout, accepts_activations, NULL),
     RF_ROW(dropout, accepts_activations, NULL),
-    RF_ROW(route, accepts_activations, NULL),
-    RF_ROW(route_bwd, accepts_activations, NULL),
+    RF_ROW(route, accepts_route, NULL),
+    RF_ROW(route_bwd, accepts_route, NULL),
     RF_ROW(dispatch, accepts_activations, NULL),
     RF_ROW(dispatch_bwd, accepts_activations, NULL),
     RF_ROW(combine, accepts_activations, NULL),

@@ -6,26 +6,81 @@ static double logit(rf_view logits, int64_t at) {
   return x == x ? x : -INFINITY; /* what is no number is chosen last */
 }
 
-/* logits (n,E) -> weights (n,k), experts (n*k), place (n*k), starts (E+1) */
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+/* log(sum_e exp(logits[r,e])) */
+static double all_of(rf_view logits, int64_t row, int64_t experts) {
+  double top = -INFINITY, sum = 0;
+  for (int64_t e = 0; e < experts; e++) top = fmax(top, load(logits, row + e));
+  for (int64_t e = 0; e < experts; e++) sum += exp(load(logits, row + e) - top);
+  return top + log(sum);
+}
+
+/* What experts are compared by: the logit, whose order is the softmax's, or with a choice or sigmoids the score and what joins it. */
+static double rank_of(const rf_call *call, int64_t row, int64_t e, double all) {
+  rf_view logits = in_view(call, 0), choice = in_view(call, 1);
+  double z = logit(logits, row + e);
+  if (!choice.data) return z;
+  return (call->op->attr.router.sigmoid ? sigmoid(z) : exp(z - all)) + load(choice, e);
+}
+
+/* A group speaks with its best expert, with sigmoids with the sum of its best two. */
+static double group_rank(const rf_call *call, int64_t row, int64_t group, double all) {
+  const rf_attr *attr = &call->op->attr;
+  int64_t size = attr->experts / attr->router.groups;
+  bool scores = attr->router.sigmoid && !in_view(call, 1).data;
+  double first = -INFINITY, second = -INFINITY;
+  for (int64_t e = group * size; e < (group + 1) * size; e++) {
+    double rank = rank_of(call, row, e, all);
+    if (scores) rank = sigmoid(rank);
+    if (rank > first) second = first, first = rank;
+    else if (rank > second) second = rank;
+  }
+  return attr->router.sigmoid ? first + second : first;
+}
+
+/* Whether an expert's group is among the best ones, of equal ones the lower. */
+static bool is_open(const rf_call *call, int64_t row, int64_t e, double all) {
+  const rf_router *router = &call->op->attr.router;
+  if (router->groups == 0) return true;
+  int64_t group = e / (call->op->attr.experts / router->groups), better = 0;
+  double mine = group_rank(call, row, group, all);
+  for (int64_t g = 0; g < router->groups; g++) {
+    double other = group_rank(call, row, g, all);
+    better += other > mine || (other == mine && g < group);
+  }
+  return better < router->groups_used;
+}
+
+/* logits (n,E), choice (E)? -> weights (n,k), experts (n*k), place (n*k), starts (E+1) */
 void rf_reference_route(const rf_call *call) {
   const rf_attr *attr = &call->op->attr;
+  const rf_router *router = &attr->router;
   rf_view logits = in_view(call, 0), weights = out_view(call, 0);
   int32_t *chosen = call->out[1], *place = call->out[2], *starts = call->out[3];
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), experts = attr->experts, used = attr->experts_used;
+  double scale = router->scale > 0 ? (double)router->scale : 1;
   for (int64_t r = 0; r < rows; r++) {
-    double sum = 0, top;
+    int64_t row = r * experts;
+    double sum = 0, top, all = all_of(logits, row, experts);
     for (int64_t j = 0; j < used; j++) {
       int64_t best = -1;
       for (int64_t e = 0; e < experts; e++) {
-        bool taken = false;
+        bool taken = !is_open(call, row, e, all);
         for (int64_t i = 0; i < j; i++) taken = taken || chosen[r * used + i] == e;
-        if (!taken && (best < 0 || logit(logits, r * experts + e) > logit(logits, r * experts + best))) best = e;
+        if (!taken && (best < 0 || rank_of(call, row, e, all) > rank_of(call, row, best, all))) best = e;
       }
       chosen[r * used + j] = (int32_t)best;
     }
-    top = load(logits, r * experts + chosen[r * used]);
-    for (int64_t j = 0; j < used; j++) sum += exp(load(logits, r * experts + chosen[r * used + j]) - top);
-    for (int64_t j = 0; j < used; j++) store(weights, r * used + j, exp(load(logits, r * experts + chosen[r * used + j]) - top) / sum);
+    top = load(logits, row + chosen[r * used]);
+    for (int64_t j = 0; j < used; j++) {
+      double z = load(logits, row + chosen[r * used + j]);
+      sum += router->sigmoid ? sigmoid(z) : exp(z - top);
+    }
+    for (int64_t j = 0; j < used; j++) {
+      double z = load(logits, row + chosen[r * used + j]), score = router->sigmoid ? sigmoid(z) : exp(z - (router->as_is ? all : top));
+      store(weights, r * used + j, (router->as_is ? score : score / sum) * scale);
+    }
   }
   int32_t at = 0;
   for (int64_t e = 0; e < experts; e++) {
@@ -39,15 +94,23 @@ void rf_reference_route(const rf_call *call) {
 /* logits, weights, experts, dweights -> dlogits */
 void rf_reference_route_bwd(const rf_call *call) {
   const rf_attr *attr = &call->op->attr;
-  rf_view weights = in_view(call, 1), dweights = in_view(call, 3), dlogits = out_view(call, 0);
+  const rf_router *router = &attr->router;
+  rf_view logits = in_view(call, 0), weights = in_view(call, 1), dweights = in_view(call, 3), dlogits = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), experts = attr->experts, used = attr->experts_used;
+  double scale = router->scale > 0 ? (double)router->scale : 1;
   for (int64_t r = 0; r < rows; r++) {
-    double sum = 0;
-    for (int64_t e = 0; e < experts; e++) store(dlogits, r * experts + e, 0);
+    double sum = 0, all = router->as_is && !router->sigmoid ? all_of(logits, r * experts, experts) : 0;
     for (int64_t j = 0; j < used; j++) sum += load(weights, r * used + j) * load(dweights, r * used + j);
-    for (int64_t j = 0; j < used; j++) {
-      int64_t at = r * used + j;
-      store(dlogits, r * experts + ids(call, 2)[at], load(weights, at) * (load(dweights, at) - sum));
+    for (int64_t e = 0; e < experts; e++) {
+      int64_t at = r * experts + e;
+      double gradient = router->as_is && !router->sigmoid ? -sum * exp(load(logits, at) - all) : 0;
+      for (int64_t j = 0; j < used; j++) {
+        int64_t i = r * used + j;
+        if (ids(call, 2)[i] != e) continue;
+        double own = load(weights, i) * (load(dweights, i) - (router->as_is ? 0 : sum / scale));
+        gradient += router->sigmoid ? own * (1 - sigmoid(load(logits, at))) : own;
+      }
+      store(dlogits, at, gradient);
     }
   }
 }

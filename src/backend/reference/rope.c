@@ -1,4 +1,5 @@
-/* rope.c - rotary positions: pair (i, i + R/2) of every query and key head turns by position times the pair's frequency, R = rope.dim. */
+/* rope.c - rotary positions: pair i of every query and key head turns by position times the pair's frequency. It is elements (i, i + R/2) of a head,
+ * R = rope.dim, or with rope.tail (2i, 2i + 1) of its last R. */
 #include "backend/reference/kernels.h"
 
 /* qkv (n,(N+2K)H), positions (n) -> the same with q and k rotated, v copied. `inverse` rotates back: it is its own backward. */
@@ -8,17 +9,20 @@ void rf_reference_rope(const rf_call *call) {
   rf_view x = in_view(call, 0), y = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];
   int64_t head_dim = attr->head_dim, half = attr->rope.dim / 2, turned = attr->heads + attr->kv_heads;
+  bool tail = attr->rope.tail;
+  int64_t begin = tail ? head_dim - 2 * half : 0, step = tail ? 2 : 1, apart = tail ? 1 : half;
   for (int64_t r = 0; r < rows; r++) {
     for (int64_t h = 0; h < turned; h++) {
       for (int64_t i = 0; i < half; i++) {
         double angle = positions[r] * rf_rope_frequency(&attr->rope, i);
         double cosine = cos(angle), sine = attr->inverse ? -sin(angle) : sin(angle);
-        int64_t at = r * width + h * head_dim + i;
-        double a = load(x, at), b = load(x, at + half);
+        int64_t at = r * width + h * head_dim + begin + i * step;
+        double a = load(x, at), b = load(x, at + apart);
         store(y, at, a * cosine - b * sine);
-        store(y, at + half, b * cosine + a * sine);
+        store(y, at + apart, b * cosine + a * sine);
       }
-      for (int64_t i = 2 * half; i < head_dim; i++) store(y, r * width + h * head_dim + i, load(x, r * width + h * head_dim + i));
+      for (int64_t i = tail ? 0 : 2 * half; i < (tail ? begin : head_dim); i++)
+        store(y, r * width + h * head_dim + i, load(x, r * width + h * head_dim + i));
     }
     for (int64_t c = turned * head_dim; c < width; c++) store(y, r * width + c, load(x, r * width + c));
   }

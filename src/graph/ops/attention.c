@@ -88,18 +88,35 @@ static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error)
   return RAFTER_OK;
 }
 
+double rf_cache_position_bytes(const rf_tensor *cache) {
+  rf_tensor one = *cache;
+  one.shape[0] = one.shape[2] = 1;
+  return (double)rf_tensor_bytes(&one);
+}
+
+bool rf_op_is_cached(const rf_op *op) { return op->def == &RF_OP_ATTENTION_KV || op->def == &RF_OP_ATTENTION_LATENT_KV; }
+
+rf_cached rf_cached_of(const rf_graph *graph, const rf_op *op) {
+  if (op->def == &RF_OP_ATTENTION_LATENT_KV) return rf_cached_latent(graph, op);
+  const rf_tensor *cache = &graph->tensor[op->input[1]];
+  return (rf_cached){.flops_key = 4.0 * op->attr.heads * op->attr.head_dim,
+                     .position_bytes =
+                         rf_cache_position_bytes(cache) + (op->input[5] >= 0 ? rf_cache_position_bytes(&graph->tensor[op->input[5]]) : 0),
+                     .table = op->input[2],
+                     .page = cache->shape[2]};
+}
+
 /* At the bound: every row sees every position of its sequence. Extents below the bound scale this. */
-static rf_work attention_kv_work(const rf_graph *graph, const rf_op *op) {
-  const rf_tensor *cache = &graph->tensor[op->input[1]], *table = &graph->tensor[op->input[2]];
-  double rows = (double)rf_input_dim(graph, op, 0, 0), slots = (double)table->shape[0], context = (double)(table->shape[1] * cache->shape[2]);
+rf_work rf_cached_work(const rf_graph *graph, const rf_op *op) {
+  rf_cached cached = rf_cached_of(graph, op);
+  const rf_tensor *table = &graph->tensor[cached.table];
+  double rows = (double)rf_input_dim(graph, op, 0, 0), slots = (double)table->shape[0], context = (double)(table->shape[1] * cached.page);
   if (graph->seq > 0 && (double)graph->seq < context) context = (double)graph->seq;
   double reach = op->attr.window > 0 && op->attr.window < context ? op->attr.window : context;
-  double position_bytes = 2.0 * (double)cache->shape[3] * (double)rf_dtype_bytes(cache->dtype);
-  if (cache->dtype == RF_I8) position_bytes += 2.0 * op->attr.kv_heads * (double)rf_dtype_bytes(RF_F32);
-  rf_work work = {.bytes_read = (double)rf_tensor_bytes(&graph->tensor[op->input[0]]) + 8 * rows,
-                  .bytes_written = (double)rf_tensor_bytes(&graph->tensor[op->output[0]]) + rows * position_bytes};
-  work.bytes_read += (rows < slots ? rows : slots) * reach * position_bytes;
-  work.flops = work.flops_full = 4.0 * op->attr.heads * op->attr.head_dim * rows * reach;
+  rf_work work = {.bytes_read = (double)rf_tensor_bytes(&graph->tensor[op->input[0]]) + cached.fixed_bytes + 8 * rows,
+                  .bytes_written = (double)rf_tensor_bytes(&graph->tensor[op->output[0]]) + rows * cached.position_bytes};
+  work.bytes_read += (rows < slots ? rows : slots) * reach * cached.position_bytes;
+  work.flops = work.flops_full = cached.flops_row * rows + cached.flops_key * rows * reach;
   return work;
 }
 
@@ -140,6 +157,6 @@ const rf_op_def RF_OP_ATTENTION_KV = {
     .inputs = {"qkv (n,(N+2K)H)", "cache (P,2,G,KH)", "table i32 (slots,C)", "slots i32 (n)", "positions i32 (n)", "scale f32 (P,2,G,K)?"},
     .outputs = {"ctx (n,NH)", "cache (P,2,G,KH)", "scale f32 (P,2,G,K)?"},
     .shape = attention_kv_shape,
-    .work = attention_kv_work,
+    .work = rf_cached_work,
     .tolerance = {1e-5f, 2e-2f},
 };

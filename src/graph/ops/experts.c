@@ -2,6 +2,8 @@
  * say. No row is dropped and none is padded: n rows with k experts each are R = n k rows, sorted by expert, whoever is chosen how often. */
 #include "graph/ops/ops.h"
 
+#include <math.h>
+
 /* Rows sorted by expert, R = n k. */
 static int64_t sorted_rows(const rf_op *op, int64_t rows) { return rows * op->attr.experts_used; }
 
@@ -14,10 +16,23 @@ static rf_status check_experts(const rf_op *op, rf_error *error) {
 
 /* ---- the router's choice ---------------------------------------------------------------------------------------- */
 
+/* Whole groups, of which enough are used to choose k experts from, and of two experts at least where the best two speak for a group. */
+static rf_status check_router(const rf_op *op, rf_error *error) {
+  const rf_router *r = &op->attr.router;
+  int experts = op->attr.experts;
+  if (r->groups == 0 || (r->groups > 0 && experts % r->groups == 0 && r->groups_used >= 1 && r->groups_used <= r->groups &&
+                         experts / r->groups * r->groups_used >= op->attr.experts_used && (!r->sigmoid || experts / r->groups >= 2)))
+    return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, NULL, "no such groups of experts (%s: %d experts cannot stand in %d groups of which %d are used)", op->name,
+                 experts, r->groups, r->groups_used);
+}
+
 static rf_status route_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0);
   RF_TRY(check_experts(op, error));
+  RF_TRY(check_router(op, error));
   RF_IN(0, RF_ANY_FLOAT, rows, (int64_t)op->attr.experts);
+  RF_IN(1, RF_ANY_FLOAT, (int64_t)op->attr.experts);
   RF_OUT(0, RF_CLASS_ACTIVATION, rf_wide_dtype(rf_input_dtype(graph, op, 0)), rows, (int64_t)op->attr.experts_used);
   RF_OUT(1, RF_CLASS_ACTIVATION, RF_I32, sorted_rows(op, rows));
   RF_OUT(2, RF_CLASS_ACTIVATION, RF_I32, sorted_rows(op, rows));
@@ -49,9 +64,12 @@ static rf_status route_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 const rf_op_def RF_OP_ROUTE = {
     .name = "route",
     .formula = "experts[r k + j] = the expert of the j-th largest logits[r,:], of equal ones the lower; weights[r,j] = exp(logits[r,experts]) / "
-               "sum_i exp(logits[r,experts[r k + i]]), which is the softmax over all, divided by what the chosen have of it; rows in use sorted by "
-               "expert, then r: place[r k + j] = where (r,j) stands, starts[e] = where expert e begins, starts[E] = the count; f32",
-    .inputs = {"logits (n,E)"},
+               "sum_i exp(logits[r,experts[r k + i]]), which is the softmax over all, divided by what the chosen have of it; with router.sigmoid "
+               "sigmoids of the logits stand for the softmax, with router.as_is the scores are the weights undivided, all times router.scale; choice "
+               "joins what is compared; with router.groups only experts of the router.groups_used best groups are compared, by their best expert, "
+               "with sigmoids by the sum of their best two; rows in use sorted by expert, then r: place[r k + j] = where (r,j) stands, starts[e] = "
+               "where expert e begins, starts[E] = the count; f32",
+    .inputs = {"logits (n,E)", "choice (E)?"},
     .outputs = {"weights (n,k)", "experts i32 (n*k)", "place i32 (n*k)", "starts i32 (E+1)"},
     .shape = route_shape,
     .work = rf_work_bytes,
@@ -61,7 +79,10 @@ const rf_op_def RF_OP_ROUTE = {
 
 const rf_op_def RF_OP_ROUTE_BWD = {
     .name = "route_bwd",
-    .formula = "s = sum_j weights[r,j]*dweights[r,j]; dlogits[r,experts[r k + j]] = round(weights[r,j]*(dweights[r,j] - s)), 0 for the others; f32",
+    .formula =
+        "s = sum_j weights[r,j]*dweights[r,j]; dlogits[r,experts[r k + j]] = round(weights[r,j]*(dweights[r,j] - s/scale)), 0 for the others; as_is: "
+        "weights[r,j]*dweights[r,j] there, less s*softmax(logits)[r,e] everywhere; with sigmoids each is multiplied by 1 - sigmoid(logits), and "
+        "as_is takes no softmax away; f32",
     .inputs = {"logits (n,E)", "weights (n,k)", "experts i32 (n*k)", "dweights (n,k)"},
     .outputs = {"dlogits (n,E)"},
     .shape = route_bwd_shape,
@@ -121,10 +142,11 @@ const rf_op_def RF_OP_DISPATCH_BWD = {
 
 /* ---- the experts' linear layers --------------------------------------------------------------------------------- */
 
-/* FLOPs of the rows there are. At most R of the experts are met, whose weights (operand or output `weights`) are what is moved. */
+/* FLOPs of the rows there are. What is moved of the weights (operand `weights`) is those of the experts that are met: of n rows that each choose k
+ * of E experts, evenly and each for itself, E (1 - (1 - k/E)^n). */
 static rf_work product_work(const rf_graph *graph, const rf_op *op, int weights, int64_t rows, int64_t inner, int64_t columns) {
   rf_work work = rf_work_bytes(graph, op);
-  double experts = op->attr.experts, met = (double)rows < experts ? (double)rows : experts;
+  double experts = op->attr.experts, used = op->attr.experts_used, met = experts * (1 - pow(1 - used / experts, (double)rows / used));
   work.flops = work.flops_full = 2.0 * (double)rows * (double)inner * (double)columns;
   if (weights >= 0) work.bytes_read -= (1 - met / experts) * (double)rf_tensor_bytes(&graph->tensor[op->input[weights]]);
   return work;

@@ -9,8 +9,9 @@ extern const rf_op_def RF_OP_EMBED, RF_OP_EMBED_BWD, RF_OP_LAYERNORM, RF_OP_LAYE
     RF_OP_GEGLU_BWD, RF_OP_HEAD_NORM, RF_OP_HEAD_NORM_BWD, RF_OP_ADD, RF_OP_ADD_DROPOUT, RF_OP_DROPOUT, RF_OP_ATTENTION, RF_OP_ATTENTION_BWD,
     RF_OP_ATTENTION_KV, RF_OP_HEAD_LOSS, RF_OP_HEAD_LOSS_BWD, RF_OP_HEAD_LOSS_GRAD, RF_OP_LOSS_SUM, RF_OP_HEAD_LOGITS, RF_OP_HEAD_SCORE, RF_OP_ROUTE,
     RF_OP_ROUTE_BWD, RF_OP_DISPATCH, RF_OP_DISPATCH_BWD, RF_OP_MATMUL_EXPERTS, RF_OP_MATMUL_EXPERTS_DX, RF_OP_MATMUL_EXPERTS_DW, RF_OP_COMBINE,
-    RF_OP_COMBINE_BWD, RF_OP_LORA, RF_OP_LORA_BWD, RF_OP_NORM_SQ, RF_OP_CLIP, RF_OP_ADAMW, RF_OP_ALL_GATHER, RF_OP_REDUCE_SCATTER, RF_OP_ALL_REDUCE,
-    RF_OP_ALL_TO_ALL, RF_OP_PERMUTE, RF_OP_OFFLOAD_OUT, RF_OP_OFFLOAD_IN;
+    RF_OP_COMBINE_BWD, RF_OP_LORA, RF_OP_LORA_BWD, RF_OP_LATENT_NORM, RF_OP_LATENT_NORM_BWD, RF_OP_ATTENTION_LATENT, RF_OP_ATTENTION_LATENT_BWD,
+    RF_OP_ATTENTION_LATENT_KV, RF_OP_NORM_SQ, RF_OP_CLIP, RF_OP_ADAMW, RF_OP_ALL_GATHER, RF_OP_REDUCE_SCATTER, RF_OP_ALL_REDUCE, RF_OP_ALL_TO_ALL,
+    RF_OP_PERMUTE, RF_OP_OFFLOAD_OUT, RF_OP_OFFLOAD_IN;
 
 /* Dtype rules of a slot beside a plain rf_dtype. */
 enum { RF_ANY_FLOAT = -1, RF_ANY_WEIGHT = -2 }; /* a float; or a packed matrix */
@@ -41,6 +42,12 @@ rf_status rf_shape_output(rf_graph *graph, rf_op *op, int slot, rf_class class, 
 rf_work rf_work_bytes(const rf_graph *graph, const rf_op *op);
 /* (query, key) pairs that the causal mask and the window leave in segments of length graph->seq, and in the full square. */
 void rf_attention_pairs(const rf_graph *graph, int64_t rows, int window, double *causal, double *square);
+
+/* Of attention over a cache of latent rows. */
+rf_cached rf_cached_latent(const rf_graph *graph, const rf_op *op);
+rf_work rf_cached_work(const rf_graph *graph, const rf_op *op);
+/* What one position takes of a cache tensor (pages, parts, page, columns). */
+double rf_cache_position_bytes(const rf_tensor *cache);
 
 /* ---- backward rules --------------------------------------------------------------------------------------------- */
 

@@ -117,6 +117,7 @@ static bool agrees(const gradient_case *g, int k, const double *grad, char text[
 }
 
 static bool differentiable(const op_case *of) {
+  if (of->flags & OP_BIAS && strcmp(of->op, "route") == 0) return false;                  /* a choice has no gradient */
   if (of->flags & (OP_GELU | OP_RESIDUAL) && strcmp(of->op, "matmul") == 0) return false; /* fused after differentiation */
   return !(of->flags & OP_BF16_SOFTMAX) && rf_op_find(of->op)->backward;
 }

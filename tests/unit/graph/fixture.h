@@ -18,6 +18,8 @@
 #define TINY_LLAMA "llama:layers=2,width=64,heads=4,kv_heads=2,ff=192,vocab=512,seq=64"
 
 #define TINY_GEMMA "gemma3:layers=2,width=64,heads=4,kv_heads=2,head_dim=16,ff=192,vocab=512,seq=64"
+#define TINY_DEEPSEEK \
+  "deepseek:layers=3,width=24,heads=2,head_dim=12,rope_dim=4,value_dim=10,kv_rank=14,q_rank=9,ff=40,expert_ff=16,experts=4,vocab=40,seq=16"
 #define TINY_MIXTRAL "mixtral:layers=2,width=64,heads=4,kv_heads=2,ff=96,vocab=512,seq=64"
 #define TINY_NEOX "pythia-70m:layers=2,width=64,heads=4,ff=256,vocab=512,seq=64"
 

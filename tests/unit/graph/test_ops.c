@@ -41,11 +41,11 @@ static void test_every_row_is_whole(void **state) {
 /* Every row occurs in a graph that a builder or a pass makes; there its in-place pairs have equal bytes and its work is not nothing. */
 static void test_every_row_occurs_and_works(void **state) {
   (void)state;
-  static const char *const models[] = {TINY_GPT, TINY_LLAMA, TINY_GEMMA, TINY_NEOX, TINY_MIXTRAL, TINY_LLAMA};
+  static const char *const models[] = {TINY_GPT, TINY_LLAMA, TINY_GEMMA, TINY_NEOX, TINY_MIXTRAL, TINY_LLAMA, TINY_DEEPSEEK};
   static const char *const passes[] = {"optimize", "fuse"};
   int rows = row_count(), seen[64] = {0};
   assert_true(rows < 64);
-  for (int m = 0; m < 6; m++)
+  for (int m = 0; m < 7; m++)
     for (int kind = 0; kind < 5; kind++) {
       rf_model model = fixture_model(models[m]);
       if (m == 5) fixture_lora(&model, "rank=4,dropout=0.1");

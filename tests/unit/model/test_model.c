@@ -58,6 +58,9 @@ static void presets_have_their_published_size(void **state) {
       {"gemma3-27b", 27009346304},
       {"pythia-70m", 70426624},
       {"pythia-160m", 162322944},
+      {"deepseek2-16b", 15706484224},
+      {"deepseek-v3", 671026419200}, /* with the 58 x 256 numbers that join its routers' scores */
+      {"palm-540b", 540356474880},   /* published: 540.35e9 */
   };
   int rows = (int)(sizeof row / sizeof row[0]);
   for (int i = 0; i < rows; ++i) {
@@ -65,14 +68,22 @@ static void presets_have_their_published_size(void **state) {
     rf_model model;
     rf_params params = params_of(row[i].name, &model, pool);
     assert_int_equal(params.total, row[i].parameters);
-    int64_t idle = model.layers * (model.experts - model.experts_used) * 3 * model.width * model.ff;
+    int64_t each = model.expert_ff ? model.expert_ff : model.ff, mixed = model.experts ? model.layers - model.first_dense : 0;
+    int64_t idle = mixed * (model.experts - model.experts_used) * 3 * model.width * each;
     assert_int_equal(params.active, row[i].parameters - idle);
     assert_string_equal(model.name, row[i].name);
     assert_string_equal(rf_model_preset(i), row[i].name);
     int64_t d = model.width, f = model.ff, q = model.heads * model.head_dim,
             kv = model.kv_heads * model.head_dim; /* the formulas, written out again */
-    int64_t mlps = model.experts ? model.experts_used : 1, mlp = mlps * (rf_mlp_gated(model.mlp) ? 3 : 2) * d * f;
-    int64_t matmul = model.layers * (d * (q + 2 * kv) + q * d + mlp + d * model.experts) + d * model.vocab;
+    int64_t plain = (rf_mlp_gated(model.mlp) ? 3 : 2) * d * f,
+            expert = (model.experts_used + model.experts_shared) * 3 * d * each + d * model.experts;
+    int64_t mlps = mixed * expert + (model.layers - mixed) * plain, attention = d * (q + 2 * kv) + q * d;
+    if (model.kv_rank) {
+      int64_t r = model.kv_rank, value = model.heads * model.value_dim, turned = model.rope_dim;
+      int64_t queries = model.q_rank ? d * model.q_rank + model.q_rank * q : d * q;
+      attention = queries + d * (r + turned) + r * (q - model.heads * turned + value) + value * d;
+    }
+    int64_t matmul = model.layers * attention + mlps + d * model.vocab;
     assert_int_equal(params.matmul, matmul);
     assert_int_equal(params.embedding, model.vocab * d + (model.position == RF_POSITION_LEARNED ? model.max_seq * d : 0));
     int64_t total = 0, lora = 0;
@@ -88,7 +99,7 @@ static void presets_have_their_published_size(void **state) {
     }
     assert_int_equal(total, params.total);
     if (!model.experts) assert_int_equal(lora, matmul - d * model.vocab);
-    else assert_int_equal(lora, model.layers * (d * (q + 2 * kv) + q * d)); /* attention; not the experts */
+    else assert_int_equal(lora, model.layers * attention + (model.layers - mixed) * plain); /* not the experts, shared or chosen */
     rf_pool_free(pool);
   }
   rf_model model; /* published: 12.9 and 39 billion a token */
@@ -164,7 +175,13 @@ static void inline_shapes_fill_in_the_rest(void **state) {
       {"gpt3", "gpt2", "presets"},
       {"gpt-2", "did you mean 'gpt2'", "uva"},
       {"lama3-8b", "'llama3-8b'", ""},
-      {"deepseek-v3", "does not know", "GPT-2"},
+      {"falcon-7b", "does not know", "GPT-2"},
+      {"deepseek:first_dense=9,layers=8", "first_dense", ""},
+      {"deepseek:rope_dim=192", "latent attention", ""},
+      {"deepseek:rope_dim=63", "even count", ""},
+      {"deepseek:kv_rank=0", "kv_rank", ""},
+      {"deepseek:experts_shared=-1", "from 0", ""},
+      {"mixtral:kv_rank=4", "unknown key", ""},
       {"mixtral:experts=4,experts_used=5", "experts", ""},
       {"llama:experts=4", "unknown key", ""},
       {"", "no model", "preset"},

@@ -36,6 +36,64 @@ static void a_7b_model_has_the_published_work(void **state) {
   rf_plan_free(plan);
 }
 
+/* The calculator's rows of DeepSeek-V3 (8 x 8192 tokens, full square) and a published log of DeepSeek-V2-Lite (24 x 2048, causal). */
+static void deepseek_has_the_published_work(void **state) {
+  (void)state;
+  rf_model model = model_named("deepseek-v3"), dense = model_named("deepseek-v3:layers=1"), mixed = model_named("deepseek-v3:layers=1,first_dense=0");
+  rf_plan_options options = train_options(h200(), RF_BF16, 8, 1, 8192, RF_REMAT_BLOCK);
+  rf_plan *plan = plan_of(&model, &options), *one = plan_of(&dense, &options), *other = plan_of(&mixed, &options);
+  const int64_t *part = plan->graph->params.part;
+  rf_part_work work[RF_PARTS];
+  double forward, all = 0;
+  expect("qkv", (double)part[RF_PART_QKV], 4.2496e9, 0.005);
+  expect("out", (double)part[RF_PART_OUT], 7.1639e9, 0.005);
+  expect("dense", (double)part[RF_PART_MLP], 1.1891e9, 0.005);
+  expect("gate and shared", (double)(part[RF_PART_ROUTER] + part[RF_PART_SHARED]), 2.6608e9, 0.005);
+  expect("one expert", (double)part[RF_PART_EXPERTS] / 256, 2.5543e9, 0.005);
+  expect("vocab", (double)(part[RF_PART_EMBEDDING] + part[RF_PART_HEAD]), 1.8534e9, 0.005);
+  expect("active", (double)plan->graph->params.active, 3.755e10, 0.005);
+  rf_plan_work_by_part(plan, work);
+  for (int i = 0; i < RF_PARTS; i++) all += work[i].forward_full;
+  expect("forward", all, 7.48e15, 0.005);
+  expect("step", plan->flops_full_square, 2.24e16, 0.005);
+  rf_plan_work_by_part(one, work);
+  expect("qkv of a layer", work[RF_PART_QKV].forward_full, 9.13e12, 0.005);
+  expect("attention of a layer", work[RF_PART_SCORES].forward_full, 4.40e13, 0.005);
+  expect("dense layer", work[RF_PART_MLP].forward_full, 5.20e13, 0.005);
+  rf_plan_work_by_part(other, work);
+  within(work, (const rf_part[]){RF_PART_EXPERTS, RF_PART_SHARED, RF_PART_ROUTER}, 3, &forward);
+  expect("layer of experts", forward, 5.22e13, 0.005);
+  rf_plan_free(plan), rf_plan_free(one), rf_plan_free(other);
+  model = model_named("deepseek2-16b");
+  options = train_options(h200(), RF_BF16, 24, 1, 2048, RF_REMAT_BLOCK);
+  plan = plan_of(&model, &options);
+  rf_plan_work_by_part(plan, work);
+  expect("step", plan->model_flops, 764.667e12, 1e-4);
+  expect("attention's share", work[RF_PART_SCORES].step / plan->model_flops, 0.0546, 1e-3); /* printed to two digits of a percent */
+  rf_plan_free(plan);
+}
+
+/* What few rows read of the experts is what they are expected to meet: k of E once, nearly all of them for many rows. */
+static void few_rows_meet_few_experts(void **state) {
+  (void)state;
+  static const int64_t rows[] = {1, 2, 8, 64};
+  rf_model model = model_named("deepseek-v3:layers=1,first_dense=0");
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    rf_plan_options options = train_options(h200(), RF_BF16, rows[i], 1, 256, RF_REMAT_NONE);
+    options.build.job = RF_JOB_GENERATE, options.build.rows = rows[i];
+    double missed = 1;
+    for (int64_t r = 0; r < rows[i]; r++) missed *= 248.0 / 256;
+    rf_plan *plan = plan_of(&model, &options);
+    for (int o = 0; o < plan->graph->op_count; o++) {
+      const rf_op *op = &plan->graph->op[o];
+      if (strcmp(op->name, "step/micro/block.0/mlp/experts/down/fwd")) continue;
+      double moved = plan->op[o].work.bytes_read - (double)rf_tensor_bytes(&plan->graph->tensor[op->input[0]]) - 4 * 257;
+      expect("experts met", moved / (2048.0 * 7168 * 2), 256 * (1 - missed), 1e-9);
+    }
+    rf_plan_free(plan);
+  }
+}
+
 /* The parts sum to the step whatever is recomputed, accumulated, frozen, windowed or routed; a backward is two forwards, of frozen weights one. */
 static void parts_sum_to_the_step(void **state) {
   (void)state;
@@ -69,6 +127,8 @@ static void parts_sum_to_the_step(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_7b_model_has_the_published_work),
+      cmocka_unit_test(deepseek_has_the_published_work),
+      cmocka_unit_test(few_rows_meet_few_experts),
       cmocka_unit_test(parts_sum_to_the_step),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

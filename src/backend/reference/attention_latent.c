@@ -1,0 +1,201 @@
+/* attention_latent.c - latent attention over rows of text, its backward, and over a cache of latent rows. A head's query is P numbers that meet
+ * the latent keys and R that turned; a head of kv is P of its key and W of its value. */
+#include "backend/reference/kernels.h"
+
+/* ---- the latent row --------------------------------------------------------------------------------------------- */
+
+/* x (n,C+R), gain (C) -> latent (n,C), turns (n,R), stats (n,1)? */
+void rf_reference_latent_norm(const rf_call *call) {
+  rf_view x = in_view(call, 0), gain = in_view(call, 1), latent = out_view(call, 0), turns = out_view(call, 1), stats = out_view(call, 2);
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1], size = rf_in(call, 1)->shape[0];
+  for (int64_t r = 0; r < rows; r++) {
+    double square = 0;
+    for (int64_t c = 0; c < size; c++) square += load(x, r * width + c) * load(x, r * width + c) / (double)size;
+    double rstd = 1.0 / sqrt(square + (double)call->op->attr.eps);
+    for (int64_t c = 0; c < size; c++) store(latent, r * size + c, load(x, r * width + c) * rstd * load(gain, c));
+    for (int64_t i = size; i < width; i++) store(turns, r * (width - size) + i - size, load(x, r * width + i));
+    if (stats.data) store(stats, r, rstd);
+  }
+}
+
+static double load_or_0(rf_view view, int64_t i) { return view.data ? load(view, i) : 0; }
+
+/* x, gain, stats, dlatent (n,C)?, dturns (n,R)? -> dx (n,C+R)?, dgain (C)? */
+void rf_reference_latent_norm_bwd(const rf_call *call) {
+  rf_view x = in_view(call, 0), gain = in_view(call, 1), stats = in_view(call, 2), dlatent = in_view(call, 3), dturns = in_view(call, 4);
+  rf_view dx = out_view(call, 0), dgain = out_view(call, 1);
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1], size = rf_in(call, 1)->shape[0];
+  for (int64_t r = 0; r < rows && dx.data; r++) {
+    double rstd = load(stats, r), both = 0;
+    for (int64_t c = 0; c < size; c++) both += load_or_0(dlatent, r * size + c) * load(gain, c) * load(x, r * width + c) * rstd / (double)size;
+    for (int64_t c = 0; c < size; c++) {
+      double g = load_or_0(dlatent, r * size + c) * load(gain, c);
+      store(dx, r * width + c, rstd * (g - load(x, r * width + c) * rstd * both));
+    }
+    for (int64_t i = size; i < width; i++) store(dx, r * width + i, load_or_0(dturns, r * (width - size) + i - size));
+  }
+  for (int64_t c = 0; c < size && dgain.data; c++) {
+    double sum = start(call, 1, dgain, c);
+    for (int64_t r = 0; r < rows; r++) sum += load_or_0(dlatent, r * size + c) * load(x, r * width + c) * load(stats, r);
+    store(dgain, c, sum);
+  }
+}
+
+/* ---- rows of text ----------------------------------------------------------------------------------------------- */
+
+typedef struct latent {
+  int64_t rows, heads, turned, plain, value, pair, query; /* pair: P + W; query: P + R */
+  double scale;
+  rf_view q, kv, turns;
+} latent;
+
+static latent latent_of(const rf_call *call) {
+  const rf_attr *a = &call->op->attr;
+  return (latent){.rows = rf_in(call, 0)->shape[0],
+                  .heads = a->heads,
+                  .turned = a->rope.dim,
+                  .plain = a->head_dim - a->rope.dim,
+                  .value = a->value_dim,
+                  .pair = a->head_dim - a->rope.dim + a->value_dim,
+                  .query = a->head_dim,
+                  .scale = (double)a->scale,
+                  .q = in_view(call, 0),
+                  .kv = in_view(call, 1),
+                  .turns = in_view(call, 2)};
+}
+
+/* Element c of head h: of the query of row i, of the key and the value of row j. */
+static double query_of(const latent *l, int64_t i, int64_t h, int64_t c) { return load(l->q, (i * l->heads + h) * l->query + c); }
+static double key_of(const latent *l, int64_t j, int64_t h, int64_t c) {
+  return c < l->plain ? load(l->kv, (j * l->heads + h) * l->pair + c) : load(l->turns, j * l->turned + c - l->plain);
+}
+static double value_of(const latent *l, int64_t j, int64_t h, int64_t c) { return load(l->kv, (j * l->heads + h) * l->pair + l->plain + c); }
+
+static double score(const latent *l, int64_t i, int64_t j, int64_t h) {
+  double sum = 0;
+  for (int64_t c = 0; c < l->query; c++) sum += query_of(l, i, h, c) * key_of(l, j, h, c);
+  return sum * l->scale;
+}
+
+/* q, kv, turns, segments (n+1) -> ctx (n,NW), lse (N,n)? */
+void rf_reference_attention_latent(const rf_call *call) {
+  latent l = latent_of(call);
+  const int32_t *segments = ids(call, 3);
+  rf_view ctx = out_view(call, 0), lse = out_view(call, 1);
+  int64_t used = rows_in_use(call, l.rows);
+  for (int64_t s = 0; s < l.rows && segments[s] < used; s++)
+    for (int64_t i = segments[s]; i < segments[s + 1] && i < used; i++)
+      for (int64_t h = 0; h < l.heads; h++) {
+        double most = -INFINITY, sum = 0;
+        for (int64_t j = segments[s]; j <= i; j++) most = fmax(most, score(&l, i, j, h));
+        for (int64_t j = segments[s]; j <= i; j++) sum += exp(score(&l, i, j, h) - most);
+        double all = most + log(sum);
+        for (int64_t c = 0; c < l.value; c++) {
+          double said = 0;
+          for (int64_t j = segments[s]; j <= i; j++) said += exp(score(&l, i, j, h) - all) * value_of(&l, j, h, c);
+          store(ctx, (i * l.heads + h) * l.value + c, said);
+        }
+        if (lse.data) store(lse, h * l.rows + i, all);
+      }
+}
+
+typedef struct pair {
+  double p, ds;
+} pair;
+
+/* The probability of key j for query i, and the gradient of its score. */
+static pair pair_of(const rf_call *call, const latent *l, int64_t i, int64_t j, int64_t h) {
+  rf_view ctx = in_view(call, 3), lse = in_view(call, 4), dctx = in_view(call, 5);
+  double p = exp(score(l, i, j, h) - load(lse, h * l->rows + i)), delta = 0, dp = 0;
+  for (int64_t c = 0; c < l->value; c++) {
+    int64_t at = (i * l->heads + h) * l->value + c;
+    delta += load(dctx, at) * load(ctx, at);
+    dp += load(dctx, at) * value_of(l, j, h, c);
+  }
+  return (pair){p, p * (dp - delta) * l->scale};
+}
+
+/* q, kv, turns, ctx, lse, dctx, segments -> dq?, dkv?, dturns? */
+void rf_reference_attention_latent_bwd(const rf_call *call) {
+  latent l = latent_of(call);
+  const int32_t *segments = ids(call, 6);
+  rf_view dctx = in_view(call, 5), dq = out_view(call, 0), dkv = out_view(call, 1), dturns = out_view(call, 2);
+  double *query = call->workspace, *pairs = query + l.query, *turns = pairs + l.pair;
+  for (int64_t s = 0; s < l.rows && segments[s] < l.rows; s++)
+    for (int64_t at = segments[s]; at < segments[s + 1]; at++) { /* as a query, then as a key */
+      for (int64_t c = 0; c < l.turned; c++) turns[c] = 0;
+      for (int64_t h = 0; h < l.heads; h++) {
+        for (int64_t c = 0; c < l.query; c++) query[c] = 0;
+        for (int64_t c = 0; c < l.pair; c++) pairs[c] = 0;
+        for (int64_t j = segments[s]; j <= at; j++) {
+          pair of = pair_of(call, &l, at, j, h);
+          for (int64_t c = 0; c < l.query; c++) query[c] += of.ds * key_of(&l, j, h, c);
+        }
+        for (int64_t i = at; i < segments[s + 1]; i++) {
+          pair of = pair_of(call, &l, i, at, h);
+          for (int64_t c = 0; c < l.plain; c++) pairs[c] += of.ds * query_of(&l, i, h, c);
+          for (int64_t c = 0; c < l.value; c++) pairs[l.plain + c] += of.p * load(dctx, (i * l.heads + h) * l.value + c);
+          for (int64_t c = 0; c < l.turned; c++) turns[c] += of.ds * query_of(&l, i, h, l.plain + c);
+        }
+        for (int64_t c = 0; c < l.query && dq.data; c++) store(dq, (at * l.heads + h) * l.query + c, query[c]);
+        for (int64_t c = 0; c < l.pair && dkv.data; c++) store(dkv, (at * l.heads + h) * l.pair + c, pairs[c]);
+      }
+      for (int64_t c = 0; c < l.turned && dturns.data; c++) store(dturns, at * l.turned + c, turns[c]);
+    }
+}
+
+size_t rf_reference_attention_latent_workspace(const rf_graph *graph, const rf_op *op, int threads) {
+  (void)graph, (void)threads;
+  return (size_t)(2 * op->attr.head_dim + op->attr.value_dim) * sizeof(double);
+}
+
+/* ---- over a cache ----------------------------------------------------------------------------------------------- */
+
+/* The query in the latent space, and what it gathered there. */
+size_t rf_reference_attention_latent_kv_workspace(const rf_graph *graph, const rf_op *op, int threads) {
+  (void)threads;
+  return 2 * (size_t)graph->tensor[op->input[1]].shape[1] * sizeof(double);
+}
+
+/* q, latent (n,C), turns (n,R), w (C,N(P+W)), cache (B,1,G,C+R), table, slots, positions -> ctx (n,NW), the cache */
+void rf_reference_attention_latent_kv(const rf_call *call) {
+  latent l = latent_of(call);
+  rf_view said = in_view(call, 1), turns = in_view(call, 2), w = in_view(call, 3), ctx = out_view(call, 0), cache = out_view(call, 1);
+  const int32_t *table = ids(call, 5), *slots = ids(call, 6), *positions = ids(call, 7);
+  int64_t size = rf_in(call, 1)->shape[1], width = size + l.turned, page = rf_in(call, 4)->shape[2], columns = rf_in(call, 5)->shape[1];
+  int64_t rows = rows_in_use(call, l.rows), all = l.heads * l.pair;
+  double *u = call->workspace, *o = u + size;
+#define ROW_OF(slot, position) (((int64_t)table[(slot)*columns + (position) / page] * page + (position) % page) * width)
+  for (int64_t r = 0; r < rows; r++) {
+    if (slots[r] < 0) continue;
+    int64_t at = ROW_OF(slots[r], positions[r]);
+    for (int64_t c = 0; c < size; c++) store(cache, at + c, load(said, r * size + c));
+    for (int64_t c = 0; c < l.turned; c++) store(cache, at + size + c, load(turns, r * l.turned + c));
+  }
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t h = 0; h < l.heads; h++) {
+      double most = -INFINITY, sum = 0;
+      for (int64_t c = 0; c < size; c++) {
+        u[c] = o[c] = 0;
+        for (int64_t d = 0; d < l.plain && slots[r] >= 0; d++) u[c] += load(w, c * all + h * l.pair + d) * query_of(&l, r, h, d);
+      }
+      for (int64_t j = 0; j <= positions[r] && slots[r] >= 0; j++) { /* the sums so far shrink when a larger score comes */
+        int64_t at = ROW_OF(slots[r], j);
+        double s = 0;
+        for (int64_t c = 0; c < size; c++) s += u[c] * load(cache, at + c);
+        for (int64_t c = 0; c < l.turned; c++) s += query_of(&l, r, h, l.plain + c) * load(cache, at + size + c);
+        s *= l.scale;
+        double shrink = s > most ? exp(most - s) : 1;
+        if (s > most) most = s;
+        double p = exp(s - most);
+        sum = sum * shrink + p;
+        for (int64_t c = 0; c < size; c++) o[c] = o[c] * shrink + p * load(cache, at + c);
+      }
+      for (int64_t c = 0; c < l.value; c++) {
+        double value = 0;
+        for (int64_t i = 0; i < size && slots[r] >= 0; i++) value += o[i] / sum * load(w, i * all + h * l.pair + l.plain + c);
+        store(ctx, (r * l.heads + h) * l.value + c, value);
+      }
+    }
+#undef ROW_OF
+}

@@ -1,0 +1,222 @@
+/* attention_latent.c - latent attention (DeepSeek-V2, arXiv 2405.04434): the norm of the latent row, causal attention over keys and values made of
+ * it, its backward, and attention over a cache of latent rows, which widens no key: the queries go to the latent space instead. */
+#include "graph/ops/ops.h"
+
+/* R elements turn, P meet the latent keys, W are a value head's. */
+typedef struct latent_dims {
+  int64_t rows, heads, turned, plain, value, pair; /* pair: P + W, what kv_b makes for a head */
+  rf_dtype dtype;
+} latent_dims;
+
+static rf_status dims_of(const rf_graph *graph, const rf_op *op, latent_dims *d, rf_error *error) {
+  const rf_attr *a = &op->attr;
+  *d = (latent_dims){.rows = rf_input_dim(graph, op, 0, 0),
+                     .heads = a->heads,
+                     .turned = a->rope.dim,
+                     .plain = a->head_dim - a->rope.dim,
+                     .value = a->value_dim,
+                     .pair = a->head_dim - a->rope.dim + a->value_dim,
+                     .dtype = rf_input_dtype(graph, op, 0)};
+  if (d->heads > 0 && d->turned > 0 && d->plain > 0 && d->value > 0 && a->softmax != RF_BF16 && a->softcap == 0 && a->window == 0) return RAFTER_OK;
+  return RF_FAIL(
+      error, RAFTER_INVALID, NULL,
+      "bad latent heads (%s: expected heads, rope dim below head_dim and value_dim above 0, f32 softmax, no softcap, no window; got %d, %d, %d, "
+      "%d)",
+      op->name, a->heads, a->rope.dim, a->head_dim, a->value_dim);
+}
+
+/* ---- the latent row --------------------------------------------------------------------------------------------- */
+
+static rf_status norm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1), latent = rf_input_dim(graph, op, 1, 0);
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  if (latent < 1 || latent >= width)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "nothing is left to turn (%s: expected a gain of 1 to %lld, got %lld)", op->name,
+                   (long long)width - 1, (long long)latent);
+  RF_IN(0, RF_ANY_FLOAT, rows, width);
+  RF_IN(1, RF_ANY_FLOAT, latent);
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, latent);
+  RF_OUT(1, RF_CLASS_ACTIVATION, dtype, rows, width - latent);
+  RF_OUT(2, RF_CLASS_ACTIVATION, rf_wide_dtype(dtype), rows, 1);
+  return RAFTER_OK;
+}
+
+static rf_status norm_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+  int inputs[] = {op->input[0], op->input[1], op->output[2], grad_out[0], grad_out[1]}, outputs[] = {grad_in[0], grad_in[1]};
+  rf_attr attr = {.eps = op->attr.eps};
+  int id = rf_graph_emit(graph, &RF_OP_LATENT_NORM_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5, outputs, 2, &attr, error);
+  if (id < 0) return RAFTER_INVALID;
+  grad_in[0] = graph->op[id].output[0];
+  return RAFTER_OK;
+}
+
+static rf_status norm_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1), latent = rf_input_dim(graph, op, 1, 0);
+  rf_dtype dtype = rf_input_dtype(graph, op, 0), wide = rf_wide_dtype(dtype);
+  RF_IN(0, RF_ANY_FLOAT, rows, width);
+  RF_IN(1, RF_ANY_FLOAT, latent);
+  RF_IN(2, wide, rows, 1);
+  RF_IN(3, dtype, rows, latent);
+  RF_IN(4, dtype, rows, width - latent);
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, width);
+  RF_OUT(1, RF_CLASS_GRADIENT, wide, latent);
+  return RAFTER_OK;
+}
+
+const rf_op_def RF_OP_LATENT_NORM = {
+    .name = "latent_norm",
+    .formula = "rstd = 1/sqrt(sum_{c<C} x[r,c]^2 / C + eps); latent[r,c] = round(x[r,c]*rstd*gain[c]); turns[r,i] = x[r,C+i]; stats[r] = {rstd}; f32",
+    .inputs = {"x (n,C+R)", "gain (C)"},
+    .outputs = {"latent (n,C)", "turns (n,R)", "stats (n,1)"},
+    .shape = norm_shape,
+    .work = rf_work_bytes,
+    .backward = norm_backward,
+    .tolerance = {2e-6f, 1e-2f},
+};
+
+const rf_op_def RF_OP_LATENT_NORM_BWD = {
+    .name = "latent_norm_bwd",
+    .formula =
+        "h[r,c] = x[r,c]*rstd[r]; g[r,c] = dlatent[r,c]*gain[c]; b[r] = sum_c g[r,c]*h[r,c] / C; dx[r,c] = round(rstd[r]*(g[r,c] - h[r,c]*b[r])); "
+        "dx[r,C+i] = dturns[r,i]; dgain[c] = sum_r dlatent[r,c]*h[r,c], rows ascending, from 0 (write) or the value there (add); f32",
+    .inputs = {"x (n,C+R)", "gain (C)", "stats (n,1)", "dlatent (n,C)?", "dturns (n,R)?"},
+    .outputs = {"dx (n,C+R)?", "dgain (C)?"},
+    .shape = norm_bwd_shape,
+    .work = rf_work_bytes,
+    .tolerance = {1e-5f, 1e-2f},
+};
+
+/* ---- rows of text ----------------------------------------------------------------------------------------------- */
+
+static rf_status attention_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  latent_dims d;
+  RF_TRY(dims_of(graph, op, &d, error));
+  RF_IN(0, RF_ANY_FLOAT, d.rows, d.heads * (d.plain + d.turned));
+  RF_IN(1, d.dtype, d.rows, d.heads * d.pair);
+  RF_IN(2, d.dtype, d.rows, d.turned);
+  RF_IN(3, RF_I32, d.rows + 1);
+  RF_OUT(0, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.heads * d.value);
+  RF_OUT(1, RF_CLASS_ACTIVATION, rf_wide_dtype(d.dtype), d.heads, d.rows);
+  return RAFTER_OK;
+}
+
+/* Scores over P + R, values over W. */
+static rf_work attention_work(const rf_graph *graph, const rf_op *op) {
+  rf_work work = rf_work_bytes(graph, op);
+  double causal, square, per_pair = 2.0 * op->attr.heads * (op->attr.head_dim + op->attr.value_dim);
+  rf_attention_pairs(graph, rf_input_dim(graph, op, 0, 0), 0, &causal, &square);
+  work.flops = per_pair * causal;
+  work.flops_full = per_pair * square;
+  return work;
+}
+
+static rf_status attention_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+  int inputs[] = {op->input[0], op->input[1], op->input[2], op->output[0], op->output[1], grad_out[0], op->input[3]};
+  rf_attr attr = op->attr;
+  int outputs[] = {grad_in[0], grad_in[1], grad_in[2]};
+  int id = rf_graph_emit(graph, &RF_OP_ATTENTION_LATENT_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 7, outputs, 3, &attr, error);
+  if (id < 0) return RAFTER_INVALID;
+  for (int i = 0; i < 3; i++) grad_in[i] = graph->op[id].output[i];
+  return RAFTER_OK;
+}
+
+static rf_status attention_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  latent_dims d;
+  RF_TRY(dims_of(graph, op, &d, error));
+  RF_IN(0, RF_ANY_FLOAT, d.rows, d.heads * (d.plain + d.turned));
+  RF_IN(1, d.dtype, d.rows, d.heads * d.pair);
+  RF_IN(2, d.dtype, d.rows, d.turned);
+  RF_IN(3, d.dtype, d.rows, d.heads * d.value);
+  RF_IN(4, rf_wide_dtype(d.dtype), d.heads, d.rows);
+  RF_IN(5, d.dtype, d.rows, d.heads * d.value);
+  RF_IN(6, RF_I32, d.rows + 1);
+  RF_OUT(0, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.heads * (d.plain + d.turned));
+  RF_OUT(1, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.heads * d.pair);
+  RF_OUT(2, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.turned);
+  return RAFTER_OK;
+}
+
+/* Twice the forward's products (dQ, dK; dV, dP); the scores are computed again. */
+static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
+  rf_work work = rf_work_bytes(graph, op);
+  double causal, square, scores = 2.0 * op->attr.heads * op->attr.head_dim, values = 2.0 * op->attr.heads * op->attr.value_dim;
+  rf_attention_pairs(graph, rf_input_dim(graph, op, 0, 0), 0, &causal, &square);
+  work.flops = 2 * (scores + values) * causal;
+  work.flops_full = 2 * (scores + values) * square;
+  work.flops_again = scores * causal;
+  return work;
+}
+
+const rf_op_def RF_OP_ATTENTION_LATENT = {
+    .name = "attention_latent",
+    .formula = "as attention over the keys 0..i of a segment, with s_j = scale*(q_i[h,:P] . kv_j[h,:P] + q_i[h,P:] . turns_j) and v_j = kv_j[h,P:]; "
+               "a row of q "
+               "holds P + R numbers for each head, one of kv P + W; f32",
+    .inputs = {"q (n,N(P+R))", "kv (n,N(P+W))", "turns (n,R)", "segments i32 (n+1)"},
+    .outputs = {"ctx (n,NW)", "lse (N,n)"},
+    .shape = attention_shape,
+    .work = attention_work,
+    .backward = attention_backward,
+    .tolerance = {1e-5f, 2e-2f},
+};
+
+const rf_op_def RF_OP_ATTENTION_LATENT_BWD = {
+    .name = "attention_latent_bwd",
+    .formula =
+        "with s_j as in attention_latent: p_ij = exp(s_ij - lse[h,i]); ds_ij = p_ij*(dctx_i . v_j - dctx_i . ctx_i)*scale; dq_i = sum_j ds_ij*k_j; "
+        "dkv_j[h] = (sum_i ds_ij*q_i[:P], sum_i p_ij*dctx_i); dturns_j = sum over heads and i of ds_ij*q_i[P:]; rounded once; f32",
+    .inputs = {"q (n,N(P+R))", "kv (n,N(P+W))", "turns (n,R)", "ctx (n,NW)", "lse (N,n)", "dctx (n,NW)", "segments i32 (n+1)"},
+    .outputs = {"dq (n,N(P+R))?", "dkv (n,N(P+W))?", "dturns (n,R)?"},
+    .shape = attention_bwd_shape,
+    .work = attention_bwd_work,
+    .tolerance = {2e-5f, 2e-2f},
+};
+
+/* ---- over a cache ----------------------------------------------------------------------------------------------- */
+
+static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  latent_dims d;
+  RF_TRY(dims_of(graph, op, &d, error));
+  int64_t latent = rf_input_dim(graph, op, 1, 1), pages = rf_input_dim(graph, op, 4, 0), page = rf_input_dim(graph, op, 4, 2);
+  RF_IN(0, RF_ANY_FLOAT, d.rows, d.heads * (d.plain + d.turned));
+  RF_IN(1, d.dtype, d.rows, latent);
+  RF_IN(2, d.dtype, d.rows, d.turned);
+  RF_IN(3, RF_ANY_WEIGHT, latent, d.heads * d.pair);
+  RF_IN(4, rf_input_dtype(graph, op, 4), pages, 1, page, latent + d.turned);
+  RF_IN(5, RF_I32, rf_input_dim(graph, op, 5, 0), rf_input_dim(graph, op, 5, 1));
+  RF_IN(6, RF_I32, d.rows);
+  RF_IN(7, RF_I32, d.rows);
+  RF_OUT(0, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.heads * d.value);
+  if (op->output[1] != op->input[4])
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "the cache is written where it stands (attention_latent_kv %s: expected output cache = input cache)",
+                   op->name);
+  return RAFTER_OK;
+}
+
+rf_cached rf_cached_latent(const rf_graph *graph, const rf_op *op) {
+  const rf_tensor *cache = &graph->tensor[op->input[4]];
+  double heads = op->attr.heads, plain = op->attr.head_dim - op->attr.rope.dim, latent = (double)rf_input_dim(graph, op, 1, 1);
+  return (rf_cached){.flops_row = 2 * heads * latent * (plain + op->attr.value_dim),
+                     .flops_key = 2 * heads * (2 * latent + op->attr.rope.dim),
+                     .position_bytes = rf_cache_position_bytes(cache),
+                     .table = op->input[5],
+                     .page = cache->shape[2],
+                     .fixed_bytes = (double)rf_tensor_bytes(&graph->tensor[op->input[1]]) + (double)rf_tensor_bytes(&graph->tensor[op->input[2]]) +
+                                    (double)rf_tensor_bytes(&graph->tensor[op->input[3]])};
+}
+
+const rf_op_def RF_OP_ATTENTION_LATENT_KV = {
+    .name = "attention_latent_kv",
+    .formula =
+        "position p of slot s stands at row p mod G of page table[s, p div G]; first (latent, turns) of row r is written there, for every r; then "
+        "row "
+        "r attends keys 0..positions[r] of slots[r]: u[h] = w[:,h,:P] q[h,:P]; s_j = scale*(u[h] . latent_j + q[h,P:] . turns_j); o[h] = sum_j "
+        "p_j*latent_j; "
+        "ctx[h] = round(o[h] w[:,h,P:]), which is attention_latent with kv = latent w, rounded once; slots[r] = -1: nothing is written and ctx is 0",
+    .inputs = {"q (n,N(P+R))", "latent (n,C)", "turns (n,R)", "w (C,N(P+W))", "cache (B,1,G,C+R)", "table i32 (slots,T)", "slots i32 (n)",
+               "positions i32 (n)"},
+    .outputs = {"ctx (n,NW)", "cache (B,1,G,C+R)"},
+    .shape = attention_kv_shape,
+    .work = rf_cached_work,
+    .tolerance = {1e-5f, 2e-2f},
+};
