@@ -56,6 +56,8 @@ const rf_option RF_OPTION_ROWS[] = {
   WORDS("mesh", TEXT, "AXIS=CHIPS,..", NULL, PLAN, "chips along data, fsdp, tensor, sequence, context, pipeline, expert, slice: data=2,fsdp=16,tensor=4"),
   NUMBER("zero", INT, NULL, 0, 3, NULL, PLAN, "what the fsdp axis (without one: data) splits: 1 the optimizer's states, 2 gradients too, 3 weights too; unset: 3 for fsdp, 0 for data"),
 
+  CHOICE("collectives", "core|offload|none", "core", PLAN, "who moves what chips exchange: the core beside its work, an engine of its own, or the core instead of its work"),
+
   /* the job */
   CHOICE("job", "train|generate", "train", PLAN, "what is planned"),
   NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "8", PLAN | TRAIN, "sequences of a step; of --job generate: sequences at once"),

@@ -173,11 +173,9 @@ static const double ATTENTION_FORWARD = 0.85, ATTENTION_BACKWARD = 0.73, GROUPED
 /* What is left of a matrix unit when this extent does not fill its tiles. */
 static double filled(double extent, int tile) { return tile > 1 && extent > 0 ? extent / (ceil(extent / tile) * tile) : 1; }
 
-static int tile_of(const rf_machine *machine) { return !strcmp(machine->kind, "tpu") ? 128 : 0; }
-
 static double share_of_peak(const rf_machine *machine, const rf_graph *graph, const rf_op *op, rf_dtype dtype) {
   const char *name = op->def->name;
-  int tile = tile_of(machine);
+  int tile = machine->tile[1];
   if (!strcmp(machine->kind, "cpu")) return 1;
   if (!strncmp(name, "attention", 9)) {
     double width = op->attr.head_dim, share = strstr(name, "bwd") ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
@@ -220,15 +218,20 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
 
 void rf_plan_cost(rf_plan *plan) {
   const rf_graph *graph = plan->graph;
-  plan->step_seconds = plan->model_flops = plan->hardware_flops = plan->flops_full_square = plan->bytes = 0;
+  double chips = (double)rf_mesh_chips(&graph->mesh);
+  plan->model_flops = plan->hardware_flops = plan->flops_full_square = plan->bytes = plan->sent_bytes = 0;
   for (int i = 0; i < graph->op_count; i++) {
     rf_plan_op *p = &plan->op[i];
+    double calls = p->calls * chips;
     p->seconds = rf_cost_op(&plan->machine, graph, &graph->op[i], p->kernel, p->work, &p->bound);
-    plan->step_seconds += p->seconds * p->calls;
-    plan->hardware_flops += (p->work.flops + p->work.flops_again) * p->calls;
-    plan->bytes += (p->work.bytes_read + p->work.bytes_written) * p->calls;
+    plan->hardware_flops += (p->work.flops + p->work.flops_again) * calls;
+    plan->bytes += (p->work.bytes_read + p->work.bytes_written) * calls;
+    plan->sent_bytes += p->work.sent_bytes * p->calls;
     if (graph->op[i].recompute_of != RF_NONE) continue;
-    plan->model_flops += p->work.flops * p->calls;
-    plan->flops_full_square += p->work.flops_full * p->calls;
+    plan->model_flops += p->work.flops * calls;
+    plan->flops_full_square += p->work.flops_full * calls;
   }
+  rf_plan_price_transfers(plan);
+  plan->time = rf_plan_schedule(plan);
+  plan->step_seconds = plan->time.seconds;
 }

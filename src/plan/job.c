@@ -134,6 +134,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
                    rf_options_float(options, "weight-decay"));
   build->clip = (float)float_or(options, "clip", 0);
   RF_TRY(resolve_mesh(options, build, error));
+  plan->collectives = rf_options_has(options, "collectives") ? (rf_collectives)rf_options_choice(options, "collectives") : RF_COLLECTIVES_CORE;
   plan->remat = rf_options_has(options, "remat") ? (rf_remat)rf_options_choice(options, "remat") : RF_REMAT_NONE;
   if (rf_options_has(options, "fit") && given(options, "fit"))
     s->fit = true, plan->budget_bytes = rf_options_bare(options, "fit") ? 0 : rf_options_int(options, "fit");

@@ -31,6 +31,12 @@ void rf_machine_for_threads(rf_machine *machine, int threads);
 /* Seconds of every op and the sums of the step. */
 void rf_plan_cost(rf_plan *plan);
 
+/* overlap.c: what every transfer takes and on which links; the step on one timeline. */
+void rf_plan_price_transfers(rf_plan *plan);
+rf_step_time rf_plan_schedule(const rf_plan *plan);
+/* RAFTER_INVALID: the machine does not join the chips of the mesh, or has no figure for what joins them. */
+rf_status rf_plan_check_transfers(const rf_graph *graph, const rf_machine *machine, rf_error *error);
+
 /* remat.c: the tensors of `base` (before kernels are chosen) that auto recomputes so that the plan fits `room` bytes; `drop` has one entry per
  * tensor. When nothing fits: the set with the smallest peak. */
 rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop, rf_error *error);

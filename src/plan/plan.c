@@ -142,7 +142,8 @@ rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf
   RF_TRY(check_options(options, error));
   rf_graph *graph = NULL;
   RF_TRY(rf_graph_build(model, &options->build, NULL, &graph, error));
-  rf_status status = apply_remat(graph, options, error);
+  rf_status status = rf_plan_check_transfers(graph, options->machine, error);
+  if (status == RAFTER_OK) status = apply_remat(graph, options, error);
   rf_plan *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, options, false) : NULL;
   if (!plan) {
     rf_graph_free(graph);

@@ -21,9 +21,14 @@ typedef struct rf_plan_op {
   int workspace; /* tensor id of class workspace, or RF_NONE */
   rf_work work;
   double seconds; /* predicted, one call */
+  double wait;    /* of a collective: the part that no bandwidth shortens */
   rf_bound bound;
-  int calls; /* per step: accumulate for micro ops, else 1 */
+  uint32_t lanes; /* what a transfer is busy on; 0: the core */
+  int calls;      /* per step: accumulate for micro ops, else 1 */
 } rf_plan_op;
+
+/* Who moves what chips exchange: the core beside its own work, an engine of its own, or the core instead of its own work. */
+typedef enum rf_collectives { RF_COLLECTIVES_CORE, RF_COLLECTIVES_OFFLOAD, RF_COLLECTIVES_NONE } rf_collectives;
 
 typedef struct rf_plan_options {
   rf_build_options build;
@@ -32,10 +37,21 @@ typedef struct rf_plan_options {
   rf_isa isa;
   int threads; /* an input of the plan: workspaces depend on it, bits do not */
   const rf_machine *machine;
+  rf_collectives collectives;
   int64_t budget_bytes;     /* --fit / remat=auto; 0: the machine's own memory less its reserve */
   int guard_bytes;          /* debug: gap after each tensor, filled with a pattern and checked */
   int64_t persistent_bytes; /* the persistent region is at least so large: a plan that runs over another's region (validation beside training) */
 } rf_plan_options;
+
+/* Seconds of a step. `by` sums to it: the core's ops by what limits each, and what it waited for the network, its host or another stage. */
+typedef struct rf_step_time {
+  double seconds, by[RF_BOUNDS];
+  rf_bound bound;
+  double network_hidden;  /* transfers behind the core's work */
+  double network_latency; /* part of all transfers, hidden or not, that no bandwidth shortens */
+  double bubble;          /* of by[network]: a pipeline's stages wait for the first microbatch and after the last */
+  double offload_exposed; /* of by[network]: waited for the host */
+} rf_step_time;
 
 typedef struct rf_plan {
   rf_graph *graph; /* owned */
@@ -48,6 +64,8 @@ typedef struct rf_plan {
   int64_t live_bytes;       /* the largest sum of live tensors: what a perfect layout would need */
   int peak_op;
   int64_t by_class[RF_CLASSES]; /* at the peak op; sums to arena_bytes with padding */
+  rf_step_time time;
+  double sent_bytes; /* that one chip's collectives move: the whole arrays of its groups */
   double step_seconds, model_flops, hardware_flops, flops_full_square, bytes;
   double build_seconds; /* how long planning took */
   char digest[17];      /* hex XXH3 of everything a run depends on */
@@ -108,6 +126,8 @@ typedef struct rf_extent {
  * contexts. The logits are made of one row of each sequence. */
 double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int parts);
 
+/* Tokens of a step, or rows of a walk, of all chips. */
+double rf_plan_tokens(const rf_plan *plan);
 /* FLOP/s that utilisation is measured against: the machine's peak in the plan's dtype; on a CPU the f32 peak, which bf16 is computed at. */
 double rf_plan_peak_flops(const rf_plan *plan);
 

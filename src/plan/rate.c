@@ -3,6 +3,12 @@
 
 #include <string.h>
 
+double rf_plan_tokens(const rf_plan *plan) {
+  const rf_build_options *b = &plan->options.build;
+  if (b->job != RF_JOB_GENERATE) return (double)(b->microbatch * b->seq * b->accumulate);
+  return (double)(b->rows > 0 ? b->rows : b->microbatch);
+}
+
 double rf_plan_peak_flops(const rf_plan *plan) {
   rf_dtype dtype = !strcmp(plan->machine.kind, "cpu") ? RF_F32 : plan->options.build.dtype;
   return plan->machine.flops[dtype] * plan->machine.chips;

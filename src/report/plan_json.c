@@ -19,6 +19,14 @@ static json_t *model_json(const rf_plan *plan) {
   return json;
 }
 
+/* Its axes that have more than one chip. */
+static json_t *mesh_json(const rf_mesh *mesh) {
+  json_t *axes = json_object();
+  for (int a = 0; a < RF_AXES; a++)
+    if (rf_mesh_extent(mesh, (rf_axis)a) > 1) json_object_set_new(axes, rf_axis_name((rf_axis)a), json_integer(rf_mesh_extent(mesh, (rf_axis)a)));
+  return axes;
+}
+
 static json_t *settings_json(const rf_plan *plan) {
   const rf_build_options *b = &plan->options.build;
   bool host = plan->options.backend != &RF_BACKEND_SHEET; /* a data sheet's plan has no threads */
@@ -26,7 +34,7 @@ static json_t *settings_json(const rf_plan *plan) {
                    "microbatch", (json_int_t)b->microbatch, "accumulate", b->accumulate, "dtype", rf_dtype_name(b->dtype), "softmax",
                    rf_dtype_name(b->softmax), "remat", rf_remat_name(plan->options.remat), "backend", plan->options.backend->name, "threads",
                    host ? json_integer(plan->options.threads) : json_null(), "dropout",
-                   b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh", json_object());
+                   b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh", mesh_json(&b->mesh));
 }
 
 static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
@@ -40,29 +48,20 @@ static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
                    largest->graph->op_count ? largest->graph->op[largest->peak_op].name : "", "by_class", by_class);
 }
 
-/* Seconds of a step by what limits each op. */
-static void seconds_by_bound(const rf_plan *plan, double seconds[3]) {
-  memset(seconds, 0, 3 * sizeof *seconds);
-  for (int i = 0; i < plan->graph->op_count; i++) seconds[plan->op[i].bound] += plan->op[i].seconds * plan->op[i].calls;
-}
-
 static json_t *time_json(const rf_plan *plan) {
-  double by[3];
-  seconds_by_bound(plan, by);
-  int most = by[1] > by[0] ? 1 : 0;
-  if (by[2] > by[most]) most = 2;
-  return json_pack("{sf ss sf sf sf sf ss}", "seconds", plan->step_seconds, "bound", BOUND[most], "compute_seconds", by[0], "memory_seconds", by[1],
-                   "network_seconds", 0.0, "latency_seconds", by[2], "confidence", !strcmp(plan->machine.source, "detected") ? "low" : "normal");
+  const rf_step_time *t = &plan->time;
+  return json_pack("{sf ss sf sf sf sf sf sf sf sf ss}", "seconds", t->seconds, "bound", BOUND[t->bound], "compute_seconds", t->by[RF_BOUND_COMPUTE],
+                   "memory_seconds", t->by[RF_BOUND_MEMORY], "network_seconds", t->by[RF_BOUND_NETWORK], "latency_seconds", t->by[RF_BOUND_LATENCY],
+                   "network_hidden_seconds", t->network_hidden, "network_latency_seconds", t->network_latency, "bubble_seconds", t->bubble,
+                   "offload_exposed_seconds", t->offload_exposed, "confidence", !strcmp(plan->machine.source, "detected") ? "low" : "normal");
 }
-
-static double tokens_of_step(const rf_plan *plan) { return (double)plan->graph->rows * plan->options.build.accumulate; }
 
 static json_t *rate_json(const rf_plan *plan) {
   double peak = rf_plan_peak_flops(plan), t = plan->step_seconds, work = peak * t;
-  return json_pack("{sf sf sf sf sf sf}", "tokens_per_second", t > 0 ? tokens_of_step(plan) / t : 0, "mfu", work > 0 ? plan->model_flops / work : 0,
+  return json_pack("{sf sf sf sf sf sf}", "tokens_per_second", t > 0 ? rf_plan_tokens(plan) / t : 0, "mfu", work > 0 ? plan->model_flops / work : 0,
                    "hfu", work > 0 ? plan->hardware_flops / work : 0, "mfu_full_square", work > 0 ? plan->flops_full_square / work : 0, "emfu",
                    work > 0 ? plan->model_flops / work : 0, "bandwidth_fraction",
-                   t > 0 && plan->machine.read_bps > 0 ? plan->bytes / (t * plan->machine.read_bps) : 0);
+                   t > 0 && plan->machine.read_bps > 0 ? plan->bytes / (t * plan->machine.read_bps * plan->machine.chips) : 0);
 }
 
 static json_t *real_or_null(double value, bool known) { return known ? json_real(value) : json_null(); }
@@ -70,7 +69,7 @@ static json_t *real_or_null(double value, bool known) { return known ? json_real
 /* Of all chips. What no source gives is null, never 0: `assumptions` says so too. */
 static json_t *cost_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
-  double usd = plan->machine.usd_per_chip_hour * plan->machine.chips, rate = plan->step_seconds > 0 ? tokens_of_step(plan) / plan->step_seconds : 0;
+  double usd = plan->machine.usd_per_chip_hour * plan->machine.chips, rate = plan->step_seconds > 0 ? rf_plan_tokens(plan) / plan->step_seconds : 0;
   double seconds = rate > 0 ? report->tokens / rate : 0, tokens_per_usd = usd > 0 ? rate * 3600 / usd : 0;
   bool priced = usd > 0;
   return json_pack("{so so so so so so}", "usd_per_chip_hour", real_or_null(plan->machine.usd_per_chip_hour, priced), "usd_per_million_tokens",
@@ -85,7 +84,7 @@ static json_t *budget_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   double steps = plan->step_seconds > 0 ? floor(report->budget_seconds / plan->step_seconds) : 0, usd = plan->machine.usd_per_chip_hour;
   json_t *price = usd > 0 ? json_real(usd * plan->machine.chips * report->budget_seconds / 3600) : json_null();
-  return json_pack("{sf sf sf so}", "seconds", report->budget_seconds, "steps", steps, "tokens", steps * tokens_of_step(plan), "usd", price);
+  return json_pack("{sf sf sf so}", "seconds", report->budget_seconds, "steps", steps, "tokens", steps * rf_plan_tokens(plan), "usd", price);
 }
 
 static json_t *assumptions_json(const rf_plan *plan) {
@@ -186,7 +185,7 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
                 plan->machine.kind),
       "settings", settings_json(plan), "memory", memory_json(plan, largest), "work",
       json_pack("{sf sf sf sf sf ss}", "model_flops", plan->model_flops, "hardware_flops", plan->hardware_flops, "flops_full_square",
-                plan->flops_full_square, "bytes", plan->bytes, "collective_bytes", 0.0, "flops_convention", "causal"),
+                plan->flops_full_square, "bytes", plan->bytes, "collective_bytes", plan->sent_bytes, "flops_convention", "causal"),
       "time", time_json(plan), "rate", rate_json(plan), "cost", cost_json(report), "advice", advice, "assumptions", assumptions_json(plan), "digest",
       plan->digest, "plan_seconds", plan->build_seconds);
   if (json) rf_report_put_work(json_object_get(json, "work"), plan);

@@ -9,8 +9,6 @@
 
 static const char *const BOUND[RF_BOUNDS] = {"arithmetic", "memory bandwidth", "launch latency", "network"};
 
-static double tokens_of(const rf_plan *plan) { return (double)plan->graph->rows * plan->options.build.accumulate; }
-
 static void put_memory(FILE *out, const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   if (report->prefill && report->prefill->arena_bytes > plan->arena_bytes) plan = report->prefill;
@@ -96,10 +94,10 @@ static void put_cost(FILE *out, const rf_report_plan *report, double t) {
   double chip = plan->machine.usd_per_chip_hour, usd = chip * plan->machine.chips / 3600;
   char a[32], b[32];
   if (t <= 0) return;
-  if (chip > 0) fprintf(out, "cost      %.4g USD per million tokens at %.2f USD per chip hour\n", usd * t / tokens_of(plan) * 1e6, chip);
+  if (chip > 0) fprintf(out, "cost      %.4g USD per million tokens at %.2f USD per chip hour\n", usd * t / rf_plan_tokens(plan) * 1e6, chip);
   else if (strcmp(plan->machine.kind, "cpu")) fprintf(out, "cost      no price: no source gives one for %s\n", plan->machine.name);
   if (report->tokens <= 0) return;
-  double seconds = report->tokens / tokens_of(plan) * t;
+  double seconds = report->tokens / rf_plan_tokens(plan) * t;
   fprintf(out, "%s%s tokens take %s", chip > 0 || strcmp(plan->machine.kind, "cpu") ? "          " : "cost      ", rf_text_count(report->tokens, a),
           rf_text_seconds(seconds, b));
   if (chip > 0) fprintf(out, " and %.2f USD", seconds * usd);
@@ -109,16 +107,20 @@ static void put_cost(FILE *out, const rf_report_plan *report, double t) {
 static void put_time(FILE *out, const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   char a[32];
-  double by[3] = {0}, peak = rf_plan_peak_flops(plan), t = plan->step_seconds;
-  for (int i = 0; i < plan->graph->op_count; i++) by[plan->op[i].bound] += plan->op[i].seconds * plan->op[i].calls;
+  const double *by = plan->time.by;
+  double peak = rf_plan_peak_flops(plan), t = plan->step_seconds;
   fprintf(out, "\ntime      %s per %s on %s (%s figures)\n", rf_text_seconds(t, a), report->prefill ? "token" : "step", plan->machine.name,
           plan->machine.source);
-  for (int i = 0; i < 3; i++)
+  for (int i = 0; i < RF_BOUNDS; i++)
     if (by[i] > 0) fprintf(out, "  %-18s %10s  %5.1f %%\n", BOUND[i], rf_text_seconds(by[i], a), 100 * by[i] / t);
+  if (plan->time.network_hidden > 0)
+    fprintf(out, "  network, hidden    %10s behind the chips' own work\n", rf_text_seconds(plan->time.network_hidden, a));
+  if (plan->time.bubble > 0)
+    fprintf(out, "  pipeline bubble    %10s  %5.1f %%, of the network's share\n", rf_text_seconds(plan->time.bubble, a), 100 * plan->time.bubble / t);
   if (report->prefill)
     fprintf(out, "  prefill            %10s for %lld tokens\n", rf_text_seconds(report->prefill->step_seconds, a),
             (long long)report->prefill->graph->rows);
-  fprintf(out, "\nrate      %s tokens/s", rf_text_count(t > 0 ? tokens_of(plan) / t : 0, a));
+  fprintf(out, "\nrate      %s tokens/s", rf_text_count(t > 0 ? rf_plan_tokens(plan) / t : 0, a));
   if (peak > 0 && t > 0 && !report->prefill)
     fprintf(out, ", MFU %.1f %% (%.1f %% counting the whole attention square), HFU %.1f %%", 100 * plan->model_flops / (peak * t),
             100 * plan->flops_full_square / (peak * t), 100 * plan->hardware_flops / (peak * t));
@@ -132,7 +134,7 @@ static void put_budget(FILE *out, const rf_report_plan *report) {
   char a[32], b[32], c[32];
   double steps = plan->step_seconds > 0 ? floor(report->budget_seconds / plan->step_seconds) : 0, usd = plan->machine.usd_per_chip_hour;
   fprintf(out, "budget    %s: %s steps, %s tokens", rf_text_seconds(report->budget_seconds, a), rf_text_count(steps, b),
-          rf_text_count(steps * tokens_of(plan), c));
+          rf_text_count(steps * rf_plan_tokens(plan), c));
   if (usd > 0) fprintf(out, ", %.2f USD\n", usd * plan->machine.chips * report->budget_seconds / 3600);
   else fprintf(out, "; %s has no price here\n", plan->machine.name);
 }

@@ -1,0 +1,221 @@
+/* overlap.c - when each op of a step runs, on a chip that computes, sends and fetches from its host at the same time.
+ *
+ * The core walks its ops in the order of the graph. A transfer is handed over when the core has done all that stands before it, so that the plan's
+ * memory holds, and starts when what it reads is made and what it runs on is free: the links that its group uses (groups on different axes of a torus
+ * do not meet), the data-centre network, the way to the host. Nobody writes over bytes that a transfer still uses. A section ends when all its ops
+ * have. What a step takes beyond its core's own work is time that the core waited. */
+#include "plan/parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CORE, LINKS, LINK_COUNT = 12, HOST_OUT = LINKS + LINK_COUNT, HOST_IN, LANES }; /* LINKS + i: bit i of rf_group.resources */
+
+static const struct {
+  const char *op;
+  rf_collective kind;
+} KINDS[] = {{"all_gather", RF_ALL_GATHER},
+             {"reduce_scatter", RF_REDUCE_SCATTER},
+             {"all_reduce", RF_ALL_REDUCE},
+             {"all_to_all", RF_ALL_TO_ALL},
+             {"permute", RF_PERMUTE}};
+
+static int kind_of(const rf_op *op) {
+  for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
+    if (!strcmp(KINDS[i].op, op->def->name)) return (int)KINDS[i].kind;
+  return -1;
+}
+static bool to_host(const rf_op *op) { return !strcmp(op->def->name, "offload_out"); }
+static bool from_host(const rf_op *op) { return !strcmp(op->def->name, "offload_in"); }
+
+rf_status rf_plan_check_transfers(const rf_graph *graph, const rf_machine *m, rf_error *error) {
+  bool known[256] = {false};
+  rf_group group;
+  for (int i = 0; i < graph->op_count; i++) {
+    const rf_op *op = &graph->op[i];
+    if ((to_host(op) || from_host(op)) && m->pcie_bps <= 0)
+      return RF_FAIL(error, RAFTER_INVALID, "choose a machine with pcie_bps in data/machines.json", "%s has no figure for the way to its host",
+                     m->name);
+    if (kind_of(op) < 0 || known[op->attr.axes]) continue;
+    RF_TRY(rf_machine_group(m, &graph->mesh, op->attr.axes, &group, error));
+    known[op->attr.axes] = true;
+  }
+  return RAFTER_OK;
+}
+
+void rf_plan_price_transfers(rf_plan *plan) {
+  const rf_graph *graph = plan->graph;
+  const rf_machine *m = &plan->machine;
+  rf_group group[256];
+  bool known[256] = {false};
+  for (int i = 0; i < graph->op_count; i++) {
+    const rf_op *op = &graph->op[i];
+    rf_plan_op *p = &plan->op[i];
+    int kind = kind_of(op);
+    p->lanes = 0, p->wait = 0;
+    if (to_host(op) || from_host(op)) {
+      p->lanes = 1u << (to_host(op) ? HOST_OUT : HOST_IN);
+      p->seconds = m->pcie_bps > 0 ? p->work.sent_bytes / m->pcie_bps : 0, p->bound = RF_BOUND_NETWORK;
+    }
+    if (kind < 0) continue;
+    rf_axes axes = op->attr.axes;
+    rf_group *g = &group[axes];
+    if (!known[axes] && rf_machine_group(m, &graph->mesh, axes, g, NULL) != RAFTER_OK) *g = (rf_group){.chips = 1}; /* a graph of one chip */
+    known[axes] = true;
+    if (g->chips < 2) continue;
+    p->lanes = (g->resources & ((1u << LINK_COUNT) - 1)) << LINKS, p->bound = RF_BOUND_NETWORK;
+    double seconds = rf_collective_seconds(g, (rf_collective)kind, p->work.sent_bytes, false, &p->wait);
+    p->seconds = p->wait + (seconds - p->wait) / (g->fraction > 0 ? g->fraction : 1);
+  }
+}
+
+/* ---- one section ------------------------------------------------------------------------------------------------- */
+
+enum { IN_FLIGHT = 32 };
+typedef struct timeline {
+  const rf_plan *plan;
+  double *made; /* by tensor */
+  double free[LANES], busy[LANES];
+  struct {
+    int op;
+    double end;
+  } flight[IN_FLIGHT]; /* transfers that have not ended when the core is free */
+  int flights;
+  bool without_host;
+} timeline;
+
+static bool meet(const rf_plan *plan, int a, int b) {
+  if (a < 0 || b < 0 || a == b) return false;
+  const rf_plan_tensor *x = &plan->tensor[a], *y = &plan->tensor[b];
+  return x->offset >= 0 && y->offset >= 0 && x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
+}
+
+/* Whether op `i` writes where transfer `j` reads or writes. */
+static bool overwrites(const rf_plan *plan, int i, int j) {
+  const rf_op *op = &plan->graph->op[i], *transfer = &plan->graph->op[j];
+  for (int o = 0; o <= op->output_count; o++) {
+    int written = o < op->output_count ? op->output[o] : plan->op[i].workspace;
+    for (int k = 0; k < transfer->input_count; k++)
+      if (meet(plan, written, transfer->input[k])) return true;
+    for (int k = 0; k < transfer->output_count; k++)
+      if (meet(plan, written, transfer->output[k])) return true;
+  }
+  return false;
+}
+
+/* When the transfers that op `i` must not write into have ended; forgets those that ended before `now`. When too many are known, the oldest is
+ * waited for. */
+static double wait_for_flights(timeline *t, int i, double now) {
+  double until = now;
+  int kept = 0;
+  for (int f = 0; f < t->flights; f++) {
+    if (t->flight[f].end <= now) continue;
+    if ((f == 0 && t->flights == IN_FLIGHT) || overwrites(t->plan, i, t->flight[f].op)) until = t->flight[f].end > until ? t->flight[f].end : until;
+    t->flight[kept++] = t->flight[f];
+  }
+  t->flights = kept;
+  if (kept == IN_FLIGHT) memmove(t->flight, t->flight + 1, (size_t)--t->flights * sizeof *t->flight);
+  return until;
+}
+
+/* What a collective takes of the core while it runs: its own bytes to and from memory, which the core's ops then do not have. */
+static double core_share(const rf_plan *plan, const rf_plan_op *p) {
+  const rf_machine *m = &plan->machine;
+  double bytes = p->work.bytes_read + p->work.bytes_written;
+  double share = m->copy_bps > 0 ? bytes / m->copy_bps : 0;
+  return share < p->seconds ? share : p->seconds;
+}
+
+static void run_op(timeline *t, int i) {
+  const rf_op *op = &t->plan->graph->op[i];
+  const rf_plan_op *p = &t->plan->op[i];
+  rf_collectives how = t->plan->options.collectives;
+  bool host = p->lanes >> HOST_OUT & 3;
+  uint32_t lanes = p->lanes ? p->lanes : 1u << CORE;
+  double start = wait_for_flights(t, i, t->free[CORE]), seconds = host && t->without_host ? 0 : p->seconds;
+  if (how == RF_COLLECTIVES_NONE && p->lanes) lanes |= 1u << CORE; /* the core waits */
+  for (int k = 0; k < op->input_count; k++)
+    if (op->input[k] >= 0 && t->made[op->input[k]] > start) start = t->made[op->input[k]];
+  for (int k = 0; k < op->output_count; k++)
+    if (op->output[k] >= 0 && t->made[op->output[k]] > start) start = t->made[op->output[k]];
+  for (int l = 0; l < LANES; l++)
+    if (lanes >> l & 1 && t->free[l] > start) start = t->free[l];
+  for (int l = 0; l < LANES; l++)
+    if (lanes >> l & 1) t->free[l] = start + seconds, t->busy[l] += seconds;
+  for (int k = 0; k < op->output_count; k++)
+    if (op->output[k] >= 0) t->made[op->output[k]] = start + seconds;
+  if (!p->lanes) return;
+  t->flight[t->flights].op = i, t->flight[t->flights++].end = start + seconds;
+  if (how == RF_COLLECTIVES_CORE && !host) {
+    double share = core_share(t->plan, p);
+    t->free[CORE] += share, t->busy[CORE] += share;
+  }
+}
+
+/* Seconds from the first op's start to the last one's end; *most_lane: of the busiest lane that is not the core. */
+static double run_section(timeline *t, rf_section section, double *most_lane) {
+  const rf_graph *graph = t->plan->graph;
+  double end = 0;
+  memset(t->made, 0, ((size_t)graph->tensor_count + 1) * sizeof *t->made);
+  memset(t->free, 0, sizeof t->free), memset(t->busy, 0, sizeof t->busy);
+  t->flights = 0, *most_lane = 0;
+  for (int i = 0; i < graph->op_count; i++)
+    if (graph->op[i].section == section) run_op(t, i);
+  for (int l = 0; l < LANES; l++) {
+    if (t->free[l] > end) end = t->free[l];
+    if (l != CORE && t->busy[l] > *most_lane) *most_lane = t->busy[l];
+  }
+  return end;
+}
+
+static double run_step(timeline *t, double *most_lane, double *micro) {
+  double seconds = 0, lane;
+  *most_lane = 0;
+  for (int s = 0; s < RF_SECTIONS; s++) {
+    double one = run_section(t, (rf_section)s, &lane), calls = s == RF_SECTION_MICRO ? t->plan->graph->accumulate : 1;
+    if (s == RF_SECTION_MICRO) *micro = one;
+    seconds += calls * one, *most_lane += calls * lane;
+  }
+  return seconds;
+}
+
+/* ---- the step ---------------------------------------------------------------------------------------------------- */
+
+static bool has_transfers(const rf_plan *plan) {
+  for (int i = 0; i < plan->graph->op_count; i++)
+    if (plan->op[i].lanes) return true;
+  return false;
+}
+
+rf_step_time rf_plan_schedule(const rf_plan *plan) {
+  const rf_graph *graph = plan->graph;
+  rf_step_time time = {0};
+  double core = 0, sent = 0, lane = 0, micro = 0, unused, host = 0;
+  int64_t stages = rf_mesh_extent(&graph->mesh, RF_AXIS_PIPELINE);
+  for (int i = 0; i < graph->op_count; i++) {
+    const rf_plan_op *p = &plan->op[i];
+    double seconds = p->seconds * p->calls;
+    if (p->lanes) sent += seconds, time.network_latency += p->wait * p->calls, host += p->lanes >> HOST_OUT ? seconds : 0;
+    else time.by[p->bound] += seconds, core += seconds;
+  }
+  time.seconds = core;
+  timeline t = {.plan = plan};
+  if (has_transfers(plan) || stages > 1) t.made = malloc(((size_t)graph->tensor_count + 1) * sizeof *t.made);
+  if (t.made) {
+    time.seconds = run_step(&t, &lane, &micro);
+    t.without_host = true;
+    double without = host > 0 ? run_step(&t, &unused, &unused) : time.seconds;
+    time.offload_exposed = time.seconds > without ? time.seconds - without : 0;
+    /* The first microbatch reaches the last stage when all before it have had it: stages - 1 times nobody works (1F1B and GPipe alike). */
+    time.bubble = (double)(stages - 1) * micro;
+    time.seconds += time.bubble;
+    time.by[RF_BOUND_NETWORK] = time.seconds > core ? time.seconds - core : 0;
+    time.network_hidden = sent - (time.by[RF_BOUND_NETWORK] - time.bubble);
+    if (time.network_hidden < 0) time.network_hidden = 0;
+    free(t.made);
+  }
+  for (int b = 1; b < RF_BOUNDS; b++)
+    if (time.by[b] > time.by[time.bound]) time.bound = (rf_bound)b;
+  if (lane > core) time.bound = RF_BOUND_NETWORK; /* hidden or not, it is what takes longest */
+  return time;
+}
