@@ -3,6 +3,7 @@
 #define RF_API_H
 
 #include <jansson.h>
+#include <stdio.h>
 
 #include "base/json.h"
 #include "base/options.h"
@@ -23,6 +24,12 @@ struct rafter_plan {
   int frontier_count;
   double tokens, budget_seconds;
   bool tensors, ops;
+  const char *job;
+  int64_t needs;               /* bytes of all phases of a job, where that is more than one plan's; else 0 */
+  json_t *extra, *assumptions; /* what jobs of many walks add to the object; in objects of it key by key */
+  FILE *extra_text;            /* and to the table: extra_chars */
+  char *extra_chars;
+  size_t extra_bytes;
 };
 
 /* One row per command; api.c dispatches over it. */

@@ -1,7 +1,6 @@
 /* plan.c - rafter_plan: a job's plan, its JSON and its table. */
+#define _GNU_SOURCE
 #include "api/plan.h"
-
-#include "generate/generate.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,18 +13,6 @@ static rf_status refuse_foreign_program(const rf_options *options, rf_error *err
                  program);
 }
 
-static rf_status make(rafter_plan *p, const char *job, rf_error *error) {
-  rf_settings *s = &p->settings;
-  if (!strcmp(job, "generate")) {
-    rf_generate_settings g = {.model = s->model, .plan = s->plan};
-    return rf_generate_plans(&g, &p->prefill, &p->plan, error);
-  }
-  if (s->fit) return rf_plan_fit(&s->model, &s->plan, s->vary, &p->plan, p->frontier, &p->frontier_count, error);
-  RF_TRY(rf_plan_make(&s->model, &s->plan, &p->plan, error));
-  p->advice_count = rf_plan_advise(p->plan, p->advice);
-  return RAFTER_OK;
-}
-
 rafter_status rafter_plan_new(const rafter_job *job, rafter_plan **out, rafter_error *error) {
   rf_status status = RAFTER_OK;
   const rf_options *o = job->options;
@@ -33,13 +20,14 @@ rafter_status rafter_plan_new(const rafter_job *job, rafter_plan **out, rafter_e
   rafter_plan *p = calloc(1, sizeof *p);
   if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   RF_GO(refuse_foreign_program(o, error));
-  RF_GO(rf_settings_resolve(o, kind, &p->settings, error));
+  p->extra = json_object(), p->assumptions = json_array(), p->extra_text = open_memstream(&p->extra_chars, &p->extra_bytes);
+  if (!p->extra || !p->assumptions || !p->extra_text) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
   if (!strcmp(rf_options_command(o), "plan")) {
     p->tensors = rf_options_flag(o, "tensors"), p->ops = rf_options_flag(o, "ops");
     p->tokens = rf_options_is_set(o, "tokens") ? (double)rf_options_int(o, "tokens") : 0;
     p->budget_seconds = rf_options_is_set(o, "budget") ? rf_options_float(o, "budget") : 0;
   }
-  RF_GO(make(p, kind, error));
+  RF_GO(rf_plan_job(p, o, kind, error));
 done:
   if (status == RAFTER_OK) *out = p;
   else rafter_plan_free(p);
@@ -49,13 +37,16 @@ done:
 void rafter_plan_free(rafter_plan *plan) {
   if (!plan) return;
   rf_plan_free(plan->plan), rf_plan_free(plan->prefill);
+  json_decref(plan->extra), json_decref(plan->assumptions);
+  if (plan->extra_text) fclose(plan->extra_text);
+  free(plan->extra_chars);
   free(plan);
 }
 
 static rf_report_plan report_of(const rafter_plan *p) {
   return (rf_report_plan){.plan = p->plan,
                           .prefill = p->prefill,
-                          .job = p->prefill ? "generate" : "train",
+                          .job = p->job,
                           .advice = p->advice,
                           .advice_count = p->advice_count,
                           .frontier = p->frontier,
@@ -66,9 +57,22 @@ static rf_report_plan report_of(const rafter_plan *p) {
                           .ops = p->ops};
 }
 
+/* What a job adds: keys of its own, and keys of objects that are there. */
+static void add_extra(const rafter_plan *p, json_t *json) {
+  const char *key;
+  json_t *value;
+  json_object_foreach(p->extra, key, value) {
+    json_t *there = json_object_get(json, key);
+    if (json_is_object(there) && json_is_object(value)) json_object_update(there, value);
+    else json_object_set(json, key, value);
+  }
+  json_array_extend(json_object_get(json, "assumptions"), p->assumptions);
+}
+
 rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error) {
   rf_report_plan report = report_of(plan);
   *json = rf_report_plan_json(&report);
+  if (*json) add_extra(plan, *json);
   return *json ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a plan");
 }
 
@@ -82,7 +86,10 @@ rafter_status rafter_plan_json(const rafter_plan *plan, char **text, rafter_erro
 
 rafter_status rafter_plan_text(const rafter_plan *plan, char **text, rafter_error *error) {
   rf_report_plan report = report_of(plan);
-  *text = rf_report_plan_text(&report);
+  char *table = rf_report_plan_text(&report);
+  fflush(plan->extra_text);
+  if (!table || asprintf(text, "%s%s", table, plan->extra_chars) < 0) *text = NULL;
+  free(table);
   return *text ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a plan");
 }
 

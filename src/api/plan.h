@@ -18,6 +18,8 @@ typedef struct rf_sweep_row {
   rf_cause why_time, why_memory; /* what differs from the row before */
 } rf_sweep_row;
 
+/* Settings and plans of a job ("train", "serve", ...), and what it adds to the answer. */
+rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
 /* The object of `rafter plan --json`; the caller's. */
 rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error);
 /* Plans a job: its object, its table to the sink; either may be NULL. */

@@ -12,8 +12,9 @@ static rf_status print_graph(const rafter_job *job, const char *after, const raf
   rf_status status = RAFTER_OK;
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   const char *kind = rf_options_text(job->options, "job");
-  RF_GO(rf_settings_resolve(job->options, kind, s, error));
-  if (!strcmp(kind, "generate")) s->plan.build.rows = s->plan.build.microbatch;
+  bool learns = !strcmp(kind, "train") || !strcmp(kind, "rl"), scores = !strcmp(kind, "score");
+  RF_GO(rf_settings_resolve(job->options, learns ? "train" : scores ? kind : "generate", s, error));
+  if (!learns && !scores) s->plan.build.rows = s->plan.build.microbatch;
   if (!strcmp(after, "remat")) {
     rf_plan *plan = NULL;
     RF_GO(rf_plan_make(&s->model, &s->plan, &plan, error));
@@ -60,7 +61,14 @@ rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_err
   if (fits) return RAFTER_OK;
   rafter_plan *plan = NULL;
   RF_TRY(rafter_plan_new(job, &plan, error));
-  rf_status status = rf_plan_require_fit(plan->plan, error);
+  const rf_plan *largest = plan->prefill && plan->prefill->arena_bytes > plan->plan->arena_bytes ? plan->prefill : plan->plan;
+  rf_status status = rf_plan_require_fit(largest, error);
+  int64_t room = rf_plan_room(&plan->settings.plan);
+  char a[32], b[32];
+  if (status == RAFTER_OK && plan->needs > room)
+    status = RF_FAIL(error, RAFTER_NO_FIT, "lower --batch or --microbatch, add --remat, or train adapters with --lora",
+                     "the phases do not fit together (memory: expected at most %s, got %s)", rf_text_bytes((double)room, a),
+                     rf_text_bytes((double)plan->needs, b));
   rafter_plan_free(plan);
   return status;
 }

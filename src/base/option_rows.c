@@ -59,7 +59,7 @@ const rf_option RF_OPTION_ROWS[] = {
   CHOICE("collectives", "core|offload|none", "core", PLAN, "who moves what chips exchange: the core beside its work, an engine of its own, or the core instead of its work"),
 
   /* the job */
-  CHOICE("job", "train|generate", "train", PLAN, "what is planned"),
+  CHOICE("job", "train|generate|prefill|score|rollout|serve|rl", "train", PLAN, "what is planned; rollout: samples of prompts that are all there; serve: requests that arrive; rl: rollout, reference and policy"),
   NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "8", PLAN | TRAIN, "sequences of a step; of --job generate: sequences at once"),
   NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "4", BENCH, "sequences of a training step"),
   NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "1", ROOFLINE, "attention: sequences"),
@@ -130,6 +130,15 @@ const rf_option RF_OPTION_ROWS[] = {
   WORDS("output", PATH, "FILE", NULL, GENERATE, "write the answers there as JSON Lines, in the order of --input"),
   NUMBER("samples", INT, "N", 1, 1 << 16, "1", GENERATE, "answers to each prompt, which is walked once"),
   NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "128", GENERATE, "tokens to generate at most"),
+  NUMBER("samples", INT, "N", 1, 1 << 16, "1", PLAN, "rollout, serve, rl: answers to each prompt, which is walked once"),
+  NUMBER("prompt-tokens", TOKENS, NULL, 1, 1 << 24, NULL, PLAN, "rollout, serve, rl: tokens of a prompt; unset: 512, or half of what the model has"),
+  NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, NULL, PLAN, "rollout, serve, rl: tokens of an answer; unset: 256, or half of what the model has"),
+  NUMBER("shared-prefix", TOKENS, NULL, 0, 1 << 24, "0", PLAN, "rollout, serve, rl: first tokens that all prompts have in common"),
+  NUMBER("requests", INT, "N", 1, 1 << 20, NULL, PLAN, "serve: requests that are simulated (unset: 512); rollout, rl: prompts (unset: as many as fill the slots)"),
+  WORDS("rate", LIST, "PER SECOND", NULL, PLAN, "serve: requests a second, a simulation for each, e.g. 1..256; unset: 1"),
+  WORDS("arrivals", PATH, "FILE", NULL, PLAN, "serve: when requests come and how long they are, in place of --rate: JSON Lines of at, prompt, answer, shared"),
+  WORDS("prefill-on", TEXT, "MACHINE", NULL, PLAN, "serve: prompts are walked on another machine, whose cache goes over --kv-link"),
+  NUMBER("kv-link", COUNT, "BYTES/S", 1, 1e18, NULL, PLAN, "serve: between the machines of --on and --prefill-on; unset: the data-centre network of --on"),
   NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "512", EVAL, "gsm8k: tokens of an answer at most"),
   NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, NULL, CHAT, "tokens of an answer at most; unset: what the context holds"),
   NUMBER("temperature", FLOAT, NULL, 0, 100, "1", GENERATE, "0: always the likeliest token"),
@@ -202,7 +211,7 @@ const rf_option RF_OPTION_ROWS[] = {
   WORDS("shard-size", SIZE, "BYTES", "5GB", EXPORT, "safetensors: more than this goes into several files with an index"),
 
   /* everywhere */
-  NUMBER("seed", INT, NULL, 0, 0x1p62, "0", TRAIN | GENERATE | BENCH | SCORE | EVAL | CHAT, "of every random number"),
+  NUMBER("seed", INT, NULL, 0, 0x1p62, "0", PLAN | TRAIN | GENERATE | BENCH | SCORE | EVAL | CHAT, "of every random number"),
   WORDS("out", PATH, "DIR", NULL, TRAIN | BENCH, "folder of the run; unset: runs/ID"),
   WORDS("out", PATH, "FILE", NULL, CALIBRATE, "where to write the machine file; unset: where --on local looks"),
   WORDS("config", PATH, "FILE", NULL, ALL, "JSON file of options, for example a run.json; what is typed wins over it"),

@@ -35,7 +35,10 @@ rf_status rf_walker_open(rf_generator *g, rf_error *error) {
   w->extent = calloc((size_t)g->settings.plan.build.microbatch, sizeof *w->extent);
   if (!w->bytes || !w->extent) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
   w->pages.moved = move_page, w->pages.self = w, w->poison = g->settings.debug.poison;
-  if (g->settings.simulated) return RAFTER_OK;
+  if (g->settings.simulated) {
+    w->prices[0] = rf_walk_prices_open(g->prefill), w->prices[1] = rf_walk_prices_open(g->decode);
+    return w->prices[0] && w->prices[1] ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
+  }
   for (int layer = 0; layer < g->settings.model.layers; layer++) find_layer(g, w, layer, "attn/cache"), find_layer(g, w, layer, "attn/cache/scale");
   for (int p = 0; p < 2; p++)
     for (int c = 0; c < RF_KV_CLASSES; c++) w->table[p][c] = rf_run_named(g->run, p, tables[c], NULL);
@@ -47,6 +50,7 @@ void rf_walker_close(rf_generator *g) {
   if (!w) return;
   rf_sequence_close(&w->hand);
   rf_pages_close(&w->pages);
+  for (int p = 0; p < 2; p++) rf_walk_prices_close(w->prices[p]);
   free(w->bytes), free(w->extent), free(w);
 }
 
@@ -83,7 +87,7 @@ static double predict(const rf_generator *g, int p, const rf_walk_part *part, in
   int counted = 0;
   for (int i = 0; i < count; i++)
     if (!part[i].prompt || !g->settings.prompts_given) extent[counted++] = (rf_extent){part[i].count, part[i].sequence->length + part[i].count};
-  return counted ? rf_plan_walk_seconds(p ? g->decode : g->prefill, extent, counted) : 0;
+  return counted ? rf_walk_price(g->walker->prices[p], extent, counted) : 0;
 }
 
 static rf_status run_plan(rf_generator *g, int p, int64_t rows, rf_error *error) {

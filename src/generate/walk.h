@@ -17,6 +17,7 @@ typedef struct rf_walker {
   bool poison;                      /* a page that is given back is filled with NaN */
   int32_t *table[2][RF_KV_CLASSES]; /* of prefill, decode: (slots, columns) */
   rf_extent *extent;                /* (slots): of a simulated walk */
+  rf_walk_prices *prices[2];        /* simulated: of prefill, decode */
 } rf_walker;
 
 /* Some rows of a walk: the next tokens of one sequence. */

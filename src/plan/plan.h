@@ -125,6 +125,11 @@ typedef struct rf_extent {
 /* Predicted seconds of a walk of a prefill or decode plan in which these sequences take part; the plan's own step_seconds is that of full rows and
  * contexts. The logits are made of one row of each sequence. */
 double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int parts);
+/* The same for many walks of one plan, which must outlive it. NULL without memory; close takes NULL. */
+typedef struct rf_walk_prices rf_walk_prices;
+rf_walk_prices *rf_walk_prices_open(const rf_plan *plan);
+double rf_walk_price(rf_walk_prices *prices, const rf_extent *part, int parts);
+void rf_walk_prices_close(rf_walk_prices *prices);
 
 /* Tokens of a step, or rows of a walk, of all chips. */
 double rf_plan_tokens(const rf_plan *plan);

@@ -65,3 +65,85 @@ double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int part
   free(graph.tensor);
   return seconds;
 }
+
+/* ---- many walks of one plan --------------------------------------------------------------------------------------- */
+
+/* All but attention depends on how many rows and sequences a walk has, and is kept for those numbers; attention's layers are alike but for their windows. */
+enum { KEPT = 1 << 14 };
+struct rf_walk_prices {
+  const rf_plan *plan;
+  rf_graph graph; /* its tensors are our own, cut to the walk at hand */
+  int *alike, *count, kinds;
+  struct kept {
+    int64_t rows;
+    int parts;
+    double seconds;
+  } kept[KEPT];
+};
+
+static bool is_cached(const rf_op *op) { return !strcmp(op->def->name, "attention_kv"); }
+
+static bool same_cost(const rf_plan *plan, int a, int b) {
+  const rf_op *x = &plan->graph->op[a], *y = &plan->graph->op[b];
+  const rf_tensor *s = &plan->graph->tensor[x->input[1]], *t = &plan->graph->tensor[y->input[1]];
+  return x->attr.window == y->attr.window && x->attr.heads == y->attr.heads && x->attr.head_dim == y->attr.head_dim &&
+         x->attr.kv_heads == y->attr.kv_heads && s->dtype == t->dtype && s->shape[3] == t->shape[3] && plan->op[a].kernel == plan->op[b].kernel &&
+         plan->op[a].calls == plan->op[b].calls;
+}
+
+void rf_walk_prices_close(rf_walk_prices *prices) {
+  if (!prices) return;
+  free(prices->graph.tensor), free(prices->alike), free(prices->count);
+  free(prices);
+}
+
+rf_walk_prices *rf_walk_prices_open(const rf_plan *plan) {
+  rf_walk_prices *w = calloc(1, sizeof *w);
+  if (!w) return NULL;
+  w->plan = plan, w->graph = *plan->graph;
+  w->graph.tensor = malloc(((size_t)plan->graph->tensor_count + 1) * sizeof *w->graph.tensor);
+  w->alike = calloc((size_t)plan->graph->op_count + 1, sizeof *w->alike), w->count = calloc((size_t)plan->graph->op_count + 1, sizeof *w->count);
+  if (!w->graph.tensor || !w->alike || !w->count) {
+    rf_walk_prices_close(w);
+    return NULL;
+  }
+  memcpy(w->graph.tensor, plan->graph->tensor, (size_t)plan->graph->tensor_count * sizeof *w->graph.tensor);
+  for (int i = 0; i < plan->graph->op_count; i++) {
+    int k = 0;
+    if (!is_cached(&plan->graph->op[i])) continue;
+    while (k < w->kinds && !same_cost(plan, w->alike[k], i)) k++;
+    if (k == w->kinds) w->alike[w->kinds++] = i;
+    w->count[k] += plan->op[i].calls;
+  }
+  return w;
+}
+
+static double all_but_attention(rf_walk_prices *w, int64_t rows, int parts) {
+  struct kept *kept = &w->kept[(size_t)(rows * 31 + parts) % KEPT];
+  if (kept->rows == rows && kept->parts == parts) return kept->seconds;
+  const rf_plan *plan = w->plan;
+  memcpy(w->graph.tensor, plan->graph->tensor, (size_t)plan->graph->tensor_count * sizeof *w->graph.tensor);
+  cut_rows(&w->graph, rows, parts);
+  *kept = (struct kept){.rows = rows, .parts = parts};
+  for (int i = 0; i < w->graph.op_count; i++) {
+    const rf_op *op = &w->graph.op[i];
+    if (!is_cached(op))
+      kept->seconds += rf_cost_op(&plan->machine, &w->graph, op, plan->op[i].kernel, op->def->work(&w->graph, op), NULL) * plan->op[i].calls;
+  }
+  return kept->seconds;
+}
+
+double rf_walk_price(rf_walk_prices *w, const rf_extent *part, int parts) {
+  const rf_plan *plan = w->plan;
+  int64_t rows = 0;
+  for (int i = 0; i < parts; i++) rows += part[i].rows;
+  double seconds = all_but_attention(w, rows, parts);
+  for (int k = 0; k < w->kinds; k++) {
+    const rf_op *op = &w->graph.op[w->alike[k]];
+    const int own[] = {op->input[0], op->output[0]};
+    for (int t = 0; t < 2; t++) w->graph.tensor[own[t]].shape[0] = rf_rows_of_walk(plan->graph, plan->graph->tensor[own[t]].shape[0], rows);
+    rf_work work = cached_work(&w->graph, op, part, parts);
+    seconds += rf_cost_op(&plan->machine, &w->graph, op, plan->op[w->alike[k]].kernel, work, NULL) * w->count[k];
+  }
+  return seconds;
+}

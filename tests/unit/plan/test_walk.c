@@ -80,11 +80,40 @@ static void rows_cost_their_products(void **state) {
   rf_plan_free(plan);
 }
 
+/* What is kept between walks changes no price, in whatever order they come. */
+static void many_walks_are_priced_like_each_alone(void **state) {
+  (void)state;
+  static const char *const names[] = {"gemma3:layers=6,width=64,heads=4,kv_heads=2,head_dim=16,ff=96,vocab=300,seq=4096,window=128",
+                                      "gpt:layers=2,width=64,heads=4,ff=96,vocab=300,seq=4096"};
+  uint64_t seed = 11;
+  for (int m = 0; m < 2; m++) {
+    rf_model model = model_named(names[m]);
+    rf_plan_options options = train_options(machine_named(m ? "a5000" : "tpu-v5e"), RF_BF16, 16, 1, 4096, RF_REMAT_NONE);
+    options.build.job = RF_JOB_GENERATE, options.build.rows = 64;
+    rf_plan *plan = plan_of(&model, &options);
+    rf_walk_prices *prices = rf_walk_prices_open(plan);
+    assert_non_null(prices);
+    for (int i = 0; i < 400; i++) {
+      rf_extent part[16];
+      int parts = (int)draw_in(&seed, 1, 16);
+      for (int k = 0; k < parts; k++) {
+        part[k].rows = draw_in(&seed, 1, 4);
+        part[k].context = part[k].rows + draw_in(&seed, 0, 4000);
+      }
+      assert_true(near(rf_walk_price(prices, part, parts), rf_plan_walk_seconds(plan, part, parts)));
+    }
+    rf_walk_prices_close(prices);
+    rf_plan_free(plan);
+  }
+  rf_walk_prices_close(NULL);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(full_extents_take_the_time_of_the_step),
       cmocka_unit_test(keys_cost_their_bytes),
       cmocka_unit_test(rows_cost_their_products),
+      cmocka_unit_test(many_walks_are_priced_like_each_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,393 @@
+/* plan_jobs.c - what `rafter plan --job` plans: the plans of each job, and of those that last longer than one walk what a simulation of it says. */
+#define _GNU_SOURCE
+#include "api/plan.h"
+
+#include "generate/score.h"
+#include "generate/simulate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- lengths ------------------------------------------------------------------------------------------------------- */
+
+typedef struct lengths {
+  int64_t prompt, answer;
+  int samples;
+} lengths;
+
+static int64_t int_or(const rf_options *o, const char *name, int64_t otherwise) {
+  return rf_options_has(o, name) && rf_options_is_set(o, name) ? rf_options_int(o, name) : otherwise;
+}
+
+/* How long prompts and answers are; where --seq is left out a slot has room for both, and no more. */
+static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l, rf_error *error) {
+  rf_settings *s = &p->settings;
+  int64_t half = s->model.max_seq > 1 ? s->model.max_seq / 2 : 1;
+  l->prompt = int_or(o, "prompt-tokens", half < 512 ? half : 512), l->answer = int_or(o, "max-tokens", half < 256 ? half : 256);
+  l->samples = (int)int_or(o, "samples", 1);
+  if (!rf_options_given(o, "seq")) s->plan.build.seq = l->prompt + l->answer;
+  if (s->model.position == RF_POSITION_LEARNED && s->plan.build.seq > s->model.max_seq)
+    return RF_FAIL(error, RAFTER_INVALID, "lower --prompt-tokens or --max-tokens",
+                   "%s has positions for fewer tokens (expected at most %lld, got %lld + %lld)", s->model.name, (long long)s->model.max_seq,
+                   (long long)l->prompt, (long long)l->answer);
+  if (l->prompt + l->answer > s->plan.build.seq)
+    return RF_FAIL(error, RAFTER_INVALID, "raise --seq, or leave it out",
+                   "prompt and answer are longer than a slot (--seq: expected at least %lld + %lld, got %lld)", (long long)l->prompt,
+                   (long long)l->answer, (long long)s->plan.build.seq);
+  return RAFTER_OK;
+}
+
+static rf_generate_settings generate_settings(const rafter_plan *p) {
+  return (rf_generate_settings){.model = p->settings.model, .plan = p->settings.plan};
+}
+
+static double usd_an_hour(const rafter_plan *p) { return p->settings.machine.usd_per_chip_hour * p->settings.machine.chips; }
+
+/* Dollars for a million tokens at this rate, or null. */
+static json_t *usd_per_million(double usd_an_hour_, double rate) {
+  return usd_an_hour_ > 0 && rate > 0 ? json_real(usd_an_hour_ / 3600 / rate * 1e6) : json_null();
+}
+
+static json_t *percentiles_json(const double p[RF_PERCENTILES]) {
+  return json_pack("{sf sf sf}", "p50", p[RF_P50], "p95", p[RF_P95], "p99", p[RF_P99]);
+}
+
+/* ---- one walk ------------------------------------------------------------------------------------------------------ */
+
+static rf_status make_train(rafter_plan *p, const rf_options *o, rf_error *error) {
+  rf_settings *s = &p->settings;
+  (void)o;
+  if (s->fit) return rf_plan_fit(&s->model, &s->plan, s->vary, &p->plan, p->frontier, &p->frontier_count, error);
+  RF_TRY(rf_plan_make(&s->model, &s->plan, &p->plan, error));
+  p->advice_count = rf_plan_advise(p->plan, p->advice);
+  return RAFTER_OK;
+}
+
+static rf_status make_generate(rafter_plan *p, const rf_options *o, rf_error *error) {
+  rf_generate_settings g = generate_settings(p);
+  (void)o;
+  return rf_generate_plans(&g, &p->prefill, &p->plan, error);
+}
+
+/* Whole prompts of all sequences in one walk. */
+static rf_status make_prefill(rafter_plan *p, const rf_options *o, rf_error *error) {
+  rf_generate_settings g = generate_settings(p);
+  rf_plan *decode = NULL;
+  if (!rf_options_given(o, "prefill-chunk")) g.plan.build.chunk = g.plan.build.microbatch * g.plan.build.seq;
+  RF_TRY(rf_generate_plans(&g, &p->plan, &decode, error));
+  rf_plan_free(decode);
+  return RAFTER_OK;
+}
+
+static rf_status make_score(rafter_plan *p, const rf_options *o, rf_error *error) {
+  rf_score_settings score = {.model = p->settings.model, .plan = p->settings.plan};
+  (void)o;
+  return rf_score_plan(&score, &p->plan, error);
+}
+
+/* ---- rollouts ------------------------------------------------------------------------------------------------------ */
+
+/* Prompts that are all there at once, each with its samples. */
+static rf_status roll_out(const rafter_plan *p, const rf_options *o, const lengths *l, rf_served *served, int64_t *prompts, rf_error *error) {
+  rf_generate_settings g = generate_settings(p);
+  int64_t slots = p->settings.plan.build.microbatch;
+  *prompts = int_or(o, "requests", (slots + l->samples - 1) / l->samples);
+  rf_arrival *list = calloc((size_t)*prompts, sizeof *list);
+  if (!list) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning rollouts");
+  rf_arrivals_poisson((rf_arrival){.prompt = l->prompt, .answer = l->answer, .shared = int_or(o, "shared-prefix", 0), .samples = l->samples}, 0, 0,
+                      list, *prompts);
+  rf_status status = rf_simulate(&g, list, *prompts, NULL, NULL, served, error);
+  free(list);
+  return status;
+}
+
+static json_t *rollout_json(const rafter_plan *p, const lengths *l, const rf_served *served, int64_t prompts) {
+  return json_pack("{sI si sI sI sf sI sf sf sf sI sI so}", "prompts", (json_int_t)prompts, "samples", l->samples, "prompt_tokens",
+                   (json_int_t)l->prompt, "answer_tokens", (json_int_t)l->answer, "seconds", served->seconds, "tokens",
+                   (json_int_t)served->counts.tokens, "tokens_per_second", served->tokens_per_second, "slots_used", served->slots_used,
+                   "seconds_to_first_token", served->ttft[RF_P50], "walked_prompt_tokens",
+                   (json_int_t)(served->counts.prompt_tokens - served->counts.reused), "shared_prompt_tokens", (json_int_t)served->counts.reused,
+                   "usd_per_million_tokens", usd_per_million(usd_an_hour(p), served->tokens_per_second));
+}
+
+static void put_rollout(FILE *out, const lengths *l, const rf_served *served, int64_t prompts) {
+  char a[32], b[32];
+  fprintf(out, "\nrollout   %lld prompts of %lld tokens, %d sample%s each of %lld: %s, %s tokens/s\n", (long long)prompts, (long long)l->prompt,
+          l->samples, l->samples > 1 ? "s" : "", (long long)l->answer, rf_text_seconds(served->seconds, a),
+          rf_text_count(served->tokens_per_second, b));
+  fprintf(out, "  %.1f slots in use on average; %lld tokens of prompts walked, %lld shared\n", served->slots_used,
+          (long long)(served->counts.prompt_tokens - served->counts.reused), (long long)served->counts.reused);
+}
+
+static rf_status fits(const rf_plan *plan) { return plan->arena_bytes <= rf_plan_room(&plan->options) ? RAFTER_OK : RAFTER_NO_FIT; }
+
+static rf_status make_rollout(rafter_plan *p, const rf_options *o, rf_error *error) {
+  lengths l;
+  rf_served served;
+  int64_t prompts;
+  RF_TRY(resolve_lengths(p, o, &l, error));
+  RF_TRY(make_generate(p, o, error));
+  if (fits(p->prefill) != RAFTER_OK) return RAFTER_OK; /* the plan says so */
+  RF_TRY(roll_out(p, o, &l, &served, &prompts, error));
+  json_object_set_new(p->extra, "rollout", rollout_json(p, &l, &served, prompts));
+  put_rollout(p->extra_text, &l, &served, prompts);
+  return RAFTER_OK;
+}
+
+/* ---- serving ------------------------------------------------------------------------------------------------------- */
+
+typedef struct service {
+  rafter_plan *p;
+  const rf_options *o;
+  lengths l;
+  rf_settings *prefill_on; /* --prefill-on; NULL: where it decodes */
+  double link_bps;
+  json_t *rates;
+  rf_served best; /* at the highest rate that it keeps up with, else at the lowest there is */
+  bool have_best;
+} service;
+
+static rf_status simulate(const service *s, const rf_arrival *list, int64_t count, rf_served *served, rf_error *error) {
+  rf_generate_settings g = generate_settings(s->p);
+  if (!s->prefill_on) return rf_simulate(&g, list, count, NULL, NULL, served, error);
+  rf_generate_settings first = {.model = s->prefill_on->model, .plan = s->prefill_on->plan};
+  first.plan.build.seq = g.plan.build.seq;
+  return rf_simulate_apart(&first, &g, s->link_bps, list, count, served, error);
+}
+
+static double usd_of_service(const service *s) {
+  double one = usd_an_hour(s->p), other = s->prefill_on ? s->prefill_on->machine.usd_per_chip_hour * s->prefill_on->machine.chips : 0;
+  return !s->prefill_on ? one : one > 0 && other > 0 ? one + other : 0;
+}
+
+static void add_rate(service *s, double rate, const rf_served *v) {
+  char a[32], b[32], c[32], d[32], e[32];
+  double usd = usd_of_service(s);
+  json_t *json =
+      json_pack("{sf sf so so so sf sI sI sI sb so}", "requests_per_second", rate, "tokens_per_second", v->tokens_per_second, "ttft_seconds",
+                percentiles_json(v->ttft), "tpot_seconds", percentiles_json(v->tpot), "latency_seconds", percentiles_json(v->latency), "slots_used",
+                v->slots_used, "slots_most", (json_int_t)v->counts.most_parts, "waiting_most", (json_int_t)v->waiting_most, "reused_tokens",
+                (json_int_t)v->counts.reused, "saturated", v->saturated, "usd_per_million_tokens", usd_per_million(usd, v->tokens_per_second));
+  json_array_append_new(s->rates, json);
+  fprintf(s->p->extra_text, "  %8.3g %10s %10s %10s %10s %10s %7.1f  ", rate, rf_text_count(v->tokens_per_second, a),
+          rf_text_seconds(v->ttft[RF_P50], b), rf_text_seconds(v->ttft[RF_P99], c), rf_text_seconds(v->tpot[RF_P50], d),
+          rf_text_seconds(v->tpot[RF_P99], e), v->slots_used);
+  if (usd > 0) fprintf(s->p->extra_text, "%8.3g  ", usd / 3600 / v->tokens_per_second * 1e6);
+  else fputs("no price  ", s->p->extra_text);
+  fprintf(s->p->extra_text, "%s\n", v->saturated ? "no" : "yes");
+  if (!s->have_best || !v->saturated) s->best = *v, s->have_best = true;
+}
+
+static rf_status simulate_rates(service *s, rf_error *error) {
+  const rf_options *o = s->o;
+  rf_arrival like = {.prompt = s->l.prompt, .answer = s->l.answer, .shared = int_or(o, "shared-prefix", 0), .samples = s->l.samples}, *list = NULL;
+  int64_t requests = int_or(o, "requests", 512);
+  rf_status status = RAFTER_OK;
+  rf_served served;
+  if (rf_options_is_set(o, "arrivals")) {
+    RF_TRY(rf_arrivals_read(rf_options_text(o, "arrivals"), like, &list, &requests, error));
+    RF_GO(simulate(s, list, requests, &served, error));
+    add_rate(s, served.arrivals_per_second, &served);
+    goto done;
+  }
+  int count = 1;
+  const int64_t once = 1, *rate = rf_options_is_set(o, "rate") ? rf_options_list(o, "rate", &count) : &once;
+  list = calloc((size_t)requests, sizeof *list);
+  if (!list) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating"));
+  for (int i = 0; i < count; i++) {
+    if (rate[i] < 1)
+      RF_GO(RF_FAIL(error, RAFTER_INVALID, "requests a second, from 1 on", "--rate is out of range (expected 1 or more, got %lld)",
+                    (long long)rate[i]));
+    rf_arrivals_poisson(like, (double)rate[i], (uint64_t)int_or(o, "seed", 0), list, requests);
+    RF_GO(simulate(s, list, requests, &served, error));
+    add_rate(s, (double)rate[i], &served);
+  }
+done:
+  free(list);
+  return status;
+}
+
+/* The other machine of --prefill-on: the same model and settings, planned for it. */
+static rf_status resolve_prefill_on(service *s, rf_error *error) {
+  const rf_machine *here = &s->p->settings.machine;
+  s->link_bps = rf_options_is_set(s->o, "kv-link") ? (double)rf_options_int(s->o, "kv-link") : here->dcn_bps;
+  if (!rf_options_is_set(s->o, "prefill-on")) return RAFTER_OK;
+  if (!(s->link_bps > 0))
+    return RF_FAIL(error, RAFTER_INVALID, "for example --kv-link 25G",
+                   "how fast is the link between the machines? (%s has no data-centre network here; --kv-link is missing)", here->name);
+  rf_options *other = rf_options_copy(s->o);
+  rf_status status = rf_options_set(other, "on", rf_options_text(s->o, "prefill-on"), error);
+  s->prefill_on = calloc(1, sizeof *s->prefill_on);
+  if (status == RAFTER_OK && !s->prefill_on) status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
+  if (status == RAFTER_OK) status = rf_settings_resolve(other, "generate", s->prefill_on, error);
+  rf_options_free(other);
+  return status;
+}
+
+static rf_status make_serve(rafter_plan *p, const rf_options *o, rf_error *error) {
+  service s = {.p = p, .o = o};
+  rf_status status = RAFTER_OK;
+  RF_TRY(resolve_lengths(p, o, &s.l, error));
+  RF_TRY(make_generate(p, o, error));
+  if (fits(p->prefill) != RAFTER_OK) return RAFTER_OK;
+  RF_GO(resolve_prefill_on(&s, error));
+  s.rates = json_array();
+  fprintf(p->extra_text, "\nserving   prompts of %lld tokens, answers of %lld, %lld slots", (long long)s.l.prompt, (long long)s.l.answer,
+          (long long)p->settings.plan.build.microbatch);
+  if (s.prefill_on) fprintf(p->extra_text, "; prefill on %s, %.3g GB/s between", s.prefill_on->machine.name, s.link_bps * 1e-9);
+  fprintf(p->extra_text, "\n  %8s %10s %10s %10s %10s %10s %7s  %8s  %s\n", "requests", "tokens/s", "first p50", "first p99", "token p50",
+          "token p99", "slots", "$/Mtok", "keeps up");
+  RF_GO(simulate_rates(&s, error));
+  json_t *serving =
+      json_pack("{sI sI si so so so}", "prompt_tokens", (json_int_t)s.l.prompt, "answer_tokens", (json_int_t)s.l.answer, "samples", s.l.samples,
+                "ttft_seconds", percentiles_json(s.best.ttft), "tpot_seconds", percentiles_json(s.best.tpot), "rates", json_incref(s.rates));
+  if (s.prefill_on) json_object_set_new(serving, "prefill_on", json_string(s.prefill_on->machine.name));
+  json_object_set_new(p->extra, "serving", serving);
+done:
+  json_decref(s.rates);
+  free(s.prefill_on);
+  return status;
+}
+
+/* ---- reinforcement learning ---------------------------------------------------------------------------------------- */
+
+/* One phase of an RL step beside what all of them share. */
+typedef struct phase {
+  const char *name;
+  const rf_plan *plan;
+  double seconds;
+} phase;
+
+static const char RL_NOTE[] =
+    "an RL step is planned, not yet run: rollouts, the reference's log-probabilities of them and the policy's step take turns in one arena";
+
+/* Bytes of a phase's plan that are not the base weights, which stand once for all phases. */
+static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES]) {
+  for (int c = 0; c < RF_CLASSES; c++) {
+    bool base = c == RF_CLASS_WEIGHT || c == RF_CLASS_ADAPTER;
+    own[c] = trains || !base ? plan->by_class[c] : 0;
+  }
+}
+
+/* What the policy keeps between its steps, by class. */
+static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
+  int64_t sum = 0;
+  memset(kept, 0, RF_CLASSES * sizeof *kept);
+  for (int t = 0; t < policy->graph->tensor_count; t++) {
+    const rf_tensor *tensor = &policy->graph->tensor[t];
+    if (tensor->persistent && policy->tensor[t].offset >= 0) kept[tensor->class] += rf_tensor_bytes(tensor), sum += rf_tensor_bytes(tensor);
+  }
+  kept[RF_CLASS_PADDING] += policy->persistent_bytes - sum;
+}
+
+/* The largest phase over what the policy keeps, plus a frozen copy of the weights where the policy's own change. */
+static json_t *rl_memory(rafter_plan *p, const phase *list, int count, json_t *phases) {
+  const rf_plan *policy = list[count - 1].plan, *reference = list[1].plan;
+  int64_t kept[RF_CLASSES], own[RF_CLASSES], best[RF_CLASSES] = {0}, most = -1, persistent = 0;
+  const char *at = "";
+  bool copy = p->settings.model.lora.rank == 0;
+  kept_bytes(policy, kept);
+  for (int i = 0; i < count; i++) {
+    bool trains = i == count - 1;
+    int64_t sum = 0, all[RF_CLASSES];
+    own_bytes(list[i].plan, trains, own);
+    for (int c = 0; c < RF_CLASSES; c++) {
+      all[c] = own[c] + (trains ? 0 : kept[c]);
+      if (c == RF_CLASS_WEIGHT && copy) all[c] += reference->by_class[c];
+      sum += all[c];
+    }
+    json_object_set_new(json_array_get(phases, (size_t)i), "peak_bytes", json_integer((json_int_t)sum));
+    if (sum > most) most = sum, at = list[i].name, memcpy(best, all, sizeof best);
+  }
+  for (int c = 0; c < RF_CLASSES; c++) persistent += kept[c];
+  if (copy) persistent += reference->by_class[RF_CLASS_WEIGHT];
+  json_t *by_class = json_object();
+  for (int c = 0; c < RF_CLASSES; c++) json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)best[c]));
+  double room = (double)rf_plan_room(&p->settings.plan);
+  p->needs = most;
+  return json_pack("{sI sI sb sI ss so}", "peak_bytes", (json_int_t)most, "persistent_bytes", (json_int_t)persistent, "fits", (double)most <= room,
+                   "headroom_bytes", (json_int_t)(room - (double)most), "peak_op", at, "by_class", by_class);
+}
+
+static void put_rl(rafter_plan *p, const phase *list, int count, const json_t *memory, const json_t *phases) {
+  char a[32], b[32];
+  double all = 0;
+  for (int i = 0; i < count; i++) all += list[i].seconds;
+  fprintf(p->extra_text, "\nRL step   %s, %s of memory, the most in %s%s\n", rf_text_seconds(all, a),
+          rf_text_bytes(json_number_value(json_object_get(memory, "peak_bytes")), b), json_string_value(json_object_get(memory, "peak_op")),
+          json_is_true(json_object_get(memory, "fits")) ? "" : ": DOES NOT FIT");
+  for (int i = 0; i < count; i++)
+    fprintf(p->extra_text, "  %-12s %10s %12s  %4.1f %%\n", list[i].name, rf_text_seconds(list[i].seconds, a),
+            rf_text_bytes(json_number_value(json_object_get(json_array_get((json_t *)phases, (size_t)i), "peak_bytes")), b),
+            100 * list[i].seconds / all);
+  fprintf(p->extra_text, "  %s\n  %s\n",
+          p->settings.model.lora.rank ? "one copy of the base weights serves all three; the policy is its adapters"
+                                      : "without --lora the policy's weights change, so the reference has a copy of its own",
+          RL_NOTE);
+}
+
+/* Sequences of a step: every sample of every prompt. The policy's plan is the main one. */
+static rf_status make_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
+  lengths l;
+  rf_served served;
+  int64_t prompts = 0;
+  rf_plan *reference = NULL, *prefill = NULL, *decode = NULL;
+  rafter_plan *roll = NULL;
+  rf_status status = RAFTER_OK;
+  RF_GO(resolve_lengths(p, o, &l, error));
+  roll = calloc(1, sizeof *roll);
+  if (!roll) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
+  RF_GO(rf_settings_resolve(o, "generate", &roll->settings, error));
+  roll->settings.plan.build.seq = p->settings.plan.build.seq;
+  rf_generate_settings g = generate_settings(roll);
+  RF_GO(rf_generate_plans(&g, &prefill, &decode, error));
+  RF_GO(make_train(p, o, error));
+  rf_score_settings score = {.model = p->settings.model, .plan = roll->settings.plan};
+  score.model.lora = (rf_lora){0}, score.plan.build.microbatch = p->plan->options.build.microbatch;
+  RF_GO(rf_score_plan(&score, &reference, error));
+  memset(&served, 0, sizeof served);
+  roll->settings.plan.budget_bytes = INT64_MAX; /* whether it fits is said of all phases together */
+  RF_GO(roll_out(roll, o, &l, &served, &prompts, error));
+  double sequences = (double)prompts * l.samples, of_plan = (double)p->plan->options.build.microbatch * p->plan->options.build.accumulate;
+  phase list[] = {{"rollout", prefill, served.seconds},
+                  {"reference", reference, reference->step_seconds * ceil(sequences / (double)score.plan.build.microbatch)},
+                  {"policy", p->plan, p->plan->step_seconds * ceil(sequences / of_plan)}};
+  json_t *phases = json_array();
+  for (int i = 0; i < 3; i++)
+    json_array_append_new(phases, json_pack("{ss sf ss}", "name", list[i].name, "seconds", list[i].seconds, "digest", list[i].plan->digest));
+  json_t *memory = rl_memory(p, list, 3, phases);
+  double seconds = list[0].seconds + list[1].seconds + list[2].seconds;
+  put_rl(p, list, 3, memory, phases);
+  json_object_set_new(p->extra, "memory", memory);
+  json_object_set_new(p->extra, "rollout", rollout_json(p, &l, &served, prompts));
+  json_object_set_new(p->extra, "rl",
+                      json_pack("{sf sf sf so}", "seconds", seconds, "sequences", sequences, "answer_tokens_per_second",
+                                (double)served.counts.tokens / seconds, "phases", phases));
+  json_array_append_new(p->assumptions, json_string(RL_NOTE));
+done:
+  rf_plan_free(reference), rf_plan_free(prefill), rf_plan_free(decode);
+  free(roll);
+  return status;
+}
+
+/* ---- all of them --------------------------------------------------------------------------------------------------- */
+
+static const struct {
+  const char *name, *settings; /* settings: what rf_settings_resolve is asked for */
+  rf_status (*make)(rafter_plan *plan, const rf_options *options, rf_error *error);
+} JOBS[] = {
+    {"train", "train", make_train}, {"generate", "generate", make_generate}, {"prefill", "generate", make_prefill},
+    {"score", "score", make_score}, {"rollout", "generate", make_rollout},   {"serve", "generate", make_serve},
+    {"rl", "train", make_rl},
+};
+
+rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error) {
+  for (size_t i = 0; i < sizeof JOBS / sizeof *JOBS; i++) {
+    if (strcmp(JOBS[i].name, job)) continue;
+    plan->job = JOBS[i].name;
+    RF_TRY(rf_settings_resolve(options, JOBS[i].settings, &plan->settings, error));
+    return JOBS[i].make(plan, options, error);
+  }
+  return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown job %s", job);
+}

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# `rafter plan --job`: prefill, score, rollout, serve and rl, each with its memory by class and its time; what is simulated agrees with what is asked.
+. "$(dirname "$0")/lib.sh"
+GEMMA=(gemma3-1b --on tpu-v5e --dtype bf16)
+
+for job in train generate prefill score rollout serve rl; do
+  status 0 "$RAFTER" plan "$TINY" --on tpu-v5e --batch 4 --job $job --json && {
+    holds out "d['job'] == '$job' and d['memory']['peak_bytes'] > 0 and d['time']['seconds'] > 0" "--job $job"
+    holds out 'sum(d["memory"]["by_class"].values()) == d["memory"]["peak_bytes"]' "--job $job: by_class sums to peak_bytes"
+  }
+  status 0 "$RAFTER" plan "$TINY" --on tpu-v5e --batch 4 --job $job
+done
+# Scoring keeps no cache, a prefill does; both walk all tokens at once.
+status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --seq 1024 --job prefill --json && holds out 'd["memory"]["by_class"]["kv"] > 0 and d["rate"]["tokens_per_second"] * d["time"]["seconds"] - 8192 < 1e-3' prefill
+status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --seq 1024 --job score --json && holds out 'd["memory"]["by_class"]["kv"] == 0 and d["memory"]["by_class"]["logits"] == 0' score
+
+# Rollouts: every sample of every prompt, the prompt walked once.
+status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job rollout --samples 8 --prompt-tokens 512 --max-tokens 256 --json && {
+  holds out 'd["rollout"]["prompts"] == 8 and d["rollout"]["tokens"] == 8 * 8 * 256 and d["settings"]["seq"] == 768' 'rollout'
+  holds out 'd["rollout"]["walked_prompt_tokens"] + d["rollout"]["shared_prompt_tokens"] == 64 * 512 and d["rollout"]["shared_prompt_tokens"] == 56 * 511' 'seven of eight samples share the prompt'
+  holds out 'abs(d["rollout"]["tokens_per_second"] * d["rollout"]["seconds"] - 16384) < 1e-6' 'tokens over seconds'
+}
+
+# Serving: below what the machine can do answers come as they are asked for, above it they do not, and a token costs less the more of them there are.
+status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 1..256 --json && {
+  holds out '[r["requests_per_second"] for r in d["serving"]["rates"]] == [1, 2, 4, 8, 16, 32, 64, 128, 256]' 'rates 1..256'
+  holds out '(lambda r: not r[0]["saturated"] and r[-1]["saturated"] and sorted(r, key=lambda x: x["saturated"]) == r)(d["serving"]["rates"])' 'saturated from some rate on'
+  holds out '(lambda r: all(a["usd_per_million_tokens"] > 0.99 * b["usd_per_million_tokens"] for a, b in zip(r, r[1:])))(d["serving"]["rates"])' 'a busier machine costs less a token'
+  holds out 'all(r["ttft_seconds"]["p50"] <= r["ttft_seconds"]["p95"] <= r["ttft_seconds"]["p99"] and r["slots_used"] <= r["slots_most"] <= 64 for r in d["serving"]["rates"])'
+  holds out '{"slots","kv_bytes_per_token","kv_bytes_per_sequence","prefill_seconds","decode_step_seconds","tokens_per_second","tokens_per_second_per_chip","ttft_seconds","tpot_seconds"} <= d["serving"].keys()' 'serving has its keys'
+}
+status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --json && cp out plain
+status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --json && {
+  python3 -c 'import json; a, b = json.load(open("plain")), json.load(open("out")); assert a["serving"] == b["serving"]' || fail "the same simulation twice differs"
+}
+status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --shared-prefix 448 --json && holds out 'd["serving"]["rates"][0]["reused_tokens"] > 0.8 * 448 * 512 and d["serving"]["ttft_seconds"]["p50"] < json.load(open("plain"))["serving"]["ttft_seconds"]["p50"]' 'a shared prefix is walked once'
+status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --prefill-on tpu-v5p --json && holds out 'd["serving"]["prefill_on"] == "tpu-v5p" and d["serving"]["tpot_seconds"]["p99"] < json.load(open("plain"))["serving"]["tpot_seconds"]["p99"]' 'without prompts in between tokens come evenly'
+printf '{"at": 0, "prompt": 100, "answer": 10}\n{"at": 0.5, "prompt": 200, "answer": 20}\n' >arrivals.jsonl
+status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals arrivals.jsonl --json && holds out 'd["serving"]["rates"][0]["requests_per_second"] == 2 and abs(d["serving"]["rates"][0]["tokens_per_second"] - 30 / 0.5) < 10' 'a file of arrivals'
+printf 'nonsense\n' >bad.jsonl
+refuses 2 'bad.jsonl, line 1' "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals bad.jsonl
+refuses 2 'rate' "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 0
+refuses 2 'seq' "$RAFTER" plan "${GEMMA[@]}" --job serve --seq 100 --prompt-tokens 90 --max-tokens 20
+refuses 2 'positions' "$RAFTER" plan gpt2 --on a5000 --job rollout --prompt-tokens 1000 --max-tokens 100
+refuses 3 'fit' "$RAFTER" plan llama3-70b --on tpu-v5e --dtype bf16 --job serve --batch 1
+
+# RL: one copy of the base for adapters, a second one where the policy itself changes; and it says that nothing of it runs yet.
+status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --lora rank=16,targets=q,v --json && {
+  holds out '[p["name"] for p in d["rl"]["phases"]] == ["rollout", "reference", "policy"] and abs(sum(p["seconds"] for p in d["rl"]["phases"]) - d["rl"]["seconds"]) < 1e-9' 'three phases'
+  holds out 'max(p["peak_bytes"] for p in d["rl"]["phases"]) == d["memory"]["peak_bytes"] and d["memory"]["by_class"]["weight"] < 2.1e9' 'one base copy'
+  holds out 'any("not yet run" in a for a in d["assumptions"])' 'what is planned is not run'
+}
+refuses 3 'fit' "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --json && holds out 'd["memory"]["by_class"]["weight"] > 3.9e9 and not d["memory"]["fits"]' 'the reference has a copy of its own'
+finish
