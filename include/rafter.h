@@ -126,6 +126,7 @@ typedef struct rafter_sink {
   /* chat: asks for a line, shown behind `prompt`; malloc'ed, without its end; NULL: there is none any more. chat ends an answer when *stop is
    * set, and goes on: whoever sets it clears it when the next line is asked for. */
   char *(*line)(void *self, const char *prompt);
+  void (*note)(void *self, const char *text); /* for people, beside the results: what was chosen for them; NULL: `text` gets it */
 } rafter_sink;
 
 /* Runs a job's whole command, as the program does. Any status. */

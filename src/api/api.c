@@ -94,6 +94,17 @@ void rf_say(const rafter_sink *sink, const char *format, ...) {
   sink->text(sink->self, line);
 }
 
+void rf_note(const rafter_sink *sink, const char *format, ...) {
+  char line[4096];
+  va_list values;
+  void (*put)(void *self, const char *text) = sink->note ? sink->note : sink->text;
+  if (!put) return;
+  va_start(values, format);
+  vsnprintf(line, sizeof line, format, values);
+  va_end(values);
+  put(sink->self, line);
+}
+
 void rf_say_text(const rafter_sink *sink, char *text) {
   if (sink->text && text) sink->text(sink->self, text);
   free(text);

@@ -57,6 +57,8 @@ rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *j
 
 /* For people, formatted. Safe with a sink that has no text function. */
 void rf_say(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* What people should know and the results should not hold: settings that nobody typed, figures behind an answer. */
+void rf_note(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void rf_say_text(const rafter_sink *sink, char *text); /* frees it */
 void rf_put_bar(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A bar while long loads last. */

@@ -294,7 +294,7 @@ static rf_status open_model(const rf_options *o, conversation *c, rf_error *erro
   RF_TRY(rf_tokenizer_for(&c->settings.model, c->settings.weights_folder, &c->tokenizer, error));
   RF_TRY(rf_chat_open(c->settings.weights_folder, &c->chat, error));
   RF_TRY(rf_marks_of(&c->settings, c->tokenizer, &c->marks, error));
-  RF_TRY(rf_sampling_of(o, &c->settings, &c->sampling, NULL, error));
+  RF_TRY(rf_sampling_of(o, &c->settings, c->sink, &c->sampling, error));
   rf_span *span = calloc((size_t)count + 1, sizeof *span);
   c->piece = malloc(rf_decoder_room(c->tokenizer) + 1), c->messages = json_array();
   if (!span || !c->piece || !c->messages) return free(span), RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");

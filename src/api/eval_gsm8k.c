@@ -180,8 +180,9 @@ static rf_status answer_all(exam *x, rf_error *error) {
   int64_t most = rf_options_given(o, "seq") ? rf_options_int(o, "seq") : e->settings.model.max_seq, answer_tokens = rf_options_int(o, "max-tokens");
   int done = 0;
   rf_request request = {.max_tokens = answer_tokens, .stop = x->marks.id, .stop_count = x->marks.count};
-  RF_TRY(rf_sampling_of(o, &e->settings, &request.sampler, NULL, error));
-  if (!rf_options_given(o, "temperature")) request.sampler.temperature = 0;
+  rf_sampling_typed(o, &request.sampler); /* not generation_config.json: a figure says how it was measured */
+  json_object_set_new(e->result, "sampling", rf_sampling_json(&request.sampler));
+  json_object_set_new(e->result, "max_tokens", json_integer(answer_tokens));
   if (x->longest >= most)
     return RF_FAIL(error, RAFTER_INVALID, "fewer --shots, or a larger --seq",
                    "the prompts leave no room to answer (expected fewer than %lld tokens, got %lld)", (long long)most, (long long)x->longest);

@@ -109,6 +109,15 @@ static void put_single(const job *j) {
   rf_put_json(j->sink, json);
 }
 
+/* The answers went into a file: what is said of all of them. */
+static void put_sum(const job *j, const char *path) {
+  rf_generate_counts c = rf_generator_counts(j->generator);
+  rf_put_json(j->sink, json_pack("{ss ss sI sI sI sI sf sf sI}", "command", "generate", "output", path, "rows", (json_int_t)j->written, "answers",
+                                 (json_int_t)c.answers, "prompt_tokens", (json_int_t)c.prompt_tokens, "completion_tokens", (json_int_t)c.tokens,
+                                 "seconds", j->seconds, "tokens_per_second", j->seconds > 0 ? (double)c.tokens / j->seconds : 0, "arena_bytes",
+                                 (json_int_t)rf_run_arena_bytes(j->generator->run)));
+}
+
 static void say_sum(const job *j) {
   rf_generate_counts c = rf_generator_counts(j->generator);
   rf_say(j->sink,
@@ -170,11 +179,18 @@ static rf_status run(job *j, rf_error *error) {
     if (j->prompts.path && count)
       rf_put_bar(j->sink, "%lld of %lld prompts, %lld tokens", (long long)j->written, (long long)j->prompts.rows, (long long)c.tokens);
     if (rf_generator_busy(g) && rf_asked_to_stop(j->sink))
-      return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %lld tokens", (long long)c.tokens);
+      return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %lld tokens; the answers to %lld of %lld prompts were put out",
+                     (long long)c.tokens, (long long)j->written, (long long)j->prompts.rows);
   }
   if (j->prompts.path) rf_put_bar(j->sink, "%s", "");
   j->seconds = rf_now_seconds() - j->start;
   return RAFTER_OK;
+}
+
+static rf_status end_file(job *j, rf_error *error) {
+  rf_out_file *out = j->out;
+  j->out = NULL;
+  return rf_out_commit(out, error);
 }
 
 static rf_status generate(const rf_options *o, job *j, rf_error *error) {
@@ -196,14 +212,16 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   if (rf_options_is_set(o, "output")) RF_TRY(rf_out_open(rf_options_text(o, "output"), 0, &j->out, error));
   RF_TRY(submit_all(j, o, error));
   if (j->streams && p->tokenizer && !p->chats && rf_options_is_set(o, "prompt")) rf_say_text(j->sink, strdup(rf_options_text(o, "prompt")));
-  RF_TRY(run(j, error));
+  rf_status status = run(j, error);
+  if (status == RAFTER_INTERRUPTED && j->out && j->written) RF_TRY(end_file(j, error)); /* whole rows, in their order */
+  RF_TRY(status);
   if (j->streams) rf_say(j->sink, "\n");
   if (single) put_single(j);
   else say_sum(j);
   if (!j->out) return RAFTER_OK;
-  rf_out_file *out = j->out;
-  j->out = NULL;
-  return rf_out_commit(out, error);
+  RF_TRY(end_file(j, error));
+  put_sum(j, rf_options_text(o, "output"));
+  return RAFTER_OK;
 }
 
 rf_status rf_command_generate(const rafter_job *asked, const rafter_sink *sink, rf_error *error) {

@@ -26,9 +26,7 @@ static rf_status read_bias(const rf_options *o, rf_prompts *p, rf_error *error) 
 static rf_status read_common(const rf_options *o, rf_prompts *p, const rafter_sink *sink, rf_error *error) {
   rf_prompt *c = &p->common;
   int count = 0;
-  char said[RF_SAMPLING_SAID];
-  RF_TRY(rf_sampling_of(o, &p->settings, &c->sampler, said, error));
-  if (*said) rf_put_bar(sink, "generation_config.json: %s", said), rf_put_bar(sink, "%s", "");
+  RF_TRY(rf_sampling_of(o, &p->settings, sink, &c->sampler, error));
   RF_TRY(read_bias(o, p, error));
   c->max_tokens = rf_options_int(o, "max-tokens"), c->samples = (int)rf_options_int(o, "samples");
   c->sampler.min_tokens = rf_options_int(o, "min-tokens");

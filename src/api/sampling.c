@@ -71,14 +71,25 @@ rf_status rf_marks_of(const rf_settings *settings, const rf_tokenizer *tokenizer
 
 static bool is_typed(const rf_options *o, int which) { return rf_options_given(o, PREFERENCES[which].option); }
 
-rf_status rf_sampling_of(const rf_options *o, const rf_settings *settings, rf_sampler_options *s, char said[RF_SAMPLING_SAID], rf_error *error) {
-  char path[4200];
-  json_t *json = NULL;
-  bool samples = true;
-  if (said) *said = 0;
+void rf_sampling_typed(const rf_options *o, rf_sampler_options *s) {
   s->seed = (uint64_t)rf_options_int(o, "seed");
   for (int i = 0; i < PREFERENCE_COUNT; i++)
     if (rf_options_has(o, PREFERENCES[i].option)) set(s, i, rf_options_float(o, PREFERENCES[i].option));
+}
+
+json_t *rf_sampling_json(const rf_sampler_options *s) {
+  json_t *json = json_object();
+  for (int i = 0; i < PREFERENCE_COUNT; i++)
+    json_object_set_new(json, PREFERENCES[i].key, i == TOP_K ? json_integer((json_int_t)s->top_k) : rf_json_decimal((float)get(s, i)));
+  json_object_set_new(json, "seed", json_integer((json_int_t)s->seed));
+  return json;
+}
+
+rf_status rf_sampling_of(const rf_options *o, const rf_settings *settings, const rafter_sink *sink, rf_sampler_options *s, rf_error *error) {
+  char path[4200], said[256] = "";
+  json_t *json = NULL;
+  bool samples = true;
+  rf_sampling_typed(o, s);
   RF_TRY(read_config(settings, &json, path, error));
   rf_status status = json ? rf_json_bool_or(json, "do_sample", path, true, &samples, error) : RAFTER_OK;
   for (int i = 0; i < OF_THE_MODEL && json && status == RAFTER_OK; i++) {
@@ -87,8 +98,9 @@ rf_status rf_sampling_of(const rf_options *o, const rf_settings *settings, rf_sa
     if (i == TEMPERATURE && !samples) value = 0;
     else status = rf_json_float_or(json, PREFERENCES[i].key, path, 0, 1e9, value, &value, error);
     set(s, i, value);
-    if (said && get(s, i) != before) rf_text_append(said, RF_SAMPLING_SAID, "%s%s %g", *said ? ", " : "", PREFERENCES[i].option, value);
+    if (get(s, i) != before) rf_text_append(said, sizeof said, "%s%s %g", *said ? ", " : "", PREFERENCES[i].option, value);
   }
+  if (*said) rf_note(sink, "generation_config.json: %s\n", said);
   json_decref(json);
   return status;
 }

@@ -16,10 +16,13 @@ typedef struct rf_marks {
 } rf_marks;
 rf_status rf_marks_of(const rf_settings *settings, const rf_tokenizer *tokenizer, rf_marks *marks, rf_error *error);
 
-/* Numbers and seed of `sampling`; its lists stay as they are. `said` (may be NULL) gets what came from the file, "temperature 0.7, top-k 64", or "". */
-enum { RF_SAMPLING_SAID = 256 };
-rf_status rf_sampling_of(const rf_options *options, const rf_settings *settings, rf_sampler_options *sampling, char said[RF_SAMPLING_SAID],
+/* Numbers and seed of `sampling` from the options; its lists stay as they are. */
+void rf_sampling_typed(const rf_options *options, rf_sampler_options *sampling);
+/* The same, and where nothing was typed as generation_config.json says, which the sink is told. */
+rf_status rf_sampling_of(const rf_options *options, const rf_settings *settings, const rafter_sink *sink, rf_sampler_options *sampling,
                          rf_error *error);
+/* {"temperature", "top_k", ..., "seed"} */
+json_t *rf_sampling_json(const rf_sampler_options *sampling);
 /* What a row of JSON says otherwise; `where` names the row. */
 rf_status rf_sampling_of_row(const json_t *json, const char *where, rf_sampler_options *sampling, rf_error *error);
 

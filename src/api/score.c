@@ -199,7 +199,8 @@ static void take(const work *w, const window *v, const rf_scored *from) {
   memcpy(row->top_logprobs + at * top, from->top_logprobs + v->from * top, (size_t)(count * top) * sizeof *row->top_logprobs);
 }
 
-static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, int64_t *walked, rf_error *error) {
+/* *whole: rows all of whose windows were walked, from the first on. */
+static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, int64_t *walked, int *whole, rf_error *error) {
   int64_t rows = rf_scorer_rows(scorer), done = 0;
   rf_status status = RAFTER_OK;
   rf_scored *text = calloc((size_t)rows, sizeof *text);
@@ -217,8 +218,10 @@ static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, i
     status = rf_scorer_walk(scorer, text, count, error);
     for (int i = 0; i < count && status == RAFTER_OK; i++) take(w, &w->window[done + i], &text[i]);
     done += count, *walked += at;
-    if (status == RAFTER_OK && rf_asked_to_stop(sink))
-      status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %lld of %lld windows", (long long)done, (long long)w->windows);
+    *whole = done < w->windows ? w->window[done].row : w->rows;
+    if (status == RAFTER_OK && done < w->windows && rf_asked_to_stop(sink))
+      status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %lld of %lld windows; %d of %d rows were put out", (long long)done,
+                       (long long)w->windows, *whole, w->rows);
   }
   free(text), free(logprobs), free(top_logprobs), free(top_ids);
   return status;
@@ -250,15 +253,15 @@ static json_t *row_json(const work *w, const text_row *row) {
   return json;
 }
 
-static rf_status put_rows(const work *w, const rf_options *o, const rafter_sink *sink, rf_error *error) {
+static rf_status put_rows(const work *w, int count, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   rf_out_file *out = NULL;
   rf_status status = RAFTER_OK;
   if (!rf_options_is_set(o, "output")) {
-    for (int i = 0; i < w->rows; i++) rf_put_json(sink, row_json(w, &w->row[i]));
+    for (int i = 0; i < count; i++) rf_put_json(sink, row_json(w, &w->row[i]));
     return RAFTER_OK;
   }
   RF_TRY(rf_out_open(rf_options_text(o, "output"), 0, &out, error));
-  for (int i = 0; i < w->rows; i++) {
+  for (int i = 0; i < count; i++) {
     json_t *json = row_json(w, &w->row[i]);
     status = rf_json_write_line(out, json, error);
     json_decref(json);
@@ -281,9 +284,20 @@ static void say(const work *w, const rf_scorer *scorer, int64_t walked, double s
          (long long)rows, seconds, planned, (double)rf_run_arena_bytes(scorer->run) / 0x1p20);
 }
 
+/* The rows went into a file: what is said of all of them. */
+static void put_sum(const work *w, const rf_scorer *scorer, int64_t walked, double seconds, const char *path, const rafter_sink *sink) {
+  double nll = 0;
+  int64_t scored = 0;
+  for (int i = 0; i < w->rows; i++) nll += w->row[i].nll, scored += w->row[i].ids.count - 1;
+  rf_put_json(sink, json_pack("{ss ss si sI sf sf sf sf sI}", "command", "score", "output", path, "rows", w->rows, "tokens", (json_int_t)scored,
+                              "nll", nll, "perplexity", scored ? exp(nll / (double)scored) : 1, "seconds", seconds, "tokens_per_second",
+                              seconds > 0 ? (double)walked / seconds : 0, "arena_bytes", (json_int_t)rf_run_arena_bytes(scorer->run)));
+}
+
 static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   rf_scorer *scorer = NULL;
   int64_t walked = 0;
+  int whole = 0;
   rf_status status = RAFTER_OK;
   RF_TRY(rf_settings_resolve(o, "score", &w->settings, error));
   w->top = w->settings.plan.build.top;
@@ -302,11 +316,18 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
     goto done;
   }
   double start = rf_now_seconds();
-  RF_GO(walk_all(w, scorer, sink, &walked, error));
+  status = walk_all(w, scorer, sink, &walked, &whole, error);
   double seconds = rf_now_seconds() - start;
-  for (int i = 0; i < w->rows; i++)
+  if (status != RAFTER_OK && (status != RAFTER_INTERRUPTED || !whole)) goto done;
+  for (int i = 0; i < whole; i++)
     for (int64_t t = 1; t < w->row[i].ids.count; t++) w->row[i].nll -= (double)w->row[i].logprobs[t];
-  RF_GO(put_rows(w, o, sink, error));
+  if (status == RAFTER_INTERRUPTED) { /* what is whole is kept */
+    rf_status saved = put_rows(w, whole, o, sink, error);
+    if (saved != RAFTER_OK) status = saved;
+    goto done;
+  }
+  RF_GO(put_rows(w, whole, o, sink, error));
+  if (rf_options_is_set(o, "output")) put_sum(w, scorer, walked, seconds, rf_options_text(o, "output"), sink);
   say(w, scorer, walked, seconds, sink);
 done:
   rf_scorer_close(scorer);

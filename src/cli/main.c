@@ -37,6 +37,13 @@ static void put_text(void *self, const char *text) {
   fflush(t->people);
 }
 
+static void put_note(void *self, const char *text) {
+  terminal *t = self;
+  if (t->quiet) return;
+  clear_bar(t);
+  fputs(text, stderr);
+}
+
 static void put_json(void *self, const char *line) {
   terminal *t = self;
   if (!t->json) return;
@@ -138,7 +145,7 @@ int main(int argc, char **argv) {
     terminal t = {.json = option_is_on(job, "json"), .quiet = option_is_on(job, "quiet"), .is_terminal = isatty(2)};
     t.people = t.json ? stderr : stdout;
     t.only_results = !strcmp(argv[1], "train") || !strcmp(argv[1], "calibrate");
-    rafter_sink sink = {.self = &t, .text = put_text, .json = put_json, .bar = put_bar, .stop = &stop_asked, .line = ask_line};
+    rafter_sink sink = {.self = &t, .text = put_text, .json = put_json, .bar = put_bar, .note = put_note, .stop = &stop_asked, .line = ask_line};
     status = (int)rafter_run(job, &sink, &error);
     clear_bar(&t);
     if (fflush(stdout) || ferror(stdout)) { /* a full disk behind a redirect must not look like success */

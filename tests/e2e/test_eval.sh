@@ -91,7 +91,9 @@ middle, half = (p + z * z / 2 / n) / (1 + z * z / n), z * math.sqrt(p * (1 - p) 
 assert result["n"] == 3 and result["shots"] == 1 and not result["chat"] and result["accuracy"] == p
 assert right >= 1 and abs(result["accuracy_low"] - (middle - half)) < 1e-12 and abs(result["accuracy_high"] - (middle + half)) < 1e-12, right
 PY
+holds result 'd["sampling"] == {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0, "seed": 5} and d["max_tokens"] == 40'
 cp rows.jsonl before
+for folder in run/checkpoint-*; do echo '{"repetition_penalty": 5, "temperature": 2}' >"$folder/generation_config.json"; done # of answers, not of measurements
 for batch in 1 2; do status 0 eval_ gsm8k run --data test.jsonl --shots 1 --max-tokens 40 --output rows.jsonl --batch $batch && same before rows.jsonl "batch $batch changes answers"; done
 refuses 1 'nothere' eval_ gsm8k run --data test.jsonl --shots-from nothere.jsonl && says 'hint: .*--shots 0'
 refuses 1 'template' eval_ gsm8k run --data test.jsonl --chat

@@ -63,9 +63,22 @@ while read -r prompt tokens; do
   done
 done <cases
 refuses 2 'brings no tokenizer' "$RAFTER" generate "$GOLD" --prompt a
+printf '{"prompt": "a"}\n{"prompt": "b", "samples": 2}\n' >plain.jsonl
+# --json --output: one object on stdout. Ctrl-C keeps the rows that are done, in their order.
+status 0 "$RAFTER" generate "$TINY" --input plain.jsonl --max-tokens 5 --threads 1 --json --output sum.jsonl &&
+  holds out 'd["rows"] == 2 and d["answers"] == 3 and d["output"] == "sum.jsonl" and d["arena_bytes"] > 0 and d["seconds"] > 0' && holds sum.jsonl 'len(rows) == 3 and sum(len(r["tokens"]) for r in rows) <= 15'
+python3 -c 'for i in range(40000): print("{\"prompt\": \"a\", \"id\": %d}" % i)' >many.jsonl
+"$RAFTER" generate "$TINY" --input many.jsonl --max-tokens 28 --ignore-eos --threads 1 --output kept.jsonl >out 2>err & pid=$!
+for _ in $(seq 600); do [ -s "$(echo kept.jsonl.part-*)" ] && break; sleep 0.1; done
+kill -INT $pid; wait $pid; got=$?
+[ $got = 130 ] && says 'stopped after [0-9]+ tokens; the answers to [0-9]+ of 40000 prompts were put out' || fail "an interrupted generate exits $got: $(cat err)"
+holds kept.jsonl '0 < len(rows) < 40000 and [r["id"] for r in rows] == list(range(len(rows)))' 'what is kept of an interrupted generate'
+# What generation_config.json says is told, on stderr.
+cp -r "$GOLD" prefers && echo '{"do_sample": true, "temperature": 0.25, "top_k": 3}' >prefers/generation_config.json
+status 0 "$RAFTER" generate prefers --tokens 1,2 --max-tokens 2 && says '^generation_config.json: temperature 0.25, top-k 3$' && ! grep -q generation_config out || fail 'generation_config.json is said where the answer stands'
+status 0 "$RAFTER" generate prefers --tokens 1,2 --max-tokens 2 --top-k 0 --temperature 1 --json && ! grep -q . err || fail "what was typed is said to come from a file: $(cat err)"
 # An answer that is no UTF-8 still has its text.
 status 0 "$RAFTER" generate "$TINY" --prompt a --max-tokens 24 --ignore-eos --threads 1 --json && holds out 'd["text"] == bytes(d["tokens"]).decode("utf-8", "replace") and "\ufffd" in d["text"]'
-printf '{"prompt": "a"}\n{"prompt": "b", "samples": 2}\n' >plain.jsonl
 status 0 "$RAFTER" generate "$TINY" --input plain.jsonl --max-tokens 24 --ignore-eos --threads 1 --json && holds out 'len(rows) == 3 and all(r["text"] == bytes(r["tokens"]).decode("utf-8", "replace") for r in rows)'
 # --debug poisons pages that are given back, and passes over them; what is wrong with the weights it still finds.
 printf '{"tokens": [1, 2, 3]}\n{"tokens": [4, 5]}\n{"tokens": [6]}\n' >ids.jsonl

@@ -31,6 +31,19 @@ made = json.load(open("generated"))
 assert [r["id"] for r in rows] == ["g", 7] and rows[0]["logprobs"][3:] == made["logprobs"] and rows[0]["top"][3:] == made["top"]
 PY
 cp scored.jsonl before
+status 0 score --input rows.jsonl --output scored.jsonl --top 2 --json && same before scored.jsonl '--json changes the file' && python3 - <<'PY' || fail "--json --output says: $(cat out)"
+import json, math
+rows = [json.loads(line) for line in open("scored.jsonl")]
+d = json.load(open("out"))
+assert d["rows"] == 2 and d["output"] == "scored.jsonl" and d["tokens"] == sum(len(r["tokens"]) - 1 for r in rows) and d["arena_bytes"] > 0
+assert abs(d["nll"] - sum(r["nll"] for r in rows)) < 1e-9 and abs(d["perplexity"] - math.exp(d["nll"] / d["tokens"])) < 1e-9
+PY
+python3 -c 'for i in range(400): print("{\"id\": %d, \"text\": \"%s\"}" % (i, "in the beginning of it all " * 40))' >many.jsonl
+"$RAFTER" score "$TINY" --seed 5 --input many.jsonl --seq 32 --stride 1 --threads 1 --output kept.jsonl >out 2>err & pid=$!
+for _ in $(seq 300); do ((0x$(sed -n 's/^SigCgt:\s*//p' /proc/$pid/status) & 2)) && break; sleep 0.1; done # it listens
+sleep 1; kill -INT $pid; wait $pid; got=$?
+[ $got = 130 ] && says 'windows; [0-9]+ of 400 rows were put out' || fail "an interrupted score exits $got: $(cat err)"
+[ ! -e kept.jsonl ] || holds kept.jsonl '0 < len(rows) < 400 and [r["id"] for r in rows] == list(range(len(rows))) and all(len(r["logprobs"]) == len(r["tokens"]) for r in rows)'
 for batch in 1 2 9; do # whatever stands beside a row in its walk
   status 0 score --input rows.jsonl --output scored.jsonl --top 2 --seq 16 --batch $batch && cmp -s before scored.jsonl || fail "batch $batch changes the rows"
 done
