@@ -77,12 +77,31 @@ static rf_status try_setting(fitter *f, setting *s, rf_remat remat, rf_error *er
   return RAFTER_OK;
 }
 
+/* The settings of one dtype from the smallest microbatch up: where it does not fit with everything recomputed that helps, no larger one does. */
+static rf_status try_auto(fitter *f, setting *list, int count, rf_dtype dtype, rf_error *error) {
+  for (int i = count; i-- > 0;) {
+    if (list[i].dtype != dtype || !list[i].worth_auto || (f->best && list[i].seconds >= f->best->step_seconds)) continue;
+    RF_TRY(try_setting(f, &list[i], RF_REMAT_AUTO, error));
+    if (!f->row[f->rows - 1].fits) break;
+  }
+  return RAFTER_OK;
+}
+
+/* What each named policy does to the setting that stands best, so that its price can be told. */
+static rf_status try_policies(fitter *f, rf_error *error) {
+  const rf_plan *from = f->best ? f->best : f->least;
+  if (!from) return RAFTER_OK;
+  setting s = {.dtype = from->options.build.dtype, .microbatch = from->options.build.microbatch};
+  for (int remat = RF_REMAT_NONE + 1; remat < RF_REMAT_AUTO; remat++) RF_TRY(try_setting(f, &s, (rf_remat)remat, error));
+  return RAFTER_OK;
+}
+
 static rf_status try_settings(fitter *f, setting *list, int count, bool vary_remat, rf_error *error) {
   for (int i = 0; i < count; i++) RF_TRY(try_setting(f, &list[i], vary_remat ? RF_REMAT_NONE : f->from->remat, error));
   if (!vary_remat) return RAFTER_OK;
-  for (int i = 0; i < count; i++)
-    if (list[i].worth_auto && (!f->best || list[i].seconds < f->best->step_seconds)) RF_TRY(try_setting(f, &list[i], RF_REMAT_AUTO, error));
-  return RAFTER_OK;
+  RF_TRY(try_auto(f, list, count, RF_BF16, error)); /* the faster one first */
+  RF_TRY(try_auto(f, list, count, RF_F32, error));
+  return try_policies(f, error);
 }
 
 static int compare_rows(const void *a, const void *b) {
@@ -101,6 +120,25 @@ static int frontier(fitter *f, rf_fit_row *out) {
   return count;
 }
 
+/* One sentence for each step of the frontier. */
+static void explain(rf_fit_row *row, int count) {
+  for (int i = 1; i < count; i++) {
+    const rf_fit_row *from = &row[i - 1];
+    rf_fit_row *to = &row[i];
+    char what[96] = "";
+    size_t at = 0;
+    if (to->dtype != from->dtype) at += (size_t)snprintf(what + at, sizeof what - at, " dtype=%s", rf_dtype_name(to->dtype));
+    if (to->remat != from->remat) at += (size_t)snprintf(what + at, sizeof what - at, " remat=%s", rf_remat_name(to->remat));
+    if (to->microbatch != from->microbatch)
+      snprintf(what + at, sizeof what - at, " microbatch=%lld accumulate=%d", (long long)to->microbatch, to->accumulate);
+    double saved = (double)(from->peak_bytes - to->peak_bytes), percent = 100 * (to->seconds / from->seconds - 1);
+    bool large = saved >= 0.1 * 0x1p30;
+    snprintf(to->why, sizeof to->why, "%s saves %.*f %s for %.*f %% time", what[0] ? what + 1 : "this", large ? 2 : 0,
+             saved / (large ? 0x1p30 : 0x1p20), large ? "GiB" : "MiB", percent < 10 ? 1 : 0, percent);
+  }
+  if (count) snprintf(row[0].why, sizeof row[0].why, "the fastest that was tried");
+}
+
 rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, rf_plan **out, rf_fit_row rows[RF_MAX_FIT_ROWS],
                       int *row_count, rf_error *error) {
   fitter *f = calloc(1, sizeof *f);
@@ -117,7 +155,7 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
   RF_GO(try_settings(f, list, count, vary.remat && options->build.job == RF_JOB_TRAIN, error));
   if (!f->best) status = rf_plan_require_fit(f->least, error);
   else *out = f->best, f->best = NULL;
-  if (rows && row_count) *row_count = frontier(f, rows);
+  if (rows && row_count) *row_count = frontier(f, rows), explain(rows, *row_count);
 done:
   rf_plan_free(f->best), rf_plan_free(f->least);
   free(f);

@@ -101,6 +101,7 @@ typedef struct rf_fit_row {
   int64_t peak_bytes;
   double seconds; /* per step */
   bool fits;
+  char why[192]; /* of a frontier: what this step of it saves, and for how much time */
 } rf_fit_row;
 enum { RF_MAX_FIT_ROWS = 64 };
 /* The fastest plan that fits the room of `options`, over what may vary; microbatch x accumulate keeps the batch. `rows` (may be NULL) gets

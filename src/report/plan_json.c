@@ -161,9 +161,9 @@ static json_t *frontier_json(const rf_report_plan *report) {
   json_t *list = json_array();
   for (int i = 0; i < report->frontier_count; i++) {
     const rf_fit_row *r = &report->frontier[i];
-    json_array_append_new(list, json_pack("{ss ss sI si sI sf sb}", "dtype", rf_dtype_name(r->dtype), "remat", rf_remat_name(r->remat), "microbatch",
-                                          (json_int_t)r->microbatch, "accumulate", r->accumulate, "peak_bytes", (json_int_t)r->peak_bytes, "seconds",
-                                          r->seconds, "fits", r->fits));
+    json_array_append_new(list, json_pack("{ss ss sI si sI sf sb ss}", "dtype", rf_dtype_name(r->dtype), "remat", rf_remat_name(r->remat),
+                                          "microbatch", (json_int_t)r->microbatch, "accumulate", r->accumulate, "peak_bytes",
+                                          (json_int_t)r->peak_bytes, "seconds", r->seconds, "fits", r->fits, "why", r->why));
   }
   return list;
 }

@@ -146,8 +146,8 @@ static void put_frontier(FILE *out, const rf_report_plan *report) {
     const rf_fit_row *r = &report->frontier[i];
     snprintf(setting, sizeof setting, "%s, remat %s, %d x %lld", rf_dtype_name(r->dtype), rf_remat_name(r->remat), r->accumulate,
              (long long)r->microbatch);
-    fprintf(out, "  %-32s %10s  %10s  %s\n", setting, rf_text_bytes((double)r->peak_bytes, a), rf_text_seconds(r->seconds, b),
-            r->fits ? "fits" : "too large");
+    fprintf(out, "  %-32s %10s  %10s  %-9s  %s\n", setting, rf_text_bytes((double)r->peak_bytes, a), rf_text_seconds(r->seconds, b),
+            r->fits ? "fits" : "too large", r->why);
   }
 }
 

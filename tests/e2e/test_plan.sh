@@ -102,10 +102,13 @@ status 0 "$RAFTER" plan gpt2 --on a100-80g --budget 9h --json && holds out 'd["b
 status 0 "$RAFTER" plan gpt2 --on a5000 --budget 9h --json && holds out 'd["budget"]["usd"] is None' 'a machine without a price has no cost'
 status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 8GiB --json && {
   holds out 'd["memory"]["peak_bytes"] <= 8 << 30 and d["memory"]["fits"] and len(d["frontier"]) > 1' '--fit 8GiB gives a plan of at most 8 GiB and a frontier'
+  holds out 'all("saves" in r["why"] and "% time" in r["why"] for r in d["frontier"][1:])' 'a sentence for each step of the frontier'
   [ "$(wc -l <out)" = 1 ] || fail "--fit --json prints more than one object"
 }
 status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit
 refuses 3 'fit' "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 1GiB
+# Where the budget is short the named policies have their price told as well.
+status 0 "$RAFTER" plan llama3-8b --on h200 --batch 16 --seq 4096 --fit --json && holds out 'any(r["remat"] == "block" and "remat=block" in r["why"] for r in d["frontier"]) and d["memory"]["fits"]' 'policies in the frontier'
 refuses 3 'fit' "$RAFTER" plan gpt2-xl --on a5000 --batch 64 --json && {
   holds out 'd["memory"]["fits"] is False and d["memory"]["headroom_bytes"] < 0' 'a plan that does not fit is still printed'
   says '[0-9.]+ [GM]iB'
