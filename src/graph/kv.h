@@ -3,6 +3,8 @@
 #ifndef RF_KV_H
 #define RF_KV_H
 
+#include <float.h>
+
 #include "graph/graph.h"
 
 enum {
@@ -10,6 +12,9 @@ enum {
   RF_PREFILL_ROWS = 256, /* rows of a walk that belong to one sequence, at most, where nobody says otherwise */
   RF_KV_UNIT = 32,       /* a page is a power of two of at least this many tokens: the keys that attention's kernels take at once */
 };
+
+/* An i8 cache keeps 127 x / m of a head, m its largest |x|. Below this 127 / m is no number any more: the head is zeros. */
+#define RF_NARROW_LEAST (127 * FLT_MIN)
 
 typedef enum rf_kv_class { RF_KV_GLOBAL, RF_KV_LOCAL, RF_KV_CLASSES } rf_kv_class;
 const char *rf_kv_class_name(rf_kv_class class); /* "global", "local" */

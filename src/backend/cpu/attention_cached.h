@@ -7,6 +7,7 @@
 #define RF_ATTENTION_CACHED_H
 
 #include "backend/cpu/attention_forward.h"
+#include "graph/kv.h"
 
 /* The cache as a call sees it. */
 typedef struct kv_cache {
@@ -45,13 +46,18 @@ static void copy_row(const void *from, rf_dtype dtype, int64_t at, void *to, rf_
 }
 
 /* One head in 8 bits: q = rint(x (127 / m)), scale = m / 127, m the largest |x|. Adding and taking away MAGIC rounds to the nearest integer, ties
- * to even. */
+ * to even. A head that is not finite gets a scale of NaN, so that whoever reads it sees that; one so small that 127 / m is none, zeros. */
 static void narrow_head(const float *x, int64_t dim, int8_t *q, float *scale) {
   const float MAGIC = 12582912.0f;
-  float most = 0;
-  for (int64_t d = 0; d < dim; d++) most = fmaxf(most, fabsf(x[d]));
-  float steps = most > 0 ? 127.0f / most : 0;
-  *scale = most / 127.0f;
+  float most = 0, finite = 0;
+  for (int64_t d = 0; d < dim; d++) most = fmaxf(most, fabsf(x[d])), finite += x[d] * 0.0f;
+  if (finite != 0) { /* NaN */
+    *scale = finite;
+    memset(q, 0, (size_t)dim);
+    return;
+  }
+  float steps = most >= RF_NARROW_LEAST ? 127.0f / most : 0;
+  *scale = most >= RF_NARROW_LEAST ? most / 127.0f : 0;
   for (int64_t d = 0; d < dim; d++) q[d] = (int8_t)(int32_t)((x[d] * steps + MAGIC) - MAGIC);
 }
 

@@ -111,9 +111,11 @@ static size_t workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_
   dims d = dims_of(graph, op);
   rf_gemm g = logits_product(graph, op, &d, d.chunk, d.chunk);
   size_t product = rf_gemm_workspace(isa->gemm, &g, threads);
-  if (gradient_slot >= 0) {
+  if (gradient_slot >= 0 && op->output[gradient_slot] != RF_NONE) {
     g = dx_product(graph, op, &d, d.chunk, d.chunk);
     product = larger(product, rf_gemm_workspace(isa->gemm, &g, threads));
+  }
+  if (gradient_slot >= 0 && op->output[gradient_slot + 1] != RF_NONE) {
     g = dw_product(graph, op, &d, d.chunk, d.chunk, gradient_slot + 2);
     product = larger(product, rf_gemm_workspace(isa->gemm, &g, threads));
   }

@@ -1,6 +1,7 @@
 /* attention.c - causal attention inside segments, over (n,(N+2K)H) rows of query, key and value heads, and over a cache.
  * Query i of a segment sees keys j <= i, and with a window only those with j > i - window. */
 #include "backend/reference/kernels.h"
+#include "graph/kv.h"
 
 /* Sums of one row before they are rounded: ctx, dq, or dk and dv. */
 size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, int threads) {
@@ -30,14 +31,20 @@ static double paged_load(const paged *p, int64_t slot, int64_t which, int64_t po
 /* Writes one head of one position. */
 static void paged_store(const paged *p, int64_t slot, int64_t which, int64_t position, int64_t head, rf_view from, int64_t from_at) {
   int64_t row = paged_row(p, slot, which, position), at = (row * p->heads + head) * p->dim;
-  float most = 0;
-  for (int64_t c = 0; c < p->dim; c++) most = fmaxf(most, fabsf((float)load(from, from_at + c)));
-  float steps = most > 0 ? 127.0f / most : 0;
-  if (p->data.dtype == RF_I8) p->scale[row * p->heads + head] = most / 127.0f;
-  for (int64_t c = 0; c < p->dim; c++) {
-    if (p->data.dtype == RF_I8) ((int8_t *)p->data.data)[at + c] = (int8_t)nearbyintf((float)load(from, from_at + c) * steps);
-    else store(p->data, at + c, load(from, from_at + c));
+  if (p->data.dtype != RF_I8) {
+    for (int64_t c = 0; c < p->dim; c++) store(p->data, at + c, load(from, from_at + c));
+    return;
   }
+  float most = 0;
+  bool finite = true;
+  for (int64_t c = 0; c < p->dim; c++) {
+    float x = (float)load(from, from_at + c);
+    finite &= isfinite(x) != 0;
+    most = fmaxf(most, fabsf(x));
+  }
+  float steps = finite && most >= RF_NARROW_LEAST ? 127.0f / most : 0;
+  p->scale[row * p->heads + head] = !finite ? NAN : steps > 0 ? most / 127.0f : 0;
+  for (int64_t c = 0; c < p->dim; c++) ((int8_t *)p->data.data)[at + c] = finite ? (int8_t)nearbyintf((float)load(from, from_at + c) * steps) : 0;
 }
 
 /* One key/value head's rows: element (j, c) stands at key_at + j * stride + c, and its value at value_at + j * stride + c; or they are those of a

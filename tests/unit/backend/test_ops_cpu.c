@@ -6,6 +6,8 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <float.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -221,6 +223,69 @@ static void test_writes_outside_are_caught(void **state) {
   }
 }
 
+/* An i8 cache never hides what is not finite, and makes no wild numbers of heads that are all but zero. The bits are the reference's. */
+static void test_narrow_caches_tell_what_is_not_finite(void **state) {
+  (void)state;
+  static const struct {
+    float first, others; /* of a head's keys */
+    bool finite, zeros;
+  } cases[] = {{NAN, 1, false, true},    {INFINITY, 1, false, true},   {-INFINITY, 1, false, true},
+               {0, 0, true, true},       {1e-40f, 0, true, true},      {1e-37f, 1e-38f, true, true},
+               {2e-36f, 0, true, false}, {1e38f, -3e38f, true, false}, {FLT_MAX, 1, true, false}};
+  const op_case *of = OP_CASES;
+  while (strcmp(of->op, "attention_kv") != 0 || !(of->flags & OP_NARROW) || !(of->flags & OP_PREFILL)) of++;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    op_harness *h = op_case_build(of, &of->sizes[0], RF_F32);
+    const rf_op *op = &h->graph->op[h->subject];
+    int qkv = op->input[0], cache = op->output[1], scale = op->output[2];
+    op_fill_all(h, 1);
+    int64_t key = (int64_t)op->attr.heads * op->attr.head_dim; /* the first row's first key head */
+    for (int d = 0; d < op->attr.head_dim; d++) op_set(h, qkv, key + d, (double)(d ? cases[i].others : cases[i].first));
+    const int32_t *table = op_data(h, op->input[2]);
+    int32_t slot = (int32_t)op_get(h, op->input[3], 0), position = (int32_t)op_get(h, op->input[4], 0);
+    int64_t page = h->graph->tensor[cache].shape[2], columns = h->graph->tensor[op->input[2]].shape[1];
+    int64_t row = (int64_t)table[slot * columns + position / page] * 2 * page + position % page;
+    outputs want = {{0}};
+    for (int k = 0; k < 2; k++) {
+      const rf_kernel *kernel = rf_kernel_choose(k ? &RF_BACKEND_CPU : &RF_BACKEND_REFERENCE, rf_isa_detect(), h->graph, op);
+      op_run(h, h->subject, kernel, 1, NULL);
+      float got = (float)op_get(h, scale, row * op->attr.kv_heads);
+      if (!isfinite(got) == cases[i].finite) fail_msg("case %zu, %s: scale %g", i, kernel->name, (double)got);
+      const int8_t *q = (const int8_t *)op_data(h, cache) + row * op->attr.kv_heads * op->attr.head_dim;
+      bool zeros = true;
+      for (int d = 0; d < op->attr.head_dim; d++) zeros &= q[d] == 0;
+      if (zeros != cases[i].zeros) fail_msg("case %zu, %s: %d, scale %g", i, kernel->name, q[0], (double)got);
+      if (!k) want = take(h, op);
+      else assert_memory_equal(q, (const int8_t *)want.data[1] + row * op->attr.kv_heads * op->attr.head_dim, (size_t)op->attr.head_dim);
+    }
+    drop(&want);
+    op_harness_free(h);
+  }
+}
+
+/* A gradient that nobody wants needs no room: under adapters the head's weights have none. */
+static void test_heads_take_room_for_what_they_compute(void **state) {
+  (void)state;
+  static const char *const ops[] = {"head_loss_bwd", "head_loss_grad"};
+  const op_size size = {.rows = 512, .width = 64, .columns = 32768};
+  for (int i = 0; i < 2; i++) {
+    const op_case *of = OP_CASES;
+    while (strcmp(of->op, ops[i]) != 0) of++;
+    op_harness *h = op_case_build(of, &size, RF_F32);
+    rf_op *op = &h->graph->op[h->subject];
+    const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_CPU, rf_isa_detect(), h->graph, op);
+    int slot = i ? 2 : 0;
+    size_t room[3];
+    for (int drop_more = 0; drop_more < 3; drop_more++) { /* all; without dw; without dx too */
+      if (drop_more) op->output[slot + 2 - drop_more] = RF_NONE;
+      room[drop_more] = kernel->workspace_bytes(h->graph, op, 2);
+    }
+    if (room[0] < room[1] || room[1] < room[2] || room[0] == room[1])
+      fail_msg("%s: %zu, %zu without dw, %zu without dx", ops[i], room[0], room[1], room[2]);
+    op_harness_free(h);
+  }
+}
+
 /* Unwritten outputs and a kernel of another op must not pass the comparison. */
 static void test_wrong_kernels_are_caught(void **state) {
   (void)state;
@@ -290,6 +355,8 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_cpu_has_its_own_kernels),
       cmocka_unit_test(test_kernels_agree_with_the_reference),
       cmocka_unit_test(test_fewer_rows_give_the_same_rows),
+      cmocka_unit_test(test_narrow_caches_tell_what_is_not_finite),
+      cmocka_unit_test(test_heads_take_room_for_what_they_compute),
       cmocka_unit_test(test_fused_kernels_give_the_bits_of_their_parts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
