@@ -35,7 +35,8 @@ static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
  * are packed, and the products are those of the curve. */
 static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
   enum { FEW_ROWS = 16 };
-  if (op->input[0] >= 0 && graph->tensor[op->input[0]].rank == 2 && graph->tensor[op->input[0]].shape[0] > FEW_ROWS) return false;
+  int many = op->input[!strcmp(op->def->name, "head_logits") ? 3 : 0]; /* of all rows it multiplies those it was told to */
+  if (many >= 0 && graph->tensor[many].shape[0] > FEW_ROWS) return false;
   for (int i = 0; i < op->input_count; i++) {
     const rf_tensor *t = op->input[i] < 0 ? NULL : &graph->tensor[op->input[i]];
     for (int k = 0; t && t->dtype == RF_PACKED && k < t->panels.parts; k++)
@@ -46,9 +47,10 @@ static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
 
 /* ---- curves ------------------------------------------------------------------------------------------------------ */
 
-/* An op that was not measured is timed like the one it resembles most: nearest first. */
+/* An op that was not measured is timed like the one it resembles most: nearest first. What only moves rows, and finds none here, is timed like others
+ * that do. */
 static const struct {
-  const char *op, *like[4];
+  const char *op, *like[3];
 } NEAREST[] = {
     {"matmul_dx", {"matmul"}},
     {"matmul_dw", {"matmul_dx", "matmul"}},
@@ -64,27 +66,25 @@ static const struct {
     {"lora_bwd", {"matmul_dx", "matmul"}},
     {"attention_bwd", {"attention"}},
     {"attention_kv", {"attention"}},
-    {"layernorm", {"rmsnorm", "add"}},
-    {"layernorm_bwd", {"rmsnorm_bwd", "layernorm", "add"}},
-    {"rmsnorm", {"layernorm", "add"}},
-    {"rmsnorm_bwd", {"layernorm_bwd", "rmsnorm", "add"}},
-    {"rope", {"add"}},
-    {"gelu", {"swiglu", "add"}},
-    {"gelu_bwd", {"swiglu_bwd", "gelu", "add"}},
-    {"swiglu", {"gelu", "add"}},
-    {"swiglu_bwd", {"gelu_bwd", "swiglu", "add"}},
-    {"add_dropout", {"add"}},
-    {"dropout", {"add_dropout", "add"}},
-    {"embed", {"add"}},
-    {"embed_bwd", {"embed", "add"}},
-    {"norm_sq", {"adamw", "add"}},
-    {"route", {"add"}},
-    {"route_bwd", {"add"}},
-    {"dispatch", {"add"}},
-    {"dispatch_bwd", {"add"}},
-    {"combine", {"add"}},
-    {"combine_bwd", {"add"}},
+    {"layernorm", {"rmsnorm"}},
+    {"layernorm_bwd", {"rmsnorm_bwd", "layernorm"}},
+    {"rmsnorm", {"layernorm"}},
+    {"rmsnorm_bwd", {"layernorm_bwd", "rmsnorm"}},
+    {"head_norm", {"rmsnorm", "layernorm"}},
+    {"head_norm_bwd", {"rmsnorm_bwd", "layernorm_bwd", "layernorm"}},
+    {"gelu", {"swiglu"}},
+    {"gelu_bwd", {"swiglu_bwd", "gelu"}},
+    {"gelu_erf", {"gelu", "swiglu"}},
+    {"gelu_erf_bwd", {"gelu_bwd", "gelu"}},
+    {"swiglu", {"gelu"}},
+    {"swiglu_bwd", {"gelu_bwd", "swiglu"}},
+    {"geglu", {"swiglu", "gelu"}},
+    {"geglu_bwd", {"swiglu_bwd", "gelu_bwd", "gelu"}},
+    {"dropout", {"add_dropout"}},
+    {"embed_bwd", {"embed"}},
+    {"norm_sq", {"adamw"}},
 };
+static const char *const MOVERS[] = {"add", "rope", "rmsnorm", "layernorm"};
 
 /* The curve of this op that matches best: same kernel and dtype, then same dtype, then any. */
 static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dtype dtype, const char *kernel) {
@@ -99,12 +99,13 @@ static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dt
   return best;
 }
 
-static const rf_curve *find_curve(const rf_machine *machine, const rf_op *op, rf_dtype dtype, const rf_kernel *kernel) {
+static const rf_curve *find_curve(const rf_machine *machine, const rf_op *op, rf_dtype dtype, const rf_kernel *kernel, bool multiplies) {
   const rf_curve *curve = curve_of(machine, op->def->name, dtype, kernel ? kernel->name : NULL);
   for (size_t i = 0; !curve && i < sizeof NEAREST / sizeof *NEAREST; i++) {
     if (strcmp(NEAREST[i].op, op->def->name)) continue;
-    for (int k = 0; k < 4 && NEAREST[i].like[k] && !curve; k++) curve = curve_of(machine, NEAREST[i].like[k], dtype, NULL);
+    for (int k = 0; k < 3 && NEAREST[i].like[k] && !curve; k++) curve = curve_of(machine, NEAREST[i].like[k], dtype, NULL);
   }
+  for (size_t i = 0; !curve && !multiplies && i < sizeof MOVERS / sizeof *MOVERS; i++) curve = curve_of(machine, MOVERS[i], dtype, NULL);
   return curve;
 }
 
@@ -199,7 +200,7 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
   double efficiency_memory = machine->efficiency_memory > 0 ? machine->efficiency_memory : 1;
   double efficiency_compute = machine->efficiency_compute > 0 ? machine->efficiency_compute : 1;
   double compute = 0, memory = bandwidth > 0 ? bytes / bandwidth : 0, launch = machine->launch_seconds;
-  const rf_curve *curve = streams_blocks(graph, op) ? NULL : find_curve(machine, op, dtype, kernel);
+  const rf_curve *curve = streams_blocks(graph, op) ? NULL : find_curve(machine, op, dtype, kernel, flops > 0);
   if (curve) {
     double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
     /* A product of few rows streams its weights: then the ceiling is memory, whatever its FLOPs. */

@@ -71,9 +71,12 @@ static const shape SHAPES[] = {
     {"gpt:layers=1,width=512,heads=8,ff=2048,vocab=2048,seq=1024", 1, 0, 0, false, false},
     {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=16384,seq=512", 2, 0, 0, false, false},
     {"gpt:layers=1,width=1024,heads=8,ff=4096,vocab=2048,seq=512", 1, 0, 0.1f, false, false},
+    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 4, 0, 0, false, true},
+    {"llama:layers=1,width=1024,heads=16,kv_heads=4,ff=3072,vocab=2048,seq=512", 2, 0, 0, false, false},
     {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=128", 1, 1, 0, true, true},
     {"gpt:layers=2,width=512,heads=8,ff=2048,vocab=8192,seq=256", 1, 1, 0, true, true},
     {"gpt:layers=4,width=1024,heads=8,ff=4096,vocab=16384,seq=256", 1, 1, 0, true, false},
+    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 1, 1, 0, true, true},
     {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 1, 128, 0, true, true},
     {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=2048,seq=256", 1, 256, 0, true, false},
 };

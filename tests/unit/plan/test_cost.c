@@ -1,4 +1,5 @@
 /* Predicted seconds of one op: ceilings, curves, and what stands in for a curve that is not there. */
+#include "support/op_cases.h"
 #include "unit/plan/plans.h"
 
 #include <math.h>
@@ -156,6 +157,73 @@ static void an_unmeasured_op_is_timed_like_its_nearest(void **state) {
   rf_plan_free(plan);
 }
 
+/* Marks the ops of a plan that calibration could walk. */
+static void add_measured(rf_machine *machine, rf_plan_options options, const char *spec, rf_job_kind job) {
+  rf_model model = model_named(spec);
+  options.build.job = job, options.build.rows = 0;
+  rf_plan *plan = plan_of(&model, &options);
+  for (int i = 0; i < plan->graph->op_count; i++) {
+    const char *name = plan->graph->op[i].def->name;
+    int k = 0;
+    while (k < machine->curve_count && strcmp(machine->curve[k].op, name)) k++;
+    if (k == machine->curve_count) add_curve(machine, name, RF_F32, "", 1, 1);
+  }
+  rf_plan_free(plan);
+}
+
+/* Calibration walks models of two kinds. Every other op is timed like one of those, not at the full bandwidth of a data sheet. */
+static void every_op_is_measured_or_like_one_that_is(void **state) {
+  (void)state;
+  static rf_machine machine;
+  rf_machine_detect(&machine, NULL);
+  machine.curve_count = 0;
+  rf_plan_options options = train_options(&machine, RF_F32, 4, 1, 64, RF_REMAT_NONE);
+  for (int dropout = 0; dropout < 2; dropout++)
+    for (int job = 0; job < 2; job++) {
+      options.build.dropout = dropout ? 0.1f : 0;
+      add_measured(&machine, options, "gpt:layers=1,width=64,heads=4,ff=256,vocab=300,seq=64", job ? RF_JOB_GENERATE : RF_JOB_TRAIN);
+    }
+  options.build.dropout = 0;
+  for (int job = 0; job < 2; job++)
+    add_measured(&machine, options, "llama:layers=1,width=64,heads=4,ff=256,vocab=300,seq=64", job ? RF_JOB_GENERATE : RF_JOB_TRAIN);
+  for (int i = 0; RF_OPS[i]; i++) {
+    const op_case *of = OP_CASES;
+    while (of->op && strcmp(of->op, RF_OPS[i]->name)) of++;
+    if (!of->op) fail_msg("%s has no case", RF_OPS[i]->name);
+    op_harness *h = op_case_build(of, &of->sizes[0], RF_F32);
+    const rf_op *op = &h->graph->op[h->subject];
+    rf_work work = op->def->work(h->graph, op);
+    if (rf_cost_work(work) > 0 && !(rf_cost_op(&machine, h->graph, op, NULL, work, NULL) >= rf_cost_work(work) * 0.999999)) /* one a second */
+      fail_msg("%s is timed by no curve", op->def->name);
+    op_harness_free(h);
+  }
+}
+
+/* Weights in blocks are streamed for few rows; the head multiplies the rows it is told to, of however many there are. */
+static void the_head_streams_for_the_rows_it_picks(void **state) {
+  (void)state;
+  static rf_machine machine;
+  static rf_weight_types types;
+  rf_machine_detect(&machine, NULL);
+  machine.curve_count = 0, machine.launch_seconds = 0;
+  add_curve(&machine, "head_logits", RF_F32, "", 1, 1); /* one FLOP a second: whoever asks it stands out */
+  add_curve(&machine, "matmul", RF_F32, "", 1, 1);
+  rf_model model = model_named("gpt:layers=1,width=64,heads=4,ff=256,vocab=300,seq=512");
+  rf_error error;
+  assert_int_equal(rf_weight_types_read("", &model, RF_WEIGHTS_INT8, &types, &error), RAFTER_OK);
+  for (int many = 0; many < 2; many++) {
+    rf_plan_options options = train_options(&machine, RF_F32, many ? 32 : 1, 1, 512, RF_REMAT_NONE);
+    options.build.job = RF_JOB_GENERATE, options.build.rows = 256, options.build.weights = &types;
+    rf_plan *plan = plan_of(&model, &options);
+    for (int i = 0; i < plan->graph->op_count; i++) {
+      const char *name = plan->graph->op[i].def->name;
+      if (!strcmp(name, "head_logits")) assert_true(many ? plan->op[i].seconds > 1 : plan->op[i].seconds < 1);
+      if (!strcmp(name, "matmul")) assert_true(plan->op[i].seconds > 1); /* of 256 rows */
+    }
+    rf_plan_free(plan);
+  }
+}
+
 static void fewer_threads_compute_slower(void **state) {
   (void)state;
   static rf_machine machine;
@@ -199,9 +267,14 @@ static void measured_scaling_is_used(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_larger_ceiling_decides),           cmocka_unit_test(sheets_know_kinds_of_products),
-      cmocka_unit_test(curves_are_read_between_their_points), cmocka_unit_test(an_unmeasured_op_is_timed_like_its_nearest),
-      cmocka_unit_test(fewer_threads_compute_slower),         cmocka_unit_test(measured_scaling_is_used),
+      cmocka_unit_test(the_larger_ceiling_decides),
+      cmocka_unit_test(sheets_know_kinds_of_products),
+      cmocka_unit_test(curves_are_read_between_their_points),
+      cmocka_unit_test(an_unmeasured_op_is_timed_like_its_nearest),
+      cmocka_unit_test(fewer_threads_compute_slower),
+      cmocka_unit_test(measured_scaling_is_used),
+      cmocka_unit_test(every_op_is_measured_or_like_one_that_is),
+      cmocka_unit_test(the_head_streams_for_the_rows_it_picks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
