@@ -405,7 +405,7 @@ static rf_status options_check(const rf_model *model, const rf_build_options *o,
                    (long long)model->max_seq, (long long)o->seq);
   if (o->job == RF_JOB_TRAIN && o->accumulate < 1)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "no microbatch (accumulate: expected >= 1, got %d)", o->accumulate);
-  if (o->job == RF_JOB_TRAIN && !o->loss_only && (model->router_aux > 0 || model->router_jitter > 0))
+  if (o->job == RF_JOB_TRAIN && !o->loss_only && ((model->router_logits && model->router_aux > 0) || model->router_jitter > 0))
     return RF_FAIL(
         error, RAFTER_INVALID, "set output_router_logits to false and router_jitter_noise to 0 in config.json to train without",
         "%s is trained with what this version does not compute (router_aux_loss_coef with output_router_logits: %g, router_jitter_noise: %g)",
@@ -420,6 +420,11 @@ static rf_status options_check(const rf_model *model, const rf_build_options *o,
   if (o->microbatch > INT32_MAX / o->seq || o->rows > INT32_MAX)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "microbatch too large (microbatch * seq: expected below 2^31, got %lld * %lld)",
                    (long long)o->microbatch, (long long)o->seq);
+  int64_t rows = o->job != RF_JOB_GENERATE ? o->microbatch * o->seq : o->rows > o->microbatch ? o->rows : o->microbatch;
+  if (model->experts > 0 && rows > INT32_MAX / model->experts_used)
+    return RF_FAIL(error, RAFTER_INVALID, "lower --microbatch or --seq",
+                   "microbatch too large for the experts (rows * experts_used: expected below 2^31, got %lld * %lld)", (long long)rows,
+                   (long long)model->experts_used);
   return RAFTER_OK;
 }
 

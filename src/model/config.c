@@ -458,12 +458,11 @@ static rf_status read_windows(const json_t *json, const char *where, const confi
 
 /* The loss that balances the experts joins the model's own only where the config says that the router's logits are put out. */
 static rf_status read_router(const json_t *json, const char *where, rf_model *model, rf_error *error) {
-  bool joins;
   double share;
   if (model->experts == 0) return RAFTER_OK;
-  RF_TRY(rf_json_bool_or(json, "output_router_logits", where, false, &joins, error));
+  RF_TRY(rf_json_bool_or(json, "output_router_logits", where, false, &model->router_logits, error));
   RF_TRY(rf_json_float_or(json, "router_aux_loss_coef", where, 0, 1e30, 0.001, &share, error));
-  model->router_aux = joins ? (float)share : 0;
+  model->router_aux = (float)share;
   return RAFTER_OK;
 }
 
@@ -633,7 +632,7 @@ static void write_type(json_t *json, const config_type *type, const rf_model *mo
   if (type->query_scalar > 0 && model->attn_softcap == 0) json_object_set_new(json, "attn_logit_softcapping", json_null());
   if (type->query_scalar > 0 && model->final_softcap == 0) json_object_set_new(json, "final_logit_softcapping", json_null());
   if (model->experts > 0) {
-    json_object_set_new(json, "output_router_logits", json_boolean(model->router_aux > 0));
+    json_object_set_new(json, "output_router_logits", json_boolean(model->router_logits));
     json_object_set_new(json, "router_aux_loss_coef", rf_json_decimal(model->router_aux));
   }
   write_rope(json, type, model);

@@ -80,8 +80,9 @@ typedef struct rf_model {
   float router_scale;            /* weights are multiplied by it; 0: not */
   int32_t router_groups,
       router_groups_used; /* experts are chosen from the best groups only: by their best, with sigmoids by the sum of their best two; 0: from all */
-  float router_aux;       /* training adds a loss that balances the experts, which this program does not compute; 0: not */
-  float router_jitter;    /* so with noise on the router's input */
+  float router_aux;       /* share of a loss that balances the experts, which this program does not compute, ... */
+  bool router_logits;     /* ... and whether training adds it */
+  float router_jitter;    /* training puts noise on the router's input, which is not computed either; 0: not */
   rf_position_kind position;
   bool bias;      /* linear layers carry biases */
   bool head_bias; /* so does the head */

@@ -163,8 +163,19 @@ static rf_status check_latent(const rf_model *model, const char *where, rf_error
   return RAFTER_OK;
 }
 
+/* Each bound of rf_model_check keeps one product inside 63 bits; all parameters together, with their gradient and moments in f32, must stay there too. */
+static rf_status check_total(const rf_model *model, const char *where, rf_error *error) {
+  enum { BYTES_EACH = 16 };
+  rf_pool *pool = rf_pool_new();
+  int64_t total = rf_model_params(model, pool).total, most = ((int64_t)1 << 62) / BYTES_EACH;
+  rf_pool_free(pool);
+  if (total <= most) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "take fewer layers, experts or columns", "%s: too many parameters (expected at most %lld, got %lld)", where,
+                 (long long)most, (long long)total);
+}
+
 rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error) {
-  /* The bounds keep every product below (parameters, FLOPs of a step) inside 63 bits. */
+  /* The bounds keep every product below (elements of a parameter, their sum over 4096 layers) inside 63 bits. */
   const struct {
     const char *name;
     int64_t value, most;
@@ -212,7 +223,7 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
   if (model->bos_id < -1 || model->bos_id >= model->vocab || model->eos_id < -1 || model->eos_id >= model->vocab)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: a special token lies outside the vocabulary (expected -1 to %lld, got bos %d, eos %d)", where,
                    (long long)model->vocab - 1, model->bos_id, model->eos_id);
-  return RAFTER_OK;
+  return check_total(model, where, error);
 }
 
 /* ---- inline shapes --------------------------------------------------------------------------------------------- */

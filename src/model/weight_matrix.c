@@ -1,4 +1,5 @@
 /* weight_matrix.c - matrices as panels: what they are stored in, and where their values come from, a file or an initialiser. */
+#include "base/text.h"
 #include "model/weight_file.h"
 #include "model/weights.h"
 
@@ -106,10 +107,7 @@ rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const u
 
 /* A GGUF file says a type for every tensor; what other files hold is as the plan's dtype. */
 static rf_status types_of_file(const char *path, const rf_model *model, const rf_params *params, rf_weight_types *types, rf_error *error) {
-  size_t length = strlen(path);
-  bool gguf = length > 5 && strcmp(path + length - 5, ".gguf") == 0;
   rf_weight_file *file = NULL;
-  if (!gguf) return RAFTER_OK;
   RF_TRY(rf_weight_file_open(path, &file, error));
   types->count = params->count;
   for (int p = 0; p < params->count; p++) {
@@ -132,12 +130,14 @@ rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weigh
                [RF_WEIGHTS_INT8] = {RF_Q_Q8_0, RF_Q_Q8_0},
                [RF_WEIGHTS_Q4] = {RF_Q_Q4_0, RF_Q_Q8_0}};
   rf_status status = RAFTER_OK;
-  rf_pool *pool = rf_pool_new();
-  rf_params params = rf_model_params(model, pool);
   types->count = 0;
   memset(types->at, RF_WEIGHT_NO_PART, sizeof types->at);
+  if (as == RF_WEIGHTS_FILE && !rf_text_ends_with(path, ".gguf")) return RAFTER_OK; /* all as the plan's dtype */
+  rf_pool *pool = rf_pool_new();
+  rf_params params = rf_model_params(model, pool);
   if (params.count > RF_WEIGHT_TYPES_MOST) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "too many parameters (expected at most %d, got %d)", RF_WEIGHT_TYPES_MOST, params.count);
+    status = RF_FAIL(error, RAFTER_FAILED, "leave --weights out", "%s has too many parameters for types of their own (expected at most %d, got %d)",
+                     model->name, RF_WEIGHT_TYPES_MOST, params.count);
     goto done;
   }
   if (as == RF_WEIGHTS_FILE) {

@@ -137,12 +137,22 @@ static rf_status apply_remat(rf_graph *graph, const rf_plan_options *options, rf
   return RAFTER_OK;
 }
 
+/* Every sum of bytes that planning makes stays inside 63 bits: remat adds no more than is there. */
+static rf_status check_bytes(const rf_graph *graph, rf_error *error) {
+  double sum = 0, most = 0x1p61;
+  for (int t = 0; t < graph->tensor_count; t++) sum += (double)rf_tensor_bytes(&graph->tensor[t]);
+  if (sum < most) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "take a smaller model, batch or sequence length",
+                 "the tensors of the step are too large to count (expected below 2^61 bytes, got %.3g)", sum);
+}
+
 rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf_plan **out, rf_error *error) {
   double start = rf_now_seconds();
   RF_TRY(check_options(options, error));
   rf_graph *graph = NULL;
   RF_TRY(rf_graph_build(model, &options->build, NULL, &graph, error));
-  rf_status status = rf_plan_check_transfers(graph, options->machine, error);
+  rf_status status = check_bytes(graph, error);
+  if (status == RAFTER_OK) status = rf_plan_check_transfers(graph, options->machine, error);
   if (status == RAFTER_OK) status = apply_remat(graph, options, error);
   rf_plan *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, options, false) : NULL;
   if (!plan) {

@@ -299,8 +299,10 @@ static void test_refusals(void **state) {
   bad.accumulate = 0, refused(&model, &bad, NULL, "no microbatch"), bad = good;
   bad.dropout = 1, refused(&model, &bad, NULL, "dropout out of range"), bad = good;
   bad.microbatch = INT64_MAX / 64, refused(&model, &bad, NULL, "microbatch too large");
-  model = fixture_model("mixtral:layers=1,width=64,heads=2,ff=64,vocab=64"), model.router_aux = 0.02f;
+  model = fixture_model("mixtral:layers=1,width=64,heads=2,ff=64,vocab=64"), model.router_aux = 0.02f, model.router_logits = true;
   refused(&model, &good, NULL, "router_aux_loss_coef");
+  model.router_logits = false; /* a share of nothing */
+  bad = good, bad.microbatch = 1 << 20, bad.seq = 1 << 10, refused(&model, &bad, NULL, "too large for the experts");
 }
 
 static void test_copy_stands_alone(void **state) {

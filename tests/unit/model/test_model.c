@@ -183,6 +183,8 @@ static void inline_shapes_fill_in_the_rest(void **state) {
       {"deepseek:experts_shared=-1", "from 0", ""},
       {"mixtral:kv_rank=4", "unknown key", ""},
       {"mixtral:experts=4,experts_used=5", "experts", ""},
+      {"mixtral:layers=1024,width=262144,heads=256,head_dim=1024,kv_heads=256,ff=1048576,experts=1024,experts_used=64,vocab=256,seq=64",
+       "too many parameters", "fewer"},
       {"llama:experts=4", "unknown key", ""},
       {"", "no model", "preset"},
       {"no/such/folder", "no/such/folder", "config.json"},
@@ -280,7 +282,8 @@ static void configs_are_read(void **state) {
              "{\"model_type\":\"mixtral\",\"num_local_experts\":4,\"router_aux_loss_coef\":0.5,\"output_router_logits\":%s%s",
              joins ? "true" : "false", strchr(LLAMA_CONFIG, ','));
     assert_int_equal(rf_model_config_parse(mixture, strlen(mixture), "c", &m, NULL), RAFTER_OK);
-    assert_true(m.family == RF_FAMILY_MIXTRAL && m.experts == 4 && m.experts_used == 2 && m.window == 0 && m.router_aux == (joins ? 0.5f : 0));
+    assert_true(m.family == RF_FAMILY_MIXTRAL && m.experts == 4 && m.experts_used == 2 && m.window == 0 && m.router_aux == 0.5f &&
+                m.router_logits == joins);
   }
   /* Each field damaged in turn must be named. */
   static const struct {

@@ -293,11 +293,26 @@ static void files_that_do_not_fit_are_refused(void **state) {
   }
 }
 
+/* A model of any depth needs no list of types where nothing says any. */
+static void types_are_asked_for_only_where_they_differ(void **state) {
+  (void)state;
+  static rf_weight_types types;
+  rf_model model;
+  rf_error error = {0};
+  assert_int_equal(rf_model_resolve("llama:layers=1400,width=64,heads=2,ff=64,vocab=256,seq=64", &model, NULL, &error), RAFTER_OK);
+  assert_int_equal(rf_weight_types_read("", &model, RF_WEIGHTS_FILE, &types, &error), RAFTER_OK);
+  assert_int_equal(types.count, 0);
+  assert_int_equal(rf_weight_types_read("a/folder", &model, RF_WEIGHTS_FILE, &types, &error), RAFTER_OK);
+  assert_int_equal(rf_weight_types_read("", &model, RF_WEIGHTS_INT8, &types, &error), RAFTER_FAILED);
+  assert_non_null(strstr(error.message, "too many parameters"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(published_weights_are_read_and_written_back),
       cmocka_unit_test(every_kind_of_model_comes_back),
       cmocka_unit_test(files_that_do_not_fit_are_refused),
+      cmocka_unit_test(types_are_asked_for_only_where_they_differ),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

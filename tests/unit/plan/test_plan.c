@@ -298,6 +298,17 @@ static void the_digest_knows_what_matters(void **state) {
   rf_plan_free(plan);
 }
 
+/* No sum of bytes leaves 63 bits: what cannot be counted is said. */
+static void what_cannot_be_counted_is_refused(void **state) {
+  (void)state;
+  rf_model model = model_named("llama:layers=128,width=262144,heads=256,head_dim=1024,kv_heads=256,ff=1048576,vocab=256,seq=1048576");
+  rf_plan_options o = train_options(machine_named("a5000"), RF_F32, 1023, 1, 1 << 20, RF_REMAT_NONE);
+  rf_plan *plan = NULL;
+  rf_error error = {0};
+  assert_int_equal(rf_plan_make(&model, &o, &plan, &error), RAFTER_INVALID);
+  assert_non_null(strstr(error.message, "too large to count"));
+}
+
 static void bad_options_are_refused(void **state) {
   (void)state;
   rf_model model = model_named("gpt:layers=1,width=16,heads=1,ff=16,vocab=30,seq=16");
@@ -329,6 +340,7 @@ int main(void) {
       cmocka_unit_test(what_does_not_fit_says_what_would),
       cmocka_unit_test(weights_stand_at_the_same_place_in_every_plan),
       cmocka_unit_test(the_digest_knows_what_matters),
+      cmocka_unit_test(what_cannot_be_counted_is_refused),
       cmocka_unit_test(bad_options_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
