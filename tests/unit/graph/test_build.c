@@ -292,7 +292,7 @@ static void test_refusals(void **state) {
   (void)state;
   rf_model model = fixture_model(TINY_GPT);
   rf_build_options good = fixture_train(RF_F32, 1, 0, 0), bad = good;
-  refused(&model, &good, "shard", "no such pass");
+  refused(&model, &good, "scatter", "no such pass");
   bad.seq = 65, refused(&model, &bad, NULL, "sequence too long"), bad = good;
   bad.dtype = RF_I8, refused(&model, &bad, NULL, "dtype not supported"), bad = good;
   bad.microbatch = 0, refused(&model, &bad, NULL, "empty microbatch"), bad = good;
