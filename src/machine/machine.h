@@ -7,7 +7,7 @@
 
 /* How fast one op class runs on this machine, by size. Points ascend in `size`, the number a kernel's efficiency depends on (rf_cost_size of
  * plan says which); all zero: `size` is `work`. Between points the rate work/seconds is interpolated over log(size). */
-enum { RF_CURVE_POINTS = 24 };
+enum { RF_CURVE_POINTS = 32 };
 typedef struct rf_curve {
   char op[32]; /* op_def name */
   rf_dtype dtype;
