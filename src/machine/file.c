@@ -127,6 +127,8 @@ rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *
   RF_GO(rf_json_float(object, one_bandwidth ? "memory_bps" : "read_bps", where, 1e6, 1e18, &machine->read_bps, error));
   RF_GO(rf_json_float(object, one_bandwidth ? "memory_bps" : "copy_bps", where, 1e6, 1e18, &machine->copy_bps, error));
   RF_GO(rf_machine_number(object, "launch_seconds", 0, 10, &machine->launch_seconds, where, error));
+  RF_GO(rf_machine_number(object, "watts", 0, 1e5, &machine->watts, where, error));
+  RF_GO(rf_machine_number(object, "efficiency_experts", 0, 1, &machine->efficiency_experts, where, error));
   RF_GO(rf_machine_number(object, "usd_per_chip_hour", 0, 1e6, &machine->usd_per_chip_hour, where, error));
   RF_GO(rf_machine_number(object, "efficiency_compute", 0.01, 1, &machine->efficiency_compute, where, error));
   RF_GO(rf_machine_number(object, "efficiency_memory", 0.01, 1, &machine->efficiency_memory, where, error));
@@ -188,6 +190,8 @@ rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error
                            "reserve_bytes", machine->reserve_bytes, "read_bps", machine->read_bps, "copy_bps", machine->copy_bps, "launch_seconds",
                            machine->launch_seconds, "usd_per_chip_hour", machine->usd_per_chip_hour, "efficiency_compute",
                            machine->efficiency_compute, "efficiency_memory", machine->efficiency_memory, "scaling", scaling, "curves", curves);
+  if (root && machine->watts > 0) json_object_set_new(root, "watts", json_real(machine->watts));
+  if (root && machine->efficiency_experts > 0) json_object_set_new(root, "efficiency_experts", json_real(machine->efficiency_experts));
   if (root) rf_machine_network_json(machine, root);
   rf_status status = root ? rf_json_write(path, root, 1, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing %s", path);
   json_decref(root);

@@ -65,6 +65,7 @@ typedef struct rf_machine {
   double reserve_bytes;        /* what the runtime keeps for itself */
   double read_bps, copy_bps;   /* bytes/s; data sheets fill both with the memory bandwidth */
   double launch_seconds;       /* per op */
+  double watts;                /* of a chip at work; 0: no source gives it */
   double usd_per_chip_hour;    /* the list price; 0: no source gives one */
   int price_count;
   rf_price price[RF_PRICE_TIERS];  /* all tiers that a source gives */

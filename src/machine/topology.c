@@ -246,9 +246,9 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
 
 void rf_machine_by_device(rf_machine *m) {
   if (m->devices_per_chip != 2 || m->by_device) return;
-  double *const halved[] = {&m->flops_tf32, &m->flops_f4,          &m->memory_bytes,       &m->reserve_bytes, &m->read_bps,
-                            &m->copy_bps,   &m->usd_per_chip_hour, &m->vmem_bytes,         &m->vmem_bps,      &m->dcn_bps,
-                            &m->pcie_bps,   &m->host_bytes,        &m->topology.oneway_bps};
+  double *const halved[] = {&m->flops_tf32, &m->flops_f4,          &m->memory_bytes, &m->reserve_bytes,      &m->read_bps,
+                            &m->copy_bps,   &m->usd_per_chip_hour, &m->watts,        &m->vmem_bytes,         &m->vmem_bps,
+                            &m->dcn_bps,    &m->pcie_bps,          &m->host_bytes,   &m->topology.oneway_bps};
   for (size_t i = 0; i < sizeof halved / sizeof *halved; i++) *halved[i] /= 2;
   for (int d = 0; d < RF_DTYPES; d++) m->flops[d] /= 2;
   for (int i = 0; i < m->price_count; i++) m->price[i].usd_per_chip_hour /= 2;

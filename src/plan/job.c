@@ -62,12 +62,26 @@ static rf_status resolve_seq(const rf_options *options, const rf_model *model, r
   return RAFTER_OK;
 }
 
-/* Along fsdp everything is split where nobody says otherwise, along data nothing is. */
-static rf_status resolve_mesh(const rf_options *options, rf_build_options *build, rf_error *error) {
+/* The mesh and the machine's chips are the same number. Without a mesh, chips of a training step share its weights (fsdp) and those of other jobs each
+ * matrix (tensor); slices split the batch. A chip of two devices counts as two. Along fsdp everything is split where nobody says otherwise, along data
+ * nothing is. */
+static rf_status resolve_mesh(const rf_options *options, rf_machine *machine, rf_build_options *build, rf_error *error) {
+  rf_mesh *mesh = &build->mesh;
   int zero = (int)int_or(options, "zero", -1);
-  RF_TRY(rf_mesh_parse(text_or(options, "mesh", ""), zero, &build->mesh, error));
-  if (zero < 0 && rf_mesh_extent(&build->mesh, RF_AXIS_FSDP) == 1) build->mesh.zero = 0;
-  return RAFTER_OK;
+  bool many = machine->shape_rank > 0 || machine->slices > 1;
+  RF_TRY(rf_mesh_parse(text_or(options, "mesh", ""), zero, mesh, error));
+  if (!given(options, "mesh") && many) {
+    int slices = machine->slices > 1 ? machine->slices : 1, devices = machine->devices_per_chip > 1 ? machine->devices_per_chip : 1;
+    mesh->of[RF_AXIS_SLICE] = slices;
+    mesh->of[build->job == RF_JOB_TRAIN ? RF_AXIS_FSDP : RF_AXIS_TENSOR] = machine->chips / slices * devices;
+  }
+  if (zero < 0 && rf_mesh_extent(mesh, RF_AXIS_FSDP) == 1) mesh->zero = 0;
+  int64_t chips = rf_mesh_chips(mesh);
+  if (machine->devices_per_chip == 2 && chips == 2 * (int64_t)machine->chips) rf_machine_by_device(machine);
+  if (chips == machine->chips || (chips == 1 && !many)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "let the axes of --mesh multiply to the chips of --on, as in --on tpu-v5e:4x4 --mesh fsdp=4,tensor=4",
+                 "mesh and machine have different numbers of chips (--mesh: expected %d for %s, got %lld)", machine->chips, machine->name,
+                 (long long)chips);
 }
 
 /* --adapter: adapters from a folder; --lora: new ones, in a job that trains them. */
@@ -97,9 +111,6 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   RF_TRY(rf_model_resolve(spec, &s->model, s->weights_folder, error));
   RF_TRY(resolve_lora(options, s, error));
   RF_TRY(rf_machine_find(text_or(options, "on", "local"), &s->machine, error));
-  if (s->machine.chips > 1 && (s->machine.shape_rank > 0 || s->machine.slices > 1))
-    return RF_FAIL(error, RAFTER_INVALID, "leave the shape out; `rafter roofline` answers for many",
-                   "one chip is planned (--on: expected 1 chip, got %d)", s->machine.chips);
   RF_TRY(resolve_backend(options, &s->machine, plan, error));
   plan->machine = &s->machine;
   *build = (rf_build_options){.job = train   ? RF_JOB_TRAIN
@@ -133,7 +144,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
     return RF_FAIL(error, RAFTER_INVALID, "choose --optimizer adamw", "adam has no weight decay (--weight-decay: expected 0, got %g)",
                    rf_options_float(options, "weight-decay"));
   build->clip = (float)float_or(options, "clip", 0);
-  RF_TRY(resolve_mesh(options, build, error));
+  RF_TRY(resolve_mesh(options, &s->machine, build, error));
   plan->collectives = rf_options_has(options, "collectives") ? (rf_collectives)rf_options_choice(options, "collectives") : RF_COLLECTIVES_CORE;
   plan->remat = rf_options_has(options, "remat") ? (rf_remat)rf_options_choice(options, "remat") : RF_REMAT_NONE;
   if (rf_options_has(options, "fit") && given(options, "fit"))

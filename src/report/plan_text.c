@@ -101,6 +101,7 @@ static void put_cost(FILE *out, const rf_report_plan *report, double t) {
   fprintf(out, "%s%s tokens take %s", chip > 0 || strcmp(plan->machine.kind, "cpu") ? "          " : "cost      ", rf_text_count(report->tokens, a),
           rf_text_seconds(seconds, b));
   if (chip > 0) fprintf(out, " and %.2f USD", seconds * usd);
+  if (plan->machine.watts > 0) fprintf(out, ", %.4g kWh by the chips alone", seconds / 3.6e6 * plan->machine.watts * plan->machine.chips);
   fputc('\n', out);
 }
 

@@ -39,6 +39,10 @@ status 0 "$RAFTER" plan uva --on a5000 --tokens 1G && says 'no price' out
 status 0 "$RAFTER" plan uva --on tpu-v5e --batch 16 --remat block --dtype bf16 --tokens 1G --json &&
   holds out 'abs(d["cost"]["usd_for_tokens"] - d["cost"]["usd_per_million_tokens"] * 1000) < 1e-6 * d["cost"]["usd_for_tokens"]'
 
+status 0 "$RAFTER" plan uva --on a100-80g --batch 16 --tokens 1G --json &&
+  holds out 'abs(d["cost"]["kilowatt_hours_for_tokens"] - 0.4 * d["cost"]["seconds_for_tokens"] / 3600) < 1e-9 * d["cost"]["seconds_for_tokens"]'
+status 0 "$RAFTER" plan uva --on tpu-v5e --remat block --dtype bf16 --tokens 1G --json && holds out 'd["cost"]["kilowatt_hours_for_tokens"] is None'
+
 # A fault in each place the schema names is found.
 "$RAFTER" plan "$TINY" --tensors --ops --json >out
 python3 - "$SCHEMA" out <<'PY' || fail "the schema lets wrong plans pass"
