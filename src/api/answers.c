@@ -23,6 +23,11 @@ rf_status rf_options_with_model(const rf_options *options, const char *model, rf
   return rf_options_set(*copy, "MODEL", folder, error);
 }
 
+rf_status rf_chat_of(const rf_options *o, const rf_settings *settings, const rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error) {
+  if (rf_options_is_set(o, "template")) return rf_chat_read(rf_options_text(o, "template"), tokenizer, chat, error);
+  return rf_chat_open(settings->weights_folder, chat, error);
+}
+
 rf_status rf_chat_text(const rf_chat *chat, const json_t *messages, bool opens_answer, rf_rendered *rendered, rf_error *error) {
   time_t seconds = time(NULL);
   struct tm now;

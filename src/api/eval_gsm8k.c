@@ -116,7 +116,7 @@ static rf_status prepare(exam *x, rf_error *error) {
   PCRE2_SIZE at;
   RF_TRY(rf_eval_read_rows(path, rf_options_int(o, "limit"), &x->rows, error));
   RF_TRY(check_rows(x->rows, path, error));
-  if (rf_options_flag(o, "chat")) RF_TRY(rf_chat_open(e->settings.weights_folder, &x->chat, error));
+  if (rf_options_flag(o, "chat")) RF_TRY(rf_chat_of(o, &e->settings, e->tokenizer, &x->chat, error));
   RF_TRY(read_shots(x, error));
   RF_TRY(rf_marks_of(&e->settings, e->tokenizer, &x->marks, error));
   RF_TRY(rf_stop_open(&(rf_stop_options){.strings = stops, .string_count = x->chat ? 0 : 1}, &x->stop, error));

@@ -2,11 +2,14 @@
 #define _GNU_SOURCE
 #include "api/prompts.h"
 
+#include "api/answers.h"
+#include "base/text.h"
+
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static rf_status read_bias(const rf_options *o, rf_prompts *p, rf_error *error) {
@@ -14,10 +17,19 @@ static rf_status read_bias(const rf_options *o, rf_prompts *p, rf_error *error) 
   p->bias = calloc((size_t)p->bias_count + 1, sizeof *p->bias);
   if (!p->bias) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   for (int i = 0; i < p->bias_count; i++) {
-    int end = 0;
-    if (sscanf(texts[i], "%d=%f%n", &p->bias[i].id, &p->bias[i].bias, &end) != 2 || texts[i][end])
+    char number[32] = "";
+    const char *equals = strchr(texts[i], '=');
+    int64_t id;
+    double bias;
+    if (equals && equals - texts[i] < (ptrdiff_t)sizeof number) memcpy(number, texts[i], (size_t)(equals - texts[i]));
+    if (!equals || !rf_text_int(number, &id) || !rf_text_float(equals + 1, &bias))
       return RF_FAIL(error, RAFTER_INVALID, "for example --logit-bias 464=-5",
                      "--logit-bias is not a token and a number (expected ID=BIAS, got '%.60s')", texts[i]);
+    if (id < 0 || id >= p->settings.model.vocab)
+      return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer",
+                     "token out of range (--logit-bias: expected an id of 0 to %lld, got %lld)", (long long)p->settings.model.vocab - 1,
+                     (long long)id);
+    p->bias[i] = (rf_logit_bias){(int32_t)id, (float)bias};
   }
   return RAFTER_OK;
 }
@@ -63,13 +75,10 @@ static rf_status add_row(rf_prompts *p, rf_prompt **row, rf_error *error) {
 }
 
 /* A conversation in the words the model was trained on, up to the answer. */
-static rf_status render(rf_prompts *p, const json_t *messages, rf_prompt *row, rf_error *error) {
+static rf_status render(rf_prompts *p, const rf_options *o, const json_t *messages, rf_prompt *row, rf_error *error) {
   rf_rendered rendered = {0};
-  time_t seconds = time(NULL);
-  struct tm now;
-  if (!p->chat) RF_TRY(rf_chat_open(p->settings.weights_folder, &p->chat, error));
-  rf_chat_options options = {.add_generation_prompt = true, .now = localtime_r(&seconds, &now)};
-  rf_status status = rf_chat_render(p->chat, messages, &options, &rendered, error);
+  if (!p->chat) RF_TRY(rf_chat_of(o, &p->settings, p->tokenizer, &p->chat, error));
+  rf_status status = rf_chat_text(p->chat, messages, true, &rendered, error);
   if (status == RAFTER_OK) /* a template writes its marks itself */
     status = rf_tokenizer_encode(p->tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, &row->tokens, error);
   if (status == RAFTER_OK) row->text = rendered.text, rendered.text = NULL;
@@ -88,7 +97,7 @@ static rf_status encode(rf_prompts *p, const rf_options *o, const char *text, si
   if (rf_options_is_set(o, "system"))
     json_array_append_new(messages, json_pack("{ss ss}", "role", "system", "content", rf_options_text(o, "system")));
   json_array_append_new(messages, json_pack("{ss ss%}", "role", "user", "content", text, bytes));
-  rf_status status = render(p, messages, row, error);
+  rf_status status = render(p, o, messages, row, error);
   json_decref(messages);
   return status;
 }
@@ -158,16 +167,59 @@ static rf_status read_numbers(const json_t *json, const char *where, rf_prompt *
   return RAFTER_OK;
 }
 
-static rf_status read_row(const rf_options *o, rf_prompts *p, const json_t *json, const char *where, rf_prompt *row, rf_error *error) {
+/* A key that is not read: one that is nearly a known one is a slip, all others are the person's own and are named once. */
+static rf_status check_key(rf_prompts *p, const char *key, const char *where, rf_error *error) {
+  static const char *const KNOWN[] = {
+      "id",    "prompt", "messages",           "tokens",           "samples",           "seed",       "temperature", "top_k",
+      "top_p", "min_p",  "repetition_penalty", "presence_penalty", "frequency_penalty", "max_tokens", "stop"};
+  const int count = (int)(sizeof KNOWN / sizeof *KNOWN);
+  for (int i = 0; i < count; i++)
+    if (!strcmp(key, KNOWN[i])) return RAFTER_OK;
+  const char *near = rf_nearest(key, KNOWN, count);
+  if (near && rf_edit_distance(key, near) <= (strlen(key) < 8 ? 1 : 2))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "a row has an unknown key (%s: '%.60s'; did you mean '%s'?)", where, key, near);
+  char quoted[80];
+  snprintf(quoted, sizeof quoted, "\"%.60s\"", key);
+  if (!strstr(p->unread, quoted)) rf_text_append(p->unread, sizeof p->unread, "%s%s", *p->unread ? ", " : "", quoted);
+  return RAFTER_OK;
+}
+
+/* Exactly one of the three says what is to be answered. */
+static rf_status check_row(rf_prompts *p, json_t *json, const char *where, rf_error *error) {
+  static const char *const FORMS[] = {"prompt", "messages", "tokens"};
+  const char *key, *first = NULL;
+  json_t *value;
+  json_object_foreach(json, key, value) RF_TRY(check_key(p, key, where, error));
+  for (int i = 0; i < 3; i++) {
+    value = json_object_get(json, FORMS[i]);
+    if (!value || json_is_null(value)) continue;
+    if (first) return RF_FAIL(error, RAFTER_FAILED, "leave one of them out", "a row has both %s and %s (%s)", first, FORMS[i], where);
+    first = FORMS[i];
+  }
+  return RAFTER_OK;
+}
+
+static rf_status read_prompt(const rf_options *o, rf_prompts *p, const json_t *json, const char *where, rf_prompt *row, rf_error *error) {
+  const json_t *prompt = json_object_get(json, "prompt"), *messages = json_object_get(json, "messages");
+  rf_error why = {0};
+  rf_status status;
+  if (json_is_string(prompt)) {
+    status = encode(p, o, json_string_value(prompt), json_string_length(prompt), row, &why);
+  } else {
+    status = need_tokenizer(p, &why);
+    if (status == RAFTER_OK) status = render(p, o, messages, row, &why);
+  }
+  return status == RAFTER_OK ? status : RF_FAIL(error, status, *why.hint ? why.hint : NULL, "%s (%s)", why.message, where);
+}
+
+static rf_status read_row(const rf_options *o, rf_prompts *p, json_t *json, const char *where, rf_prompt *row, rf_error *error) {
   const json_t *prompt = json_object_get(json, "prompt"), *messages = json_object_get(json, "messages"), *tokens = json_object_get(json, "tokens");
   row->id = json_incref(json_object_get(json, "id"));
+  RF_TRY(check_row(p, json, where, error));
   RF_TRY(read_numbers(json, where, row, error));
   RF_TRY(read_stop(json, where, row, error));
-  if (json_is_string(prompt)) RF_TRY(encode(p, o, json_string_value(prompt), json_string_length(prompt), row, error));
-  else if (json_is_array(messages)) {
-    RF_TRY(need_tokenizer(p, error));
-    RF_TRY(render(p, messages, row, error));
-  } else if (json_is_array(tokens)) RF_TRY(read_ids(p, tokens, where, &row->tokens, error));
+  if (json_is_string(prompt) || json_is_array(messages)) RF_TRY(read_prompt(o, p, json, where, row, error));
+  else if (json_is_array(tokens)) RF_TRY(read_ids(p, tokens, where, &row->tokens, error));
   else
     return RF_FAIL(error, RAFTER_FAILED, "rows have \"prompt\" (a text), \"messages\" (a list) or \"tokens\" (a list of ids)",
                    "a row has nothing to answer (%s: expected prompt, messages or tokens)", where);
@@ -229,13 +281,35 @@ static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *e
   return RAFTER_OK;
 }
 
+/* What is typed says one thing. */
+static rf_status check_typed(const rf_options *o, rf_error *error) {
+  static const char *const FORMS[] = {"input", "prompt", "tokens"};
+  static const char *const OF_CHAT[] = {"system", "template"};
+  const char *first = NULL;
+  for (int i = 0; i < 3; i++) {
+    if (!rf_options_is_set(o, FORMS[i])) continue;
+    if (first) return RF_FAIL(error, RAFTER_INVALID, "leave one of them out", "--%s and --%s both say what to answer", first, FORMS[i]);
+    first = FORMS[i];
+  }
+  bool chat = rf_options_flag(o, "chat"), file = rf_options_is_set(o, "input");
+  if (chat && rf_options_is_set(o, "tokens"))
+    return RF_FAIL(error, RAFTER_INVALID, "give --prompt TEXT, or leave --chat out",
+                   "--tokens are ids already: --chat has nothing to put into a template");
+  for (int i = 0; i < 2; i++)
+    if (rf_options_is_set(o, OF_CHAT[i]) && !chat && !(i == 1 && file))
+      return RF_FAIL(error, RAFTER_INVALID, "add --chat", "--%s is of conversations: without --chat the prompt is none", OF_CHAT[i]);
+  return RAFTER_OK;
+}
+
 rf_status rf_prompts_read(const rf_options *o, const rafter_sink *sink, rf_prompts *p, rf_error *error) {
+  RF_TRY(check_typed(o, error));
   RF_TRY(rf_settings_resolve(o, "generate", &p->settings, error));
   p->path = rf_options_is_set(o, "input") ? rf_options_text(o, "input") : NULL;
   p->chats = rf_options_flag(o, "chat");
   if (!rf_options_is_set(o, "tokens") && !p->path) RF_TRY(need_tokenizer(p, error));
   RF_TRY(read_common(o, p, sink, error));
   RF_TRY(p->path ? read_file(o, p, error) : read_typed(o, p, error));
+  if (*p->unread) rf_note(sink, "%s: keys that are not read: %s\n", p->path, p->unread);
   RF_TRY(rf_marks_of(&p->settings, p->tokenizer, &p->marks, error));
   for (int64_t i = 0; i < p->rows; i++) {
     rf_prompt *row = &p->row[i];

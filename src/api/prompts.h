@@ -31,6 +31,7 @@ typedef struct rf_prompts {
   rf_logit_bias *bias;
   int bias_count;
   const char *path; /* of the file, or NULL */
+  char unread[256]; /* keys of rows that mean nothing here, quoted */
 } rf_prompts;
 
 /* Reads everything that the options name, generation_config.json included, whose settings are told to the sink. RAFTER_INVALID names the option,

@@ -123,6 +123,7 @@ const rf_option RF_OPTION_ROWS[] = {
 
   /* generating */
   WORDS("prompt", TEXT, "TEXT", NULL, GENERATE, "text to continue"),
+  WORDS("template", PATH, "FILE", NULL, GENERATE | EVAL | CHAT, "chat template in place of the model's own"),
   FLAG("chat", GENERATE | EVAL, "the prompt is what a user says: put into the model's chat template"),
   WORDS("system", TEXT, "TEXT", NULL, GENERATE | EVAL | CHAT, "what the model is told before the conversation"),
   WORDS("tokens", LIST, "IDS", NULL, GENERATE, "token ids to continue, in place of a prompt"),

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "model/tokenizer.h"
 
 enum { CONFIG_MOST = 64 << 20, TEMPLATE_MOST = 1 << 20, MESSAGES_MOST = 10000 }; /* bytes, bytes, messages */
 
@@ -97,9 +98,38 @@ rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error) {
   bool gguf = rf_text_ends_with(folder, ".gguf");
   RF_TRY(rf_chat_find(folder, chat, error));
   if (*chat) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "the model may be no chat model: give a plain prompt, or a template of your own",
+  return RF_FAIL(error, RAFTER_FAILED, "the model may be no chat model: give a plain prompt, or a template of your own (--template FILE)",
                  "%s has no chat template (expected %s)", folder,
                  gguf ? "tokenizer.chat_template" : "chat_template.jinja, or chat_template in tokenizer_config.json");
+}
+
+static void add_token(json_t *tokens, const char *name, const rf_tokenizer *tokenizer, int32_t id) {
+  rf_span text = id >= 0 ? rf_tokenizer_piece(tokenizer, id) : (rf_span){0};
+  json_t *value = text.at ? json_stringn(text.at, text.bytes) : NULL;
+  if (value) json_object_set_new(tokens, name, value);
+}
+
+static rf_status new_with_marks(const char *text, size_t bytes, const char *where, const rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error) {
+  json_t *tokens = rf_must(json_object());
+  if (tokenizer) {
+    add_token(tokens, "bos_token", tokenizer, rf_tokenizer_bos(tokenizer));
+    add_token(tokens, "eos_token", tokenizer, rf_tokenizer_eos(tokenizer));
+    add_token(tokens, "unk_token", tokenizer, rf_tokenizer_unk(tokenizer));
+    add_token(tokens, "pad_token", tokenizer, rf_tokenizer_pad(tokenizer));
+  }
+  rf_status status = rf_chat_new(text, bytes, where, tokens, chat, error);
+  json_decref(tokens);
+  return status;
+}
+
+rf_status rf_chat_read(const char *path, const rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error) {
+  char *text = NULL;
+  size_t bytes = 0;
+  *chat = NULL;
+  RF_TRY(rf_file_read(path, TEMPLATE_MOST, &text, &bytes, error));
+  rf_status status = new_with_marks(text, bytes, path, tokenizer, chat, error);
+  free(text);
+  return status;
 }
 
 /* What a folder, or the folder of a weight file, has: its template (text NULL: none) and its configuration (NULL: none). */
@@ -147,7 +177,15 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
   char inside[4200];
   rf_status status = source_read(folder, &s, error);
   snprintf(inside, sizeof inside, "%.4000s/tokenizer.gguf", folder);
-  if (status == RAFTER_OK && !s.text && access(inside, F_OK) == 0) status = rf_chat_find_gguf(inside, chat, error);
+  bool vocabulary = access(inside, F_OK) == 0;
+  if (status == RAFTER_OK && s.text && vocabulary && !s.config) { /* the template of a training, with the marks of a GGUF file's vocabulary */
+    rf_tokenizer *tokenizer = NULL;
+    status = rf_tokenizer_open(folder, &tokenizer, error);
+    if (status == RAFTER_OK) status = new_with_marks(s.text, s.bytes, s.path, tokenizer, chat, error);
+    rf_tokenizer_close(tokenizer);
+    return source_free(&s), status;
+  }
+  if (status == RAFTER_OK && !s.text && vocabulary) status = rf_chat_find_gguf(inside, chat, error);
   if (status == RAFTER_OK && s.text) status = rf_chat_new(s.text, s.bytes, s.path, s.config, chat, error);
   source_free(&s);
   return status;

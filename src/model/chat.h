@@ -21,6 +21,9 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error);
 /* The template of a folder as it stands, malloc'ed; *text is NULL where there is none. */
 rf_status rf_chat_source(const char *folder, char **text, rf_error *error);
 rf_status rf_chat_find_gguf(const char *path, rf_chat **chat, rf_error *error);
+/* From a template in a file of its own, with the marks of the tokenizer (may be NULL). */
+struct rf_tokenizer;
+rf_status rf_chat_read(const char *path, const struct rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error);
 /* The same from a template at hand. `tokens` (may be NULL) has fields such as bos_token, each a text or an object with "content". */
 rf_status rf_chat_new(const char *text, size_t bytes, const char *where, const json_t *tokens, rf_chat **chat, rf_error *error);
 void rf_chat_free(rf_chat *chat);

@@ -36,7 +36,7 @@ rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error
  * tokenizer.gguf, which has no tensors. *copied says how many files of the tokenizer there were. */
 rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *copied, rf_error *error);
 /* Of a model that was trained on bytes: tokenizer_config.json says so, which is what rf_tokenizer_for asks. */
-rf_status rf_tokenizer_bytes_write(const char *to_folder, rf_error *error);
+rf_status rf_tokenizer_bytes_write(const char *to_folder, int64_t vocab, rf_error *error);
 /* Whether a folder brings a tokenizer. */
 bool rf_tokenizer_in(const char *folder);
 /* The tokenizer of a model that brings none of its own. RAFTER_INVALID when the vocabulary has not 256 rows. */

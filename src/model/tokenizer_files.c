@@ -51,10 +51,14 @@ rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *
   return RAFTER_OK;
 }
 
-rf_status rf_tokenizer_bytes_write(const char *to_folder, rf_error *error) {
+rf_status rf_tokenizer_bytes_write(const char *to_folder, int64_t vocab, rf_error *error) {
   char path[4400];
   snprintf(path, sizeof path, "%.4300s/tokenizer_config.json", to_folder);
   json_t *json = json_pack("{ss}", "tokenizer_class", BYTES_CLASS);
+  if (vocab > 256) { /* rf_tokenizer_byte's mark: templates may name it */
+    json_object_set_new(json, "bos_token", json_string("<end>"));
+    json_object_set_new(json, "eos_token", json_string("<end>"));
+  }
   rf_status status = rf_json_write(path, json, 2, error);
   json_decref(json);
   return status;

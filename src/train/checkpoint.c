@@ -122,11 +122,16 @@ static rf_status save_state(const rf_trainer *t, const char *folder, rf_error *e
 static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_error *error) {
   enum { BYTE_IDS = 257 };
   int copied;
+  bool bytes = true;
+  char path[PATH_BYTES + 32];
   const char *from = t->settings.weights_folder;
-  if (from && *from) return rf_tokenizer_files_copy(from, folder, &copied, error);
   for (int i = 0; i < t->loader.count; i++)
-    if (rf_text_ends_with(t->loader.source[i].spec, ".shard") && t->loader.source[i].shard.vocab > BYTE_IDS) return RAFTER_OK;
-  return rf_tokenizer_bytes_write(folder, error);
+    if (rf_text_ends_with(t->loader.source[i].spec, ".shard") && t->loader.source[i].shard.vocab > BYTE_IDS) bytes = false;
+  if (from && *from) RF_TRY(rf_tokenizer_files_copy(from, folder, &copied, error));
+  else if (bytes) RF_TRY(rf_tokenizer_bytes_write(folder, t->settings.model.vocab, error));
+  if (!t->template) return RAFTER_OK;
+  snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
+  return rf_file_write(path, t->template, t->template_bytes, error);
 }
 
 /* What an adapter of this run stands beside: the weights' path, or the model's name. */

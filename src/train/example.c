@@ -12,8 +12,6 @@
 enum { TEXT, TOKENS, MASK, MESSAGES, TOOLS, PROMPT, COMPLETION, FIELDS };
 static const char *const FIELD_NAMES[FIELDS] = {"text", "tokens", "mask", "messages", "tools", "prompt", "completion"};
 
-enum { TEMPLATE_MOST = 1 << 20 };
-
 struct rf_example_reader {
   rf_example_options options;
   char *names[FIELDS]; /* what the rows call them */
@@ -68,36 +66,11 @@ void rf_example_free(rf_example *example) {
   *example = (rf_example){0};
 }
 
-static void add_token(json_t *tokens, const char *name, const rf_tokenizer *tokenizer, int32_t id) {
-  rf_span text = id >= 0 ? rf_tokenizer_piece(tokenizer, id) : (rf_span){0};
-  json_t *value = text.at ? json_stringn(text.at, text.bytes) : NULL;
-  if (value) json_object_set_new(tokens, name, value);
-}
-
-/* A template file that the model does not bring: its marks are the tokenizer's. */
-static rf_status open_template(rf_example_reader *reader, rf_error *error) {
-  const rf_example_options *o = &reader->options;
-  char *text = NULL;
-  size_t bytes = 0;
-  RF_TRY(rf_file_read(o->template, TEMPLATE_MOST, &text, &bytes, error));
-  json_t *tokens = rf_must(json_object());
-  if (o->tokenizer) {
-    add_token(tokens, "bos_token", o->tokenizer, rf_tokenizer_bos(o->tokenizer));
-    add_token(tokens, "eos_token", o->tokenizer, rf_tokenizer_eos(o->tokenizer));
-    add_token(tokens, "unk_token", o->tokenizer, rf_tokenizer_unk(o->tokenizer));
-    add_token(tokens, "pad_token", o->tokenizer, rf_tokenizer_pad(o->tokenizer));
-  }
-  rf_status status = rf_chat_new(text, bytes, o->template, tokens, &reader->chat, error);
-  json_decref(tokens);
-  free(text);
-  return status;
-}
-
 /* reader->chat, NULL where the model has no template. */
 static rf_status seek_chat(rf_example_reader *reader, rf_error *error) {
   const char *template = reader->options.template ? reader->options.template : "", *folder = reader->options.model_folder;
   if (reader->chat_sought) return RAFTER_OK;
-  if (*template && strcmp(template, "none")) RF_TRY(open_template(reader, error));
+  if (*template && strcmp(template, "none")) RF_TRY(rf_chat_read(template, reader->options.tokenizer, &reader->chat, error));
   else if (!*template && folder && *folder) RF_TRY(rf_chat_find(folder, &reader->chat, error));
   reader->chat_sought = true;
   return RAFTER_OK;

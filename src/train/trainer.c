@@ -1,6 +1,7 @@
 /* trainer.c - opening a training run and taking one step. */
 #define _GNU_SOURCE
 #include "train/train.h"
+#include "base/file.h"
 #include "run/load.h"
 #include "train/checkpoint.h"
 
@@ -40,6 +41,8 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   RF_GO(rf_model_require_runnable(&settings->model, error));
   RF_GO(rf_checkpoint_can_save(settings, error));
   const rf_build_options *build = &settings->plan.build;
+  const char *template = settings->template ? settings->template : "";
+  if (*template && strcmp(template, "none")) RF_GO(rf_file_read(template, (size_t)1 << 20, &trainer->template, &trainer->template_bytes, error));
   RF_GO(rf_plan_make(&settings->model, &settings->plan, &trainer->plan, error));
   RF_GO(rf_plan_require_fit(trainer->plan, error));
   rf_source_options data = {.model = &settings->model,
@@ -80,7 +83,7 @@ void rf_trainer_close(rf_trainer *trainer) {
   rf_run_close(trainer->run);
   rf_loader_close(&trainer->loader);
   rf_plan_free(trainer->plan), rf_plan_free(trainer->val_plan);
-  free(trainer->state);
+  free(trainer->state), free(trainer->template);
   free(trainer);
 }
 

@@ -77,6 +77,25 @@ holds kept.jsonl '0 < len(rows) < 40000 and [r["id"] for r in rows] == list(rang
 cp -r "$GOLD" prefers && echo '{"do_sample": true, "temperature": 0.25, "top_k": 3}' >prefers/generation_config.json
 status 0 "$RAFTER" generate prefers --tokens 1,2 --max-tokens 2 && says '^generation_config.json: temperature 0.25, top-k 3$' && ! grep -q generation_config out || fail 'generation_config.json is said where the answer stands'
 status 0 "$RAFTER" generate prefers --tokens 1,2 --max-tokens 2 --top-k 0 --temperature 1 --json && ! grep -q . err || fail "what was typed is said to come from a file: $(cat err)"
+# What is typed, and what a row holds, says one thing.
+refuses 2 'input and --prompt' "$RAFTER" generate "$TINY" --input plain.jsonl --prompt a
+refuses 2 'prompt and --tokens' "$RAFTER" generate "$TINY" --tokens 1,2 --prompt a
+refuses 2 'ids already' "$RAFTER" generate "$TINY" --tokens 1,2 --chat
+refuses 2 'system is of conversations' "$RAFTER" generate "$TINY" --prompt a --system b
+row() { echo "$2" >row.jsonl && refuses 1 "$1" "$RAFTER" generate "$TINY" --input row.jsonl --max-tokens 2 && says 'row.jsonl, line 1'; }
+row 'both prompt and messages' '{"prompt": "a", "messages": [{"role": "user", "content": "b"}]}'
+row 'both messages and tokens' '{"tokens": [1], "messages": [{"role": "user", "content": "b"}]}'
+row "max_token.*did you mean 'max_tokens'" '{"prompt": "a", "max_token": 5}'
+row 'no chat template' '{"messages": [{"role": "user", "content": "b"}]}'
+echo '{"prompt": "a", "answer": 4, "source": "x"}' >row.jsonl
+status 0 "$RAFTER" generate "$TINY" --input row.jsonl --max-tokens 2 --json && says 'not read: "answer", "source"'
+echo '{{ raise_exception("not so") }}' >raises.jinja && echo '{"messages": [{"role": "user", "content": "b"}]}' >row.jsonl
+refuses 1 'not so.*row.jsonl, line 1' "$RAFTER" generate "$TINY" --input row.jsonl --template raises.jinja
+for bias in 4294967301=50 256=1 -1=1 5=x 5=nan 5 =1; do refuses 2 'logit-bias' "$RAFTER" generate "$TINY" --prompt a --logit-bias "$bias"; done
+status 0 "$RAFTER" generate "$TINY" --prompt a --logit-bias 255=1000 --max-tokens 4 --json && holds out 'd["tokens"] == [255] * 4'
+# --template in place of the model's own, or where it has none.
+echo '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}' >plain.jinja
+status 0 "$RAFTER" generate "$TINY" --prompt hi --chat --template plain.jinja --max-tokens 2 --json && holds out 'd["prompt_tokens"] == len("<user>hi\n") or d["prompt_tokens"] == len("<user>hi")'
 # An answer that is no UTF-8 still has its text.
 status 0 "$RAFTER" generate "$TINY" --prompt a --max-tokens 24 --ignore-eos --threads 1 --json && holds out 'd["text"] == bytes(d["tokens"]).decode("utf-8", "replace") and "\ufffd" in d["text"]'
 status 0 "$RAFTER" generate "$TINY" --input plain.jsonl --max-tokens 24 --ignore-eos --threads 1 --json && holds out 'len(rows) == 3 and all(r["text"] == bytes(r["tokens"]).decode("utf-8", "replace") for r in rows)'

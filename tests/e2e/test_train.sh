@@ -155,6 +155,11 @@ refuses 2 'steps and --epochs' "${TRAIN[@]}" --data book.txt --steps 1 --epochs 
 status 0 "${TRAIN[@]}" --data book.txt --epochs 0.05 --max-seconds 0.001 --out round && status 0 "$RAFTER" train --resume round --steps 3 --max-seconds 60 && holds round/metrics.jsonl 'rows[-1]["step"] == 3'
 holds round/run.json '"epochs" not in d["options"] and d["options"]["steps"] == 3' && status 0 "$RAFTER" train --resume round --steps 4 && holds round/metrics.jsonl 'rows[-1]["step"] == 4'
 
+# A template that was given goes along with the weights: what talks to the model writes as it was trained.
+status 0 "$RAFTER" export talks talks.model && same "$DATA/templates/chatml.jinja" talks.model/chat_template.jinja 'the template of a training'
+status 0 "$RAFTER" generate talks --chat --prompt hello --max-tokens 2 --json && cp out own && status 0 "$RAFTER" generate talks --chat --prompt hello --template "$DATA/templates/chatml.jinja" --max-tokens 2 --json
+holds own "d['prompt_tokens'] == $(ask out 'd["prompt_tokens"]')" 'the template of a checkpoint'
+
 # Dropout and weights from elsewhere.
 status 0 "${TRAIN[@]}" --data book.txt --steps 3 --dropout 0.2 --out dropout
 status 0 "$RAFTER" train keeps/checkpoint-00000007 "${QUICK[@]}" --data book.txt --steps 2 --out tuned && holds tuned/metrics.jsonl 'rows[1]["loss"] < 5.6' 'training starts from the weights of a folder'
