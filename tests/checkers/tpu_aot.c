@@ -2,7 +2,9 @@
  * data/tpu-aot.json, which is read when no FILE is given. */
 #include "base/json.h"
 #include "machine/tiles.h"
+#include "plan/program.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,6 +42,152 @@ static int check_arrays(const json_t *root) {
   return exact != all;
 }
 
+/* ---- programs ---------------------------------------------------------------------------------------------------- */
+
+typedef struct program {
+  rf_machine machine;
+  rf_model model;
+  rf_plan_options plan;
+  rf_program_options program;
+} program;
+
+static const char *text_of(const json_t *object, const char *key) {
+  const char *text = json_string_value(json_object_get(object, key));
+  return text ? text : "";
+}
+static int64_t int_of(const json_t *object, const char *key, int64_t otherwise) {
+  const json_t *value = json_object_get(object, key);
+  return json_is_integer(value) ? json_integer_value(value) : otherwise;
+}
+
+static rf_status find_machine(const char *topology, rf_machine *machine, rf_error *error) {
+  char name[64];
+  snprintf(name, sizeof name, "%s%.*s", strncmp(topology, "tpu", 3) ? "tpu-" : "", (int)strcspn(topology, ":"), topology);
+  if (!strcmp(name, "tpu7x")) snprintf(name, sizeof name, "tpu-v7x");
+  return rf_machine_find(name, machine, error);
+}
+
+/* The training step of the tutorial's transformer: suites uva and scale. */
+static rf_status read_training(const json_t *config, program *p, rf_error *error) {
+  char spec[256];
+  int64_t width = int_of(config, "D", 1024), heads = int_of(config, "H", 8);
+  snprintf(spec, sizeof spec, "uva:layers=%lld,width=%lld,ff=%lld,heads=%lld,seq=%lld", (long long)int_of(config, "L", 12), (long long)width,
+           (long long)int_of(config, "F", 4096), (long long)heads, (long long)int_of(config, "T", 512));
+  RF_TRY(rf_model_resolve(spec, &p->model, NULL, error));
+  p->model.head_dim = int_of(config, "K", 128);
+  static const char *const remats[] = {"none", "mlp", "attn", "mlp+attn", "block"};
+  for (int r = 0; r < 5; r++)
+    if (!strcmp(text_of(config, "remat"), remats[r])) p->plan.remat = (rf_remat)r;
+  int64_t accumulate = int_of(config, "acc", 1);
+  p->plan.build = (rf_build_options){.job = RF_JOB_TRAIN,
+                                     .dtype = !strcmp(text_of(config, "dtype"), "bf16") ? RF_BF16 : RF_F32,
+                                     .accumulate = (int)accumulate,
+                                     .microbatch = int_of(config, "batch", 1) / accumulate,
+                                     .seq = int_of(config, "T", 512),
+                                     .dropout = (float)json_number_value(json_object_get(config, "dropout")),
+                                     .optimizer = RF_ADAM,
+                                     .beta1 = 0.9f,
+                                     .beta2 = 0.999f,
+                                     .eps = 1e-8f};
+  p->program.program = json_is_true(json_object_get(config, "scan")) ? RF_PROGRAM_JAX_SCAN : RF_PROGRAM_JAX_UNROLLED;
+  return RAFTER_OK;
+}
+
+/* Gemma 3 1B: a step of decoding, a loop of steps, or a pass over whole sequences. Layers are written out. */
+static rf_status read_gemma(const json_t *config, program *p, rf_error *error) {
+  static const struct {
+    const char *mode;
+    rf_program_result result;
+  } modes[] = {{"nll", RF_RESULT_LOSS},
+               {"prelogits", RF_RESULT_HIDDEN},
+               {"logits", RF_RESULT_LOGITS},
+               {"logits_topk", RF_RESULT_TOP},
+               {"chunk_topk", RF_RESULT_TOP_BY_CHUNK}};
+  const char *mode = text_of(config, "mode"), *kv = text_of(config, "kv");
+  RF_TRY(rf_model_resolve("gemma3-1b", &p->model, NULL, error));
+  p->program.program = RF_PROGRAM_JAX_UNROLLED;
+  p->plan.build = (rf_build_options){.job = *mode ? RF_JOB_SCORE : RF_JOB_GENERATE,
+                                     .dtype = RF_BF16,
+                                     .accumulate = 1,
+                                     .microbatch = int_of(config, "B", 1),
+                                     .seq = int_of(config, *mode ? "T" : "S", 1024),
+                                     .kv_dtype_set = !*mode,
+                                     .kv_dtype = !strcmp(kv, "s8")    ? RF_I8
+                                                 : !strcmp(kv, "f32") ? RF_F32
+                                                                      : RF_BF16};
+  for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+    if (!strcmp(modes[i].mode, mode)) p->program.result = modes[i].result;
+  p->program.top = 128;
+  p->program.ring = json_is_true(json_object_get(config, "ring"));
+  p->program.loop = json_is_true(json_object_get(config, "loop"));
+  return RAFTER_OK;
+}
+
+typedef struct tally {
+  int rows, near, large, large_near, verdicts, verdicts_right;
+} tally;
+
+static rf_status size_row(const json_t *row, rf_program_memory *memory, double *limit, rf_error *error) {
+  static program p;
+  const json_t *config = json_object_get(row, "config");
+  memset(&p, 0, sizeof p);
+  RF_TRY(find_machine(text_of(row, "topology"), &p.machine, error));
+  RF_TRY(!strcmp(text_of(row, "suite"), "gemma") ? read_gemma(config, &p, error) : read_training(config, &p, error));
+  p.plan.machine = &p.machine;
+  *limit = p.machine.memory_bytes - p.machine.reserve_bytes;
+  return rf_program_size(&p.model, &p.plan, &p.program, memory, error);
+}
+
+static double total_of(const json_t *row) {
+  if (!json_is_true(json_object_get(row, "fits"))) return json_number_value(json_object_get(row, "oom_total_gib")) * 1073741824;
+  return (double)(int_of(row, "arg", 0) + int_of(row, "out", 0) - int_of(row, "alias", 0) + int_of(row, "temp", 0));
+}
+
+static void check_row(const json_t *row, tally *t) {
+  rf_program_memory m = {0};
+  rf_error error = {0};
+  double limit = 0, want = total_of(row), gib = 1073741824;
+  const char *id = text_of(row, "id");
+  t->rows++;
+  if (size_row(row, &m, &limit, &error) != RAFTER_OK) {
+    printf("%-72s %s\n", id, error.message);
+    return;
+  }
+  double off = (double)m.total / want - 1;
+  bool near = fabs(off) <= 0.1, fits = json_is_true(json_object_get(row, "fits")), asked = fabs(want / limit - 1) > 0.02;
+  t->near += near;
+  if (want > gib) t->large++, t->large_near += fabs(off) <= 0.2;
+  if (asked) t->verdicts++, t->verdicts_right += fits == ((double)m.total <= limit);
+  printf("%-72s %8.3f %8.3f GiB %+6.1f %%  arg %+lld temp %.0f of %.0f MB (kept %.0f copies %.0f gradients %.0f working %.0f)\n", id, want / gib,
+         (double)m.total / gib, 100 * off, fits ? (long long)(m.argument - int_of(row, "arg", 0)) : 0, (double)m.temp / 1e6,
+         (double)int_of(row, "temp", 0) / 1e6, (double)m.kept / 1e6, (double)m.copies / 1e6, (double)m.gradients / 1e6, (double)m.working / 1e6);
+}
+
+/* Suites that are judged together: so many of a hundred rows within 10 % of the compiler's total; those of training above 1 GiB within 20 %, all. */
+static int check_programs(const json_t *root, const char *only) {
+  static const struct {
+    const char *title, *suites[2];
+    double share;
+    bool large;
+  } groups[] = {{"gemma", {"gemma", ""}, 0.8, false}, {"uva and scale", {"uva", "scale"}, 0.8, true}};
+  const json_t *rows = json_object_get(root, "rows"), *row;
+  int failed = 0;
+  for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
+    tally t = {0};
+    size_t i;
+    json_array_foreach(rows, i, row) {
+      const char *suite = text_of(row, "suite");
+      if (strcmp(suite, groups[g].suites[0]) && strcmp(suite, groups[g].suites[1])) continue;
+      if (!only || strstr(text_of(row, "id"), only)) check_row(row, &t);
+    }
+    bool good = t.near >= groups[g].share * t.rows && (!groups[g].large || t.large_near == t.large) && t.verdicts_right == t.verdicts;
+    printf("%s: %d of %d within 10 %%, %d of %d above 1 GiB within 20 %%, %d of %d verdicts right: %s\n", groups[g].title, t.near, t.rows,
+           t.large_near, t.large, t.verdicts_right, t.verdicts, good ? "good" : "NOT GOOD");
+    failed |= !good;
+  }
+  return failed;
+}
+
 int main(int count, char **argument) {
   const char *path = count > 1 ? argument[1] : "data/tpu-aot.json";
   rf_error error = {0};
@@ -49,6 +197,7 @@ int main(int count, char **argument) {
     return 2;
   }
   int failed = check_arrays(root);
+  failed |= check_programs(root, count > 2 ? argument[2] : NULL);
   json_decref(root);
   return failed ? 1 : 0;
 }

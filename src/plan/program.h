@@ -1,0 +1,42 @@
+/* program.h - what a JAX program of the same model takes on a device: a second lifetime problem beside our own plan. */
+#ifndef RF_PROGRAM_H
+#define RF_PROGRAM_H
+
+#include "plan/plan.h"
+
+/* Whose program is sized: ours, or what XLA makes of one that loops over stacked layers (lax.scan) or writes them out one by one. */
+typedef enum rf_program { RF_PROGRAM_RAFTER, RF_PROGRAM_JAX_SCAN, RF_PROGRAM_JAX_UNROLLED } rf_program;
+
+/* What a forward pass returns for every position. */
+typedef enum rf_program_result {
+  RF_RESULT_LOSS,         /* the mean loss, over logits that are all there at once */
+  RF_RESULT_HIDDEN,       /* what the head reads */
+  RF_RESULT_LOGITS,       /* all of them */
+  RF_RESULT_TOP,          /* the likeliest tokens, found in logits that are all there at once */
+  RF_RESULT_TOP_BY_CHUNK, /* the same, by a loop over positions */
+} rf_program_result;
+
+typedef struct rf_program_options {
+  rf_program program;
+  rf_program_result result; /* of a job that scores */
+  int top;                  /* tokens kept of each position */
+  bool ring;                /* generate: windowed layers cache their window only */
+  bool loop;                /* generate: the loop over steps is inside the program, with a buffer of answers */
+} rf_program_options;
+
+/* What XLA's memory analysis reports. */
+typedef struct rf_program_memory {
+  int64_t argument, output, alias, temp;
+  int64_t total; /* argument + output - alias + temp: what the device must hold */
+  /* What temp is made of at its largest. */
+  int64_t copies;    /* matrices in the dtype they are multiplied in */
+  int64_t gradients; /* and their accumulators */
+  int64_t kept;      /* what the forward pass leaves for the backward pass */
+  int64_t working;   /* the rest, less what lies on the chip */
+} rf_program_memory;
+
+/* Of the job, dtype, batch and remat in `options`, on options->machine. RAFTER_INVALID for what no JAX program is written for here. */
+rf_status rf_program_size(const rf_model *model, const rf_plan_options *options, const rf_program_options *program, rf_program_memory *memory,
+                          rf_error *error);
+
+#endif

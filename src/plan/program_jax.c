@@ -1,0 +1,467 @@
+/* program_jax.c - the memory of a JAX program: its arguments and results as arrays of their own shapes, and its temporaries as lifetimes over the
+ * forward ops of our graph and, backwards, their vjps. Times: op i runs forward at i and backward at 2 ops - 1 - i. */
+#include "plan/program.h"
+
+#include "machine/tiles.h"
+#include "plan/program_rules.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum kind { COPIES, GRADIENTS, KEPT, WORKING, KINDS } kind;
+
+typedef struct array {
+  int64_t bytes;
+  int first, last;
+  kind what;
+  bool brief; /* small enough in time to lie on the chip where there is room */
+} array;
+
+typedef struct sizing {
+  const rf_model *model;
+  const rf_plan_options *options;
+  const rf_program_options *program;
+  rf_graph *graph;
+  rf_pool *pool;
+  array *at;
+  int count, capacity;
+  int ops, end;              /* forward ops; the time behind the last backward op */
+  int scan_first, scan_last; /* ops inside the layers */
+  bool trains, scan;
+  int *producer, *last_read, *needed_by, *crosses; /* by tensor: op, op, first op whose vjp reads it, whether it crosses the scan as a residual */
+  int *region, *region_first, *region_last;        /* by op: which part is computed again with it; of that part */
+  int64_t parameters, state_leaves;
+} sizing;
+
+/* ---- arrays ------------------------------------------------------------------------------------------------------ */
+
+static void add(sizing *s, kind what, bool brief, int64_t bytes, int first, int last) {
+  if (bytes <= 0) return;
+  if (s->count == s->capacity) {
+    int capacity = s->capacity ? 2 * s->capacity : 1024;
+    array *more = rf_pool_alloc(s->pool, (size_t)capacity * sizeof *more);
+    if (s->count) memcpy(more, s->at, (size_t)s->count * sizeof *more);
+    s->at = more, s->capacity = capacity;
+  }
+  s->at[s->count++] = (array){bytes, first, last, what, brief};
+}
+
+static bool on_tpu(const sizing *s) { return !strcmp(s->options->machine->kind, "tpu"); }
+/* Products of f32 take bf16 operands on a TPU unless a program asks for more, and what only they read is stored so. */
+static rf_dtype product_dtype(const sizing *s) { return on_tpu(s) && s->options->build.dtype == RF_F32 ? RF_BF16 : s->options->build.dtype; }
+static int64_t bytes_of(const sizing *s, rf_dtype dtype, int rank, const int64_t *dims) {
+  return rf_machine_bytes(s->options->machine, dtype, rank, dims);
+}
+static int64_t scalar_bytes(const sizing *s, rf_dtype dtype) { return bytes_of(s, dtype, 0, NULL); }
+
+/* Sequences and tokens of each that run at once. */
+static int64_t sequences_of(const sizing *s) { return s->options->build.microbatch; }
+static int64_t tokens_of(const sizing *s) { return s->options->build.job == RF_JOB_GENERATE ? 1 : s->options->build.seq; }
+
+/* A tensor of rows as JAX has it: (sequences, tokens, columns). */
+static int64_t tensor_bytes(const sizing *s, const rf_tensor *t, rf_dtype dtype, int64_t divisor) {
+  int64_t columns = t->rank > 1 ? t->shape[1] / divisor : 1;
+  if (t->shape[0] != sequences_of(s) * tokens_of(s)) return bytes_of(s, dtype, 2, (int64_t[]){t->shape[0], columns});
+  return bytes_of(s, dtype, 3, (int64_t[]){sequences_of(s), tokens_of(s), columns});
+}
+
+static int64_t part_bytes(const sizing *s, const rf_op *op, rf_kept_part part) {
+  const rf_tensor *in = op->input[0] < 0 ? NULL : &s->graph->tensor[op->input[0]], *out = op->output[0] < 0 ? NULL : &s->graph->tensor[op->output[0]];
+  rf_dtype dtype = part.bits == 32 ? RF_F32 : part.bits == 8 ? RF_U8 : part.bits == RF_PRODUCT ? product_dtype(s) : s->options->build.dtype;
+  int64_t b = sequences_of(s), t = tokens_of(s), keys = s->options->build.seq, one = 0;
+  switch (part.extent) {
+  case RF_EXTENT_INPUT: one = in ? tensor_bytes(s, in, dtype, 1) : 0; break;
+  case RF_EXTENT_HALF: one = in ? tensor_bytes(s, in, dtype, 2) : 0; break;
+  case RF_EXTENT_OUTPUT: one = out ? tensor_bytes(s, out, dtype, 1) : 0; break;
+  case RF_EXTENT_ROW: one = bytes_of(s, dtype, 2, (int64_t[]){b, t}); break;
+  case RF_EXTENT_SCORES: one = bytes_of(s, dtype, 4, (int64_t[]){b, op->attr.heads, t, keys}); break;
+  case RF_EXTENT_LOGITS: one = bytes_of(s, dtype, 3, (int64_t[]){b, t, s->model->vocab}); break;
+  }
+  return part.count * one;
+}
+
+static int64_t parts_bytes(const sizing *s, const rf_op *op, const rf_kept_part parts[RF_RULE_PARTS]) {
+  int64_t sum = 0;
+  for (int i = 0; i < RF_RULE_PARTS; i++) sum += part_bytes(s, op, parts[i]);
+  return sum;
+}
+
+/* ---- parameters ------------------------------------------------------------------------------------------------------ */
+
+enum { MOST_ARRAYS = 2, MOST_DIMS = 5 };
+typedef struct shapes {
+  int count, rank[MOST_ARRAYS];
+  int64_t dim[MOST_ARRAYS][MOST_DIMS];
+} shapes;
+
+static bool ends_with(const char *text, const char *tail) {
+  size_t n = strlen(text), k = strlen(tail);
+  return n >= k && !strcmp(text + n - k, tail);
+}
+
+#define SHAPE(s, ...) \
+  do { \
+    const int64_t dims_[] = {__VA_ARGS__}; \
+    (s).rank[(s).count] = (int)(sizeof dims_ / sizeof *dims_); \
+    memcpy((s).dim[(s).count++], dims_, sizeof dims_); \
+  } while (0)
+
+/* One of our parameters as the arrays that JAX programs have for it: heads stand on a dimension of their own, gate and up are two, queries are apart
+ * from keys and values where these have fewer heads. */
+static shapes shapes_of(const rf_model *m, const rf_param *p) {
+  shapes s = {0};
+  int64_t d = m->width, n = m->heads, k = m->kv_heads, h = m->head_dim;
+  bool one = n == k && m->norm == RF_NORM_LAYERNORM;
+  if (p->adapts >= 0) SHAPE(s, p->shape[0], p->shape[1]);
+  else if (ends_with(p->name, "attn/qkv/weight") && one) SHAPE(s, d, n, 3 * h);
+  else if (ends_with(p->name, "attn/qkv/bias") && one) SHAPE(s, n, 3 * h);
+  else if (ends_with(p->name, "attn/qkv/weight")) {
+    SHAPE(s, n, d, h);
+    SHAPE(s, 2, k, d, h);
+  } else if (ends_with(p->name, "attn/qkv/bias")) {
+    SHAPE(s, n, h);
+    SHAPE(s, 2, k, h);
+  } else if (ends_with(p->name, "attn/out/weight")) SHAPE(s, n, h, d);
+  else if (p->experts > 0 && ends_with(p->name, "gate_up/weight")) {
+    SHAPE(s, p->experts, p->shape[0] / p->experts, p->shape[1] / 2);
+    SHAPE(s, p->experts, p->shape[0] / p->experts, p->shape[1] / 2);
+  } else if (p->experts > 0) SHAPE(s, p->experts, p->shape[0] / p->experts, p->shape[1]);
+  else if (ends_with(p->name, "gate_up/weight")) {
+    SHAPE(s, p->shape[0], p->shape[1] / 2);
+    SHAPE(s, p->shape[0], p->shape[1] / 2);
+  } else if (p->rank == 2) SHAPE(s, p->shape[0], p->shape[1]);
+  else SHAPE(s, p->shape[0]);
+  return s;
+}
+
+/* A parameter of layers is one array for all of them where the program loops over them: this one stands for how many, 0: counted already. */
+static int64_t stacked(const sizing *s, const rf_params *params, int p) {
+  const rf_param *param = &params->at[p];
+  if (!s->scan || param->layer < 0) return 1;
+  int64_t layers = 0;
+  for (int q = 0; q < params->count; q++) {
+    const rf_param *other = &params->at[q];
+    if (other->row != param->row || other->count != param->count || (other->adapts >= 0) != (param->adapts >= 0) || other->layer < 0) continue;
+    if (param->adapts >= 0 && strcmp(strrchr(other->name, '/'), strrchr(param->name, '/'))) continue;
+    if (q < p) return 0;
+    layers++;
+  }
+  return layers;
+}
+
+static int64_t shapes_bytes(const sizing *s, const shapes *shape, rf_dtype dtype, int64_t layers) {
+  int64_t sum = 0;
+  for (int i = 0; i < shape->count; i++) {
+    int64_t dims[MOST_DIMS + 1] = {layers};
+    int lead = layers > 1 || s->scan;
+    memcpy(dims + lead, shape->dim[i], sizeof shape->dim[i]);
+    sum += bytes_of(s, dtype, shape->rank[i] + lead, dims);
+  }
+  return sum;
+}
+
+/* The op that reads a parameter first. */
+static int reader_of(const sizing *s, int param) {
+  for (int i = 0; i < s->ops; i++)
+    for (int k = 0; k < s->graph->op[i].input_count; k++) {
+      int t = s->graph->op[i].input[k];
+      if (t >= 0 && s->graph->tensor[t].param == param && s->graph->tensor[t].persistent) return i;
+    }
+  return 0;
+}
+
+static int backward_of(const sizing *s, int op) { return s->end - 1 - op; }
+
+/* Weights, optimizer state, gradients, and copies of matrices in the dtype they are multiplied in: made once, before the layers. */
+static void size_parameters(sizing *s, rf_program_memory *m) {
+  const rf_params *params = &s->graph->params;
+  rf_dtype dtype = s->options->build.dtype;
+  bool adapters = s->model->lora.rank > 0;
+  rf_dtype product = product_dtype(s);
+  for (int p = 0; p < params->count; p++) {
+    const rf_param *param = &params->at[p];
+    int64_t layers = stacked(s, params, p);
+    if (!layers) continue;
+    shapes shape = shapes_of(s->model, param);
+    bool in_scan = s->scan && param->layer >= 0, learns = s->trains && (!adapters || param->adapts >= 0);
+    /* Outside the loop a parameter has its own rank. */
+    bool scan = s->scan;
+    s->scan = in_scan;
+    int64_t stored = shapes_bytes(s, &shape, learns ? RF_F32 : dtype, layers), copy = shapes_bytes(s, &shape, product, layers);
+    int64_t gradient = shapes_bytes(s, &shape, RF_F32, layers);
+    s->scan = scan;
+    m->argument += learns ? 3 * stored : stored;
+    if (!learns) continue;
+    m->alias += 3 * stored;
+    s->state_leaves += 3 * shape.count;
+    int reader = reader_of(s, p), from = in_scan ? backward_of(s, s->scan_last) : backward_of(s, reader);
+    add(s, GRADIENTS, false, gradient, from, s->end);
+    if (s->options->build.accumulate > 1) add(s, GRADIENTS, false, gradient, 0, s->end);
+    if (!param->matmul || product == RF_F32) continue;
+    /* A loop that keeps residuals keeps each layer's slice of a copied matrix among them: the copy once more. */
+    bool twice = in_scan && s->region[reader] == RF_NONE && dtype != RF_F32;
+    /* Made before the loop over microbatches where there is one, and there through all of it. */
+    add(s, COPIES, false, copy, 0, twice && s->options->build.accumulate == 1 ? s->scan_last : s->end - 1);
+    if (twice) add(s, COPIES, false, copy, s->scan_first, backward_of(s, s->scan_first));
+  }
+}
+
+/* ---- what is computed again ------------------------------------------------------------------------------------------ */
+
+/* The layer and half of an op by its name; false outside the layers. */
+static bool place_of(const rf_op *op, int *layer, bool *mlp) {
+  const char *block = strstr(op->name, "block.");
+  int used = 0;
+  if (!block || sscanf(block, "block.%d/%n", layer, &used) != 1) return false;
+  *mlp = !strncmp(block + used, "mlp/", 4);
+  return true;
+}
+
+static void find_regions(sizing *s) {
+  static const struct {
+    bool mlp, attn, whole;
+  } policy[] = {[RF_REMAT_MLP] = {true, false, false},
+                [RF_REMAT_ATTN] = {false, true, false},
+                [RF_REMAT_MLP_ATTN] = {true, true, false},
+                [RF_REMAT_BLOCK] = {true, true, true},
+                [RF_REMAT_AUTO] = {0}};
+  rf_remat remat = s->trains ? s->options->remat : RF_REMAT_NONE;
+  s->scan_first = s->ops, s->scan_last = 0;
+  for (int i = 0; i < s->ops; i++) {
+    int layer;
+    bool mlp;
+    s->region[i] = RF_NONE;
+    if (!place_of(&s->graph->op[i], &layer, &mlp)) continue;
+    if (i < s->scan_first) s->scan_first = i;
+    s->scan_last = i;
+    if (mlp ? policy[remat].mlp : policy[remat].attn) s->region[i] = policy[remat].whole ? layer : 2 * layer + mlp;
+  }
+  for (int i = 0; i < s->ops; i++) {
+    s->region_first[i] = s->region_last[i] = i;
+    if (s->region[i] == RF_NONE) continue;
+    if (i > 0 && s->region[i - 1] == s->region[i]) s->region_first[i] = s->region_first[i - 1];
+  }
+  for (int i = s->ops - 2; i >= 0; i--)
+    if (s->region[i] != RF_NONE && s->region[i + 1] == s->region[i]) s->region_last[i] = s->region_last[i + 1];
+}
+
+/* ---- lifetimes ------------------------------------------------------------------------------------------------------- */
+
+static const rf_kept_rule *rule_at(const sizing *s, int op) { return rf_kept_rule_of(s->graph->op[op].def->name); }
+static bool is_activation(const sizing *s, int t) { return t >= 0 && !s->graph->tensor[t].persistent && s->producer[t] != RF_NONE; }
+static bool in_layers(const sizing *s, int op) { return op >= s->scan_first && op <= s->scan_last; }
+
+/* The last forward op that reads a tensor, through those that are computed again wherever they are read. */
+static void find_reads(sizing *s) {
+  for (int t = 0; t < s->graph->tensor_count; t++) s->producer[t] = RF_NONE, s->last_read[t] = RF_NONE, s->needed_by[t] = RF_NONE;
+  for (int i = 0; i < s->ops; i++)
+    for (int k = 0; k < s->graph->op[i].output_count; k++)
+      if (s->graph->op[i].output[k] >= 0 && !s->graph->tensor[s->graph->op[i].output[k]].persistent) s->producer[s->graph->op[i].output[k]] = i;
+  for (int i = s->ops - 1; i >= 0; i--) {
+    const rf_op *op = &s->graph->op[i];
+    int last = i;
+    if (rule_at(s, i)->fuses && op->output[0] >= 0 && s->last_read[op->output[0]] > last) last = s->last_read[op->output[0]];
+    for (int k = 0; k < op->input_count; k++)
+      if (op->input[k] >= 0 && s->last_read[op->input[k]] < last) s->last_read[op->input[k]] = last;
+  }
+}
+
+static void need(sizing *s, int t, int op) {
+  if (is_activation(s, t) && (s->needed_by[t] == RF_NONE || s->needed_by[t] > op)) s->needed_by[t] = op;
+}
+
+static void keep_of_op(sizing *s, int i) {
+  const rf_op *op = &s->graph->op[i];
+  const rf_kept_rule *rule = rule_at(s, i);
+  int t = op->input[0], back = backward_of(s, i);
+  if (s->region[i] != RF_NONE) {
+    int again = backward_of(s, s->region_last[i]);
+    add(s, WORKING, true, parts_bytes(s, op, rule->again), again, back);
+    if (rule->input) need(s, t, i);
+  } else if (s->scan && in_layers(s, i)) {
+    add(s, KEPT, false, parts_bytes(s, op, rule->across_loop), s->scan_first, backward_of(s, s->scan_first));
+    if (rule->input_across_loop && is_activation(s, t)) s->crosses[t] = true;
+  } else {
+    add(s, KEPT, !in_layers(s, i), parts_bytes(s, op, rule->kept), i, back);
+    if (rule->input) need(s, t, i);
+  }
+  /* A part that is computed again begins from what it read. */
+  for (int k = 0; k < op->input_count && s->region[i] != RF_NONE; k++)
+    if (is_activation(s, op->input[k]) && s->region[s->producer[op->input[k]]] != s->region[i]) need(s, op->input[k], s->region_first[i]);
+}
+
+static void keep_tensor(sizing *s, int t) {
+  const rf_tensor *tensor = &s->graph->tensor[t];
+  int made = s->producer[t], user = s->needed_by[t];
+  int64_t bytes = tensor_bytes(s, tensor, tensor->dtype, 1);
+  if (s->crosses[t]) add(s, KEPT, false, tensor_bytes(s, tensor, product_dtype(s), 1), s->scan_first, backward_of(s, s->scan_first));
+  else if (user != RF_NONE && s->region[made] != RF_NONE && s->region[made] == s->region[user]) {
+    if (!rule_at(s, made)->fuses) add(s, WORKING, true, bytes, backward_of(s, s->region_last[made]), backward_of(s, user));
+  } else if (user != RF_NONE && s->scan && in_layers(s, user)) add(s, KEPT, false, bytes, s->scan_first, backward_of(s, s->scan_first));
+  else if (user != RF_NONE && !rule_at(s, made)->fuses) add(s, KEPT, false, bytes, made, backward_of(s, user));
+}
+
+static void lifetimes(sizing *s) {
+  find_reads(s);
+  for (int i = 0; i < s->ops; i++) {
+    const rf_op *op = &s->graph->op[i];
+    const rf_kept_rule *rule = rule_at(s, i);
+    add(s, WORKING, true, parts_bytes(s, op, rule->forward), i, i);
+    if (s->trains) {
+      keep_of_op(s, i);
+      add(s, WORKING, true, parts_bytes(s, op, rule->backward), backward_of(s, i), backward_of(s, i));
+    }
+  }
+  for (int t = 0; t < s->graph->tensor_count; t++) {
+    const rf_tensor *tensor = &s->graph->tensor[t];
+    int made = s->producer[t];
+    if (made == RF_NONE || tensor->output || tensor->class == RF_CLASS_IO || rule_at(s, made)->fuses || s->graph->op[made].output[0] != t) {
+      if (made != RF_NONE && s->trains) keep_tensor(s, t);
+      continue;
+    }
+    int64_t bytes = tensor_bytes(s, tensor, tensor->dtype, 1);
+    int last = s->last_read[t] > made ? s->last_read[t] : made;
+    add(s, WORKING, true, bytes, made, last);
+    if (!s->trains) continue;
+    keep_tensor(s, t);
+    add(s, WORKING, true, bytes, backward_of(s, last), backward_of(s, made)); /* its gradient */
+  }
+}
+
+/* ---- the peak -------------------------------------------------------------------------------------------------------- */
+
+/* Memory on the chip that the compiler may place brief arrays in: three quarters of a TPU's vector memory. Measured: of 117 MB of brief arrays of a
+ * layer that is computed again, 94 lay there (v5e, 128 MiB; data/tpu-aot.json, bf16 block acc16). */
+static int64_t chip_room(const sizing *s) { return on_tpu(s) ? (int64_t)96 << 20 : 0; }
+
+/* What is brief goes first, then what is kept; the largest that fits first. */
+static int by_preference(const void *a, const void *b) {
+  const array *x = a, *y = b;
+  if (x->brief != y->brief) return y->brief - x->brief;
+  return (x->bytes < y->bytes) - (x->bytes > y->bytes);
+}
+
+static void find_peak(sizing *s, rf_program_memory *m) {
+  array *live = rf_pool_alloc(s->pool, ((size_t)s->count + 1) * sizeof *live);
+  int64_t *change = rf_pool_alloc(s->pool, ((size_t)s->end + 3) * sizeof *change);
+  for (int i = 0; i < s->count; i++) change[s->at[i].first] += s->at[i].bytes, change[s->at[i].last + 1] -= s->at[i].bytes;
+  int64_t sum = 0;
+  for (int now = 0; now <= s->end; now++) {
+    sum += change[now];
+    if (sum <= m->temp) continue;
+    int64_t of[KINDS] = {0}, room = chip_room(s), total = 0;
+    int count = 0;
+    for (int i = 0; i < s->count; i++) {
+      if (s->at[i].first > now || s->at[i].last < now) continue;
+      of[s->at[i].what] += s->at[i].bytes;
+      if (s->at[i].brief || s->at[i].what == KEPT) live[count++] = s->at[i];
+    }
+    if (room > 0) qsort(live, (size_t)count, sizeof *live, by_preference);
+    for (int i = 0; i < count; i++)
+      if (live[i].bytes <= room) room -= live[i].bytes, of[live[i].what] -= live[i].bytes;
+    for (int k = 0; k < KINDS; k++) total += of[k];
+    if (total <= m->temp) continue;
+    m->temp = total, m->copies = of[COPIES], m->gradients = of[GRADIENTS], m->kept = of[KEPT], m->working = of[WORKING];
+  }
+}
+
+/* ---- arguments and results ------------------------------------------------------------------------------------------- */
+
+/* A program that returns several arrays returns a table of them. */
+static int64_t table_bytes(const sizing *s, int64_t leaves) { return on_tpu(s) ? (4 * leaves + 511) / 512 * 512 : 8 * leaves; }
+
+static void size_training(const sizing *s, rf_program_memory *m) {
+  const rf_build_options *b = &s->options->build;
+  int64_t rows[] = {b->microbatch * b->accumulate, b->seq}, two[] = {2};
+  int64_t counter = scalar_bytes(s, RF_I32) + bytes_of(s, RF_I32, 1, two); /* steps, the generator's key */
+  m->alias += counter;
+  m->argument += counter + 2 * bytes_of(s, RF_I32, 2, rows);
+  m->output = m->alias + bytes_of(s, RF_F32, 1, two) + table_bytes(s, s->state_leaves + 3);
+}
+
+static void size_generation(sizing *s, rf_program_memory *m) {
+  const rf_build_options *b = &s->options->build;
+  rf_dtype dtype = b->kv_dtype_set ? b->kv_dtype : b->dtype;
+  int64_t slots[] = {b->microbatch}, answers[] = {b->microbatch, b->seq}, cache = 0, cast = 0, leaves = 3;
+  for (int layer = 0; layer < s->model->layers; layer++) {
+    int64_t window = s->program->ring ? rf_model_window(s->model, layer) : 0, keys = window > 0 && window < b->seq ? window : b->seq;
+    int64_t dims[] = {b->microbatch, keys, s->model->kv_heads, s->model->head_dim};
+    cache += 2 * bytes_of(s, dtype, 4, dims);
+    if (dtype != b->dtype) cast += bytes_of(s, b->dtype, 4, dims);
+    leaves += 2;
+  }
+  if (s->scan) leaves = 5;
+  add(s, WORKING, false, cast, 0, s->end);
+  int64_t ids = bytes_of(s, RF_I32, 1, slots), scalar = scalar_bytes(s, RF_I32), buffer = s->program->loop ? bytes_of(s, RF_I32, 2, answers) : 0;
+  m->alias += cache + buffer;
+  m->argument += cache + buffer + ids + scalar;
+  m->output = m->alias + ids + scalar * (s->program->loop ? 2 : 1) + table_bytes(s, leaves);
+}
+
+static void size_scoring(sizing *s, rf_program_memory *m) {
+  const rf_build_options *b = &s->options->build;
+  int64_t tokens[] = {b->microbatch, b->seq}, hidden[] = {b->microbatch, b->seq, s->model->width},
+          logits[] = {b->microbatch, b->seq, s->model->vocab}, top[] = {b->microbatch, b->seq, s->program->top > 0 ? s->program->top : 1};
+  int64_t all = bytes_of(s, b->dtype, 3, logits), wide = bytes_of(s, RF_F32, 3, logits);
+  int64_t likeliest = bytes_of(s, b->dtype, 3, top) + bytes_of(s, RF_I32, 3, top) + table_bytes(s, 2);
+  m->argument += bytes_of(s, RF_I32, 2, tokens);
+  switch (s->program->result) {
+  case RF_RESULT_LOSS:
+    m->output = scalar_bytes(s, RF_F32);
+    add(s, WORKING, false, all + wide, s->end, s->end);
+    break;
+  case RF_RESULT_HIDDEN: m->output = bytes_of(s, b->dtype, 3, hidden); break;
+  case RF_RESULT_LOGITS: m->output = all; break;
+  case RF_RESULT_TOP:
+    m->output = likeliest;
+    add(s, WORKING, false, 2 * all + bytes_of(s, RF_I32, 3, logits), s->end, s->end); /* logits, and what is sorted: a copy and its places */
+    break;
+  case RF_RESULT_TOP_BY_CHUNK:
+    m->output = likeliest;
+    /* The loop reads positions in an order of its own; the sum that makes the residual stream is fused into that turn, so that what every half layer
+     * added to it stays there until the end. */
+    for (int i = 0; i < s->ops; i++)
+      if (!strncmp(s->graph->op[i].def->name, "add", 3))
+        add(s, KEPT, false, part_bytes(s, &s->graph->op[i], (rf_kept_part){1, 0, RF_EXTENT_OUTPUT}), i, s->end);
+    break;
+  }
+}
+
+static rf_status check(const rf_plan_options *o, rf_error *error) {
+  if (o->remat == RF_REMAT_AUTO && o->build.job == RF_JOB_TRAIN)
+    return RF_FAIL(error, RAFTER_INVALID, "one of none, mlp, attn, mlp+attn, block", "a JAX program has no remat=auto (--remat)");
+  return RAFTER_OK;
+}
+
+rf_status rf_program_size(const rf_model *model, const rf_plan_options *options, const rf_program_options *program, rf_program_memory *memory,
+                          rf_error *error) {
+  sizing s = {.model = model, .options = options, .program = program, .scan = program->program == RF_PROGRAM_JAX_SCAN};
+  rf_build_options build = options->build;
+  rf_program_memory m = {0};
+  build.weights = NULL;
+  build.kv_dtype_set = false;
+  if (build.job == RF_JOB_GENERATE) build.rows = build.microbatch;
+  RF_TRY(check(options, error));
+  RF_TRY(rf_graph_build(model, &build, "adapt", &s.graph, error));
+  s.pool = s.graph->pool;
+  s.ops = s.graph->op_count;
+  s.trains = build.job == RF_JOB_TRAIN && !build.loss_only;
+  s.end = s.trains ? 2 * s.ops : s.ops;
+  size_t tensors = (size_t)s.graph->tensor_count + 1, ops = (size_t)s.ops + 1;
+  s.producer = rf_pool_alloc(s.pool, tensors * sizeof(int)), s.last_read = rf_pool_alloc(s.pool, tensors * sizeof(int));
+  s.needed_by = rf_pool_alloc(s.pool, tensors * sizeof(int)), s.crosses = rf_pool_alloc(s.pool, tensors * sizeof(int));
+  s.region = rf_pool_alloc(s.pool, ops * sizeof(int)), s.region_first = rf_pool_alloc(s.pool, ops * sizeof(int));
+  s.region_last = rf_pool_alloc(s.pool, ops * sizeof(int));
+  find_regions(&s);
+  lifetimes(&s);
+  size_parameters(&s, &m);
+  if (s.trains) size_training(&s, &m);
+  else if (build.job == RF_JOB_GENERATE) size_generation(&s, &m);
+  else size_scoring(&s, &m);
+  find_peak(&s, &m);
+  m.total = m.argument + m.output - m.alias + m.temp;
+  *memory = m;
+  rf_graph_free(s.graph);
+  return RAFTER_OK;
+}
