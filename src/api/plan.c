@@ -5,21 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Options whose value later versions bring: refused now, by name. */
-static rf_status refuse_foreign_program(const rf_options *options, rf_error *error) {
-  const char *program = rf_options_has(options, "program") ? rf_options_text(options, "program") : "rafter";
-  if (!strcmp(program, "rafter")) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "leave --program out", "this version sizes its own programs only (--program: expected rafter, got %s)",
-                 program);
-}
-
 rafter_status rafter_plan_new(const rafter_job *job, rafter_plan **out, rafter_error *error) {
   rf_status status = RAFTER_OK;
   const rf_options *o = job->options;
   const char *kind = rf_options_has(o, "job") ? rf_options_text(o, "job") : !strcmp(rf_options_command(o), "generate") ? "generate" : "train";
   rafter_plan *p = calloc(1, sizeof *p);
   if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
-  RF_GO(refuse_foreign_program(o, error));
   p->extra = json_object(), p->assumptions = json_array(), p->extra_text = open_memstream(&p->extra_chars, &p->extra_bytes);
   if (!p->extra || !p->assumptions || !p->extra_text) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
   if (!strcmp(rf_options_command(o), "plan")) {

@@ -77,11 +77,14 @@ static rf_status try_setting(fitter *f, setting *s, rf_remat remat, rf_error *er
   return RAFTER_OK;
 }
 
+/* Recomputing as much as it takes: single tensors of ours, whole blocks of a JAX program. */
+static rf_remat most_remat(const rf_plan_options *options) { return options->program.program == RF_PROGRAM_RAFTER ? RF_REMAT_AUTO : RF_REMAT_BLOCK; }
+
 /* The settings of one dtype from the smallest microbatch up: where it does not fit with everything recomputed that helps, no larger one does. */
 static rf_status try_auto(fitter *f, setting *list, int count, rf_dtype dtype, rf_error *error) {
   for (int i = count; i-- > 0;) {
     if (list[i].dtype != dtype || !list[i].worth_auto || (f->best && list[i].seconds >= f->best->step_seconds)) continue;
-    RF_TRY(try_setting(f, &list[i], RF_REMAT_AUTO, error));
+    RF_TRY(try_setting(f, &list[i], most_remat(f->from), error));
     if (!f->row[f->rows - 1].fits) break;
   }
   return RAFTER_OK;
@@ -192,14 +195,14 @@ static void find_remedy(const rf_plan *plan, int64_t room, char *text, size_t ca
     for (int64_t halves = 1; halves <= from->build.microbatch && from->build.microbatch % halves == 0; halves *= 2) {
       rf_plan_options options = *from;
       rf_plan *other = NULL;
-      options.remat = RF_REMAT_AUTO, options.budget_bytes = room;
+      options.remat = most_remat(from), options.budget_bytes = room;
       options.build.microbatch /= halves, options.build.accumulate *= (int)halves;
       if (rf_plan_make(&plan->graph->model, &options, &other, NULL) != RAFTER_OK) break;
       int64_t bytes = other->arena_bytes;
       rf_plan_free(other);
       if (bytes <= room) {
-        snprintf(text, capacity, "this fits, in %.2f GiB: --remat auto --microbatch %lld --accumulate %d", (double)bytes / 0x1p30,
-                 (long long)options.build.microbatch, options.build.accumulate);
+        snprintf(text, capacity, "this fits, in %.2f GiB: --remat %s --microbatch %lld --accumulate %d", (double)bytes / 0x1p30,
+                 rf_remat_name(options.remat), (long long)options.build.microbatch, options.build.accumulate);
         return;
       }
       if (halves > 1 && bytes >= least) break;
@@ -212,18 +215,31 @@ static void find_remedy(const rf_plan *plan, int64_t room, char *text, size_t ca
            (double)least / 0x1p30, (double)plan->persistent_bytes / 0x1p30);
 }
 
-rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error) {
-  int64_t room = rf_plan_room(&plan->options);
-  if (plan->arena_bytes <= room) return RAFTER_OK;
-  char list[400] = "", hint[300];
+/* The largest buffers at the peak, by name and size; of a JAX program, whose buffers are not ours, what they are. */
+static void list_largest(const rf_plan *plan, char *list, size_t capacity) {
+  const rf_program_memory *m = &plan->program;
   size_t at = 0;
   int largest[5], count = find_largest(plan, largest);
+  if (plan->options.program.program != RF_PROGRAM_RAFTER) {
+    snprintf(list, capacity,
+             "arguments %.2f GiB, kept for the backward pass %.2f GiB, gradients %.2f GiB, copies of matrices %.2f GiB, working %.2f GiB",
+             (double)m->argument / 0x1p30, (double)m->kept / 0x1p30, (double)m->gradients / 0x1p30, (double)m->copies / 0x1p30,
+             (double)m->working / 0x1p30);
+    return;
+  }
   for (int i = 0; i < count; i++) {
     char one[120];
     const rf_tensor *tensor = &plan->graph->tensor[largest[i]];
     snprintf(one, sizeof one, "%s%.60s %.2f GiB", i ? ", " : "", tensor->name, (double)plan->tensor[largest[i]].bytes / 0x1p30);
-    append(list, sizeof list, &at, one);
+    append(list, capacity, &at, one);
   }
+}
+
+rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error) {
+  int64_t room = rf_plan_room(&plan->options);
+  if (plan->arena_bytes <= room) return RAFTER_OK;
+  char list[400] = "", hint[300];
+  list_largest(plan, list, sizeof list);
   find_remedy(plan, room, hint, sizeof hint);
   return RF_FAIL(error, RAFTER_NO_FIT, hint, "%s does not fit %s (memory: expected at most %.2f GiB, got %.2f GiB, %.2f GiB too much; largest: %s)",
                  plan->graph->model.name, plan->machine.name, (double)room / 0x1p30, (double)plan->arena_bytes / 0x1p30,

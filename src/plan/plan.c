@@ -2,6 +2,7 @@
 #include "plan/parts.h"
 
 #include "plan/advice.h"
+#include "plan/program_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,6 +159,11 @@ rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf
   if (!plan) {
     rf_graph_free(graph);
     return status == RAFTER_OK ? RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning") : status;
+  }
+  if (options->program.program != RF_PROGRAM_RAFTER) status = rf_plan_as_program(plan, error);
+  if (status != RAFTER_OK) {
+    rf_plan_free(plan);
+    return status;
   }
   plan->build_seconds = rf_now_seconds() - start;
   *out = plan;

@@ -4,6 +4,7 @@
 #define RF_PLAN_H
 
 #include "backend/backend.h"
+#include "plan/program.h"
 
 typedef enum rf_bound { RF_BOUND_COMPUTE, RF_BOUND_MEMORY, RF_BOUND_LATENCY, RF_BOUND_NETWORK, RF_BOUNDS } rf_bound;
 
@@ -38,9 +39,10 @@ typedef struct rf_plan_options {
   int threads; /* an input of the plan: workspaces depend on it, bits do not */
   const rf_machine *machine;
   rf_collectives collectives;
-  int64_t budget_bytes;     /* --fit / remat=auto; 0: the machine's own memory less its reserve */
-  int guard_bytes;          /* debug: gap after each tensor, filled with a pattern and checked */
-  int64_t persistent_bytes; /* the persistent region is at least so large: a plan that runs over another's region (validation beside training) */
+  rf_program_options program; /* all zero: ours. Another's is sized and timed, and cannot be run */
+  int64_t budget_bytes;       /* --fit / remat=auto; 0: the machine's own memory less its reserve */
+  int guard_bytes;            /* debug: gap after each tensor, filled with a pattern and checked */
+  int64_t persistent_bytes;   /* the persistent region is at least so large: a plan that runs over another's region (validation beside training) */
 } rf_plan_options;
 
 /* Seconds of a step. `by` sums to it: the core's ops by what limits each, and what it waited for the network, its host or another stage. */
@@ -67,8 +69,9 @@ typedef struct rf_plan {
   rf_step_time time;
   double sent_bytes; /* that one chip's collectives move: the whole arrays of its groups */
   double step_seconds, model_flops, hardware_flops, flops_full_square, bytes;
-  double build_seconds; /* how long planning took */
-  char digest[17];      /* hex XXH3 of everything a run depends on */
+  double build_seconds;      /* how long planning took */
+  rf_program_memory program; /* of a JAX program: arena_bytes is its total, by_class what it is made of; offsets are those of ours */
+  char digest[17];           /* hex XXH3 of everything a run depends on */
 } rf_plan;
 
 rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf_plan **plan, rf_error *error);

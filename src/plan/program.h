@@ -2,7 +2,7 @@
 #ifndef RF_PROGRAM_H
 #define RF_PROGRAM_H
 
-#include "plan/plan.h"
+#include "model/model.h"
 
 /* Whose program is sized: ours, or what XLA makes of one that loops over stacked layers (lax.scan) or writes them out one by one. */
 typedef enum rf_program { RF_PROGRAM_RAFTER, RF_PROGRAM_JAX_SCAN, RF_PROGRAM_JAX_UNROLLED } rf_program;
@@ -33,10 +33,12 @@ typedef struct rf_program_memory {
   int64_t gradients; /* and their accumulators */
   int64_t kept;      /* what the forward pass leaves for the backward pass */
   int64_t working;   /* the rest, less what lies on the chip */
+  int64_t stacked;   /* what is kept in arrays of all layers, of one microbatch */
 } rf_program_memory;
 
-/* Of the job, dtype, batch and remat in `options`, on options->machine. RAFTER_INVALID for what no JAX program is written for here. */
-rf_status rf_program_size(const rf_model *model, const rf_plan_options *options, const rf_program_options *program, rf_program_memory *memory,
-                          rf_error *error);
+struct rf_plan_options;
+/* Of the program, job, dtype, batch and remat in `options`, on options->machine. RAFTER_INVALID for what no JAX program is written for here. */
+rf_status rf_program_size(const rf_model *model, const struct rf_plan_options *options, rf_program_memory *memory, rf_error *error);
+const char *rf_program_name(rf_program program); /* "rafter", "jax-scan", "jax-unrolled" */
 
 #endif

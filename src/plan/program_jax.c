@@ -1,6 +1,6 @@
 /* program_jax.c - the memory of a JAX program: its arguments and results as arrays of their own shapes, and its temporaries as lifetimes over the
  * forward ops of our graph and, backwards, their vjps. Times: op i runs forward at i and backward at 2 ops - 1 - i. */
-#include "plan/program.h"
+#include "plan/program_parts.h"
 
 #include "machine/tiles.h"
 #include "plan/program_rules.h"
@@ -31,7 +31,7 @@ typedef struct sizing {
   bool trains, scan;
   int *producer, *last_read, *needed_by, *crosses; /* by tensor: op, op, first op whose vjp reads it, whether it crosses the scan as a residual */
   int *region, *region_first, *region_last;        /* by op: which part is computed again with it; of that part */
-  int64_t parameters, state_leaves;
+  int64_t state_leaves, stacked;
 } sizing;
 
 /* ---- arrays ------------------------------------------------------------------------------------------------------ */
@@ -44,6 +44,7 @@ static void add(sizing *s, kind what, bool brief, int64_t bytes, int first, int 
     if (s->count) memcpy(more, s->at, (size_t)s->count * sizeof *more);
     s->at = more, s->capacity = capacity;
   }
+  if (what == KEPT && s->scan && first == s->scan_first && last == s->end - 1 - s->scan_first) s->stacked += bytes;
   s->at[s->count++] = (array){bytes, first, last, what, brief};
 }
 
@@ -333,7 +334,7 @@ static void lifetimes(sizing *s) {
 
 /* Memory on the chip that the compiler may place brief arrays in: three quarters of a TPU's vector memory. Measured: of 117 MB of brief arrays of a
  * layer that is computed again, 94 lay there (v5e, 128 MiB; data/tpu-aot.json, bf16 block acc16). */
-static int64_t chip_room(const sizing *s) { return on_tpu(s) ? (int64_t)96 << 20 : 0; }
+static int64_t chip_room(const sizing *s) { return on_tpu(s) ? (int64_t)(0.75 * s->options->machine->vmem_bytes) : 0; }
 
 /* What is brief goes first, then what is kept; the largest that fits first. */
 static int by_preference(const void *a, const void *b) {
@@ -431,11 +432,14 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
 static rf_status check(const rf_plan_options *o, rf_error *error) {
   if (o->remat == RF_REMAT_AUTO && o->build.job == RF_JOB_TRAIN)
     return RF_FAIL(error, RAFTER_INVALID, "one of none, mlp, attn, mlp+attn, block", "a JAX program has no remat=auto (--remat)");
+  if (rf_mesh_chips(&o->build.mesh) > 1)
+    return RF_FAIL(error, RAFTER_INVALID, "leave --mesh or --program out", "JAX programs are sized on one chip (--mesh: expected 1 chip, got %lld)",
+                   (long long)rf_mesh_chips(&o->build.mesh));
   return RAFTER_OK;
 }
 
-rf_status rf_program_size(const rf_model *model, const rf_plan_options *options, const rf_program_options *program, rf_program_memory *memory,
-                          rf_error *error) {
+rf_status rf_program_size(const rf_model *model, const rf_plan_options *options, rf_program_memory *memory, rf_error *error) {
+  const rf_program_options *program = &options->program;
   sizing s = {.model = model, .options = options, .program = program, .scan = program->program == RF_PROGRAM_JAX_SCAN};
   rf_build_options build = options->build;
   rf_program_memory m = {0};
@@ -460,8 +464,33 @@ rf_status rf_program_size(const rf_model *model, const rf_plan_options *options,
   else if (build.job == RF_JOB_GENERATE) size_generation(&s, &m);
   else size_scoring(&s, &m);
   find_peak(&s, &m);
+  m.stacked = s.stacked;
   m.total = m.argument + m.output - m.alias + m.temp;
   *memory = m;
   rf_graph_free(s.graph);
+  return RAFTER_OK;
+}
+
+const char *rf_program_name(rf_program program) {
+  static const char *const names[] = {"rafter", "jax-scan", "jax-unrolled"};
+  return names[program];
+}
+
+rf_status rf_plan_as_program(rf_plan *plan, rf_error *error) {
+  rf_program_memory *m = &plan->program;
+  RF_TRY(rf_program_size(&plan->graph->model, &plan->options, m, error));
+  bool trains = plan->options.build.job == RF_JOB_TRAIN;
+  memset(plan->by_class, 0, sizeof plan->by_class);
+  /* Of three equal copies of what is trained, two are moments; caches are donated by jobs that do not train. */
+  plan->by_class[RF_CLASS_MOMENT] = trains ? m->alias / 3 * 2 : 0;
+  plan->by_class[trains ? RF_CLASS_MASTER : RF_CLASS_KV] = trains ? m->alias - m->alias / 3 * 2 : m->alias;
+  plan->by_class[RF_CLASS_WEIGHT] = m->argument - m->alias + m->copies;
+  plan->by_class[RF_CLASS_GRADIENT] = m->gradients;
+  plan->by_class[RF_CLASS_ACTIVATION] = m->kept;
+  plan->by_class[RF_CLASS_WORKSPACE] = m->working;
+  plan->by_class[RF_CLASS_IO] = m->output - m->alias;
+  plan->arena_bytes = plan->live_bytes = m->total;
+  plan->persistent_bytes = m->argument;
+  rf_program_time(plan);
   return RAFTER_OK;
 }

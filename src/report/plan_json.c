@@ -48,6 +48,15 @@ static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
                    largest->graph->op_count ? largest->graph->op[largest->peak_op].name : "", "by_class", by_class);
 }
 
+/* What XLA's memory analysis would report, and what the temporaries are made of where they are largest. */
+static json_t *program_json(const rf_plan *plan) {
+  const rf_program_memory *m = &plan->program;
+  return json_pack("{ss sI sI sI sI sI sI sI sI sI}", "name", rf_program_name(plan->options.program.program), "argument", (json_int_t)m->argument,
+                   "output", (json_int_t)m->output, "alias", (json_int_t)m->alias, "temp", (json_int_t)m->temp, "total", (json_int_t)m->total,
+                   "copies", (json_int_t)m->copies, "gradients", (json_int_t)m->gradients, "kept", (json_int_t)m->kept, "working",
+                   (json_int_t)m->working);
+}
+
 static json_t *time_json(const rf_plan *plan) {
   const rf_step_time *t = &plan->time;
   return json_pack("{sf ss sf sf sf sf sf sf sf sf ss}", "seconds", t->seconds, "bound", BOUND[t->bound], "compute_seconds", t->by[RF_BOUND_COMPUTE],
@@ -101,6 +110,10 @@ static json_t *assumptions_json(const rf_plan *plan) {
     snprintf(line, sizeof line, "no price: no source gives one for %s, so costs in USD are null", plan->machine.name);
     json_array_append_new(list, json_string(line));
   }
+  if (plan->options.program.program != RF_PROGRAM_RAFTER)
+    json_array_append_new(
+        list, json_string("memory and time are those of a JAX program of the model as XLA compiles it, not of ours; its digest, tensors and ops "
+                          "are still ours"));
   if (plan->machine.curve_count == 0)
     json_array_append_new(list,
                           json_string("times come from ceilings and a general efficiency: run `rafter calibrate` on the machine for measured ones"));
@@ -190,6 +203,8 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
                 plan->flops_full_square, "bytes", plan->bytes, "collective_bytes", plan->sent_bytes, "flops_convention", "causal"),
       "time", time_json(plan), "rate", rate_json(plan), "cost", cost_json(report), "advice", advice, "assumptions", assumptions_json(plan), "digest",
       plan->digest, "plan_seconds", plan->build_seconds);
+  if (json && plan->options.program.program != RF_PROGRAM_RAFTER)
+    json_object_set_new(json_object_get(json, "memory"), "program", program_json(largest));
   if (json) rf_report_put_work(json_object_get(json, "work"), plan);
   if (json && report->frontier_count) json_object_set_new(json, "frontier", frontier_json(report));
   if (json && report->budget_seconds > 0) json_object_set_new(json, "budget", budget_json(report));

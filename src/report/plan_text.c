@@ -20,7 +20,13 @@ static void put_memory(FILE *out, const rf_report_plan *report) {
     if (plan->by_class[c])
       fprintf(out, "  %-12s %10s  %5.1f %%\n", rf_class_name((rf_class)c), rf_text_bytes((double)plan->by_class[c], a),
               100 * (double)plan->by_class[c] / (double)plan->arena_bytes);
-  if (plan->graph->op_count)
+  if (plan->options.program.program != RF_PROGRAM_RAFTER) {
+    const rf_program_memory *m = &plan->program;
+    char c[32], d[32];
+    fprintf(out, "  a %s program: arguments %s, results %s of which %s are donated, temporaries %s\n", rf_program_name(plan->options.program.program),
+            rf_text_bytes((double)m->argument, a), rf_text_bytes((double)m->output, b), rf_text_bytes((double)m->alias, c),
+            rf_text_bytes((double)m->temp, d));
+  } else if (plan->graph->op_count)
     fprintf(out, "  peak at %s; a perfect layout would need %.2f %% of this\n", plan->graph->op[plan->peak_op].name,
             100.0 * (double)plan->live_bytes / (double)plan->arena_bytes);
 }
@@ -200,7 +206,7 @@ char *rf_report_plan_text(const rf_report_plan *report) {
   else fprintf(out, "%lld sequences of up to %lld tokens, %s\n", (long long)b->microbatch, (long long)b->seq, rf_dtype_name(b->dtype));
   put_memory(out, report);
   if (report->prefill) put_cache(out, plan);
-  put_largest(out, plan);
+  if (plan->options.program.program == RF_PROGRAM_RAFTER) put_largest(out, plan);
   rf_report_print_work(out, plan);
   put_time(out, report);
   if (report->budget_seconds > 0) put_budget(out, report);

@@ -2,7 +2,7 @@
  * data/tpu-aot.json, which is read when no FILE is given. */
 #include "base/json.h"
 #include "machine/tiles.h"
-#include "plan/program.h"
+#include "plan/plan.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -48,7 +48,6 @@ typedef struct program {
   rf_machine machine;
   rf_model model;
   rf_plan_options plan;
-  rf_program_options program;
 } program;
 
 static const char *text_of(const json_t *object, const char *key) {
@@ -89,7 +88,7 @@ static rf_status read_training(const json_t *config, program *p, rf_error *error
                                      .beta1 = 0.9f,
                                      .beta2 = 0.999f,
                                      .eps = 1e-8f};
-  p->program.program = json_is_true(json_object_get(config, "scan")) ? RF_PROGRAM_JAX_SCAN : RF_PROGRAM_JAX_UNROLLED;
+  p->plan.program.program = json_is_true(json_object_get(config, "scan")) ? RF_PROGRAM_JAX_SCAN : RF_PROGRAM_JAX_UNROLLED;
   return RAFTER_OK;
 }
 
@@ -105,7 +104,7 @@ static rf_status read_gemma(const json_t *config, program *p, rf_error *error) {
                {"chunk_topk", RF_RESULT_TOP_BY_CHUNK}};
   const char *mode = text_of(config, "mode"), *kv = text_of(config, "kv");
   RF_TRY(rf_model_resolve("gemma3-1b", &p->model, NULL, error));
-  p->program.program = RF_PROGRAM_JAX_UNROLLED;
+  p->plan.program.program = RF_PROGRAM_JAX_UNROLLED;
   p->plan.build = (rf_build_options){.job = *mode ? RF_JOB_SCORE : RF_JOB_GENERATE,
                                      .dtype = RF_BF16,
                                      .accumulate = 1,
@@ -116,10 +115,10 @@ static rf_status read_gemma(const json_t *config, program *p, rf_error *error) {
                                                  : !strcmp(kv, "f32") ? RF_F32
                                                                       : RF_BF16};
   for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
-    if (!strcmp(modes[i].mode, mode)) p->program.result = modes[i].result;
-  p->program.top = 128;
-  p->program.ring = json_is_true(json_object_get(config, "ring"));
-  p->program.loop = json_is_true(json_object_get(config, "loop"));
+    if (!strcmp(modes[i].mode, mode)) p->plan.program.result = modes[i].result;
+  p->plan.program.top = 128;
+  p->plan.program.ring = json_is_true(json_object_get(config, "ring"));
+  p->plan.program.loop = json_is_true(json_object_get(config, "loop"));
   return RAFTER_OK;
 }
 
@@ -135,7 +134,7 @@ static rf_status size_row(const json_t *row, rf_program_memory *memory, double *
   RF_TRY(!strcmp(text_of(row, "suite"), "gemma") ? read_gemma(config, &p, error) : read_training(config, &p, error));
   p.plan.machine = &p.machine;
   *limit = p.machine.memory_bytes - p.machine.reserve_bytes;
-  return rf_program_size(&p.model, &p.plan, &p.program, memory, error);
+  return rf_program_size(&p.model, &p.plan, memory, error);
 }
 
 static double total_of(const json_t *row) {

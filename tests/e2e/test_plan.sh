@@ -123,8 +123,15 @@ if command -v gnuplot >/dev/null; then
 fi
 refuses 2 'svg' "$RAFTER" plan gpt2 --on a5000 --plot plan.pdf
 refuses 1 'gnuplot-nox' env PATH=/nowhere "$RAFTER" plan gpt2 --on a5000 --plot plan.png
-refuses 2 'jax-scan' "$RAFTER" plan uva --program jax-scan
-refuses 2 'jax-unrolled' "$RAFTER" plan uva --program jax-unrolled --json
+# What a JAX program of the model takes: XLA's four numbers, and a larger total than ours.
+jax=$("$RAFTER" plan uva --on tpu-v5e --program jax-scan --batch 64 --accumulate 4 --dtype bf16 --json)
+python3 - "$jax" <<'PY' || fail "the JAX program's memory does not add up"
+import json, sys
+memory = json.loads(sys.argv[1])["memory"]
+p = memory["program"]
+sys.exit(not (p["argument"] + p["output"] - p["alias"] + p["temp"] == p["total"] == memory["peak_bytes"] == sum(memory["by_class"].values())))
+PY
+refuses 2 'remat=auto' "$RAFTER" plan uva --program jax-unrolled --remat auto --json
 [ ! -s out ] || fail "a refused plan --json prints on stdout: $(head -c 100 out)"
 refuses 2 'did you mean.*batch' "$RAFTER" plan uva --batsh 4
 refuses 2 'uva' "$RAFTER" plan uvaa

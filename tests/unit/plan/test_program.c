@@ -1,0 +1,119 @@
+/* What a JAX program of the model takes: arrays that arithmetic gives, and the orderings that were measured. The compiler's own reports are in
+ * data/tpu-aot.json (tests/tpu_aot). */
+#include "plans.h"
+
+enum { LAYERS = 12, D = 1024, F = 4096, HEADS = 8, T = 512, SEQUENCES = 16 };
+
+static rf_plan_options jax(const char *machine, rf_program program, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat) {
+  rf_plan_options options = train_options(machine_named(machine), dtype, microbatch, accumulate, T, remat);
+  options.build.optimizer = RF_ADAM, options.build.weight_decay = 0, options.build.clip = 0;
+  options.program.program = program;
+  return options;
+}
+
+static rf_program_memory size(const rf_plan_options *options) {
+  rf_model model = model_named("uva");
+  rf_program_memory memory;
+  rf_error error = {0};
+  if (rf_program_size(&model, options, &memory, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  assert_int_equal(memory.total, memory.argument + memory.output - memory.alias + memory.temp);
+  assert_int_equal(memory.temp, memory.copies + memory.gradients + memory.kept + memory.working);
+  return memory;
+}
+
+static void state_is_donated_and_counts_three_times(void **state) {
+  (void)state;
+  rf_plan_options options = jax("a5000", RF_PROGRAM_JAX_SCAN, RF_BF16, SEQUENCES, 4, RF_REMAT_NONE);
+  rf_program_memory memory = size(&options);
+  int64_t parameters = 155877376, counters = 4 + 2 * 4, tokens = 2 * 4 * SEQUENCES * 4 * T;
+  assert_int_equal(memory.alias, 3 * 4 * parameters + counters);
+  assert_int_equal(memory.argument, memory.alias + tokens);
+  /* Accumulators, and at the peak gradients of the layers and of what stands behind them. */
+  assert_true(memory.gradients > 2 * 4 * (parameters - (2048 + T) * D) - 1 && memory.gradients <= 2 * 4 * parameters);
+}
+
+/* What crosses the loop of a layer, from the residuals that jax.linearize writes: per token three f32 arrays and four numbers for each norm, five arrays of
+ * the GELU, inputs of four products, queries, keys and values, scores in f32 and bf16, two masks. */
+static void a_loop_stacks_every_residual(void **state) {
+  (void)state;
+  rf_plan_options options = jax("a5000", RF_PROGRAM_JAX_SCAN, RF_BF16, SEQUENCES, 1, RF_REMAT_NONE);
+  int64_t norms = 2 * (3 * 4 * D + 4 * 4), gelu = 5 * 2 * F, products = 2 * (D + F + D + D), qkv = 2 * 3 * D, scores = HEADS * T * (4 + 2),
+          masks = 2 * D;
+  int64_t all = (int64_t)LAYERS * SEQUENCES * T * (norms + gelu + products + qkv + scores + masks);
+  assert_int_equal(size(&options).stacked, all);
+  options.build.dropout = 0;
+  assert_int_equal(size(&options).stacked, all - (int64_t)LAYERS * SEQUENCES * T * masks);
+  options.remat = RF_REMAT_BLOCK;
+  assert_int_equal(size(&options).stacked, (int64_t)LAYERS * SEQUENCES * T * 2 * D);
+  options.remat = RF_REMAT_MLP_ATTN;
+  assert_int_equal(size(&options).stacked, (int64_t)LAYERS * SEQUENCES * T * 2 * 2 * D);
+  options.program.program = RF_PROGRAM_JAX_UNROLLED;
+  assert_int_equal(size(&options).stacked, 0);
+}
+
+static double gib(rf_program program, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat, double *seconds) {
+  rf_plan_options options = jax("a5000", program, dtype, microbatch, accumulate, remat);
+  rf_model model = model_named("uva");
+  rf_plan *plan = NULL;
+  rf_error error = {0};
+  if (rf_plan_make(&model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  double bytes = (double)plan->arena_bytes, sum = 0;
+  int64_t classes = 0;
+  for (int i = 0; i < plan->graph->op_count; i++) sum += plan->op[i].seconds * plan->op[i].calls;
+  for (int c = 0; c < RF_CLASSES; c++) classes += plan->by_class[c];
+  assert_true(classes == plan->arena_bytes && sum > 0.999999 * plan->step_seconds && sum < 1.000001 * plan->step_seconds);
+  *seconds = plan->step_seconds;
+  rf_plan_free(plan);
+  return bytes / GIB;
+}
+
+/* The ladder of a published tutorial, on one A5000: memory and seconds of each rung (its own measurements), and their order. */
+static void the_published_ladder_stands(void **state) {
+  (void)state;
+  static const struct {
+    rf_program program;
+    rf_dtype dtype;
+    int microbatch, accumulate;
+    rf_remat remat;
+    double least, most, seconds;
+  } rungs[] = {{RF_PROGRAM_JAX_SCAN, RF_F32, 16, 4, RF_REMAT_NONE, 17.51, 23.69, 2.1},
+               {RF_PROGRAM_JAX_SCAN, RF_BF16, 16, 4, RF_REMAT_NONE, 12.41, 16.79, 1.1},
+               {RF_PROGRAM_JAX_UNROLLED, RF_BF16, 16, 4, RF_REMAT_NONE, 5.72, 10.12, 0.73},
+               {RF_PROGRAM_JAX_SCAN, RF_BF16, 16, 4, RF_REMAT_MLP_ATTN, 3.315, 4.485, 0.91},
+               {RF_PROGRAM_JAX_SCAN, RF_BF16, 16, 4, RF_REMAT_BLOCK, 3.23, 4.37, 0.96},
+               {RF_PROGRAM_JAX_SCAN, RF_BF16, 64, 1, RF_REMAT_MLP_ATTN, 5.27, 7.13, 0.86},
+               {RF_PROGRAM_JAX_SCAN, RF_BF16, 256, 1, RF_REMAT_MLP_ATTN, 12, 18, 0}};
+  enum { RUNGS = sizeof rungs / sizeof *rungs };
+  double bytes[RUNGS], seconds[RUNGS];
+  for (int i = 0; i < RUNGS; i++) {
+    bytes[i] = gib(rungs[i].program, rungs[i].dtype, rungs[i].microbatch, rungs[i].accumulate, rungs[i].remat, &seconds[i]);
+    if (bytes[i] < rungs[i].least || bytes[i] > rungs[i].most) fail_msg("rung %d: %.2f GiB", i, bytes[i]);
+    if (rungs[i].seconds > 0 && (seconds[i] < 0.7 * rungs[i].seconds || seconds[i] > 1.3 * rungs[i].seconds))
+      fail_msg("rung %d: %.3f s", i, seconds[i]);
+  }
+  assert_true(bytes[0] > bytes[1] && bytes[1] > bytes[2] && bytes[2] > bytes[3] && bytes[3] > bytes[4] && bytes[5] > bytes[3]);
+  assert_true(seconds[0] > seconds[1] && seconds[1] > seconds[2] && seconds[3] > seconds[2] && seconds[4] > seconds[3] && seconds[5] < seconds[3]);
+}
+
+static void what_has_no_program_is_refused_and_the_search_goes_on(void **state) {
+  (void)state;
+  rf_plan_options options = jax("tpu-v5e", RF_PROGRAM_JAX_SCAN, RF_BF16, 64, 1, RF_REMAT_AUTO);
+  rf_model model = model_named("uva");
+  rf_plan *plan = NULL;
+  rf_error error = {0};
+  assert_int_equal(rf_plan_make(&model, &options, &plan, &error), RAFTER_INVALID);
+  assert_non_null(strstr(error.message, "--remat"));
+  options.remat = RF_REMAT_NONE;
+  rf_fit_row rows[RF_MAX_FIT_ROWS];
+  int count = 0;
+  assert_int_equal(rf_plan_fit(&model, &options, (rf_fit_vary){.remat = true, .microbatch = true}, &plan, rows, &count, &error), RAFTER_OK);
+  assert_true(plan->arena_bytes <= rf_plan_room(&options) && plan->program.total == plan->arena_bytes && count > 0);
+  rf_plan_free(plan);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(state_is_donated_and_counts_three_times), cmocka_unit_test(a_loop_stacks_every_residual),
+                                     cmocka_unit_test(the_published_ladder_stands),
+                                     cmocka_unit_test(what_has_no_program_is_refused_and_the_search_goes_on)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
