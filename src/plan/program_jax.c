@@ -389,7 +389,8 @@ static void size_generation(sizing *s, rf_program_memory *m) {
     int64_t window = s->program->ring ? rf_model_window(s->model, layer) : 0, keys = window > 0 && window < b->seq ? window : b->seq;
     int64_t dims[] = {b->microbatch, keys, s->model->kv_heads, s->model->head_dim};
     cache += 2 * bytes_of(s, dtype, 4, dims);
-    if (dtype != b->dtype) cast += bytes_of(s, b->dtype, 4, dims);
+    if (rf_dtype_bytes(dtype) < rf_dtype_bytes(b->dtype))
+      cast += bytes_of(s, b->dtype, 4, dims); /* narrow keys are widened before products read them */
     leaves += 2;
   }
   if (s->scan) leaves = 5;
@@ -405,6 +406,7 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
   int64_t tokens[] = {b->microbatch, b->seq}, hidden[] = {b->microbatch, b->seq, s->model->width},
           logits[] = {b->microbatch, b->seq, s->model->vocab}, top[] = {b->microbatch, b->seq, s->program->top > 0 ? s->program->top : 1};
   int64_t all = bytes_of(s, b->dtype, 3, logits), wide = bytes_of(s, RF_F32, 3, logits);
+  int64_t places = bytes_of(s, RF_I32, 3, logits), apart, within;
   int64_t likeliest = bytes_of(s, b->dtype, 3, top) + bytes_of(s, RF_I32, 3, top) + table_bytes(s, 2);
   m->argument += bytes_of(s, RF_I32, 2, tokens);
   switch (s->program->result) {
@@ -416,7 +418,9 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
   case RF_RESULT_LOGITS: m->output = all; break;
   case RF_RESULT_TOP:
     m->output = likeliest;
-    add(s, WORKING, false, 2 * all + bytes_of(s, RF_I32, 3, logits), s->end, s->end); /* logits, and what is sorted: a copy and its places */
+    /* Sorting gives logits and places: the values take over the bytes of the logits, or, where the device is too small for that, the places theirs. */
+    apart = all + 2 * places, within = 2 * all + places;
+    add(s, WORKING, false, m->argument + m->output + apart > rf_plan_room(s->options) ? within : apart, s->end, s->end);
     break;
   case RF_RESULT_TOP_BY_CHUNK:
     m->output = likeliest;
