@@ -1,69 +1,72 @@
-/* roofline.c - `rafter roofline matmul|attention`: one op against one machine. */
+/* roofline.c - `rafter roofline OP`: one question of arithmetic against one machine, as a table and as JSON. */
 #include "api/api.h"
 #include "plan/roofline.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-static int64_t or_else(const rf_options *o, const char *name, int64_t otherwise) {
-  return rf_options_is_set(o, name) ? rf_options_int(o, name) : otherwise;
+static char *number_text(double value, char text[32]) {
+  double size = fabs(value);
+  if (size >= 1e15 || (size < 1e-3 && size > 0)) snprintf(text, 32, "%.4g", value);
+  else if (value == floor(value)) snprintf(text, 32, "%.0f", value);
+  else snprintf(text, 32, size < 10 ? "%.3f" : size < 1000 ? "%.2f" : "%.1f", value);
+  return text;
 }
 
-static rf_status compute(const rf_options *o, const char *op, const rf_machine *machine, rf_roofline *r, json_t *shape, rf_error *error) {
-  rf_dtype dtype, weight;
-  RF_TRY(rf_dtype_parse(rf_options_text(o, "dtype"), &dtype, error));
-  weight = dtype;
-  if (rf_options_is_set(o, "weight-dtype")) RF_TRY(rf_dtype_parse(rf_options_text(o, "weight-dtype"), &weight, error));
-  json_object_set_new(shape, "dtype", json_string(rf_dtype_name(dtype)));
-  if (!strcmp(op, "matmul")) {
-    int64_t m = rf_options_int(o, "m"), k = rf_options_int(o, "k"), n = rf_options_int(o, "n");
-    json_object_update_new(
-        shape, json_pack("{sI sI sI ss}", "m", (json_int_t)m, "k", (json_int_t)k, "n", (json_int_t)n, "weight_dtype", rf_dtype_name(weight)));
-    return rf_roofline_matmul(machine, m, k, n, dtype, weight, r, error);
+static const char *fact_text(const rf_fact *fact, char text[32]) {
+  if (fact->unit == RF_UNIT_TEXT) return fact->text;
+  if (!isfinite(fact->value)) return "never";
+  switch (fact->unit) {
+  case RF_UNIT_BYTES: return rf_text_bytes(fact->value, text);
+  case RF_UNIT_SECONDS: return rf_text_seconds(fact->value, text);
+  case RF_UNIT_FLOPS: return rf_text_flops(fact->value, text);
+  case RF_UNIT_COUNT: return rf_text_count(fact->value, text);
+  case RF_UNIT_BPS: return snprintf(text, 32, "%.4g GB/s", fact->value * 1e-9), text;
+  case RF_UNIT_PERCENT: return snprintf(text, 32, "%.4g %%", fact->value * 100), text;
+  case RF_UNIT_USD: return snprintf(text, 32, "$%.4g", fact->value), text;
+  case RF_UNIT_TRUTH: return fact->value != 0 ? "yes" : "no";
+  default: return number_text(fact->value, text);
   }
-  if (strcmp(op, "attention"))
-    return RF_FAIL(error, RAFTER_INVALID, "one of matmul, attention", "unknown operation (expected matmul or attention, got %s)", op);
-  int64_t batch = rf_options_int(o, "batch"), seq = rf_options_int(o, "seq"), heads = rf_options_int(o, "heads"), kv = or_else(o, "kv-heads", heads),
-          dim = rf_options_int(o, "head-dim"), window = rf_options_int(o, "window");
-  json_object_update_new(shape, json_pack("{sI sI sI sI sI sI}", "batch", (json_int_t)batch, "seq", (json_int_t)seq, "heads", (json_int_t)heads,
-                                          "kv_heads", (json_int_t)kv, "head_dim", (json_int_t)dim, "window", (json_int_t)window));
-  return rf_roofline_attention(machine, batch, seq, (int)heads, (int)kv, (int)dim, (int)window, dtype, r, error);
+}
+
+static json_t *fact_json(const rf_fact *fact) {
+  if (fact->unit == RF_UNIT_TEXT) return fact->text[0] ? json_string(fact->text) : json_null();
+  if (!isfinite(fact->value)) return json_null();
+  return fact->unit == RF_UNIT_TRUTH ? json_boolean(fact->value != 0) : json_real(fact->value);
+}
+
+static void list_ops(const rafter_sink *sink) {
+  const char *help, *name;
+  json_t *ops = json_array();
+  for (int i = 0; (name = rf_roofline_op(i, &help)); i++) {
+    rf_say(sink, "  %-16s %s\n", name, help);
+    json_array_append_new(ops, json_pack("{ss ss}", "op", name, "help", help));
+  }
+  rf_put_json(sink, json_pack("{ss so}", "command", "roofline", "ops", ops));
 }
 
 rf_status rf_command_roofline(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
-  static const char *const bound[] = {"compute", "memory", "latency"};
-  const rf_options *o = job->options;
-  const char *op = rf_options_argument(o, 0);
-  rf_status status = RAFTER_OK;
-  rf_roofline r;
-  char a[32], b[32], c[32];
-  json_t *shape = json_object();
-  rf_machine *machine = calloc(1, sizeof *machine);
-  if (!machine) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-    goto done;
+  if (!rf_options_argument(job->options, 0)) return list_ops(sink), RAFTER_OK;
+  rf_answer *answer = rf_must(calloc(1, sizeof *answer));
+  rf_status status = rf_roofline_answer(job->options, answer, error);
+  char text[32];
+  if (status != RAFTER_OK) goto done;
+  rf_say(sink, "%s on %s\n", answer->op, answer->machine);
+  json_t *json = json_pack("{ss ss ss}", "command", "roofline", "op", answer->op, "machine", answer->machine), *notes = json_array();
+  for (int i = 0; i < answer->count; i++) {
+    const rf_fact *fact = &answer->fact[i];
+    bool silent = !fact->what || (fact->unit == RF_UNIT_TEXT ? !fact->text[0] : isnan(fact->value));
+    if (!silent) rf_say(sink, "  %-62s %16s\n", fact->what, fact_text(fact, text));
+    json_object_set_new(json, fact->key, fact_json(fact));
   }
-  RF_GO(op ? RAFTER_OK
-           : RF_FAIL(error, RAFTER_INVALID, "for example `rafter roofline matmul --m 512 --k 2048 --n 2048`",
-                     "which operation? (expected matmul or attention)"));
-  RF_GO(rf_machine_find(rf_options_text(o, "on"), machine, error));
-  RF_GO(compute(o, op, machine, &r, shape, error));
-  rf_say(sink, "%s on %s: %s bound, %s at best\n", op, machine->name, bound[r.bound], rf_text_seconds(r.seconds, a));
-  rf_say(sink, "  arithmetic   %12s %10s at %s/s\n", rf_text_flops(r.flops, a), rf_text_seconds(r.compute_seconds, b),
-         rf_text_flops(r.flops / r.compute_seconds, c));
-  rf_say(sink, "  memory       %12s %10s at %.1f GB/s\n", rf_text_bytes(r.bytes, a), rf_text_seconds(r.memory_seconds, b), machine->read_bps * 1e-9);
-  rf_say(sink, "  intensity    %12.1f FLOP/byte; compute-bound from %.1f on\n", r.intensity, r.critical_intensity);
-  if (isfinite(r.critical_m)) rf_say(sink, "  rows         compute-bound from m = %.0f on\n", ceil(r.critical_m));
-  json_t *json = json_pack("{ss ss ss sf sf sf sf sf sf sf ss so}", "command", "roofline", "op", op, "machine", machine->name, "flops", r.flops,
-                           "flops_full", r.flops_full, "bytes", r.bytes, "intensity", r.intensity, "seconds", r.seconds, "compute_seconds",
-                           r.compute_seconds, "memory_seconds", r.memory_seconds, "bound", bound[r.bound], "critical",
-                           isfinite(r.critical_m) ? json_pack("{sf sf}", "intensity", r.critical_intensity, "m", r.critical_m)
-                                                  : json_pack("{sf}", "intensity", r.critical_intensity));
-  json_object_update(json, shape);
+  for (int i = 0; i < answer->notes; i++) {
+    rf_say(sink, "  (%s)\n", answer->note[i]);
+    json_array_append_new(notes, json_string(answer->note[i]));
+  }
+  json_object_set_new(json, "notes", notes);
   rf_put_json(sink, json);
 done:
-  json_decref(shape);
-  free(machine);
+  free(answer);
   return status;
 }

@@ -1,63 +1,339 @@
-#include "plan/roofline.h"
+/* roofline.c - the table of questions, and what all of them ask: options, figures of the machine, and how facts become an answer. */
+#include "plan/roofline_parts.h"
+
+#include "base/text.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-static rf_status against(const rf_machine *machine, rf_work work, rf_dtype dtype, rf_roofline *out, rf_error *error) {
-  double peak = machine->flops[dtype], bandwidth = machine->read_bps;
-  if (peak <= 0 || bandwidth <= 0)
-    return RF_FAIL(error, RAFTER_INVALID, "choose another --dtype, or run `rafter calibrate`", "%s has no %s peak or no bandwidth figure",
-                   machine->name, rf_dtype_name(dtype));
-  *out = (rf_roofline){
-      .flops = work.flops, .flops_full = work.flops_full, .bytes = work.bytes_read + work.bytes_written, .critical_intensity = peak / bandwidth};
-  out->intensity = out->flops / out->bytes;
-  out->compute_seconds = out->flops / peak, out->memory_seconds = out->bytes / bandwidth;
-  out->bound = out->compute_seconds >= out->memory_seconds ? RF_BOUND_COMPUTE : RF_BOUND_MEMORY;
-  out->seconds = fmax(out->compute_seconds, out->memory_seconds);
+typedef struct question_row {
+  const char *name;
+  rf_status (*answer)(rf_question *, rf_error *);
+  const char *help;
+} question_row;
+
+static const question_row ROWS[] = {
+    {"matmul", rf_roofline_matmul, "(m,k) x (k,n) on one chip, or with --split and --axes over several"},
+    {"einsum", rf_roofline_einsum, "a contraction: einsum \"bd,df->bf\" b=64,d=1024,f=4096"},
+    {"attention", rf_roofline_attention, "queries of --seq tokens against --context keys"},
+    {"allgather", rf_roofline_collective, "--bytes gathered over --axes"},
+    {"reducescatter", rf_roofline_collective, "--bytes summed and scattered over --axes"},
+    {"allreduce", rf_roofline_collective, "--bytes summed over --axes"},
+    {"alltoall", rf_roofline_collective, "--bytes of all chips dealt out again over --axes"},
+    {"permute", rf_roofline_collective, "--bytes to the neighbour along --axes"},
+    {"transfer", rf_roofline_transfer, "--bytes over a --link"},
+    {"critical-batch", rf_roofline_critical_batch, "tokens from which a layer is compute-bound"},
+    {"parallelism", rf_roofline_parallelism, "when a --strategy is compute-bound, and how far it goes"},
+    {"cost", rf_roofline_cost, "FLOPs, time, price and utilisation of a run"},
+    {"array", rf_roofline_array, "bytes of an array, whole and on one chip of a --mesh"},
+    {"memory", rf_roofline_memory, "states, kept activations and what fits"},
+    {"kv", rf_roofline_kv, "bytes of a cache of keys and values"},
+    {"decode", rf_roofline_decode, "one step of decoding: time, rate, memory, slots"},
+};
+
+const char *rf_roofline_op(int i, const char **help) {
+  if (i < 0 || i >= (int)(sizeof ROWS / sizeof *ROWS)) return NULL;
+  if (help) *help = ROWS[i].help;
+  return ROWS[i].name;
+}
+
+/* ---- asking ------------------------------------------------------------------------------------------------------ */
+
+static void mark(rf_question *q, const char *name) {
+  for (int i = 0; i < RF_OPTION_ROW_COUNT && i < 512; i++)
+    if (!strcmp(RF_OPTION_ROWS[i].name, name)) q->used[i / 64] |= 1ull << i % 64;
+}
+
+bool rf_asked(rf_question *q, const char *name) { return mark(q, name), rf_options_given(q->o, name); }
+
+static double model_value(const rf_question *q, const char *name) {
+  const rf_model *m = &q->model;
+  const struct {
+    const char *name;
+    int64_t value;
+  } fields[] = {{"layers", m->layers},
+                {"width", m->width},
+                {"ff", m->ff},
+                {"vocab", m->vocab},
+                {"heads", m->heads},
+                {"kv-heads", m->kv_heads},
+                {"head-dim", m->head_dim},
+                {"experts", m->experts},
+                {"experts-used", m->experts_used},
+                {"window", m->window},
+                {"window-period", m->window_period},
+                {"parameters", q->params.total},
+                {"active-parameters", q->params.active}};
+  for (size_t i = 0; q->has_model && i < sizeof fields / sizeof *fields; i++)
+    if (!strcmp(name, fields[i].name)) return (double)fields[i].value;
+  return NAN;
+}
+
+double rf_value(rf_question *q, const char *name) {
+  if (rf_asked(q, name)) return rf_options_float(q->o, name);
+  double value = model_value(q, name);
+  if (!isnan(value)) return value;
+  return rf_options_is_set(q->o, name) ? rf_options_float(q->o, name) : NAN;
+}
+
+double rf_value_or(rf_question *q, const char *name, double otherwise) {
+  double value = rf_value(q, name);
+  return isnan(value) ? otherwise : value;
+}
+
+const char *rf_word(rf_question *q, const char *name) {
+  mark(q, name);
+  return rf_options_is_set(q->o, name) ? rf_options_text(q->o, name) : NULL;
+}
+
+bool rf_flag(rf_question *q, const char *name) { return mark(q, name), rf_options_flag(q->o, name); }
+
+rf_status rf_need(rf_question *q, const char *name, double *value, rf_error *error) {
+  *value = rf_value(q, name);
+  if (!isnan(*value)) return RAFTER_OK;
+  char hint[96];
+  snprintf(hint, sizeof hint, "give --%s; --model MODEL gives all that a shape knows", name);
+  return RF_FAIL(error, RAFTER_INVALID, hint, "%s needs --%s (it has no default)", q->answer->op, name);
+}
+
+/* ---- the machine ------------------------------------------------------------------------------------------------- */
+
+rf_status rf_peak(rf_question *q, double *flops, rf_error *error) {
+  mark(q, "peak"), mark(q, "on"), mark(q, "dtype");
+  *flops = q->machine.flops[q->dtype.dtype];
+  if (*flops > 0) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "choose another --dtype, or give --peak", "%s has no %s peak", q->machine.name, q->dtype.name);
+}
+
+rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *error) {
+  const rf_machine *m = &q->machine;
+  bool torus = m->topology.form == RF_NETWORK_TORUS;
+  const struct {
+    const char *name, *option;
+    double bps;
+  } links[] = {{"hbm", "bandwidth", m->read_bps},
+               {"vmem", "vmem", m->vmem_bps},
+               {"pcie", "pcie", m->pcie_bps},
+               {"ici", "ici", (torus ? 2 : 1) * m->topology.oneway_bps},
+               {"dcn", "dcn", m->dcn_bps > 0 ? m->dcn_bps : m->topology.node_bps}};
+  mark(q, "on");
+  for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
+    if (strcmp(link, links[i].name)) continue;
+    if (rf_options_has(q->o, links[i].option)) mark(q, links[i].option);
+    if (!strcmp(link, "ici")) mark(q, "oneway");
+    *bps = links[i].bps;
+    if (*bps > 0) return RAFTER_OK;
+    char hint[64];
+    snprintf(hint, sizeof hint, "give --%s, or choose another machine", links[i].option);
+    return RF_FAIL(error, RAFTER_INVALID, hint, "%s has no figure for %s", m->name, link);
+  }
+  return RF_FAIL(error, RAFTER_INVALID, "one of hbm, vmem, pcie, ici, dcn", "no link '%s'", link);
+}
+
+/* Extents as 4,4, or letters of the machine's own axes as x,y. */
+static rf_status read_axes(rf_question *q, const char *text, int extent[RF_TORUS_AXES], int *count, rf_error *error) {
+  const rf_machine *m = &q->machine;
+  *count = 0;
+  for (const char *at = text;; at++) {
+    size_t length = strcspn(at, ",x");
+    char word[24] = "";
+    int64_t number;
+    if (*at >= 'x' && *at <= 'z' && (at[1] == ',' || !at[1])) {
+      int axis = *at - 'x';
+      if (axis >= m->shape_rank)
+        return RF_FAIL(error, RAFTER_INVALID, "write --on tpu-v5e:4x4 to give it a shape", "%s has no axis %c (--axes: got '%.40s')", m->name, *at,
+                       text);
+      number = m->shape[axis], length = 1;
+    } else {
+      if (length && length < sizeof word) memcpy(word, at, length);
+      if (!rf_text_int(word, &number) || number < 1 || number > RF_NETWORK_AXES_MOST)
+        return RF_FAIL(error, RAFTER_INVALID, "write extents as 4,4 or axes of the machine as x,y", "--axes has no extent at '%.20s' (got '%.40s')",
+                       at, text);
+    }
+    if (*count == RF_TORUS_AXES)
+      return RF_FAIL(error, RAFTER_INVALID, "write extents as 4,4", "--axes has more than %d extents ('%.40s')", RF_TORUS_AXES, text);
+    extent[(*count)++] = (int)number;
+    at += length;
+    if (!*at) return RAFTER_OK;
+  }
+}
+
+rf_status rf_asked_group(rf_question *q, rf_group *group, rf_error *error) {
+  const rf_machine *m = &q->machine;
+  int extent[RF_TORUS_AXES], count = m->shape_rank, slices = (int)rf_value_or(q, "slices", m->slices > 1 ? m->slices : 1);
+  const char *axes = rf_word(q, "axes"), *wrap = rf_word(q, "wrap");
+  memcpy(extent, m->shape, sizeof extent);
+  mark(q, "on"), mark(q, "ici"), mark(q, "oneway"), mark(q, "hop");
+  if (axes) RF_TRY(read_axes(q, axes, extent, &count, error));
+  if (!count)
+    return RF_FAIL(error, RAFTER_INVALID, "give --axes 16 (or 4,4), or a shape as --on tpu-v5e:4x4", "over which chips? (%s needs --axes)",
+                   q->answer->op);
+  RF_TRY(rf_machine_axes(m, extent, count, !strcmp(wrap, "auto") ? -1 : !strcmp(wrap, "yes"), group, error));
+  if (slices > 1) {
+    RF_TRY(rf_link_bps(q, "dcn", &group->dcn_bps, error));
+    group->slices = slices, group->chips *= slices, group->resources |= RF_RESOURCE_DCN;
+  }
   return RAFTER_OK;
 }
 
-/* The work of one op standing alone in a graph. */
-static rf_status lone_op(const char *def, const int64_t (*shape)[2], const rf_dtype *dtype, int inputs, const rf_attr *attr, int64_t seq,
-                         rf_work *work, rf_error *error) {
-  rf_model model = {.layers = 1, .width = 1, .heads = 1, .kv_heads = 1, .head_dim = 1, .ff = 1, .vocab = 1, .max_seq = 1, .init = "gpt2"};
-  rf_graph *graph = rf_graph_new(&model);
-  rf_status status = RAFTER_OK;
-  int id[RF_MAX_INPUTS];
-  graph->seq = seq, graph->rows = shape[0][0], graph->accumulate = 1;
-  for (int i = 0; i < inputs; i++) id[i] = rf_graph_tensor(graph, "operand", RF_CLASS_ACTIVATION, dtype[i], shape[i][1] ? 2 : 1, shape[i]);
-  int op = rf_graph_op(graph, def, def, RF_SECTION_MICRO, id, inputs, def[0] == 'a' ? 3u : 1u, attr, error);
-  if (op < 0) status = RAFTER_INVALID;
-  else *work = graph->op[op].def->work(graph, &graph->op[op]);
-  rf_graph_free(graph);
+rf_status rf_asked_bytes(rf_question *q, double *bytes, rf_error *error) {
+  int count;
+  mark(q, "shape");
+  if (rf_asked(q, "bytes")) return *bytes = rf_value(q, "bytes") * rf_value(q, "count"), RAFTER_OK;
+  const int64_t *shape = rf_options_list(q->o, "shape", &count);
+  if (!count) return RF_FAIL(error, RAFTER_INVALID, "give --bytes 32MiB, or --shape 2048,8192 and --dtype", "%s needs --bytes", q->answer->op);
+  mark(q, "dtype");
+  *bytes = q->dtype.bytes * rf_value(q, "count");
+  for (int i = 0; i < count; i++) {
+    if (shape[i] < 1)
+      return RF_FAIL(error, RAFTER_INVALID, "write --shape 2048,8192", "a dimension is out of range (expected at least 1, got %lld)",
+                     (long long)shape[i]);
+    *bytes *= (double)shape[i];
+  }
+  return RAFTER_OK;
+}
+
+/* ---- answering --------------------------------------------------------------------------------------------------- */
+
+void rf_fact_add(rf_question *q, const char *key, const char *what, rf_unit unit, double value) {
+  rf_answer *a = q->answer;
+  if (a->count < RF_FACTS_MOST) a->fact[a->count++] = (rf_fact){.key = key, .what = what, .unit = unit, .value = value};
+}
+
+void rf_fact_text(rf_question *q, const char *key, const char *what, const char *text) {
+  rf_fact_add(q, key, what, RF_UNIT_TEXT, NAN);
+  rf_fact *fact = &q->answer->fact[q->answer->count - 1];
+  snprintf(fact->text, sizeof fact->text, "%s", text ? text : "");
+}
+
+void rf_fact_note(rf_question *q, const char *format, ...) {
+  va_list list;
+  if (q->answer->notes == RF_NOTES_MOST) return;
+  va_start(list, format);
+  vsnprintf(q->answer->note[q->answer->notes++], sizeof *q->answer->note, format, list);
+  va_end(list);
+}
+
+void rf_fact_head(rf_question *q, double flops, double bytes, double seconds, const char *bound, double critical) {
+  rf_fact_add(q, "flops", flops > 0 ? "arithmetic" : NULL, RF_UNIT_FLOPS, flops);
+  rf_fact_add(q, "bytes", "bytes", RF_UNIT_BYTES, bytes);
+  rf_fact_add(q, "intensity", flops > 0 ? "FLOP per byte" : NULL, RF_UNIT_NUMBER, bytes > 0 ? flops / bytes : NAN);
+  rf_fact_add(q, "seconds", "time at best", RF_UNIT_SECONDS, seconds);
+  rf_fact_text(q, "bound", "bound by", bound);
+  rf_fact_add(q, "critical", NULL, RF_UNIT_NUMBER, critical);
+}
+
+rf_status rf_fact_roofline(rf_question *q, double flops, double bytes, const char *link, double critical, rf_error *error) {
+  double peak, bps;
+  RF_TRY(rf_peak(q, &peak, error));
+  RF_TRY(rf_link_bps(q, link, &bps, error));
+  double compute = flops / peak / q->chips, memory = bytes / bps / q->chips;
+  mark(q, "chips");
+  rf_fact_head(q, flops, bytes, fmax(compute, memory), compute >= memory ? "compute" : "memory", critical);
+  rf_fact_add(q, "compute_seconds", "arithmetic alone", RF_UNIT_SECONDS, compute);
+  rf_fact_add(q, "memory_seconds", "traffic alone", RF_UNIT_SECONDS, memory);
+  rf_fact_add(q, "seconds_sum", "one after the other", RF_UNIT_SECONDS, compute + memory);
+  rf_fact_add(q, "critical_intensity", "compute-bound from FLOP per byte", RF_UNIT_NUMBER, peak / bps);
+  return RAFTER_OK;
+}
+
+/* ---- the question ------------------------------------------------------------------------------------------------ */
+
+static rf_number_type number_type(const char *name) {
+  static const rf_number_type types[] = {{"f32", RF_F32, 4},         {"bf16", RF_BF16, 2},       {"f16", RF_F16, 2},     {"f64", RF_F64, 8},
+                                         {"f8_e4m3", RF_F8_E4M3, 1}, {"f8_e5m2", RF_F8_E5M2, 1}, {"fp8", RF_F8_E4M3, 1}, {"i8", RF_I8, 1},
+                                         {"int8", RF_I8, 1},         {"i4", RF_I8, 0.5},         {"int4", RF_I8, 0.5}};
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    if (!strcmp(types[i].name, name)) return types[i];
+  return types[1];
+}
+
+/* Figures that were typed stand in the place of the sheet's. */
+static void replace_figures(rf_question *q) {
+  rf_machine *m = &q->machine;
+  const struct {
+    const char *name;
+    double *place, scale;
+  } rows[] = {
+      {"bandwidth", &m->read_bps, 1},        {"bandwidth", &m->copy_bps, 1}, {"hbm", &m->memory_bytes, 1}, {"oneway", &m->topology.oneway_bps, 1},
+      {"ici", &m->topology.oneway_bps, 0.5}, {"dcn", &m->dcn_bps, 1},        {"pcie", &m->pcie_bps, 1},    {"hop", &m->topology.hop_seconds, 1},
+      {"price", &m->usd_per_chip_hour, 1}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    if (rf_options_given(q->o, rows[i].name)) *rows[i].place = rf_options_float(q->o, rows[i].name) * rows[i].scale;
+  if (rf_options_given(q->o, "hbm")) m->reserve_bytes = 0;
+  if (rf_options_given(q->o, "peak"))
+    for (int d = 0; d < RF_DTYPES; d++) m->flops[d] = rf_options_float(q->o, "peak");
+  /* A network that was typed for a machine without one is a torus of rings. */
+  bool network = rf_options_given(q->o, "ici") || rf_options_given(q->o, "oneway");
+  if (network && m->topology.form == RF_NETWORK_NONE)
+    m->topology.form = RF_NETWORK_TORUS, m->topology.axes = RF_TORUS_AXES, m->topology.wrap = RF_WRAP_ALWAYS;
+}
+
+static void note_unused(rf_question *q) {
+  static const char *const everywhere[] = {"json", "quiet", "verbose", "config", "on", "model", "dtype"};
+  for (int i = 0; i < RF_OPTION_ROW_COUNT && i < 512; i++) {
+    const char *name = RF_OPTION_ROWS[i].name;
+    bool general = q->used[i / 64] >> i % 64 & 1;
+    for (size_t k = 0; k < sizeof everywhere / sizeof *everywhere; k++) general |= !strcmp(name, everywhere[k]);
+    if (!general && rf_options_has(q->o, name) && rf_options_given(q->o, name)) {
+      mark(q, name);
+      rf_fact_note(q, "--%s plays no part in this", name);
+    }
+  }
+}
+
+static rf_status set_up(rf_question *q, rf_error *error) {
+  const rf_options *o = q->o;
+  RF_TRY(rf_machine_find(rf_options_text(o, "on"), &q->machine, error));
+  replace_figures(q);
+  q->chips = rf_options_given(o, "chips") ? rf_options_float(o, "chips") : q->machine.chips;
+  q->dtype = number_type(rf_options_text(o, "dtype"));
+  q->weight = rf_options_is_set(o, "weight-dtype") ? number_type(rf_options_text(o, "weight-dtype")) : q->dtype;
+  q->kv = rf_options_is_set(o, "kv-dtype") ? number_type(rf_options_text(o, "kv-dtype")) : q->dtype;
+  snprintf(q->answer->machine, sizeof q->answer->machine, "%s%s%s", q->machine.name, q->machine.edition[0] ? "@" : "", q->machine.edition);
+  if (!rf_options_is_set(o, "model")) return RAFTER_OK;
+  RF_TRY(rf_model_resolve(rf_options_text(o, "model"), &q->model, NULL, error));
+  q->pool = rf_pool_new();
+  q->params = rf_model_params(&q->model, q->pool);
+  q->has_model = true;
+  return RAFTER_OK;
+}
+
+static const question_row *find_row(const char *op, rf_error *error) {
+  const char *names[sizeof ROWS / sizeof *ROWS];
+  char hint[320] = "one of ";
+  int count = (int)(sizeof ROWS / sizeof *ROWS);
+  for (int i = 0; i < count; i++) {
+    names[i] = ROWS[i].name;
+    rf_text_append(hint, sizeof hint, "%s%s", i ? ", " : "", names[i]);
+    if (op && !strcmp(op, names[i])) return &ROWS[i];
+  }
+  const char *near = op ? rf_nearest(op, names, count) : NULL;
+  RF_FAIL(error, RAFTER_INVALID, hint, "unknown operation '%.40s'%s%s%s", op ? op : "", near ? " (did you mean " : "", near ? near : "",
+          near ? "?)" : "");
+  return NULL;
+}
+
+rf_status rf_roofline_answer(const rf_options *options, rf_answer *answer, rf_error *error) {
+  const question_row *row = find_row(rf_options_argument(options, 0), error);
+  if (!row) return RAFTER_INVALID;
+  memset(answer, 0, sizeof *answer);
+  answer->op = row->name;
+  rf_question *q = rf_must(calloc(1, sizeof *q));
+  rf_status status;
+  q->o = options, q->answer = answer;
+  bool extra = rf_options_argument_count(options) > 1 && strcmp(row->name, "einsum");
+  RF_GO(extra ? RF_FAIL(error, RAFTER_INVALID, "write options as --name value", "%s takes no arguments (got '%.40s')", row->name,
+                        rf_options_argument(options, 1))
+              : RAFTER_OK);
+  RF_GO(set_up(q, error));
+  RF_GO(row->answer(q, error));
+  note_unused(q);
+done:
+  if (q->pool) rf_pool_free(q->pool);
+  free(q);
   return status;
-}
-
-rf_status rf_roofline_matmul(const rf_machine *machine, int64_t m, int64_t k, int64_t n, rf_dtype dtype, rf_dtype weight_dtype, rf_roofline *out,
-                             rf_error *error) {
-  if (m < 1 || k < 1 || n < 1)
-    return RF_FAIL(error, RAFTER_INVALID, "give --m, --k and --n", "a matmul needs three dimensions (expected >= 1, got %lld x %lld x %lld)",
-                   (long long)m, (long long)k, (long long)n);
-  rf_work work;
-  double a = (double)rf_dtype_bytes(dtype), w = (double)rf_dtype_bytes(weight_dtype), dm = (double)m, dk = (double)k, dn = (double)n;
-  /* The op table knows the floats that graphs are made of; narrower operands do the same work on fewer bytes. */
-  RF_TRY(lone_op("matmul", (const int64_t[][2]){{m, k}, {k, n}}, (const rf_dtype[]){RF_F32, RF_F32}, 2, &(rf_attr){0}, m, &work, error));
-  work.bytes_read += dm * dk * (a - 4) + dk * dn * (w - 4), work.bytes_written += dm * dn * (a - 4);
-  RF_TRY(against(machine, work, dtype, out, error));
-  double spare = 2 * dk * dn / machine->flops[dtype] - a * (dk + dn) / machine->read_bps;
-  out->critical_m = spare > 0 ? dk * dn * w / machine->read_bps / spare : INFINITY;
-  return RAFTER_OK;
-}
-
-rf_status rf_roofline_attention(const rf_machine *machine, int64_t batch, int64_t seq, int heads, int kv_heads, int head_dim, int window,
-                                rf_dtype dtype, rf_roofline *out, rf_error *error) {
-  if (batch < 1 || seq < 1 || heads < 1 || kv_heads < 1 || head_dim < 1 || heads % kv_heads)
-    return RF_FAIL(error, RAFTER_INVALID, "give --batch, --seq, --heads, --kv-heads (a divisor of heads) and --head-dim",
-                   "attention needs whole groups of heads (expected heads a multiple of kv heads, got %d and %d)", heads, kv_heads);
-  rf_work work;
-  int64_t n = batch * seq, columns = (int64_t)(heads + 2 * kv_heads) * head_dim;
-  rf_attr attr = {.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .window = window, .scale = 1, .softmax = RF_F32};
-  RF_TRY(lone_op("attention", (const int64_t[][2]){{n, columns}, {n + 1, 0}}, (const rf_dtype[]){dtype, RF_I32}, 2, &attr, seq, &work, error));
-  RF_TRY(against(machine, work, dtype, out, error));
-  out->critical_m = INFINITY;
-  return RAFTER_OK;
 }

@@ -53,15 +53,15 @@ at() { "$RAFTER" roofline "${@:3}" --json | python3 -c "
 import json, sys
 d = json.load(sys.stdin); v = eval(sys.argv[1])
 sys.exit(0 if v is True or v is not False and abs(v / float(sys.argv[2]) - 1) <= 0.01 else print(v) or 1)" "$1" "$2" || fail "roofline ${*:3}: $1 is not $2"; }
-at 'd["critical"]["intensity"]' 240.2 matmul --m 512 --k 4096 --n 4096 --on tpu-v5e
+at 'd["critical_intensity"]' 240.2 matmul --m 512 --k 4096 --n 4096 --on tpu-v5e
 at 'd["flops"]' 17179869184 matmul --m 512 --k 4096 --n 4096 --on tpu-v5e
 at 'd["bytes"]' $((2 * (512 * 4096 * 2 + 4096 * 4096))) matmul --m 512 --k 4096 --n 4096 --on tpu-v5e
 at 'd["seconds"]' $(python3 -c 'print(2*512*4096*4096/1.97e14)') matmul --m 512 --k 4096 --n 4096 --on tpu-v5e
 at 'd["bound"] == "compute"' 1 matmul --m 512 --k 4096 --n 4096 --on tpu-v5e
 at 'd["bound"] == "memory"' 1 matmul --m 128 --k 4096 --n 4096 --on tpu-v5e
-at 'd["critical"]["m"]' 240.2 matmul --m 1 --k 4000000 --n 4000000 --on tpu-v5e                     # small batch: rows from which it is compute bound
-at 'd["critical"]["m"]' 120.1 matmul --m 1 --k 4000000 --n 4000000 --weight-dtype i8 --on tpu-v5e   # int8 weights, bf16 arithmetic
-at 'd["critical"]["intensity"]' 295.2 matmul --m 512 --k 4096 --n 4096 --on h100-sxm
+at 'd["critical_m"]' 240.2 matmul --m 1 --k 4000000 --n 4000000 --on tpu-v5e                     # small batch: rows from which it is compute bound
+at 'd["critical_m"]' 120.1 matmul --m 1 --k 4000000 --n 4000000 --weight-dtype i8 --on tpu-v5e   # int8 weights, bf16 arithmetic
+at 'd["critical_intensity"]' 295.2 matmul --m 512 --k 4096 --n 4096 --on h100-sxm
 at 'd["flops"]' $((4 * 1024 * 1025 / 2 * 64 * 16)) attention --seq 1024 --heads 16 --head-dim 64 --on a100-80g
 at 'd["flops_full"]' $((4 * 1024 * 1024 * 64 * 16)) attention --seq 1024 --heads 16 --head-dim 64 --on a100-80g
 at 'd["bound"] in ("compute", "memory")' 1 attention --seq 1024 --heads 16 --kv-heads 4 --head-dim 64 --window 256 --on a5000

@@ -1,0 +1,177 @@
+/* roofline_memory.c - what states, kept activations and caches take, and one step of decoding.
+ * Sources: "How to Scale Your Model", chapters on training and inference; the names of kept activations: MaxText, remat policies. */
+#include "plan/roofline_parts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+/* Elements that a token keeps in each layer, by the names of --saved. */
+static rf_status saved_elements(rf_question *q, const char *names, double *elements, rf_error *error) {
+  double width, ff, heads = rf_value(q, "heads"), dim = rf_value(q, "head-dim"), kv = rf_value_or(q, "kv-heads", heads);
+  RF_TRY(rf_need(q, "width", &width, error));
+  RF_TRY(rf_need(q, "ff", &ff, error));
+  const struct {
+    const char *name;
+    double elements;
+  } rows[] = {{"x", width},
+              {"q", heads * dim},
+              {"k", kv * dim},
+              {"v", kv * dim},
+              {"qkv", (heads + 2 * kv) * dim},
+              {"context", heads * dim},
+              {"out", width},
+              {"gate", ff},
+              {"up", ff},
+              {"mlpwi", 2 * ff},
+              {"mlpact", ff},
+              {"mlpwo", width},
+              {"down", width},
+              {"norm", width}};
+  *elements = 0;
+  for (const char *at = names; *at;) {
+    size_t length = strcspn(at, ","), i = 0;
+    while (i < sizeof rows / sizeof *rows && (strlen(rows[i].name) != length || strncmp(rows[i].name, at, length))) i++;
+    if (i == sizeof rows / sizeof *rows)
+      return RF_FAIL(error, RAFTER_INVALID, "names: x, q, k, v, qkv, context, out, gate, up, mlpwi, mlpact, mlpwo, down, norm",
+                     "--saved does not know '%.20s'", at);
+    *elements += rows[i].elements;
+    at += length + (at[length] == ',');
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_roofline_memory(rf_question *q, rf_error *error) {
+  double parameters = rf_value_or(q, "parameters", NAN), per = rf_value(q, "bytes-per-parameter"), shards = q->chips,
+         room = q->machine.memory_bytes - q->machine.reserve_bytes;
+  double states = isnan(parameters) ? 0 : parameters * per, activations = 0, kept = 0, layers, tokens;
+  const char *saved = rf_word(q, "saved");
+  rf_asked(q, "chips"), rf_asked(q, "hbm"), rf_asked(q, "on");
+  if (saved) {
+    RF_TRY(saved_elements(q, saved, &kept, error));
+    RF_TRY(rf_need(q, "layers", &layers, error));
+    RF_TRY(rf_need(q, "tokens", &tokens, error));
+    activations = kept * layers * tokens * q->dtype.bytes;
+  }
+  double program = rf_value_or(q, "argument", 0) + rf_value_or(q, "output", 0) + rf_value_or(q, "temp", 0) - rf_value_or(q, "alias", 0);
+  if (isnan(parameters) && !saved && program == 0)
+    return RF_FAIL(error, RAFTER_INVALID, "give --parameters, --saved with --tokens, or --argument, --output, --temp and --alias", "memory of what?");
+  double total = states + activations + program, chip = total / shards;
+  rf_fact_head(q, 0, total, NAN, "memory", room * shards / per);
+  rf_fact_add(q, "bytes_per_chip", "on each chip", RF_UNIT_BYTES, chip);
+  rf_fact_add(q, "state_bytes", "states", RF_UNIT_BYTES, states);
+  rf_fact_add(q, "state_bytes_per_chip", "on each chip", RF_UNIT_BYTES, states / shards);
+  rf_fact_add(q, "activation_bytes", "kept activations", RF_UNIT_BYTES, activations);
+  rf_fact_add(q, "activation_bytes_per_token", "of a token and layer", RF_UNIT_BYTES, kept * q->dtype.bytes);
+  rf_fact_add(q, "program_bytes", "argument + output + temp - alias", RF_UNIT_BYTES, program);
+  rf_fact_add(q, "max_parameters", "parameters whose states fit", RF_UNIT_COUNT, room * shards / per);
+  rf_fact_add(q, "room_bytes", "room of all chips", RF_UNIT_BYTES, room * shards);
+  rf_fact_add(q, "fits", "fits", RF_UNIT_TRUTH, chip <= room);
+  rf_fact_add(q, "minimum_chips", "chips it takes", RF_UNIT_NUMBER, ceil(total / room));
+  return RAFTER_OK;
+}
+
+/* ---- the cache --------------------------------------------------------------------------------------------------- */
+
+rf_status rf_kv_sequence(rf_question *q, double context, double *bytes, double *uniform, rf_error *error) {
+  double layers, heads = rf_value(q, "kv-heads"), dim = rf_value(q, "head-dim"), window = rf_value_or(q, "window", 0),
+                 period = rf_value_or(q, "window-period", 0);
+  RF_TRY(rf_need(q, "layers", &layers, error));
+  if (isnan(heads)) heads = rf_value(q, "heads");
+  double full = period > 0 ? floor(layers / period) : window > 0 ? 0 : layers, per = 2 * heads * (dim * q->kv.bytes + rf_value(q, "scale-bytes"));
+  if (window <= 0) full = layers;
+  *bytes = per * (full * context + (layers - full) * fmin(context, window > 0 ? window : context));
+  if (uniform) *uniform = per * layers * context;
+  return RAFTER_OK;
+}
+
+rf_status rf_roofline_kv(rf_question *q, rf_error *error) {
+  double context = rf_value_or(q, "context", rf_value(q, "seq")), batch = rf_value(q, "batch"), sequence, uniform, bps;
+  rf_asked(q, "kv-dtype"), rf_asked(q, "chips"), rf_asked(q, "hbm");
+  RF_TRY(rf_kv_sequence(q, context, &sequence, &uniform, error));
+  RF_TRY(rf_link_bps(q, "hbm", &bps, error));
+  rf_fact_head(q, 0, sequence * batch, sequence * batch / bps / q->chips, "memory", NAN);
+  rf_fact_add(q, "bytes_per_token", "of a token, every layer keeping it", RF_UNIT_BYTES, uniform / context);
+  rf_fact_add(q, "bytes_per_sequence", "of a sequence", RF_UNIT_BYTES, sequence);
+  rf_fact_add(q, "uniform_bytes_per_sequence", "were no layer windowed", RF_UNIT_BYTES, uniform);
+  rf_fact_add(q, "bytes_per_chip", "on each chip", RF_UNIT_BYTES, sequence * batch / q->chips);
+  rf_fact_add(q, "slots", "sequences that fit, nothing beside them", RF_UNIT_NUMBER,
+              floor((q->machine.memory_bytes - q->machine.reserve_bytes) * q->chips / sequence));
+  return RAFTER_OK;
+}
+
+/* ---- decoding ---------------------------------------------------------------------------------------------------- */
+
+typedef struct weights {
+  double total, active, experts; /* parameters; of them the routed experts' */
+  double count, used;            /* experts of a layer, and of a token; 0: none */
+} weights;
+
+static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {
+  w->total = rf_value_or(q, "parameters", NAN);
+  if (isnan(w->total) && rf_asked(q, "weight-bytes")) w->total = rf_value(q, "weight-bytes") / q->weight.bytes;
+  if (isnan(w->total)) return rf_need(q, "parameters", &w->total, error);
+  w->count = rf_value_or(q, "experts", 0), w->used = rf_value_or(q, "experts-used", 0);
+  w->active = rf_value_or(q, "active-parameters", w->total), w->experts = 0;
+  if (w->active > w->total)
+    return RF_FAIL(error, RAFTER_INVALID, "give fewer --active-parameters",
+                   "a token meets more parameters than there are (expected at most %g, got %g)", w->total, w->active);
+  /* What a token does not meet is (E - k) / E of the experts' parameters. */
+  if (w->count > w->used && w->used > 0) w->experts = (w->total - w->active) * w->count / (w->count - w->used);
+  return RAFTER_OK;
+}
+
+static rf_status kv_of_sequence(rf_question *q, double *bytes, rf_error *error) {
+  if (rf_asked(q, "kv-bytes")) return *bytes = rf_value(q, "kv-bytes"), RAFTER_OK;
+  double context = rf_value_or(q, "context", rf_value(q, "seq"));
+  if (rf_asked(q, "kv-per-token")) return *bytes = rf_value(q, "kv-per-token") * context, RAFTER_OK;
+  if (!q->has_model && !rf_asked(q, "layers")) {
+    rf_fact_note(q, "without a cache: --kv-bytes, --kv-per-token with --context, or a shape, count it");
+    return *bytes = 0, RAFTER_OK;
+  }
+  return rf_kv_sequence(q, context, bytes, NULL, error);
+}
+
+rf_status rf_roofline_decode(rf_question *q, rf_error *error) {
+  weights w;
+  double kv, peak, bps, batch = rf_value(q, "batch"), chips = q->chips, replicas = rf_value(q, "replicas"),
+                        price = rf_value_or(q, "price", q->machine.usd_per_chip_hour);
+  rf_asked(q, "chips"), rf_asked(q, "hbm"), rf_asked(q, "weight-dtype"), rf_asked(q, "kv-dtype");
+  RF_TRY(read_weights(q, &w, error));
+  RF_TRY(kv_of_sequence(q, &kv, error));
+  RF_TRY(rf_peak(q, &peak, error));
+  RF_TRY(rf_link_bps(q, "hbm", &bps, error));
+  if (replicas > chips)
+    return RF_FAIL(error, RAFTER_INVALID, "give fewer --replicas", "more copies than chips (--replicas: expected at most %g, got %g)", chips,
+                   replicas);
+  /* Expected distinct experts of a batch: E (1 - (1 - k/E)^B). */
+  double met = w.count > 0 && w.used > 0 ? 1 - pow(1 - w.used / w.count, batch) : 1, rest = w.total - w.experts;
+  double chip_weights = q->weight.bytes * (rest * replicas + w.experts) / chips,
+         chip_read = q->weight.bytes * (rest * replicas + w.experts * met) / chips;
+  double attention = batch * kv / chips / bps, load = chip_read / bps, compute = 2 * w.active * batch / chips / peak, linear = fmax(load, compute);
+  double total = chip_weights * chips + batch * kv, room = q->machine.memory_bytes - q->machine.reserve_bytes, seconds = attention + linear,
+         rate = batch / seconds;
+  double sparsity = w.count > 0 && w.used > 0 ? w.count / w.used : 1, critical = peak / bps * q->weight.bytes / 2 * sparsity;
+  rf_fact_head(q, 2 * w.active * batch, chip_read * chips + batch * kv, seconds, compute > load + attention ? "compute" : "memory", critical);
+  rf_fact_add(q, "attention_seconds", "reading the cache", RF_UNIT_SECONDS, attention);
+  rf_fact_add(q, "load_seconds", "reading the weights", RF_UNIT_SECONDS, load);
+  rf_fact_add(q, "compute_seconds", "arithmetic", RF_UNIT_SECONDS, compute);
+  rf_fact_add(q, "linear_seconds", "the larger of the two", RF_UNIT_SECONDS, linear);
+  rf_fact_add(q, "tokens_per_second", "tokens a second", RF_UNIT_NUMBER, rate);
+  rf_fact_add(q, "tokens_per_second_per_chip", "on a chip", RF_UNIT_NUMBER, rate / chips);
+  rf_fact_add(q, "tokens_per_second_per_user", "of a sequence", RF_UNIT_NUMBER, 1 / seconds);
+  rf_fact_add(q, "critical_batch", "weights are compute-bound from sequences", RF_UNIT_NUMBER, critical);
+  rf_fact_add(q, "weight_bytes", "weights, all copies", RF_UNIT_BYTES, chip_weights * chips);
+  rf_fact_add(q, "weight_bytes_per_chip", "on each chip", RF_UNIT_BYTES, chip_weights);
+  rf_fact_add(q, "kv_bytes_per_sequence", "cache of a sequence", RF_UNIT_BYTES, kv);
+  rf_fact_add(q, "memory_bytes", "weights and caches", RF_UNIT_BYTES, total);
+  rf_fact_add(q, "memory_bytes_per_chip", "on each chip", RF_UNIT_BYTES, total / chips);
+  rf_fact_add(q, "free_bytes_per_chip", "free on each chip, without caches", RF_UNIT_BYTES, room - chip_weights);
+  rf_fact_add(q, "fits", "fits", RF_UNIT_TRUTH, total <= room * chips);
+  rf_fact_add(q, "slots", "sequences that fit", RF_UNIT_NUMBER, kv > 0 ? fmax(0, floor((room - chip_weights) * chips / kv)) : NAN);
+  rf_fact_add(q, "minimum_chips", "chips for the weights alone", RF_UNIT_NUMBER, ceil(q->weight.bytes * w.total / room));
+  rf_fact_add(q, "usd_per_million_tokens", "dollars a million tokens", RF_UNIT_USD, price > 0 ? chips * price / 3600 / rate * 1e6 : NAN);
+  return RAFTER_OK;
+}

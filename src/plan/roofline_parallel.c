@@ -1,0 +1,195 @@
+/* roofline_parallel.c - when a way of cutting a model over chips is compute-bound, and how far it can go.
+ * Sources: "How to Scale Your Model", chapters on training and inference; MaxText, sharding documentation (experts, context).
+ * Letters: n tokens, D width, F feed-forward width, alpha = peak FLOP/s over bytes/s of one axis of the network (both directions). */
+#include "plan/roofline_parts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct strategy {
+  double alpha, narrow; /* narrow: bytes of an activation / 2 */
+  double axes[2];       /* axes of the torus for the first and the second way of cutting */
+  double peak, bps, matrices;
+} strategy;
+
+static rf_status read_strategy(rf_question *q, strategy *s, rf_error *error) {
+  const char *link = rf_word(q, "link"), *axes = rf_word(q, "axes");
+  RF_TRY(rf_peak(q, &s->peak, error));
+  RF_TRY(rf_link_bps(q, link ? link : "ici", &s->bps, error));
+  int first = 1, second = 1, end = 0;
+  if (axes && (sscanf(axes, "%d%n,%d%n", &first, &end, &second, &end) < 1 || axes[end] || first < 1 || second < 1 || first > 4 || second > 4))
+    return RF_FAIL(error, RAFTER_INVALID, "write --axes 3, or --axes 2,1 for the two ways of fsdp+tp",
+                   "--axes counts the network's axes of each way here (expected 1 to 4, got '%.20s')", axes);
+  s->alpha = s->peak / s->bps, s->narrow = q->dtype.bytes / 2, s->axes[0] = first, s->axes[1] = second;
+  s->matrices = rf_value_or(q, "matrices", q->has_model && rf_mlp_gated(q->model.mlp) ? 3 : 2);
+  return RAFTER_OK;
+}
+
+/* Tokens a chip needs, and what follows for a batch and for a number of chips. `chips` as far as known. */
+static void add_tokens(rf_question *q, double critical, double pod) {
+  double tokens = rf_value_or(q, "tokens", NAN), chips = q->chips;
+  rf_fact_add(q, "critical_tokens", "tokens of a batch over all chips", RF_UNIT_NUMBER, critical * chips);
+  if (pod > 0) rf_fact_add(q, "critical_tokens_pod", "tokens of a batch over a pod", RF_UNIT_NUMBER, critical * pod);
+  if (isnan(tokens)) return;
+  rf_fact_add(q, "tokens_per_chip", "tokens a chip of this batch", RF_UNIT_NUMBER, tokens / chips);
+  rf_fact_add(q, "max_chips", "chips that this batch keeps busy", RF_UNIT_NUMBER, tokens / critical);
+  if (pod > 0) rf_fact_add(q, "max_pods", "pods of them", RF_UNIT_NUMBER, tokens / critical / pod);
+}
+
+static double pod_chips(const rf_machine *m) {
+  double chips = 1;
+  for (int i = 0; i < m->topology.axes && m->topology.pod[i]; i++) chips *= m->topology.pod[i];
+  return m->topology.pod_chips ? (double)m->topology.pod_chips : chips > 1 ? chips : 0;
+}
+
+static const char *bound_of(double have, double need) { return isnan(have) ? "" : have >= need ? "compute" : "network"; }
+
+/* Bytes of a layer of `matrices` F x D over the group, forward and backward, and seconds where sizes are known. */
+static void add_layer(rf_question *q, const strategy *s, double forward, double backward, double ways) {
+  double tokens = rf_value_or(q, "tokens", NAN), width = rf_value_or(q, "width", NAN), ff = rf_value_or(q, "ff", NAN);
+  rf_fact_add(q, "forward_bytes", "sent for a layer, forward", RF_UNIT_BYTES, forward);
+  rf_fact_add(q, "backward_bytes", "sent for a layer, backward", RF_UNIT_BYTES, backward);
+  double flops = 2 * s->matrices * tokens * width * ff / ways;
+  if (isnan(flops) || isnan(forward)) return;
+  double compute = 3 * flops / s->peak, network = (forward + backward) / s->bps / s->axes[0];
+  rf_fact_add(q, "layer_compute_seconds", "arithmetic of a layer", RF_UNIT_SECONDS, compute);
+  rf_fact_add(q, "layer_network_seconds", "network of a layer", RF_UNIT_SECONDS, network);
+}
+
+static rf_status data_parallel(rf_question *q, const strategy *s, bool gathers) {
+  double experts = rf_value_or(q, "experts", 0), used = rf_value_or(q, "experts-used", 0), sparsity = experts > 0 && used > 0 ? experts / used : 1;
+  const char *link = rf_word(q, "link");
+  bool slices = link && !strcmp(link, "dcn"); /* the network's chips are those of a slice, which reduce together */
+  double critical = s->alpha * s->narrow * sparsity / (slices ? 1 : s->axes[0]), tokens = rf_value_or(q, "tokens", NAN);
+  double width = rf_value_or(q, "width", NAN), ff = rf_value_or(q, "ff", NAN), weights = s->matrices * width * ff * q->dtype.bytes;
+  rf_fact_head(q, NAN, NAN, NAN, slices ? "" : bound_of(tokens / q->chips, critical), critical);
+  rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
+  rf_fact_add(q, "critical_batch", slices ? "compute-bound from tokens a slice" : "compute-bound from tokens a chip", RF_UNIT_NUMBER, critical);
+  if (slices) {
+    rf_fact_add(q, "slice_bytes_per_second", "out of a slice", RF_UNIT_BPS, s->bps * q->chips);
+    rf_fact_add(q, "slice_flops_per_second", "arithmetic of a slice a second", RF_UNIT_FLOPS, s->peak * q->chips);
+    rf_fact_add(q, "slice_chips", "chips of a slice", RF_UNIT_NUMBER, q->chips);
+  } else add_tokens(q, critical, pod_chips(&q->machine));
+  /* Reducing a gradient costs an all-gather's bytes twice, or once and the gather of the sharded weight again. */
+  add_layer(q, s, gathers ? weights : 0, 2 * weights, q->chips);
+  return RAFTER_OK;
+}
+
+static rf_status tensor_parallel(rf_question *q, const strategy *s, rf_error *error) {
+  double ff, degree = rf_value_or(q, "degree", NAN), batch = rf_value(q, "batch"), width = rf_value_or(q, "width", NAN), hbm,
+             hop = q->machine.topology.hop_seconds;
+  RF_TRY(rf_need(q, "ff", &ff, error));
+  double tokens = rf_value_or(q, "tokens", NAN), most = s->axes[0] * ff / (s->alpha * s->narrow), activations = tokens * width * q->dtype.bytes;
+  rf_fact_head(q, NAN, NAN, NAN, bound_of(most, degree), most);
+  rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
+  rf_fact_add(q, "max_degree", "ways, at most (two matrices)", RF_UNIT_NUMBER, most);
+  rf_fact_add(q, "max_degree_gated", "ways, at most (gate, up and down)", RF_UNIT_NUMBER, 1.5 * most);
+  if (!isnan(degree))
+    rf_fact_add(q, "min_ff", "feed-forward width that so many ways need", RF_UNIT_NUMBER, degree * s->alpha * s->narrow / s->axes[0]);
+  if (rf_link_bps(q, "hbm", &hbm, NULL) == RAFTER_OK) {
+    rf_fact_add(q, "beta", "memory bandwidth over the network's", RF_UNIT_NUMBER, hbm / s->bps);
+    rf_fact_add(q, "max_degree_decode", "ways of decoding --batch, at most", RF_UNIT_NUMBER, s->axes[0] * ff / (batch * hbm / s->bps));
+  }
+  if (!isnan(width)) {
+    double buffer = batch * width * q->dtype.bytes, shard = q->machine.topology.oneway_bps * hop;
+    rf_fact_add(q, "activation_bytes", "activation of --batch tokens", RF_UNIT_BYTES, buffer);
+    rf_fact_add(q, "latency_degree", "latency-bound above so many ways", RF_UNIT_NUMBER, shard > 0 ? buffer / shard : NAN);
+  }
+  /* A gather before and a scatter behind the layer; backward may gather its input once more. */
+  add_layer(q, s, 2 * activations, 2 * activations, isnan(degree) ? q->chips : degree);
+  rf_fact_add(q, "backward_bytes_regather", "the same, the input gathered again", RF_UNIT_BYTES, 3 * activations);
+  return RAFTER_OK;
+}
+
+static rf_status mixed(rf_question *q, const strategy *s, rf_error *error) {
+  double ff, tokens = rf_value_or(q, "tokens", NAN), chips = q->chips, width = rf_value_or(q, "width", NAN), alpha = s->alpha * s->narrow;
+  RF_TRY(rf_need(q, "ff", &ff, error));
+  double critical = alpha * alpha / (s->axes[0] * s->axes[1] * ff), serial = 4 * critical;
+  double optimum = sqrt(tokens / ff * s->axes[0] / s->axes[1] * chips);
+  rf_fact_head(q, NAN, NAN, NAN, bound_of(tokens / chips, critical), critical);
+  rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
+  rf_fact_add(q, "critical_batch", "compute-bound from tokens a chip", RF_UNIT_NUMBER, critical);
+  rf_fact_add(q, "critical_serial", "the same, both ways' traffic one after the other", RF_UNIT_NUMBER, serial);
+  add_tokens(q, critical, pod_chips(&q->machine));
+  rf_fact_add(q, "critical_tokens_serial", "tokens of a batch, one after the other", RF_UNIT_NUMBER, serial * chips);
+  if (isnan(tokens)) return RAFTER_OK;
+  rf_fact_add(q, "max_chips_serial", "chips that this batch keeps busy, one after the other", RF_UNIT_NUMBER, tokens / serial);
+  rf_fact_add(q, "optimal_fsdp", "best ways of fsdp", RF_UNIT_NUMBER, optimum);
+  rf_fact_add(q, "optimal_tensor", "and of tensor", RF_UNIT_NUMBER, chips / optimum);
+  double x = rf_value_or(q, "degree", NAN);
+  double tensor = isnan(x) ? chips / optimum : x, fsdp = chips / tensor, weights = s->matrices * width * ff * q->dtype.bytes / tensor,
+         rows = tokens * width * q->dtype.bytes / fsdp;
+  add_layer(q, s, 2 * rows + weights, 2 * (2 * rows + weights), chips);
+  return RAFTER_OK;
+}
+
+static rf_status expert_parallel(rf_question *q, const strategy *s, rf_error *error) {
+  double ff, degree = rf_value_or(q, "degree", q->chips), alpha = s->alpha * s->narrow;
+  RF_TRY(rf_need(q, "ff", &ff, error));
+  rf_fact_head(q, NAN, NAN, NAN, bound_of(4 * ff / degree, alpha), 4 * ff / alpha);
+  rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
+  rf_fact_add(q, "max_degree", "ways along a ring, at most", RF_UNIT_NUMBER, 4 * ff / alpha);
+  rf_fact_add(q, "min_ff", "expert width that so many ways need along a ring", RF_UNIT_NUMBER, alpha * degree / 4);
+  rf_fact_add(q, "min_ff_switch", "and behind a switch, whatever the ways", RF_UNIT_NUMBER, alpha);
+  return RAFTER_OK;
+}
+
+static rf_status pipeline_parallel(rf_question *q, const strategy *s, rf_error *error) {
+  double layers, ff, stages = rf_value_or(q, "degree", q->chips), micro = rf_value(q, "microbatches"), repeats = rf_value(q, "repeats");
+  RF_TRY(rf_need(q, "layers", &layers, error));
+  RF_TRY(rf_need(q, "ff", &ff, error));
+  double used = rf_value_or(q, "experts-used", 0), per_stage = layers / stages, alpha = s->alpha * s->narrow, sparse = used > 0 ? used : 1;
+  rf_fact_head(q, NAN, NAN, NAN, bound_of(1.5 * per_stage * ff * sparse, alpha), alpha / (1.5 * per_stage * sparse));
+  rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
+  rf_fact_add(q, "layers_per_stage", "layers of a stage", RF_UNIT_NUMBER, per_stage);
+  rf_fact_add(q, "min_ff", "feed-forward width that hides the traffic", RF_UNIT_NUMBER, alpha / (1.5 * per_stage * sparse));
+  rf_fact_add(q, "bubble", "of the time idle", RF_UNIT_PERCENT, (stages - 1) / (repeats * micro + stages - 1));
+  return RAFTER_OK;
+}
+
+static rf_status context_parallel(rf_question *q, const strategy *s, rf_error *error) {
+  double heads, kv, seq = rf_value(q, "seq"), degree = rf_value_or(q, "degree", q->chips), batch = rf_value(q, "batch"),
+                    dim = rf_value(q, "head-dim");
+  bool causal = !rf_flag(q, "non-causal");
+  RF_TRY(rf_need(q, "heads", &heads, error));
+  kv = rf_value_or(q, "kv-heads", heads);
+  double alpha = s->alpha * s->narrow * (causal ? 2 : 1), least = alpha * kv / heads;
+  rf_fact_head(q, NAN, NAN, NAN, bound_of(seq / degree, least), least);
+  rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
+  rf_fact_add(q, "min_seq_per_chip", "tokens of a sequence a chip needs", RF_UNIT_NUMBER, least);
+  rf_fact_add(q, "max_degree", "ways of this sequence, at most", RF_UNIT_NUMBER, seq / least);
+  rf_fact_add(q, "ring_min_seq_per_chip", "the same, keys and values passed round a ring one way", RF_UNIT_NUMBER,
+              2 * s->peak / (s->bps / 2) * kv / heads);
+  rf_fact_add(q, "gathered_bytes", "keys and values gathered for a layer", RF_UNIT_BYTES, 2 * q->dtype.bytes * batch * seq * kv * dim);
+  rf_fact_note(q, causal ? "causal attention has half the arithmetic" : "not causal");
+  return RAFTER_OK;
+}
+
+/* Two-dimensional weights of decoding: D cut over sqrt(c/8), F over sqrt(8c). */
+static rf_status tensor_2d(rf_question *q, rf_error *error) {
+  double ff, width;
+  RF_TRY(rf_need(q, "ff", &ff, error));
+  RF_TRY(rf_need(q, "width", &width, error));
+  double least = 32 * ff / width * 9 / 16;
+  rf_fact_head(q, NAN, NAN, NAN, bound_of(q->chips, least), least);
+  rf_fact_add(q, "min_chips", "faster than one dimension from chips", RF_UNIT_NUMBER, least);
+  rf_fact_add(q, "optimal_width_ways", "best ways of the width", RF_UNIT_NUMBER, sqrt(q->chips / 8));
+  rf_fact_add(q, "optimal_ff_ways", "and of the feed-forward width", RF_UNIT_NUMBER, sqrt(q->chips * 8));
+  return RAFTER_OK;
+}
+
+rf_status rf_roofline_parallelism(rf_question *q, rf_error *error) {
+  strategy s;
+  const char *name = rf_word(q, "strategy");
+  rf_asked(q, "chips");
+  RF_TRY(read_strategy(q, &s, error));
+  rf_fact_text(q, "strategy", NULL, name);
+  if (!strcmp(name, "dp") || !strcmp(name, "fsdp")) return data_parallel(q, &s, name[0] == 'f');
+  if (!strcmp(name, "tp")) return tensor_parallel(q, &s, error);
+  if (!strcmp(name, "ep")) return expert_parallel(q, &s, error);
+  if (!strcmp(name, "pp")) return pipeline_parallel(q, &s, error);
+  if (!strcmp(name, "cp")) return context_parallel(q, &s, error);
+  if (!strcmp(name, "tp-2d")) return tensor_2d(q, error);
+  return mixed(q, &s, error);
+}
