@@ -20,14 +20,23 @@ static double seconds_of(const rf_plan *plan, const rf_op_def *def, double *work
   return seconds;
 }
 
-/* The op of `after` that costs most among those of one definition, and its namesake in `before`; false: there is none. */
-static bool namesakes(const rf_plan *before, const rf_plan *after, const rf_op_def *def, int *b, int *a) {
-  double most = -1;
+static int find_op(const rf_plan *plan, const char *name, int near) {
+  if (near < plan->graph->op_count && !strcmp(plan->graph->op[near].name, name)) return near;
+  for (int i = 0; i < plan->graph->op_count; i++)
+    if (!strcmp(plan->graph->op[i].name, name)) return i;
+  return -1;
+}
+
+/* The op of one definition that grows most beyond what was expected, in both plans; false: none is in both. */
+static bool namesakes(const rf_plan *before, const rf_plan *after, const rf_op_def *def, double growth, int *b, int *a) {
+  double most = 0;
   *a = *b = -1;
-  for (int i = 0; i < after->graph->op_count; i++)
-    if (after->graph->op[i].def == def && after->op[i].seconds * after->op[i].calls > most) *a = i, most = after->op[i].seconds * after->op[i].calls;
-  for (int i = 0; *a >= 0 && i < before->graph->op_count; i++)
-    if (before->graph->op[i].def == def && !strcmp(before->graph->op[i].name, after->graph->op[*a].name)) *b = i;
+  for (int i = 0; i < after->graph->op_count; i++) {
+    int old = after->graph->op[i].def == def ? find_op(before, after->graph->op[i].name, i) : -1;
+    if (old < 0) continue;
+    double excess = after->op[i].seconds * after->op[i].calls - growth * before->op[old].seconds * before->op[old].calls;
+    if (*a < 0 || excess > most) *a = i, *b = old, most = excess;
+  }
   return *b >= 0;
 }
 
@@ -36,6 +45,19 @@ static int64_t rows_of(const rf_plan *plan, int op) {
   for (int i = 0; i < o->input_count; i++)
     if (o->input[i] >= 0 && plan->graph->tensor[o->input[i]].rank > 0) return plan->graph->tensor[o->input[i]].shape[0];
   return plan->graph->rows;
+}
+
+/* Columns that a product of these two matrices is padded by to whole tiles of the matrix unit, and the wider extent; 0: it has no tiles. */
+static int64_t padding_of(const rf_plan *plan, int op, int64_t *extent) {
+  const rf_op *o = &plan->graph->op[op];
+  int64_t tile = plan->machine.tile[1], most = 0;
+  for (int i = 0; tile > 1 && i < 2; i++) {
+    const rf_tensor *t = o->input[i] >= 0 ? &plan->graph->tensor[o->input[i]] : NULL;
+    if (!t || t->rank != 2) return 0;
+    int64_t padding = (tile - t->shape[1] % tile) % tile;
+    if (padding > most) most = padding, *extent = t->shape[1];
+  }
+  return most;
 }
 
 static int64_t pages_of(const rf_plan *plan) {
@@ -47,6 +69,7 @@ rf_cause rf_cause_of_time(const rf_plan *before, const rf_plan *after, double gr
   rf_cause cause = {.kind = "op"};
   const rf_op_def *worst = NULL;
   double most = 0, was = 0, is = 0, work = 0, old_work, new_work;
+  int64_t extent = 0, other = 0;
   int b, a;
   for (int i = 0; RF_OPS[i]; i++) {
     double old = seconds_of(before, RF_OPS[i], &old_work), new = seconds_of(after, RF_OPS[i], &new_work);
@@ -56,7 +79,7 @@ rf_cause rf_cause_of_time(const rf_plan *before, const rf_plan *after, double gr
     snprintf(cause.text, sizeof cause.text, "no kind of op takes more than its share: all of them grow alike");
     return cause;
   }
-  if (!namesakes(before, after, worst, &b, &a)) {
+  if (!namesakes(before, after, worst, growth, &b, &a)) {
     snprintf(cause.text, sizeof cause.text, "%s: new in this plan, %.3g ms", worst->name, 1e3 * is);
     return cause;
   }
@@ -65,6 +88,10 @@ rf_cause rf_cause_of_time(const rf_plan *before, const rf_plan *after, double gr
     cause.kind = "kernel";
     snprintf(cause.text, sizeof cause.text, "%s goes from kernel %s to %s at %lld rows", worst->name, old->kernel->name, new->kernel->name,
              (long long)rows_of(after, a));
+  } else if (padding_of(after, a, &extent) > padding_of(before, b, &other)) {
+    cause.kind = "tile";
+    snprintf(cause.text, sizeof cause.text, "%s (%.60s): %lld columns are padded to whole tiles of %d, %lld of them for nothing", worst->name,
+             after->graph->op[a].name, (long long)extent, after->machine.tile[1], (long long)padding_of(after, a, &extent));
   } else if (before->options.build.job == RF_JOB_GENERATE && !strcmp(worst->name, "attention_kv") && pages_of(before) != pages_of(after)) {
     cause.kind = "page";
     snprintf(cause.text, sizeof cause.text, "a sequence holds %lld pages of the cache, %lld before", (long long)pages_of(after),
