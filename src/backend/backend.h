@@ -27,6 +27,10 @@ typedef struct rf_call {
   int threads;
   const rf_run_inputs *run;
 } rf_call;
+/* This chip's place among those that cut what the op would need whole. */
+static inline int64_t rf_rank_of(const rf_call *call) {
+  return call->op->attr.axes ? rf_mesh_rank(&call->graph->mesh, call->op->attr.axes, call->run->place) : 0;
+}
 static inline const rf_tensor *rf_in(const rf_call *call, int i) { return &call->graph->tensor[call->op->input[i]]; }
 static inline const rf_tensor *rf_out(const rf_call *call, int i) { return &call->graph->tensor[call->op->output[i]]; }
 

@@ -447,6 +447,14 @@ rf_status rf_pass_build(const rf_model *model, const rf_build_options *options, 
   return status;
 }
 
+/* Chips that share out a batch of answers each serve their own, with a cache of their own. */
+static void share_out_slots(rf_build_options *options) {
+  int64_t chips = rf_mesh_size(&options->mesh, (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
+  if (options->rows == options->microbatch) options->rows = (options->rows + chips - 1) / chips;
+  options->microbatch = (options->microbatch + chips - 1) / chips;
+  options->sequences = (options->sequences + chips - 1) / chips;
+}
+
 rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after, rf_graph **out, rf_error *error) {
   static const char *const passes[] = {"build", "adapt", "differentiate", "optimize", "shard", "fuse"};
   bool learns = options->job == RF_JOB_TRAIN && !options->loss_only;
@@ -458,7 +466,10 @@ rf_status rf_graph_build(const rf_model *model, const rf_build_options *options,
                    "no such pass (after: expected a pass, got '%s')", after);
   rf_graph *graph = NULL;
   rf_status status;
-  RF_TRY(rf_pass_build(model, options, &graph, error));
+  RF_TRY(rf_mesh_check(&options->mesh, model, options, error));
+  rf_build_options local = *options;
+  if (options->job == RF_JOB_GENERATE) share_out_slots(&local);
+  RF_TRY(rf_pass_build(model, &local, &graph, error));
   if (last >= 1) RF_GO(rf_pass_adapt(graph, options->dtype, learns, error));
   if (learns && last >= 2) RF_GO(rf_pass_differentiate(graph, error));
   if (learns && last >= 3) RF_GO(rf_pass_optimize(graph, options, error));

@@ -94,6 +94,7 @@ typedef struct rf_attr {
 } rf_attr;
 
 struct rf_op_def;
+typedef struct rf_sharding rf_sharding; /* shard.h */
 typedef struct rf_op {
   const struct rf_op_def *def;
   const char *name; /* path "step/micro/block.11/mlp/down/bwd" */
@@ -149,6 +150,8 @@ typedef struct rf_op_def {
    * i: RF_NONE nothing, RF_WANTED a new tensor (whose id is returned in its place), an id the parameter gradient to write.
    * NULL: not differentiable (optimizer, backward ops themselves). */
   rf_status (*backward)(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error);
+  /* How operands must lie on a mesh and how results lie then; NULL: the op cannot be cut. */
+  rf_status (*shard)(rf_sharding *sharding, rf_error *error);
   struct {
     float f32, bf16;
   } tolerance; /* of a kernel against the reference, relative to the output's norm */
@@ -242,6 +245,8 @@ rf_status rf_graph_build(const rf_model *model, const rf_build_options *options,
 rf_status rf_pass_adapt(rf_graph *graph, rf_dtype dtype, bool learns, rf_error *error);
 rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error);
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error);
+/* Whether a job can be cut over a mesh. RAFTER_INVALID names the number that does not divide and what would. */
+rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options, rf_error *error);
 /* Turns a graph into the program of one chip of the mesh: local shapes, and a collective wherever what an op needs is not what the chip has. */
 rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error);
 rf_status rf_pass_fuse(rf_graph *graph, rf_error *error);

@@ -34,6 +34,8 @@ int64_t rf_mesh_size(const rf_mesh *mesh, rf_axes axes); /* chips in a group ove
 int64_t rf_mesh_chips(const rf_mesh *mesh);              /* all */
 /* The axes of `axes` that have more than one chip. */
 rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes);
+/* Chips that each have tokens of their own: all but those that share the work on the same ones. */
+int64_t rf_mesh_token_groups(const rf_mesh *mesh);
 /* "data=2, fsdp=16"; "one chip". */
 const char *rf_mesh_text(const rf_mesh *mesh, char text[160]);
 /* Reads `data=2,fsdp=16,tensor=4@d2d`; `zero` < 0 is not said: 3. RAFTER_INVALID names the axis or number. */

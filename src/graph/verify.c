@@ -22,7 +22,8 @@ typedef struct checker {
 static bool in_place_state(const rf_op *op, int slot) {
   for (int i = 0; i < op->input_count; i++)
     if (op->input[i] == op->output[slot]) return true;
-  return op->def == &RF_OP_ADAMW && slot == 3; /* the bf16 copy follows its master */
+  /* the bf16 copy follows its master, and a weight that all chips have whole the runs that each has updated */
+  return (op->def == &RF_OP_ADAMW && slot == 3) || op->def == &RF_OP_ALL_GATHER;
 }
 
 static rf_status check_tensor(checker *c, int t) {
@@ -82,7 +83,7 @@ static rf_status check_read(checker *c, const rf_op *op, int slot) {
     return FAULT(c, "reads an input of one microbatch outside of it (%s %s, %s)", op->def->name, op->name, tensor->name);
   }
   if (tensor->persistent) {
-    if (c->writer[t] == RF_NONE) return RAFTER_OK;
+    if (c->writer[t] == RF_NONE || op->def == &RF_OP_ALL_GATHER) return RAFTER_OK;
     return FAULT(c, "reads a state after its update (%s %s, %s written by %s)", op->def->name, op->name, tensor->name,
                  c->graph->op[c->writer[t]].name);
   }
@@ -122,7 +123,7 @@ static rf_status check_write(checker *c, int o, int slot) {
   } else {
     for (int i = 0; i < op->input_count; i++)
       if (op->input[i] == t) return FAULT(c, "writes what it reads (%s %s, %s)", op->def->name, op->name, tensor->name);
-    bool summable = tensor->class == RF_CLASS_GRADIENT || tensor->class == RF_CLASS_IO;
+    bool summable = tensor->class == RF_CLASS_GRADIENT || tensor->class == RF_CLASS_IO || tensor->class == RF_CLASS_COLLECTIVE;
     if ((unsigned)how > RF_ACCUMULATE_ADD || (how != RF_WRITE && !summable))
       return FAULT(c, "adds to what is no sum (%s %s, %s)", op->def->name, op->name, tensor->name);
     if (first && how == RF_ACCUMULATE_ADD) return FAULT(c, "adds to nothing (%s %s, %s)", op->def->name, op->name, tensor->name);

@@ -19,11 +19,12 @@ static json_t *model_json(const rf_plan *plan) {
   return json;
 }
 
-/* Its axes that have more than one chip. */
+/* Its axes that have more than one chip, and how far states are split. */
 static json_t *mesh_json(const rf_mesh *mesh) {
   json_t *axes = json_object();
   for (int a = 0; a < RF_AXES; a++)
     if (rf_mesh_extent(mesh, (rf_axis)a) > 1) json_object_set_new(axes, rf_axis_name((rf_axis)a), json_integer(rf_mesh_extent(mesh, (rf_axis)a)));
+  if (json_object_size(axes)) json_object_set_new(axes, "zero", json_integer(mesh->zero));
   return axes;
 }
 
@@ -147,15 +148,28 @@ static json_t *ids_json(const int *ids, int count) {
   return list;
 }
 
+/* The axes of a collective's group, by name. */
+static json_t *axes_json(rf_axes axes) {
+  json_t *list = json_array();
+  for (int a = 0; a < RF_AXES; a++)
+    if (axes & RF_AXIS_BIT(a)) json_array_append_new(list, json_string(rf_axis_name((rf_axis)a)));
+  return list;
+}
+
 static json_t *ops_json(const rf_plan *plan) {
   json_t *list = json_array();
   for (int i = 0; i < plan->graph->op_count; i++) {
     const rf_op *op = &plan->graph->op[i];
     const rf_plan_op *p = &plan->op[i];
-    json_array_append_new(list, json_pack("{si ss ss ss sf sf sf ss si so so}", "id", i, "name", op->name, "op", op->def->name, "kernel",
-                                          p->kernel->name, "flops", p->work.flops, "bytes", p->work.bytes_read + p->work.bytes_written, "seconds",
-                                          p->seconds, "bound", BOUND[p->bound], "calls", p->calls, "inputs", ids_json(op->input, op->input_count),
-                                          "outputs", ids_json(op->output, op->output_count)));
+    json_t *row = json_pack("{si ss ss ss sf sf sf ss si so so}", "id", i, "name", op->name, "op", op->def->name, "kernel", p->kernel->name, "flops",
+                            p->work.flops, "bytes", p->work.bytes_read + p->work.bytes_written, "seconds", p->seconds, "bound", BOUND[p->bound],
+                            "calls", p->calls, "inputs", ids_json(op->input, op->input_count), "outputs", ids_json(op->output, op->output_count));
+    if (rf_op_is_exchange(op->def)) {
+      json_object_set_new(row, "sent_bytes", json_real(p->work.sent_bytes));
+      json_object_set_new(row, "axes", axes_json(op->attr.axes));
+      json_object_set_new(row, "group", json_integer(op->attr.group));
+    }
+    json_array_append_new(list, row);
   }
   return list;
 }

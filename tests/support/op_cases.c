@@ -496,6 +496,14 @@ static void build_head_loss(op_harness *h, const op_case *of, const op_size *siz
   op_apply(h, "head_loss", OP_IDS(in.x, in.w, in.bias, in.labels), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED), &attr);
 }
 
+static void build_head_part(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attributes(h, of);
+  head_inputs in = head_of(h, of, size);
+  int part = op_apply(h, "head_part", OP_IDS(in.x, in.w, in.bias, in.labels), OP_IDS(RF_WANTED), &attr);
+  if (strcmp(of->op, "head_merge")) return;
+  op_apply(h, "head_merge", OP_IDS(op_output(h, part, 0), in.labels), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED, RF_WANTED), &attr);
+}
+
 static void build_head_loss_bwd(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = attributes(h, of);
   head_inputs in = head_of(h, of, size);
@@ -724,6 +732,9 @@ const op_case OP_CASES[] = {
     {"head_score", "plain", build_head_score, HEAD_SIZES, OP_BIAS | OP_IGNORED},
     {"head_score", "likeliest", build_head_score, HEAD_SIZES, OP_KEEP_U | OP_TRANSPOSE},
     {"head_score", "softcap, likeliest", build_head_score, HEAD_SIZES, OP_KEEP_U | OP_SOFTCAP},
+    {"head_part", "plain", build_head_part, HEAD_SIZES, OP_BIAS | OP_IGNORED},
+    {"head_part", "transposed, softcap", build_head_part, HEAD_SIZES, OP_TRANSPOSE | OP_SOFTCAP},
+    {"head_merge", "one part", build_head_part, HEAD_SIZES, OP_IGNORED},
     {"loss_sum", "write", build_loss_sum, ROW_SIZES, OP_IGNORED},
     {"loss_sum", "second microbatch", build_loss_sum, ROW_SIZES, OP_IGNORED | OP_MICRO},
     {"head_logits", "plain", build_head_logits, HEAD_SIZES, OP_EXACT},

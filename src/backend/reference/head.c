@@ -6,6 +6,7 @@
 typedef struct head {
   rf_view x, w, bias;
   int64_t rows, width, vocab;
+  int64_t first, words; /* of a run of the vocabulary: its first word, and how many there are before its padding */
   bool transpose, wide;
   float cap;
 } head;
@@ -13,8 +14,20 @@ typedef struct head {
 static head head_of(const rf_call *call) {
   const rf_tensor *x = rf_in(call, 0), *w = rf_in(call, 1);
   bool transpose = call->op->attr.transpose;
-  return (head){in_view(call, 0), in_view(call, 1),   in_view(call, 2),      rows_in_use(call, x->shape[0]), x->shape[1], w->shape[transpose ? 0 : 1],
-                transpose,        x->dtype == RF_F64, call->op->attr.softcap};
+  const rf_attr *attr = &call->op->attr;
+  int64_t vocab = w->shape[transpose ? 0 : 1], first = rf_rank_of(call) * vocab,
+          words = attr->axes && attr->whole - first < vocab ? attr->whole - first : vocab;
+  return (head){.x = in_view(call, 0),
+                .w = in_view(call, 1),
+                .bias = in_view(call, 2),
+                .rows = rows_in_use(call, x->shape[0]),
+                .width = x->shape[1],
+                .vocab = vocab,
+                .first = first,
+                .words = words > 0 ? words : 0,
+                .transpose = transpose,
+                .wide = x->dtype == RF_F64,
+                .cap = attr->softcap};
 }
 
 static int64_t weight_at(const head *of, int64_t d, int64_t v) { return of->transpose ? v * of->width + d : d * of->vocab + v; }
@@ -26,9 +39,9 @@ static double logit(const head *of, int64_t r, int64_t v) {
 }
 
 /* log(sum(exp(logits))) of row r; *best is the first of the largest logits. */
-static double row_lse(const head *of, int64_t r, int32_t *best) {
+static double row_sum(const head *of, int64_t r, int32_t *best, double *most) {
   double largest = -INFINITY, sum = 0;
-  for (int64_t v = 0; v < of->vocab; v++) {
+  for (int64_t v = 0; v < of->words; v++) {
     double value = logit(of, r, v);
     if (value > largest) {
       sum = sum * exp(largest - value);
@@ -36,6 +49,11 @@ static double row_lse(const head *of, int64_t r, int32_t *best) {
     }
     sum += exp(value - largest);
   }
+  *most = largest;
+  return sum;
+}
+static double row_lse(const head *of, int64_t r, int32_t *best) {
+  double largest, sum = row_sum(of, r, best, &largest);
   return largest + log(sum);
 }
 
@@ -66,8 +84,8 @@ static void gradients(const rf_call *call, const head *of, const int32_t *labels
   for (int64_t i = 0; i < of->rows * of->width; i++) sums[i] = 0;
   for (int64_t v = 0; v < of->vocab; v++) {
     for (int64_t r = 0; r < of->rows; r++) {
-      double z = labels[r] < 0 ? 0.0 : logit(of, r, v), p = exp(z - load(lse, r)) - (labels[r] == v ? 1.0 : 0.0);
-      column[r] = labels[r] < 0 ? 0.0 : p * (double)call->run->loss_scale * cap_slope(of->cap, z);
+      double z = labels[r] < 0 ? 0.0 : logit(of, r, v), p = exp(z - load(lse, r)) - (labels[r] == of->first + v ? 1.0 : 0.0);
+      column[r] = labels[r] < 0 || v >= of->words ? 0.0 : p * (double)call->run->loss_scale * cap_slope(of->cap, z);
     }
     for (int64_t d = 0; d < of->width; d++) {
       int64_t at = weight_at(of, d, v);
@@ -90,6 +108,42 @@ static void gradients(const rf_call *call, const head *of, const int32_t *labels
 void rf_reference_head_loss(const rf_call *call) {
   head of = head_of(call);
   loss_rows(call, &of, ids(call, 3), out_view(call, 2));
+}
+
+/* x, w, bias?, labels (n) -> part (n,4): what a run of the vocabulary says */
+void rf_reference_head_part(const rf_call *call) {
+  head of = head_of(call);
+  const int32_t *labels = ids(call, 3);
+  rf_view part = out_view(call, 0);
+  for (int64_t r = 0; r < of.rows; r++) {
+    int32_t best = 0;
+    double most = -INFINITY, sum = row_sum(&of, r, &best, &most);
+    bool here = labels[r] >= of.first && labels[r] < of.first + of.words;
+    store(part, r * 4, of.words ? most : -1e30), store(part, r * 4 + 1, sum);
+    store(part, r * 4 + 2, here ? logit(&of, r, labels[r] - of.first) : 0), store(part, r * 4 + 3, (double)(of.first + best));
+  }
+}
+
+/* parts (n,4c), labels (n) -> nll?, argmax?, lse?, logprob? */
+void rf_reference_head_merge(const rf_call *call) {
+  rf_view parts = in_view(call, 0), nll = out_view(call, 0), lse = out_view(call, 2), logprob = out_view(call, 3);
+  const int32_t *labels = ids(call, 1);
+  int32_t *argmax = call->out[1];
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), columns = rf_in(call, 0)->shape[1];
+  for (int64_t r = 0; r < rows; r++) {
+    double most = -INFINITY, sum = 0, label = 0, best = 0;
+    for (int64_t c = 0; c < columns; c += 4)
+      if (load(parts, r * columns + c) > most) most = load(parts, r * columns + c), best = load(parts, r * columns + c + 3);
+    for (int64_t c = 0; c < columns; c += 4) {
+      sum += load(parts, r * columns + c + 1) * exp(load(parts, r * columns + c) - most);
+      label += load(parts, r * columns + c + 2);
+    }
+    double value = labels[r] < 0 ? 0.0 : most + log(sum) - label;
+    if (nll.data) store(nll, r, value);
+    if (argmax) argmax[r] = (int32_t)best;
+    if (lse.data) store(lse, r, most + log(sum));
+    if (logprob.data) store(logprob, r, -value);
+  }
 }
 
 /* x, w, bias?, labels, lse -> dx (n,D), dw, dbias? */

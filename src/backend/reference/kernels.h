@@ -54,6 +54,8 @@ void rf_reference_head_loss_grad(const rf_call *call);
 void rf_reference_loss_sum(const rf_call *call);
 void rf_reference_head_logits(const rf_call *call);
 void rf_reference_head_score(const rf_call *call);
+void rf_reference_head_part(const rf_call *call);
+void rf_reference_head_merge(const rf_call *call);
 void rf_reference_norm_sq(const rf_call *call);
 void rf_reference_clip(const rf_call *call);
 void rf_reference_adamw(const rf_call *call);

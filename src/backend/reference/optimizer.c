@@ -12,7 +12,7 @@ void rf_reference_norm_sq(const rf_call *call) {
     for (int64_t i = from; i < count && i < from + CHUNK; i++) sum += load(grad, i) * load(grad, i);
     total += sum;
   }
-  store(sums, call->op->attr.index, total);
+  store(sums, call->op->attr.index, call->op->attr.group > 1 ? total / call->op->attr.group : total);
 }
 
 /* sums (P) -> clip (2): the global norm, and what gradients are multiplied by */

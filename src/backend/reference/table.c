@@ -54,6 +54,8 @@ const rf_kernel RF_REFERENCE_KERNELS[] = {
     ROW(loss_sum, NULL),
     ROW(head_logits, NULL),
     ROW(head_score, NULL),
+    ROW(head_part, NULL),
+    ROW(head_merge, NULL),
     ROW(norm_sq, NULL),
     ROW(clip, NULL),
     ROW(adamw, NULL),

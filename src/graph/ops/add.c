@@ -1,5 +1,5 @@
 /* add.c - sum of two activations: the residual without dropout, and sums of gradients. */
-#include "graph/ops/ops.h"
+#include "graph/shard.h"
 
 static rf_status add_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
@@ -28,5 +28,6 @@ const rf_op_def RF_OP_ADD = {
     .inplace = {{0, 0}, {0, 1}},
     .inplace_count = 2,
     .backward = add_backward,
+    .shard = rf_shard_pointwise,
     .tolerance = {1e-7f, 1e-3f},
 };

@@ -1,5 +1,5 @@
 /* attention.c - causal (windowed, grouped) attention over packed segments, its backward, and attention over a KV cache. No (T,S) array exists. */
-#include "graph/ops/ops.h"
+#include "graph/shard.h"
 
 static int64_t qkv_width(const rf_attr *attr) { return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim; }
 
@@ -120,6 +120,28 @@ rf_work rf_cached_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
+/* Heads are dealt out; rows that stand on several chips of a batch come together, those of a sequence group in exchange for heads. */
+static rf_status attention_shard(rf_sharding *s, rf_error *error) {
+  rf_axes dealt = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = dealt | RF_AXIS_BIT(RF_AXIS_TENSOR);
+  bool backward = s->op->def == &RF_OP_ATTENTION_BWD;
+  int segments = backward ? 4 : 1;
+  rf_axes rows = s->in[0].split[0] & (rf_axes)~here, heads = s->in[0].split[1] | (s->in[0].split[0] & dealt);
+  rf_spec list = s->in[segments];
+  for (int i = 0; i < 4; i++) s->in[i] = rf_spec_of(rows, heads, i == 0 ? RF_FORM_HEADS : RF_FORM_BLOCKS);
+  s->in[segments] = list;
+  s->out[0] = s->in[backward ? 0 : 3];
+  if (backward) s->in[2] = rf_spec_of(heads, rows, RF_FORM_BLOCKS);
+  else s->out[1] = rf_spec_of(heads, rows, RF_FORM_BLOCKS);
+  return rf_shard_heads(s, heads, error);
+}
+
+/* The cache has the heads that the chip computes. */
+static rf_status attention_kv_shard(rf_sharding *s, rf_error *error) {
+  rf_axes heads = s->in[0].split[1];
+  s->in[0] = rf_spec_of(0, heads, RF_FORM_HEADS), s->out[0] = rf_spec_of(0, heads, RF_FORM_BLOCKS);
+  return rf_shard_heads(s, heads, error);
+}
+
 const rf_op_def RF_OP_ATTENTION = {
     .name = "attention",
     .formula = "row i of segment [a,b) (a = segments[s], b = segments[s+1], ends at n), head h, kv head h*K/N: keys j of the segment with "
@@ -132,6 +154,7 @@ const rf_op_def RF_OP_ATTENTION = {
     .shape = attention_shape,
     .work = attention_work,
     .backward = attention_backward,
+    .shard = attention_shard,
     .tolerance = {1e-5f, 2e-2f},
 };
 
@@ -144,6 +167,7 @@ const rf_op_def RF_OP_ATTENTION_BWD = {
     .outputs = {"dqkv (n,(N+2K)H)"},
     .shape = attention_bwd_shape,
     .work = attention_bwd_work,
+    .shard = attention_shard,
     .tolerance = {2e-5f, 2e-2f},
 };
 
@@ -158,5 +182,6 @@ const rf_op_def RF_OP_ATTENTION_KV = {
     .outputs = {"ctx (n,NH)", "cache (P,2,G,KH)", "scale f32 (P,2,G,K)?"},
     .shape = attention_kv_shape,
     .work = rf_cached_work,
+    .shard = attention_kv_shard,
     .tolerance = {1e-5f, 2e-2f},
 };

@@ -1,5 +1,5 @@
 /* dropout.c - dropout alone, which is its own backward, and with a residual. The mask is never stored: both draw it from (seed, step, site, token, channel). */
-#include "graph/ops/ops.h"
+#include "graph/shard.h"
 
 static rf_status probability_check(const rf_op *op, rf_error *error) {
   if (op->attr.dropout >= 0 && op->attr.dropout < 1) return RAFTER_OK;
@@ -49,6 +49,7 @@ const rf_op_def RF_OP_ADD_DROPOUT = {
     .inplace = {{0, 0}, {0, 1}},
     .inplace_count = 2,
     .backward = add_dropout_backward,
+    .shard = rf_shard_pointwise,
     .tolerance = {1e-7f, 1e-3f},
     .random = true,
 };
@@ -63,6 +64,7 @@ const rf_op_def RF_OP_DROPOUT = {
     .inplace = {{0, 0}},
     .inplace_count = 1,
     .backward = drop_gradient, /* its own */
+    .shard = rf_shard_pointwise,
     .tolerance = {1e-7f, 1e-3f},
     .random = true,
 };

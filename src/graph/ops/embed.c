@@ -1,5 +1,5 @@
 /* embed.c - token and position lookup, and its backward. */
-#include "graph/ops/ops.h"
+#include "graph/shard.h"
 
 static rf_status embed_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), vocab = rf_input_dim(graph, op, 2, 0), width = rf_input_dim(graph, op, 2, 1);
@@ -57,14 +57,37 @@ static rf_work embed_bwd_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
+/* Of a table in runs of rows each chip looks up what it has: a sum over chips, to which the first adds the positions. */
+static rf_status embed_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  rf_axes rows = s->in[0].split[0] & s->in[1].split[0], table = s->in[2].split[0];
+  s->in[0] = s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
+  s->in[2] = rf_spec_of(table, 0, RF_FORM_BLOCKS), s->in[3] = (rf_spec){.split = {0}};
+  s->out[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
+  s->out[0].partial = s->attr.axes = table;
+  return RAFTER_OK;
+}
+
+static rf_status embed_bwd_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  rf_axes rows = s->in[0].split[0] & s->in[1].split[0], table = s->out[0].split[0];
+  for (int i = 0; i < 3; i++) s->in[i] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
+  s->out[0] = rf_spec_of(table, 0, RF_FORM_BLOCKS), s->out[1] = (rf_spec){.split = {0}};
+  s->out[0].partial = s->out[1].partial = rows;
+  s->attr.axes = table;
+  return RAFTER_OK;
+}
+
 const rf_op_def RF_OP_EMBED = {
     .name = "embed",
-    .formula = "x[r,d] = round(wte[tokens[r],d]*scale + wpe[positions[r],d]), in f32, scale 0 standing for 1; without wpe no sum",
+    .formula = "x[r,d] = round(wte[tokens[r],d]*scale + wpe[positions[r],d]), in f32, scale 0 standing for 1; without wpe no sum; where axes "
+               "cut the table, tokens of other chips are 0 and the first chip adds wpe",
     .inputs = {"tokens i32 (n)", "positions i32 (n)", "wte (V,D)", "wpe (T,D)?"},
     .outputs = {"x (n,D)"},
     .shape = embed_shape,
     .work = embed_work,
     .backward = embed_backward,
+    .shard = embed_shard,
     .tolerance = {1e-6f, 1e-2f},
 };
 
@@ -77,5 +100,6 @@ const rf_op_def RF_OP_EMBED_BWD = {
     .outputs = {"dwte (V,D)", "dwpe (T,D)?"},
     .shape = embed_bwd_shape,
     .work = embed_bwd_work,
+    .shard = embed_bwd_shard,
     .tolerance = {1e-6f, 1e-6f},
 };

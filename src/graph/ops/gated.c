@@ -1,5 +1,5 @@
 /* gated.c - gated activations on one fused (gate, up) row, and their backward: SwiGLU (Llama), GeGLU (Gemma). */
-#include "graph/ops/ops.h"
+#include "graph/shard.h"
 
 static rf_status gated_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), ff = rf_input_dim(graph, op, 0, 1) / 2;
@@ -24,6 +24,19 @@ static rf_status gated_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
+/* A chip has a run of the gates and the same run of what they gate. */
+static rf_status gated_shard(rf_sharding *s, rf_error *error) {
+  RF_TRY(rf_shard_pointwise(s, error));
+  if (s->in[0].split[1]) s->in[0].form[1] = RF_FORM_HALVES;
+  s->in[1].form[1] = s->out[0].form[1] = RF_FORM_BLOCKS;
+  return RAFTER_OK;
+}
+static rf_status gated_bwd_shard(rf_sharding *s, rf_error *error) {
+  RF_TRY(gated_shard(s, error));
+  s->out[0].form[1] = s->in[0].form[1];
+  return RAFTER_OK;
+}
+
 const rf_op_def RF_OP_SWIGLU = {
     .name = "swiglu",
     .formula = "h[r,f] = round(silu(gate_up[r,f]) * gate_up[r,F+f]), silu(a) = a/(1 + exp(-a)); f32",
@@ -32,6 +45,7 @@ const rf_op_def RF_OP_SWIGLU = {
     .shape = gated_shape,
     .work = rf_work_bytes,
     .backward = swiglu_backward,
+    .shard = gated_shard,
     .tolerance = {2e-6f, 1e-2f},
 };
 
@@ -43,6 +57,7 @@ const rf_op_def RF_OP_SWIGLU_BWD = {
     .outputs = {"dgate_up (n,2F)"},
     .shape = gated_bwd_shape,
     .work = rf_work_bytes,
+    .shard = gated_bwd_shard,
     .tolerance = {2e-6f, 1e-2f},
 };
 
@@ -54,6 +69,7 @@ const rf_op_def RF_OP_GEGLU = {
     .shape = gated_shape,
     .work = rf_work_bytes,
     .backward = geglu_backward,
+    .shard = gated_shard,
     .tolerance = {2e-6f, 1e-2f},
 };
 
@@ -64,5 +80,6 @@ const rf_op_def RF_OP_GEGLU_BWD = {
     .outputs = {"dgate_up (n,2F)"},
     .shape = gated_bwd_shape,
     .work = rf_work_bytes,
+    .shard = gated_bwd_shard,
     .tolerance = {2e-6f, 1e-2f},
 };

@@ -1,5 +1,5 @@
 /* gelu.c - GELU in its tanh form and in its exact one, and their backward. */
-#include "graph/ops/ops.h"
+#include "graph/shard.h"
 
 static rf_status gelu_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
@@ -34,6 +34,7 @@ const rf_op_def RF_OP_GELU = {
     .inplace = {{0, 0}},
     .inplace_count = 1,
     .backward = gelu_backward,
+    .shard = rf_shard_pointwise,
     .tolerance = {2e-6f, 1e-2f},
 };
 
@@ -47,6 +48,7 @@ const rf_op_def RF_OP_GELU_BWD = {
     .work = rf_work_bytes,
     .inplace = {{0, 1}, {0, 0}},
     .inplace_count = 2,
+    .shard = rf_shard_pointwise,
     .tolerance = {2e-6f, 1e-2f},
 };
 
@@ -60,6 +62,7 @@ const rf_op_def RF_OP_GELU_ERF = {
     .inplace = {{0, 0}},
     .inplace_count = 1,
     .backward = gelu_erf_backward,
+    .shard = rf_shard_pointwise,
     .tolerance = {2e-6f, 1e-2f},
 };
 
@@ -72,5 +75,6 @@ const rf_op_def RF_OP_GELU_ERF_BWD = {
     .work = rf_work_bytes,
     .inplace = {{0, 1}, {0, 0}},
     .inplace_count = 2,
+    .shard = rf_shard_pointwise,
     .tolerance = {2e-6f, 1e-2f},
 };

@@ -1,6 +1,6 @@
 /* head.c - the head: cross-entropy loss from one walk over vocabulary panels, its backward, both in one walk, the loss sums, and logits of
  * chosen rows. Logits of a training step exist only for a bounded chunk of rows in a kernel's workspace. */
-#include "graph/ops/ops.h"
+#include "graph/shard.h"
 
 typedef struct head_dims {
   int64_t rows, width, vocab, w[2];
@@ -118,6 +118,88 @@ static rf_status head_score_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
+/* What a chip with a run of the vocabulary knows of a row: four numbers. */
+static rf_status head_part_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  head_dims d;
+  RF_TRY(head_inputs(graph, op, &d, error));
+  RF_IN(3, RF_I32, d.rows);
+  RF_OUT(0, RF_CLASS_ACTIVATION, d.wide, d.rows, 4);
+  return RAFTER_OK;
+}
+
+static rf_status head_merge_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0), columns = rf_input_dim(graph, op, 0, 1);
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  RF_IN(0, dtype, rows, columns);
+  RF_IN(1, RF_I32, rows);
+  if (columns % 4 || rf_wide_dtype(dtype) != dtype)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "not the parts of a head (%s: expected four wide numbers of every chip, got %lld columns)", op->name,
+                   (long long)columns);
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows);
+  RF_OUT(1, RF_CLASS_ACTIVATION, RF_I32, rows);
+  RF_OUT(2, RF_CLASS_ACTIVATION, dtype, rows);
+  RF_OUT(3, RF_CLASS_ACTIVATION, dtype, rows);
+  return RAFTER_OK;
+}
+
+/* x, w, bias, labels: rows that hold the whole width; the vocabulary may be cut. */
+static rf_axes head_operands(rf_sharding *s) {
+  int v = s->attr.transpose ? 0 : 1;
+  rf_axes words = s->in[1].split[v], rows = s->in[0].split[0] & s->in[3].split[0] & (rf_axes)~words;
+  s->in[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
+  s->in[1] = (rf_spec){.split = {0}};
+  s->in[1].split[v] = words;
+  s->in[2] = rf_spec_of(words, 0, RF_FORM_BLOCKS);
+  s->in[3] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
+  s->attr.axes = words;
+  s->attr.whole = words ? s->graph->tensor[s->op->input[1]].shape[v] : 0;
+  return words;
+}
+
+/* Only where every chip has the whole vocabulary: the pass puts head_part, a gather and head_merge in place of the others. */
+static rf_status head_rows_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  head_operands(s);
+  s->attr.axes = 0, s->attr.whole = 0;
+  s->in[1] = s->in[2] = (rf_spec){.split = {0}};
+  for (int i = 0; i < s->op->output_count; i++) s->out[i] = rf_spec_of(s->in[0].split[0], 0, RF_FORM_BLOCKS);
+  return RAFTER_OK;
+}
+
+static rf_status head_part_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  head_operands(s);
+  s->out[0] = rf_spec_of(s->in[0].split[0], 0, RF_FORM_BLOCKS);
+  return RAFTER_OK;
+}
+
+static rf_status head_loss_bwd_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  rf_axes words = head_operands(s), rows = s->in[0].split[0];
+  int v = s->attr.transpose ? 0 : 1;
+  s->in[4] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
+  s->out[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS), s->out[0].partial = words;
+  s->out[1] = (rf_spec){.partial = rows}, s->out[1].split[v] = words;
+  s->out[2] = rf_spec_of(words, 0, RF_FORM_BLOCKS), s->out[2].partial = rows;
+  return RAFTER_OK;
+}
+
+static rf_status loss_sum_shard(rf_sharding *s, rf_error *error) {
+  RF_TRY(rf_shard_rows(s, error));
+  s->out[0] = (rf_spec){.partial = s->in[0].split[0]};
+  return RAFTER_OK;
+}
+
+/* Logits of a run of the vocabulary; lse is the logarithm of a sum over chips. */
+static rf_status head_logits_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  rf_axes words = head_operands(s);
+  s->in[3] = (rf_spec){.split = {0}};
+  s->out[0] = rf_spec_of(0, words, RF_FORM_BLOCKS);
+  s->out[1] = (rf_spec){.partial = words};
+  return RAFTER_OK;
+}
+
 static rf_work head_logits_work(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]];
   int64_t picked = rf_input_dim(graph, op, 3, 0);
@@ -141,8 +223,35 @@ const rf_op_def RF_OP_HEAD_LOSS = {
     .shape = head_loss_shape,
     .work = head_loss_work,
     .backward = head_loss_backward,
+    .shard = head_rows_shard,
     .tolerance = {1e-5f, 1e-5f},
     .loss = true,
+};
+
+const rf_op_def RF_OP_HEAD_PART = {
+    .name = "head_part",
+    .formula = "of the words v that this chip has (axes cut the vocabulary of `whole` words, none: all): m = max_v z[r,v], z as in head_loss; "
+               "part[r] = {m, sum_v exp(z[r,v] - m), z[r,labels[r]] or 0 where the label is no word of it, the smallest v with z[r,v] = m, counted "
+               "over all}",
+    .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
+    .outputs = {"part (n,4)"},
+    .shape = head_part_shape,
+    .work = head_loss_work,
+    .shard = head_part_shard,
+    .tolerance = {1e-5f, 1e-5f},
+};
+
+const rf_op_def RF_OP_HEAD_MERGE = {
+    .name = "head_merge",
+    .formula =
+        "over the parts of all chips, ascending: m = max; lse[r] = m + log(sum of part sums * exp(part max - m)); nll[r] = lse[r] - the sum of the "
+        "labels' z, 0 when labels[r] = -1; argmax[r] = that of the first part with m; logprob[r] = -nll[r]",
+    .inputs = {"parts (n,4c)", "labels i32 (n)"},
+    .outputs = {"nll (n)?", "argmax i32 (n)?", "lse (n)?", "logprob (n)?"},
+    .shape = head_merge_shape,
+    .work = rf_work_bytes,
+    .shard = rf_shard_rows,
+    .tolerance = {1e-5f, 1e-5f},
 };
 
 const rf_op_def RF_OP_HEAD_LOSS_BWD = {
@@ -156,6 +265,7 @@ const rf_op_def RF_OP_HEAD_LOSS_BWD = {
     .outputs = {"dx (n,D)", "dw (D,V)?", "dbias (V)?"},
     .shape = head_loss_bwd_shape,
     .work = head_loss_bwd_work,
+    .shard = head_loss_bwd_shard,
     .tolerance = {1e-5f, 1e-2f},
 };
 
@@ -177,6 +287,7 @@ const rf_op_def RF_OP_LOSS_SUM = {
     .outputs = {"metrics f64 (4)"},
     .shape = loss_sum_shape,
     .work = rf_work_bytes,
+    .shard = loss_sum_shard,
     .tolerance = {1e-12f, 1e-12f},
 };
 
@@ -188,6 +299,7 @@ const rf_op_def RF_OP_HEAD_LOGITS = {
     .outputs = {"logits (R,V)", "lse (R)?"},
     .shape = head_logits_shape,
     .work = head_logits_work,
+    .shard = head_logits_shard,
     .tolerance = {2e-6f, 2e-6f},
 };
 
@@ -200,5 +312,6 @@ const rf_op_def RF_OP_HEAD_SCORE = {
     .outputs = {"logprob (n)", "top_ids i32 (n,K)?", "top_logprobs (n,K)?"},
     .shape = head_score_shape,
     .work = head_loss_work,
+    .shard = head_rows_shard,
     .tolerance = {1e-5f, 1e-5f},
 };

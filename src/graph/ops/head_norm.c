@@ -1,5 +1,5 @@
 /* head_norm.c - RMSNorm on every query and key head of a fused qkv row, and its backward. */
-#include "graph/ops/ops.h"
+#include "graph/shard.h"
 
 static rf_status head_norm_inputs(rf_graph *graph, rf_op *op, rf_error *error) {
   const rf_attr *attr = &op->attr;
@@ -39,6 +39,22 @@ static rf_status head_norm_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
   return RAFTER_OK;
 }
 
+static rf_status head_norm_shard(rf_sharding *s, rf_error *error) {
+  rf_axes rows = s->in[0].split[0], heads = s->in[0].split[1];
+  s->in[0] = s->out[0] = rf_spec_of(rows, heads, RF_FORM_HEADS);
+  s->in[1] = s->in[2] = (rf_spec){.split = {0}};
+  s->out[1] = rf_spec_of(rows, heads, RF_FORM_HEADS);
+  return rf_shard_heads(s, heads, error);
+}
+
+static rf_status head_norm_bwd_shard(rf_sharding *s, rf_error *error) {
+  rf_axes rows = s->in[0].split[0] & s->in[4].split[0], heads = s->in[0].split[1];
+  s->in[0] = s->in[3] = s->in[4] = s->out[0] = rf_spec_of(rows, heads, RF_FORM_HEADS);
+  s->in[1] = s->in[2] = (rf_spec){.split = {0}};
+  s->out[1] = s->out[2] = (rf_spec){.partial = rows | heads};
+  return rf_shard_heads(s, heads, error);
+}
+
 const rf_op_def RF_OP_HEAD_NORM = {
     .name = "head_norm",
     .formula = "for each of the N query heads with gain = q_gain, then of the K key heads with gain = k_gain: rstd = 1/sqrt(sum_i x[i]^2 / H + eps); "
@@ -50,6 +66,7 @@ const rf_op_def RF_OP_HEAD_NORM = {
     .inplace = {{0, 0}},
     .inplace_count = 1,
     .backward = head_norm_backward,
+    .shard = head_norm_shard,
     .tolerance = {2e-6f, 1e-2f},
 };
 
@@ -62,5 +79,6 @@ const rf_op_def RF_OP_HEAD_NORM_BWD = {
     .outputs = {"dx (n,(N+2K)H)", "dq_gain (H)?", "dk_gain (H)?"},
     .shape = head_norm_bwd_shape,
     .work = rf_work_bytes,
+    .shard = head_norm_bwd_shard,
     .tolerance = {1e-5f, 1e-2f},
 };

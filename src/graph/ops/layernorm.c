@@ -1,5 +1,5 @@
 /* layernorm.c - LayerNorm and its backward, which may add the residual stream's gradient. */
-#include "graph/ops/ops.h"
+#include "graph/shard.h"
 
 static rf_status layernorm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
@@ -46,6 +46,7 @@ const rf_op_def RF_OP_LAYERNORM = {
     .inplace = {{0, 0}},
     .inplace_count = 1,
     .backward = layernorm_backward,
+    .shard = rf_shard_rows,
     .tolerance = {2e-6f, 1e-2f},
 };
 
@@ -61,5 +62,6 @@ const rf_op_def RF_OP_LAYERNORM_BWD = {
     .work = rf_work_bytes,
     .inplace = {{0, 4}},
     .inplace_count = 1,
+    .shard = rf_shard_rows,
     .tolerance = {1e-5f, 1e-2f},
 };

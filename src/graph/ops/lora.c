@@ -1,5 +1,5 @@
 /* lora.c - what adapters add to a linear layer, and its backward. Each part reads its own columns of h = x A and joins its own columns of u. */
-#include "graph/ops/ops.h"
+#include "graph/shard.h"
 
 typedef struct dims {
   int64_t rows, columns, ranks, joined; /* M, N, P r, S: the columns of all parts */
@@ -76,6 +76,22 @@ static rf_status lora_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
+static rf_status lora_shard(rf_sharding *s, rf_error *error) {
+  rf_axes columns = s->in[0].split[1], rows = s->in[0].split[0] & s->in[1].split[0];
+  uint8_t form = s->in[0].form[1];
+  s->in[0] = s->out[0] = rf_spec_of(rows, columns, (rf_form)form);
+  s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS), s->in[2] = rf_spec_of(0, columns, (rf_form)form);
+  return rf_shard_adapters(s, columns, error);
+}
+
+static rf_status lora_bwd_shard(rf_sharding *s, rf_error *error) {
+  RF_TRY(lora_shard(s, error));
+  rf_axes columns = s->in[0].split[1], rows = s->in[0].split[0];
+  s->out[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS), s->out[0].partial = columns;
+  s->out[1] = s->in[2], s->out[1].partial = rows;
+  return RAFTER_OK;
+}
+
 const rf_op_def RF_OP_LORA = {
     .name = "lora",
     .formula = "part p of rank r joins columns at[p] + c, c < columns[p], and reads columns p r + j of h and s[p] + c of b, s[p] those of the parts "
@@ -87,6 +103,7 @@ const rf_op_def RF_OP_LORA = {
     .inplace = {{0, 0}},
     .inplace_count = 1,
     .backward = lora_backward,
+    .shard = lora_shard,
     .tolerance = {2e-6f, 1e-2f},
 };
 
@@ -99,5 +116,6 @@ const rf_op_def RF_OP_LORA_BWD = {
     .outputs = {"dh (M,P r)?", "db (r,S)?"},
     .shape = lora_bwd_shape,
     .work = lora_bwd_work,
+    .shard = lora_bwd_shard,
     .tolerance = {2e-6f, 1e-2f},
 };

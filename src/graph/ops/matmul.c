@@ -1,6 +1,6 @@
 /* matmul.c - the linear layer: forward with its epilogues, gradient of its input, gradient of its weight.
  * Every sum over k is one f32 chain of fused multiply-adds in ascending k (f64 beside f64 operands). */
-#include "graph/ops/ops.h"
+#include "graph/shard.h"
 
 /* The weight's axes: (K, N), or (N, K) when stored (out, in). */
 static void weight_dims(const rf_attr *attr, int64_t k, int64_t n, int64_t dims[2]) {
@@ -97,6 +97,56 @@ static rf_work matmul_dw_work(const rf_graph *graph, const rf_op *op) {
   return product_work(graph, op, (double)rf_input_dim(graph, op, 0, 0), (double)rf_input_dim(graph, op, 0, 1), (double)rf_input_dim(graph, op, 1, 1));
 }
 
+/* a (rows, k) times w over k, columns n: what both operands have cut along k is a sum over chips, what one has cut is gathered, and of an axis that
+ * cuts rows and w the rows are gathered. Heads that were dealt out come back as rows. */
+static void product_shard(rf_sharding *s, int k, int n) {
+  rf_spec *a = &s->in[0], *w = &s->in[1];
+  rf_axes sum = a->split[1] & w->split[k], columns = w->split[n], dealt = a->split[1] & (rf_axes)~sum & RF_AXIS_BIT(RF_AXIS_SEQUENCE),
+          rows = (a->split[0] | dealt) & (rf_axes) ~(sum | columns);
+  uint8_t form_k = a->form[1], form_n = w->form[n];
+  *a = rf_spec_of(rows, sum, form_k);
+  *w = (rf_spec){.split = {0}};
+  w->split[k] = sum, w->form[k] = form_k, w->split[n] = columns, w->form[n] = form_n;
+  for (int i = 0; i < 2; i++) {
+    s->out[i] = rf_spec_of(rows, columns, form_n);
+    s->out[i].partial = sum;
+  }
+}
+
+static rf_status matmul_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  int n = s->attr.transpose ? 0 : 1;
+  product_shard(s, 1 - n, n);
+  s->in[2] = rf_spec_of(s->in[1].split[n], 0, RF_FORM_BLOCKS), s->in[2].form[0] = s->in[1].form[n];
+  s->in[3] = s->out[1];
+  if (s->op->input[2] >= 0) s->attr.axes = s->out[0].partial; /* the first of them adds the bias */
+  return RAFTER_OK;
+}
+
+static rf_status matmul_dx_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  int n = s->attr.transpose ? 0 : 1;
+  product_shard(s, n, 1 - n);
+  s->in[2] = s->out[1];
+  return RAFTER_OK;
+}
+
+static rf_status matmul_dw_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  int n = s->attr.transpose ? 0 : 1;
+  rf_spec *x = &s->in[0], *dy = &s->in[1];
+  rf_axes dealt = (x->split[1] | dy->split[1]) & RF_AXIS_BIT(RF_AXIS_SEQUENCE), rows;
+  x->split[0] |= x->split[1] & dealt, dy->split[0] |= dy->split[1] & dealt;
+  x->split[1] &= (rf_axes)~dealt, dy->split[1] &= (rf_axes)~dealt;
+  rows = x->split[0] & dy->split[0] & (rf_axes) ~(x->split[1] | dy->split[1]);
+  x->split[0] = dy->split[0] = rows;
+  s->out[0] = (rf_spec){.partial = rows}, s->out[1] = rf_spec_of(dy->split[1], 0, RF_FORM_BLOCKS);
+  s->out[0].split[1 - n] = x->split[1], s->out[0].form[1 - n] = x->form[1];
+  s->out[0].split[n] = dy->split[1], s->out[0].form[n] = dy->form[1];
+  s->out[1].form[0] = dy->form[1], s->out[1].partial = rows;
+  return RAFTER_OK;
+}
+
 const rf_op_def RF_OP_MATMUL = {
     .name = "matmul",
     .formula = "acc[m,n]: acc = fma(x[m,k], w[k,n], acc) for k ascending from 0, f32 (w[n,k] when transpose); u = round(acc + bias[n]); "
@@ -108,6 +158,7 @@ const rf_op_def RF_OP_MATMUL = {
     .inplace = {{1, 3}},
     .inplace_count = 1,
     .backward = matmul_backward,
+    .shard = matmul_shard,
     .tolerance = {2e-6f, 1e-2f},
     .random = true,
 };
@@ -122,6 +173,7 @@ const rf_op_def RF_OP_MATMUL_DX = {
     .work = matmul_dx_work,
     .inplace = {{1, 2}},
     .inplace_count = 1,
+    .shard = matmul_dx_shard,
     .tolerance = {2e-6f, 1e-2f},
 };
 
@@ -133,5 +185,6 @@ const rf_op_def RF_OP_MATMUL_DW = {
     .outputs = {"dw (K,N)", "dbias (N)?"},
     .shape = matmul_dw_shape,
     .work = matmul_dw_work,
+    .shard = matmul_dw_shard,
     .tolerance = {2e-6f, 2e-6f},
 };

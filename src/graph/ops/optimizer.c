@@ -1,5 +1,5 @@
 /* optimizer.c - gradient norm, clipping by the global norm, AdamW with f32 masters. */
-#include "graph/ops/ops.h"
+#include "graph/shard.h"
 
 static rf_status norm_sq_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int id = op->input[0];
@@ -45,13 +45,30 @@ static rf_status adamw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return rf_shape_output(graph, op, 3, RF_CLASS_WEIGHT, RF_BF16, master.rank, master.shape, error);
 }
 
+/* Chips with the same run of a gradient each count their part of it; the sums of all chips are added. */
+static rf_status norm_sq_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  s->attr.axes = rf_mesh_live(s->mesh, (rf_axes) ~(s->in[0].split[0] | s->in[0].split[1] | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
+  s->attr.group = (int32_t)rf_mesh_size(s->mesh, s->attr.axes);
+  return RAFTER_OK;
+}
+
+static rf_status clip_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  s->in[0] = s->out[0] = (rf_spec){.split = {0}};
+  return RAFTER_OK;
+}
+
 const rf_op_def RF_OP_NORM_SQ = {
     .name = "norm_sq",
-    .formula = "sums[index] = sum of grad[i]^2 in f64: one sum per chunk of 4096 elements, chunk sums added in ascending order; other elements stay",
+    .formula = "sums[index] = sum of grad[i]^2 in f64: one sum per chunk of 4096 elements, chunk sums added in ascending order, divided by the chips "
+               "that count the same "
+               "ones (group, 0: 1); other elements stay",
     .inputs = {"grad (P)"},
     .outputs = {"sums f64 (params)"},
     .shape = norm_sq_shape,
     .work = norm_sq_work,
+    .shard = norm_sq_shard,
     .tolerance = {1e-9f, 1e-9f},
 };
 
@@ -62,6 +79,7 @@ const rf_op_def RF_OP_CLIP = {
     .outputs = {"clip f32 (2)"},
     .shape = clip_shape,
     .work = rf_work_bytes,
+    .shard = clip_shard,
     .tolerance = {1e-6f, 1e-6f},
 };
 
@@ -73,5 +91,6 @@ const rf_op_def RF_OP_ADAMW = {
     .outputs = {"master (P)", "m (P)", "v (P)", "weight bf16 (P)?"},
     .shape = adamw_shape,
     .work = rf_work_bytes,
+    .shard = rf_shard_same,
     .tolerance = {1e-6f, 1e-2f},
 };

@@ -1,5 +1,5 @@
 /* rmsnorm.c - RMSNorm and its backward, which may add the residual stream's gradient. */
-#include "graph/ops/ops.h"
+#include "graph/shard.h"
 
 static rf_status rmsnorm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
@@ -43,6 +43,7 @@ const rf_op_def RF_OP_RMSNORM = {
     .inplace = {{0, 0}},
     .inplace_count = 1,
     .backward = rmsnorm_backward,
+    .shard = rf_shard_rows,
     .tolerance = {2e-6f, 1e-2f},
 };
 
@@ -58,5 +59,6 @@ const rf_op_def RF_OP_RMSNORM_BWD = {
     .work = rf_work_bytes,
     .inplace = {{0, 4}},
     .inplace_count = 1,
+    .shard = rf_shard_rows,
     .tolerance = {1e-5f, 1e-2f},
 };

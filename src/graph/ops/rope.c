@@ -1,5 +1,5 @@
 /* rope.c - rotary positions on the query and key heads of a fused qkv row; its backward is the rotation back. */
-#include "graph/ops/ops.h"
+#include "graph/shard.h"
 
 static rf_status rope_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   const rf_attr *attr = &op->attr;
@@ -23,6 +23,15 @@ static rf_status rope_backward(rf_graph *graph, const rf_op *op, const int *grad
   return RAFTER_OK;
 }
 
+/* Heads that were dealt out around attention come back as rows, as the positions lie. */
+static rf_status rope_shard(rf_sharding *s, rf_error *error) {
+  rf_axes dealt = s->in[0].split[1] & s->in[1].split[0], rows = (s->in[0].split[0] | dealt) & s->in[1].split[0],
+          heads = s->in[0].split[1] & (rf_axes)~dealt;
+  s->in[0] = s->out[0] = rf_spec_of(rows, heads, RF_FORM_HEADS);
+  s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
+  return rf_shard_heads(s, heads, error);
+}
+
 const rf_op_def RF_OP_ROPE = {
     .name = "rope",
     .formula = "for each of the first heads + kv_heads heads and i < R/2, R = rope.dim: angle = positions[r] * rf_rope_frequency(rope, i), which is "
@@ -36,5 +45,6 @@ const rf_op_def RF_OP_ROPE = {
     .inplace = {{0, 0}},
     .inplace_count = 1,
     .backward = rope_backward,
+    .shard = rope_shard,
     .tolerance = {1e-5f, 1e-2f},
 };

@@ -46,11 +46,13 @@ static void test_every_row_occurs_and_works(void **state) {
   int rows = row_count(), seen[64] = {0};
   assert_true(rows < 64);
   for (int m = 0; m < 7; m++)
-    for (int kind = 0; kind < 5; kind++) {
+    for (int kind = 0; kind < 6; kind++) {
       rf_model model = fixture_model(models[m]);
       if (m == 5) fixture_lora(&model, "rank=4,dropout=0.1");
-      rf_build_options options = kind < 3 ? fixture_train(RF_BF16, 1, kind == 2 ? 0 : 0.1f, 1) : fixture_generate(RF_BF16, 3, 8);
+      rf_build_options options = kind < 3 || kind == 5 ? fixture_train(RF_BF16, 1, kind == 2 ? 0 : 0.1f, 1) : fixture_generate(RF_BF16, 3, 8);
       if (kind == 4) options.job = RF_JOB_SCORE, options.top = 3;
+      if (kind == 5 && model.experts == 0 && model.kv_rank == 0)
+        options.mesh = (rf_mesh){.of = {[RF_AXIS_FSDP] = 2, [RF_AXIS_TENSOR] = 2}, .zero = 3};
       rf_graph *graph = fixture_graph(&model, &options, passes[kind < 1 ? 0 : 1]);
       for (int o = 0; o < graph->op_count; o++) {
         const rf_op *op = &graph->op[o];

@@ -1,0 +1,83 @@
+/* mesh_check.c - whether a job can be cut over a mesh: every number that does not divide is named, with numbers that would. */
+#include "graph/passes.h"
+
+#include <stdio.h>
+
+/* "1, 2, 4 or 8": the divisors of n, the largest ones where there are many. */
+static const char *divisors(int64_t n, char text[160]) {
+  int64_t list[12], count = 0;
+  for (int64_t d = 1; d <= n && d <= 1 << 20; d++) {
+    if (n % d) continue;
+    if (count == 12) {
+      for (int i = 1; i < 12; i++) list[i - 1] = list[i];
+      count--;
+    }
+    list[count++] = d;
+  }
+  int at = 0;
+  for (int i = 0; i < count; i++)
+    at += snprintf(text + at, (size_t)(160 - at), "%s%lld", i == 0 ? "" : i == count - 1 ? " or " : ", ", (long long)list[i]);
+  return text;
+}
+
+static rf_status divides(int64_t number, const char *what, const rf_mesh *mesh, rf_axes axes, rf_error *error) {
+  char hint[400], list[160], name[160];
+  int64_t chips = rf_mesh_size(mesh, axes);
+  int at = 0;
+  if (chips < 1 || number % chips == 0) return RAFTER_OK;
+  rf_axes live = rf_mesh_live(mesh, axes);
+  for (int a = 0; a < RF_AXES; a++)
+    if (live & RF_AXIS_BIT(a)) at += snprintf(name + at, sizeof name - (size_t)at, "%s%s", at ? " x " : "", rf_axis_name((rf_axis)a));
+  snprintf(hint, sizeof hint, "choose %s of %s", name, divisors(number, list));
+  return RF_FAIL(error, RAFTER_INVALID, hint, "%s cannot be cut over the mesh (%s: expected a divisor of %lld, got %lld)", what, name,
+                 (long long)number, (long long)chips);
+}
+
+#define AXIS(a) RF_AXIS_BIT(RF_AXIS_##a)
+
+static rf_status check_heads(const rf_mesh *mesh, const rf_model *model, bool learns, rf_error *error) {
+  rf_axes axes = AXIS(TENSOR) | AXIS(SEQUENCE);
+  int64_t chips = rf_mesh_size(mesh, axes);
+  RF_TRY(divides(model->heads, "the heads", mesh, axes, error));
+  /* Where nothing is learnt a key head may stand on several chips. */
+  if (!learns && chips % model->kv_heads == 0) return RAFTER_OK;
+  return divides(model->kv_heads, "the key and value heads", mesh, axes, error);
+}
+
+/* Batches along the axes that share them out; `sequences` of a microbatch, or slots. */
+static rf_status check_rows(const rf_mesh *mesh, const rf_build_options *options, rf_error *error) {
+  char hint[160];
+  rf_axes axes = AXIS(SLICE) | AXIS(DATA) | AXIS(EXPERT) | AXIS(FSDP);
+  int64_t chips = rf_mesh_size(mesh, axes);
+  if (options->microbatch % chips) {
+    snprintf(hint, sizeof hint, "use a microbatch that is a multiple of %lld, or fewer chips along slice, data, expert and fsdp", (long long)chips);
+    return RF_FAIL(error, RAFTER_INVALID, hint,
+                   "the microbatch cannot be cut over the mesh (slice x data x expert x fsdp = %lld: expected a multiple, got %lld sequences)",
+                   (long long)chips, (long long)options->microbatch);
+  }
+  if (options->job == RF_JOB_GENERATE) return RAFTER_OK;
+  return divides(options->seq, "the sequence", mesh, AXIS(CONTEXT) | AXIS(SEQUENCE) | AXIS(TENSOR), error);
+}
+
+static rf_status not_yet(const rf_mesh *mesh, rf_axis axis, bool can, rf_error *error) {
+  if (can || rf_mesh_extent(mesh, axis) == 1) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "use data, fsdp and tensor",
+                 "this version cannot plan this job over the axis %s (--mesh %s: expected 1, got %lld)", rf_axis_name(axis), rf_axis_name(axis),
+                 (long long)rf_mesh_extent(mesh, axis));
+}
+
+rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options, rf_error *error) {
+  bool learns = options->job == RF_JOB_TRAIN && !options->loss_only;
+  if (rf_mesh_chips(mesh) == 1) return RAFTER_OK;
+  RF_TRY(not_yet(mesh, RF_AXIS_PIPELINE, false, error));
+  RF_TRY(not_yet(mesh, RF_AXIS_CONTEXT, false, error));
+  RF_TRY(not_yet(mesh, RF_AXIS_EXPERT, false, error));
+  RF_TRY(not_yet(mesh, RF_AXIS_SEQUENCE, false, error));
+  RF_TRY(check_heads(mesh, model, learns, error));
+  RF_TRY(divides(model->ff, "the width of the MLP", mesh, AXIS(TENSOR), error));
+  if (model->kv_rank > 0) return RF_FAIL(error, RAFTER_INVALID, "leave --mesh out", "this version cannot cut latent attention (%s)", model->name);
+  if (model->experts > 0)
+    return RF_FAIL(error, RAFTER_INVALID, "leave --mesh out", "this version cannot cut a layer of experts (%s: %lld experts)", model->name,
+                   (long long)model->experts);
+  return check_rows(mesh, options, error);
+}

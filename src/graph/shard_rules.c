@@ -1,0 +1,138 @@
+/* shard_rules.c - sharding rules that many ops share; see shard.h. */
+#include "graph/shard.h"
+
+#include <string.h>
+
+rf_spec rf_spec_of(rf_axes rows, rf_axes columns, rf_form form) {
+  return (rf_spec){.split = {rows, columns}, .form = {RF_FORM_BLOCKS, (uint8_t)(columns ? form : RF_FORM_BLOCKS)}};
+}
+
+static int rank_of(const rf_sharding *s, int id) { return id < 0 ? 0 : s->graph->tensor[id].rank; }
+
+rf_status rf_shard_same(rf_sharding *s, rf_error *error) {
+  (void)s, (void)error;
+  return RAFTER_OK;
+}
+
+rf_status rf_shard_pointwise(rf_sharding *s, rf_error *error) {
+  (void)error;
+  const rf_op *op = s->op;
+  rf_spec common = s->in[0];
+  for (int i = 1; i < op->input_count; i++)
+    for (int d = 0; op->input[i] >= 0 && d < rank_of(s, op->input[i]); d++) common.split[d] &= s->in[i].split[d];
+  common.partial = 0;
+  for (int i = 0; i < op->input_count; i++) s->in[i] = common;
+  for (int i = 0; i < op->output_count; i++) s->out[i] = common;
+  return RAFTER_OK;
+}
+
+rf_status rf_shard_rows(rf_sharding *s, rf_error *error) {
+  (void)error;
+  const rf_op *op = s->op;
+  rf_axes rows = 0xff;
+  for (int i = 0; i < op->input_count; i++) {
+    const rf_tensor *t = op->input[i] < 0 ? NULL : &s->graph->tensor[op->input[i]];
+    if (t && t->class != RF_CLASS_WEIGHT && t->class != RF_CLASS_ADAPTER) rows &= s->in[i].split[0];
+  }
+  for (int i = 0; i < op->input_count; i++) {
+    const rf_tensor *t = op->input[i] < 0 ? NULL : &s->graph->tensor[op->input[i]];
+    s->in[i] = rf_spec_of(t && t->class != RF_CLASS_WEIGHT && t->class != RF_CLASS_ADAPTER ? rows : 0, 0, RF_FORM_BLOCKS);
+  }
+  for (int i = 0; i < op->output_count; i++) {
+    bool gradient = op->output[i] >= 0 && s->graph->tensor[op->output[i]].class == RF_CLASS_GRADIENT;
+    s->out[i] = gradient ? (rf_spec){.partial = rows} : rf_spec_of(rows, 0, RF_FORM_BLOCKS);
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_shard_heads(rf_sharding *s, rf_axes axes, rf_error *error) {
+  int32_t chips = (int32_t)rf_mesh_size(s->mesh, axes), heads = s->attr.heads, kv = s->attr.kv_heads;
+  if (heads % chips || (kv % chips && chips % kv))
+    return RF_FAIL(error, RAFTER_INVALID, "choose a number of chips that divides both",
+                   "heads cannot be dealt out (%s: %d heads and %d key heads over %d chips)", s->op->name, heads, kv, chips);
+  s->attr.heads = heads / chips;
+  s->attr.kv_heads = kv > chips ? kv / chips : 1;
+  return RAFTER_OK;
+}
+
+rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_error *error) {
+  int32_t chips = (int32_t)rf_mesh_size(s->mesh, axes);
+  rf_lora_parts *parts = &s->attr.lora;
+  for (int i = 0; i < parts->count; i++) {
+    if (parts->at[i] % chips || parts->columns[i] % chips)
+      return RF_FAIL(error, RAFTER_INVALID, "choose fewer chips along tensor",
+                     "an adapter's columns cannot be dealt out (%s: %d columns at %d over %d chips)", s->op->name, parts->columns[i], parts->at[i],
+                     chips);
+    parts->at[i] /= chips, parts->columns[i] /= chips;
+  }
+  return RAFTER_OK;
+}
+
+/* ---- parameters ------------------------------------------------------------------------------------------------- */
+
+static bool ends_with(const char *text, const char *end) {
+  size_t a = strlen(text), b = strlen(end);
+  return a >= b && strcmp(text + a - b, end) == 0;
+}
+
+/* In which runs the columns (or rows) of a parameter that belong to one chip stand. */
+static rf_form form_of(const rf_graph *graph, int p) {
+  const rf_param *param = &graph->params.at[p];
+  const char *name = param->adapts >= 0 ? graph->params.at[param->adapts].name : param->name;
+  const char *layer = strrchr(name, '/');
+  size_t stem = layer ? (size_t)(layer - name) : 0;
+  if (param->experts > 0 && param->shard_axis == 0) return RF_FORM_EACH;
+  if (stem >= 3 && strncmp(name + stem - 3, "qkv", 3) == 0) return RF_FORM_HEADS;
+  if (stem >= 7 && strncmp(name + stem - 7, "gate_up", 7) == 0) return RF_FORM_HALVES;
+  return RF_FORM_BLOCKS;
+}
+
+/* The axis that tensor parallelism cuts: of an adapter, that of the weight beside it where A or B has it. */
+static int tensor_axis(const rf_graph *graph, int p) {
+  const rf_param *param = &graph->params.at[p];
+  if (param->adapts < 0) return param->shard_axis;
+  int base = graph->params.at[param->adapts].shard_axis, side = ends_with(param->name, "lora_b");
+  return base == side ? base : -1;
+}
+
+int64_t rf_shard_extent(const rf_graph *graph, const rf_mesh *mesh, int p, const rf_spec *spec, int dim, int64_t whole) {
+  const rf_model *m = &graph->model;
+  int64_t chips = rf_mesh_size(mesh, spec->split[dim]);
+  if (spec->form[dim] == RF_FORM_HEADS && p >= 0 && graph->params.at[p].adapts < 0)
+    return (m->heads / chips + 2 * (m->kv_heads > chips ? m->kv_heads / chips : 1)) * m->head_dim;
+  return (whole + chips - 1) / chips;
+}
+
+/* The dimension of a matrix that is cut between uses: the one with the least padding that tensor parallelism left whole; -1: none is long enough. */
+static int state_axis(const rf_graph *graph, const rf_mesh *mesh, int p, const rf_spec *use, rf_axes axes) {
+  const rf_param *param = &graph->params.at[p];
+  int64_t chips = rf_mesh_size(mesh, axes);
+  int best = -1;
+  double least = 2;
+  for (int d = 0; d < param->rank && param->rank == 2; d++) {
+    if (use->split[d] & ~RF_AXIS_BIT(RF_AXIS_EXPERT)) continue;
+    int64_t extent = rf_shard_extent(graph, mesh, p, use, d, param->shape[d]);
+    double waste = (double)((extent + chips - 1) / chips * chips) / (double)extent;
+    if (waste < least) least = waste, best = d;
+  }
+  return best;
+}
+
+rf_param_specs rf_shard_param(const rf_graph *graph, const rf_mesh *mesh, int p) {
+  rf_param_specs specs = {0};
+  const rf_param *param = &graph->params.at[p];
+  int axis = tensor_axis(graph, p);
+  rf_axes tensor = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_TENSOR)), expert = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_EXPERT));
+  if (axis >= 0 && tensor) specs.use.split[axis] = tensor, specs.use.form[axis] = (uint8_t)form_of(graph, p);
+  if (param->experts > 0) specs.use.split[0] |= expert;
+  specs.state = specs.use;
+  rf_axes over = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_FSDP));
+  if (!over) over = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_DATA));
+  if (param->experts == 0) over |= expert;
+  if (!over || mesh->zero < 1) return specs;
+  int cut = state_axis(graph, mesh, p, &specs.use, over);
+  if (cut < 0) return specs;
+  specs.state.split[cut] |= over;
+  specs.gathered = true;
+  return specs;
+}

@@ -1,0 +1,226 @@
+/* world.c - see world.h. */
+#include "support/world.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void *world_data(const world *w, int64_t chip, int tensor) { return w->data[chip * w->graph->tensor_count + tensor]; }
+
+world *world_new(const rf_graph *graph, int64_t whole_rows) {
+  world *w = calloc(1, sizeof *w);
+  w->graph = graph, w->chips = rf_mesh_chips(&graph->mesh), w->whole_rows = whole_rows, w->broken = -1;
+  w->data = calloc((size_t)(w->chips * graph->tensor_count), sizeof *w->data);
+  for (int64_t i = 0; i < w->chips * graph->tensor_count; i++) {
+    const rf_tensor *t = &graph->tensor[i % graph->tensor_count];
+    size_t bytes = (size_t)rf_tensor_bytes(t);
+    w->data[i] = malloc(bytes + 64);
+    memset(w->data[i], t->persistent ? 0 : 0xff, bytes + 64);
+  }
+  return w;
+}
+
+void world_free(world *w) {
+  for (int64_t i = 0; i < w->chips * w->graph->tensor_count; i++) free(w->data[i]);
+  free(w->data);
+  free(w);
+}
+
+double world_get(const world *w, int64_t chip, int tensor, int64_t i) {
+  const void *data = world_data(w, chip, tensor);
+  switch (w->graph->tensor[tensor].dtype) {
+  case RF_F64: return ((const double *)data)[i];
+  case RF_F32: return (double)((const float *)data)[i];
+  case RF_BF16: return (double)rf_bf16_to_f32(((const rf_bf16 *)data)[i]);
+  case RF_I32: return (double)((const int32_t *)data)[i];
+  default: return NAN;
+  }
+}
+
+void world_put(world *w, int64_t chip, int tensor, int64_t i, double value) {
+  void *data = world_data(w, chip, tensor);
+  switch (w->graph->tensor[tensor].dtype) {
+  case RF_F64: ((double *)data)[i] = value; break;
+  case RF_F32: ((float *)data)[i] = (float)value; break;
+  case RF_BF16: ((rf_bf16 *)data)[i] = rf_f32_to_bf16((float)value); break;
+  case RF_I32: ((int32_t *)data)[i] = (int32_t)value; break;
+  default: break;
+  }
+}
+
+/* ---- where an element stands in the whole ----------------------------------------------------------------------- */
+
+typedef struct cut {
+  int64_t rank, chips, local, whole;
+  rf_form form;
+  const rf_model *model;
+} cut;
+
+/* Query, key and value heads: chips share key heads out, or several have the same one. */
+static int64_t of_heads(const cut *c, int64_t i) {
+  int64_t dim = c->model->head_dim, heads = c->model->heads, kv = c->model->kv_heads, mine = heads / c->chips,
+          kv_mine = kv > c->chips ? kv / c->chips : 1;
+  int64_t head = i / dim, first = kv >= c->chips ? c->rank * kv_mine : c->rank * kv / c->chips;
+  if (head < mine) return (c->rank * mine + head) * dim + i % dim;
+  head -= mine;
+  int64_t part = head / kv_mine;
+  return (heads + part * kv + first + head % kv_mine) * dim + i % dim;
+}
+
+static int64_t of_dim(const cut *c, int64_t i) {
+  int64_t at = c->rank * c->local + i, half = c->local / 2, each, mine;
+  switch (c->form) {
+  case RF_FORM_HALVES: return i / half * (c->whole / 2) + c->rank * half + i % half;
+  case RF_FORM_HEADS: return of_heads(c, i);
+  case RF_FORM_DEALT: return i * c->chips + c->rank;
+  case RF_FORM_EACH: each = c->whole / c->model->experts, mine = each / c->chips; return i / mine * each + c->rank * mine + i % mine;
+  default: return at < c->whole ? at : -1;
+  }
+}
+
+static void shape_of(const rf_tensor *t, int64_t dims[4]) {
+  for (int d = 0; d < 4; d++) dims[d] = d < t->rank ? t->shape[d] : 1;
+}
+
+int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *whole, int64_t i) {
+  const rf_tensor *t = &w->graph->tensor[tensor];
+  int32_t place[RF_AXES];
+  int64_t mine[4], all[4], at = 0, left = i, index[4];
+  rf_mesh_place(&w->graph->mesh, chip, place);
+  shape_of(t, mine), shape_of(whole, all);
+  for (int d = 3; d >= 0; d--) index[d] = left % mine[d], left /= mine[d];
+  for (int d = 0; d < 4; d++) {
+    rf_axes axes = d < t->rank ? t->spec.split[d] : 0;
+    cut c = {
+        rf_mesh_rank(&w->graph->mesh, axes, place), rf_mesh_size(&w->graph->mesh, axes), mine[d], all[d], (rf_form)t->spec.form[d], &w->graph->model};
+    int64_t in_whole = c.chips > 1 ? of_dim(&c, index[d]) : index[d];
+    if (in_whole < 0) return -1;
+    at = at * all[d] + in_whole;
+  }
+  return at;
+}
+
+void world_set(world *w, int tensor, const rf_tensor *whole, const double *values) {
+  int64_t count = rf_tensor_count(&w->graph->tensor[tensor]);
+  for (int64_t chip = 0; chip < w->chips; chip++)
+    for (int64_t i = 0; i < count; i++) {
+      int64_t at = world_index(w, chip, tensor, whole, i);
+      world_put(w, chip, tensor, i, at < 0 ? 0 : values[at]);
+    }
+}
+
+/* ---- collectives ------------------------------------------------------------------------------------------------ */
+
+/* The chips of a group in order, by the chip that asks. */
+static int64_t member(const world *w, int64_t chip, rf_axes axes, int64_t rank) {
+  int32_t place[RF_AXES];
+  int64_t number = 0;
+  rf_mesh_place(&w->graph->mesh, chip, place);
+  for (int a = RF_AXES - 1; a >= 0; a--) {
+    int64_t extent = rf_mesh_extent(&w->graph->mesh, (rf_axis)a);
+    if (axes & RF_AXIS_BIT(a)) place[a] = (int32_t)(rank % extent), rank /= extent;
+  }
+  for (int a = 0; a < RF_AXES; a++) number = number * rf_mesh_extent(&w->graph->mesh, (rf_axis)a) + place[a];
+  return number;
+}
+
+static int64_t flat(const int64_t dims[4], const int64_t index[4]) {
+  return ((index[0] * dims[1] + index[1]) * dims[2] + index[2]) * dims[3] + index[3];
+}
+
+/* Element of chip `rank` of the group's input; a broken exchange gives the chip's own. */
+static double of_member(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t dims[4], const int64_t index[4]) {
+  bool broken = w->broken >= 0 && op == &w->graph->op[w->broken];
+  int64_t from = broken ? chip : member(w, chip, op->attr.axes, rank);
+  return world_get(w, from, op->input[0], flat(dims, index));
+}
+
+static double sum_of(const world *w, const rf_op *op, int64_t chip, const int64_t dims[4], const int64_t index[4]) {
+  bool broken = w->broken >= 0 && op == &w->graph->op[w->broken];
+  double sum = 0;
+  for (int64_t r = 0; r < (broken ? 1 : op->attr.group); r++) {
+    double x = of_member(w, op, chip, r, dims, index);
+    sum += op->attr.index == 1 ? exp(x) : x;
+  }
+  return op->attr.index == 1 ? log(sum) : sum;
+}
+
+static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t in[4], int64_t index[4]) {
+  const char *name = op->def->name;
+  int dim = op->attr.dim, to = op->attr.to;
+  if (!strcmp(name, "all_gather")) {
+    bool dealt = op->attr.form == RF_FORM_DEALT;
+    int64_t from = dealt ? index[dim] % op->attr.group : index[dim] / in[dim];
+    index[dim] = dealt ? index[dim] / op->attr.group : index[dim] % in[dim];
+    return of_member(w, op, chip, from, in, index);
+  }
+  if (!strcmp(name, "reduce_scatter")) {
+    int64_t part = (in[dim] + op->attr.group - 1) / op->attr.group;
+    index[dim] = op->attr.form == RF_FORM_DEALT ? index[dim] * op->attr.group + rank : rank * part + index[dim];
+    return index[dim] < in[dim] ? sum_of(w, op, chip, in, index) : 0;
+  }
+  if (!strcmp(name, "all_reduce")) return sum_of(w, op, chip, in, index);
+  if (!strcmp(name, "all_to_all")) {
+    int64_t from = index[dim] / in[dim];
+    index[dim] %= in[dim];
+    index[to] += rank * (in[to] / op->attr.group);
+    return of_member(w, op, chip, from, in, index);
+  }
+  return of_member(w, op, chip, (rank + (op->attr.index == 1 ? 1 : op->attr.group - 1)) % op->attr.group, in, index);
+}
+
+static bool adds_up(const world *w, const rf_op *op) {
+  rf_accumulate how = op->attr.accumulate[0];
+  return how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && w->run.micro > 0);
+}
+
+static void run_exchange(world *w, const rf_op *op) {
+  const rf_tensor *x = &w->graph->tensor[op->input[0]], *y = &w->graph->tensor[op->output[0]];
+  int64_t in[4], out[4], count = rf_tensor_count(y), index[4];
+  double *results = malloc((size_t)(w->chips * count) * sizeof *results);
+  shape_of(x, in), shape_of(y, out);
+  for (int64_t chip = 0; chip < w->chips; chip++) {
+    int32_t place[RF_AXES];
+    rf_mesh_place(&w->graph->mesh, chip, place);
+    int64_t rank = rf_mesh_rank(&w->graph->mesh, op->attr.axes, place);
+    for (int64_t i = 0; i < count; i++) {
+      int64_t left = i;
+      for (int d = 3; d >= 0; d--) index[d] = left % out[d], left /= out[d];
+      results[chip * count + i] = exchanged(w, op, chip, rank, in, index);
+    }
+  }
+  for (int64_t i = 0; i < w->chips * count; i++)
+    world_put(w, i / count, op->output[0], i % count, results[i] + (adds_up(w, op) ? world_get(w, i / count, op->output[0], i % count) : 0));
+  free(results);
+}
+
+/* ---- ops -------------------------------------------------------------------------------------------------------- */
+
+static void run_op(world *w, const rf_op *op, int64_t chip) {
+  const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_BASE, w->graph, op);
+  size_t bytes = kernel->workspace_bytes ? kernel->workspace_bytes(w->graph, op, 1) : 0;
+  rf_run_inputs run = w->run;
+  rf_mesh_place(&w->graph->mesh, chip, run.place);
+  run.rows = w->graph->rows;
+  run.first_token = run.micro * w->whole_rows;
+  rf_call call = {.graph = w->graph, .op = op, .threads = 1, .run = &run, .workspace = malloc(bytes + 64)};
+  for (int i = 0; i < op->input_count; i++) call.in[i] = op->input[i] < 0 ? NULL : world_data(w, chip, op->input[i]);
+  for (int i = op->output_count - 1; i >= 0; i--) {
+    call.out[i] = op->output[i] < 0 ? NULL : world_data(w, chip, op->output[i]);
+    if (op->output[i] < 0) continue;
+    const rf_tensor *t = &w->graph->tensor[op->output[i]];
+    if (t->rank == 2) run.first_token = run.micro * w->whole_rows + rf_mesh_rank(&w->graph->mesh, t->spec.split[0], run.place) * t->shape[0];
+  }
+  kernel->run(&call);
+  free(call.workspace);
+}
+
+void world_run(world *w, rf_section section) {
+  for (int o = 0; o < w->graph->op_count; o++) {
+    const rf_op *op = &w->graph->op[o];
+    if (op->section != section) continue;
+    if (rf_op_is_exchange(op->def)) run_exchange(w, op);
+    else
+      for (int64_t chip = 0; chip < w->chips; chip++) run_op(w, op, chip);
+  }
+}

@@ -1,0 +1,208 @@
+/* A graph cut over a mesh computes what the whole graph computes: every chip's program runs in one process with real exchanges, and metrics, gradients
+ * (as the optimizer's first moments hold them) and updated weights are compared with those of one chip. */
+#include <math.h>
+
+#include "support/world.h"
+#include "unit/graph/fixture.h"
+
+#define LEAST_GPT "gpt:layers=2,width=16,heads=4,ff=32,vocab=37,seq=16"
+#define LEAST_LLAMA "llama:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16"
+#define LEAST_GEMMA "gemma3:layers=2,width=16,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
+#define LEAST_NEOX "pythia-70m:layers=2,width=16,heads=4,ff=32,vocab=40,seq=16"
+
+enum { SEQUENCES = 12, SEQ = 8 };
+
+typedef struct setting {
+  const char *model, *mesh;
+  int zero, accumulate;
+  float clip, dropout;
+  const char *lora, *after;
+} setting;
+
+static rf_build_options options_of(const setting *s) {
+  rf_build_options options = fixture_train(RF_F64, s->accumulate, s->dropout, s->clip);
+  options.microbatch = SEQUENCES, options.seq = SEQ;
+  return options;
+}
+
+static double noise(uint64_t site, int64_t i) {
+  uint32_t words[4];
+  rf_philox(rf_key(7, site, 0), (uint64_t)i, 0, words);
+  return (double)words[0] / 4294967296.0 * 2 - 1;
+}
+
+/* What a tensor of the whole graph begins with. */
+static double first_value(const rf_tensor *t, int64_t i, int micro, int64_t vocab) {
+  uint64_t site = rf_name_key(t->name);
+  if (!strcmp(t->name, "tokens")) return floor((noise(site + (uint64_t)micro, i) + 1) / 2 * (double)vocab);
+  if (!strcmp(t->name, "labels")) return i % 5 == 2 ? -1 : floor((noise(site + (uint64_t)micro, i) + 1) / 2 * (double)vocab);
+  if (!strcmp(t->name, "positions")) return (double)(i % SEQ);
+  if (strstr(t->name, "/gain")) return 1 + 0.3 * noise(site, i);
+  return 0.4 * noise(site, i);
+}
+
+static bool begins(const rf_tensor *t) { return t->class == RF_CLASS_WEIGHT || t->class == RF_CLASS_ADAPTER || t->input; }
+
+static const rf_tensor *find(const rf_graph *graph, const char *name) {
+  int id = rf_graph_find(graph, name);
+  return id == RF_NONE ? NULL : &graph->tensor[id];
+}
+
+/* Segments: every chip's own rows, whole sequences. */
+static void set_segments(world *w, int tensor) {
+  int64_t count = w->graph->tensor[tensor].shape[0], rows = count - 1;
+  for (int64_t chip = 0; chip < w->chips; chip++)
+    for (int64_t i = 0; i < count; i++) world_put(w, chip, tensor, i, (double)(i * SEQ < rows ? i * SEQ : rows));
+}
+
+static void set_first(world *w, const rf_graph *whole, int micro, bool inputs) {
+  for (int t = 0; t < w->graph->tensor_count; t++) {
+    const rf_tensor *mine = &w->graph->tensor[t], *all = find(whole, mine->name);
+    if (inputs ? !mine->input : !(begins(mine) && !mine->input) && strstr(mine->name, "/master") == NULL) continue;
+    if (!strcmp(mine->name, "segments")) {
+      set_segments(w, t);
+      continue;
+    }
+    /* A master begins as its weight. */
+    if (strstr(mine->name, "/master") && !all) {
+      char name[256];
+      snprintf(name, sizeof name, "%.*s", (int)(strlen(mine->name) - strlen("/master")), mine->name);
+      all = find(whole, name);
+    }
+    assert_non_null(all);
+    int64_t count = rf_tensor_count(all);
+    double *values = malloc((size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count; i++) values[i] = first_value(all, i, micro, whole->model.vocab);
+    world_set(w, t, all, values);
+    free(values);
+  }
+}
+
+static void step(world *w, const rf_graph *whole) {
+  w->run = (rf_run_inputs){.seed = 3, .step = 1, .loss_scale = 1.0f / 64, .lr = 1e-2f};
+  set_first(w, whole, 0, false);
+  world_run(w, RF_SECTION_BEGIN);
+  for (int m = 0; m < whole->accumulate; m++) {
+    w->run.micro = m;
+    set_first(w, whole, m, true);
+    world_run(w, RF_SECTION_MICRO);
+  }
+  world_run(w, RF_SECTION_END);
+}
+
+static bool compared(const rf_tensor *t) { return t->output || (t->persistent && t->class != RF_CLASS_KV); }
+
+/* The first difference; NULL when there is none. Sums of f64 over chips are in another order: 1e-9 of the largest element, and an update of Adam by
+ * a gradient of nearly nothing is compared by its moments only. */
+static const char *difference(const world *w, const world *one, char text[300]) {
+  int seen = 0;
+  for (int t = 0; t < w->graph->tensor_count; t++) {
+    const rf_tensor *mine = &w->graph->tensor[t];
+    int other = rf_graph_find(one->graph, mine->name);
+    if (!compared(mine) || other == RF_NONE) continue;
+    const rf_tensor *all = &one->graph->tensor[other];
+    double largest = 0;
+    for (int64_t i = 0; i < rf_tensor_count(all); i++) largest = fmax(largest, fabs(world_get(one, 0, other, i)));
+    double bound = (mine->class == RF_CLASS_IO && mine->dtype == RF_F32 ? 1e-6 : 1e-9) * fmax(largest, 1e-30);
+    if (mine->class == RF_CLASS_WEIGHT || mine->class == RF_CLASS_ADAPTER) bound = 1e-7;
+    seen++;
+    for (int64_t chip = 0; chip < w->chips; chip++)
+      for (int64_t i = 0; i < rf_tensor_count(mine); i++) {
+        int64_t at = world_index(w, chip, t, all, i);
+        double got = world_get(w, chip, t, i), want = at < 0 ? 0 : world_get(one, 0, other, at);
+        if (fabs(got - want) <= bound) continue;
+        snprintf(text, 300, "%s, chip %lld, element %lld: expected %.12g, got %.12g", mine->name, (long long)chip, (long long)i, want, got);
+        return text;
+      }
+  }
+  assert_true(seen >= 4);
+  return NULL;
+}
+
+typedef struct pair {
+  rf_graph *whole, *cut;
+  world *one, *many;
+} pair;
+
+static pair make(const setting *s) {
+  rf_model model = fixture_model(s->model);
+  if (s->lora) fixture_lora(&model, s->lora);
+  rf_build_options options = options_of(s);
+  rf_error error = {0};
+  pair p = {.whole = fixture_graph(&model, &options, s->after)};
+  if (rf_mesh_parse(s->mesh, s->zero, &options.mesh, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_graph_build(&model, &options, s->after, &p.cut, &error) != RAFTER_OK) fail_msg("%s, %s: %s", s->model, s->mesh, error.message);
+  if (rf_graph_verify(p.cut, &error) != RAFTER_OK) fail_msg("%s, %s: %s", s->model, s->mesh, error.message);
+  p.one = world_new(p.whole, p.whole->rows), p.many = world_new(p.cut, p.whole->rows);
+  return p;
+}
+
+static void drop(pair *p) {
+  world_free(p->one), world_free(p->many);
+  rf_graph_free(p->whole), rf_graph_free(p->cut);
+}
+
+static const setting SETTINGS[] = {
+    {LEAST_LLAMA, "data=2", 0, 1, 1, 0, NULL, NULL},
+    {LEAST_LLAMA, "data=2", 0, 2, 1, 0, NULL, NULL},
+    {LEAST_LLAMA, "data=2", 1, 2, 1, 0, NULL, NULL},
+    {LEAST_LLAMA, "fsdp=2", 3, 1, 0, 0, NULL, NULL},
+    {LEAST_LLAMA, "fsdp=4", 3, 2, 1, 0, NULL, NULL},
+    {LEAST_LLAMA, "fsdp=2", 2, 2, 1, 0, NULL, NULL},
+    {LEAST_LLAMA, "fsdp=2", 1, 1, 0, 0, NULL, NULL},
+    {LEAST_LLAMA, "tensor=2", 3, 1, 1, 0, NULL, NULL},
+    {LEAST_LLAMA, "tensor=4", 3, 2, 0.1f, 0, NULL, NULL},
+    {LEAST_LLAMA, "data=2,fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
+    {LEAST_LLAMA, "slice=2,data=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
+    {LEAST_LLAMA, "slice=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
+    {LEAST_GPT, "tensor=2", 3, 2, 1, 0, NULL, NULL},
+    {LEAST_GPT, "fsdp=2,tensor=4", 3, 1, 0, 0, NULL, NULL},
+    {LEAST_GPT, "data=2,tensor=2", 0, 2, 1, 0.2f, NULL, NULL},
+    {LEAST_GPT, "fsdp=3,tensor=2", 3, 1, 1, 0, NULL, NULL},
+    {LEAST_GEMMA, "fsdp=2,tensor=2", 3, 1, 1, 0, NULL, NULL},
+    {LEAST_NEOX, "data=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
+    {LEAST_LLAMA, "fsdp=2,tensor=2", 3, 2, 1, 0, "rank=4,targets=all", NULL},
+    {LEAST_GEMMA, "data=2,tensor=2", 0, 1, 1, 0, "rank=2,targets=q,v,down", NULL},
+};
+
+static void test_cut_graphs_compute_the_same(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof SETTINGS / sizeof *SETTINGS; i++) {
+    char text[300];
+    setting s = SETTINGS[i];
+    pair p = make(&s);
+    step(p.one, p.whole), step(p.many, p.whole);
+    const char *wrong = difference(p.many, p.one, text);
+    if (wrong) fail_msg("%s over %s, zero %d, accumulate %d: %s", s.model, s.mesh, s.zero, s.accumulate, wrong);
+    drop(&p);
+  }
+}
+
+/* Every exchange is needed: with any one of them left out something comes out wrong. */
+static void test_a_missing_exchange_is_found(void **state) {
+  (void)state;
+  static const setting settings[] = {{LEAST_LLAMA, "fsdp=2,tensor=2", 3, 1, 1, 0, NULL, NULL},
+                                     {LEAST_GPT, "slice=2,data=2,tensor=2", 0, 1, 1, 0, NULL, NULL}};
+  for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+    pair p = make(&settings[i]);
+    step(p.one, p.whole);
+    for (int o = 0; o < p.cut->op_count; o++) {
+      char text[300];
+      if (!rf_op_is_exchange(p.cut->op[o].def)) continue;
+      world *w = world_new(p.cut, p.whole->rows);
+      w->broken = o;
+      step(w, p.whole);
+      if (!difference(w, p.one, text)) fail_msg("%s over %s: nothing differs without %s", settings[i].model, settings[i].mesh, p.cut->op[o].name);
+      world_free(w);
+    }
+    drop(&p);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_cut_graphs_compute_the_same),
+      cmocka_unit_test(test_a_missing_exchange_is_found),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

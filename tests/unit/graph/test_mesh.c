@@ -1,0 +1,73 @@
+/* Meshes: what the option says, and every number that does not divide is named with what would. */
+#include "unit/graph/fixture.h"
+
+static void refused_text(const char *text, const char *what) {
+  rf_mesh mesh;
+  rf_error error = {0};
+  assert_int_equal(rf_mesh_parse(text, -1, &mesh, &error), RAFTER_INVALID);
+  if (!strstr(error.message, what)) fail_msg("%s: expected '%s' in '%s'", text, what, error.message);
+}
+
+static void test_option(void **state) {
+  (void)state;
+  rf_mesh mesh;
+  rf_error error = {0};
+  char text[160];
+  assert_int_equal(rf_mesh_parse("data=2,fsdp=16,tensor=4@d2d", -1, &mesh, &error), RAFTER_OK);
+  assert_int_equal(rf_mesh_chips(&mesh), 128);
+  assert_int_equal(mesh.zero, 3);
+  assert_int_equal(mesh.pinned, RF_AXIS_BIT(RF_AXIS_TENSOR));
+  assert_string_equal(rf_mesh_text(&mesh, text), "data=2, fsdp=16, tensor=4");
+  assert_int_equal(rf_mesh_token_groups(&mesh), 32);
+  assert_int_equal(rf_mesh_parse("", 1, &mesh, &error), RAFTER_OK);
+  assert_string_equal(rf_mesh_text(&mesh, text), "one chip");
+  refused_text("rows=2", "unknown axis"), refused_text("data", "unknown axis"), refused_text("data=0", "bad number"),
+      refused_text("data=-1", "bad number");
+  refused_text("data=2x", "bad number"), refused_text("data=", "bad number"), refused_text("data=99999999", "bad number");
+  refused_text("data=2,data=2", "twice"), refused_text("data=2@d2d,fsdp=2@d2d", "two axes"), refused_text("data=8192,fsdp=8192", "too many chips");
+}
+
+/* Every chip has a place of its own, and its rank in all axes is its number. */
+static void test_places(void **state) {
+  (void)state;
+  rf_mesh mesh = {.of = {[RF_AXIS_DATA] = 3, [RF_AXIS_FSDP] = 2, [RF_AXIS_TENSOR] = 4}};
+  for (int64_t chip = 0; chip < 24; chip++) {
+    int32_t place[RF_AXES];
+    rf_mesh_place(&mesh, chip, place);
+    assert_int_equal(rf_mesh_rank(&mesh, 0xff, place), chip);
+    assert_int_equal(rf_mesh_rank(&mesh, RF_AXIS_BIT(RF_AXIS_TENSOR), place), chip % 4);
+    assert_int_equal(rf_mesh_rank(&mesh, RF_AXIS_BIT(RF_AXIS_DATA), place), chip / 8);
+  }
+}
+
+static void refused_mesh(const char *spec, rf_build_options options, const char *text, const char *what, const char *hint) {
+  rf_model model = fixture_model(spec);
+  rf_error error = {0};
+  if (rf_mesh_parse(text, 3, &options.mesh, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  assert_int_equal(rf_mesh_check(&options.mesh, &model, &options, &error), RAFTER_INVALID);
+  if (!strstr(error.message, what) || !strstr(error.hint, hint))
+    fail_msg("%s: expected '%s' and '%s', got '%s' and '%s'", text, what, hint, error.message, error.hint);
+}
+
+static void test_what_does_not_divide(void **state) {
+  (void)state;
+  rf_build_options train = fixture_train(RF_F32, 1, 0, 0), generate = fixture_generate(RF_F32, 4, 4);
+  train.microbatch = 6;
+  refused_mesh(TINY_LLAMA, train, "tensor=3", "the heads", "1, 2 or 4");
+  refused_mesh(TINY_LLAMA, train, "tensor=4", "the key and value heads", "1 or 2");
+  refused_mesh("llama:layers=2,width=64,heads=4,ff=90,vocab=512,seq=64", train, "tensor=4", "the width of the MLP", "1, 2, 3, 5, 6, 9, 10");
+  refused_mesh(TINY_LLAMA, train, "data=4", "expected a multiple, got 6 sequences", "multiple of 4");
+  refused_mesh(TINY_LLAMA, train, "data=2,fsdp=2", "fsdp = 4", "multiple of 4");
+  refused_mesh(TINY_LLAMA, generate, "data=3", "got 4 sequences", "multiple of 3");
+  train.seq = 31;
+  refused_mesh(TINY_LLAMA, train, "tensor=2", "the sequence", "1 or 31");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_option),
+      cmocka_unit_test(test_places),
+      cmocka_unit_test(test_what_does_not_divide),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
