@@ -2,8 +2,7 @@
 #define _GNU_SOURCE
 #include "api/answers.h"
 
-#include "model/adapter.h"
-#include "train/checkpoint.h"
+#include "model/run_folder.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,14 +11,11 @@
 #include <unistd.h>
 
 rf_status rf_options_with_model(const rf_options *options, const char *model, rf_options **copy, rf_error *error) {
-  char folder[4096], path[4200];
-  struct stat info;
+  char folder[4096];
   *copy = rf_options_copy(options);
   if (!*copy) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   if (!model) return RAFTER_OK; /* what needs it says so */
-  snprintf(folder, sizeof folder, "%s", model);
-  snprintf(path, sizeof path, "%s/config.json", model);
-  if (!stat(model, &info) && S_ISDIR(info.st_mode) && !rf_adapter_is(model) && stat(path, &info)) RF_TRY(rf_checkpoint_newest(model, folder, error));
+  RF_TRY(rf_run_weights(model, folder, error));
   return rf_options_set(*copy, "MODEL", folder, error);
 }
 

@@ -6,7 +6,6 @@
 #include "model/adapter.h"
 #include "model/tokenizer.h"
 #include "model/weights.h"
-#include "train/checkpoint.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -40,18 +39,9 @@ static bool has(const char *folder, const char *name) {
   return access(path, R_OK) == 0;
 }
 
-/* The folder with the weights of MODEL: its newest checkpoint where MODEL is a run. */
-static rf_status find_weights(const char *model, char from[4096], rf_error *error) {
-  if (has(model, "run.json") && !has(model, "config.json")) return rf_checkpoint_newest(model, from, error);
-  snprintf(from, 4096, "%s", model);
-  return RAFTER_OK;
-}
-
 static rf_status find_model(export *e, const char *name, rf_error *error) {
   struct stat info;
-  char found[4096];
-  RF_TRY(find_weights(name, found, error));
-  RF_TRY(rf_model_resolve(found, &e->model, e->from, error));
+  RF_TRY(rf_model_resolve(name, &e->model, e->from, error));
   if (!*e->from)
     return RF_FAIL(error, RAFTER_INVALID, "name a run, a folder with config.json and safetensors, a .gguf or a .bin file",
                    "%s is a shape without weights", name);
@@ -191,7 +181,10 @@ static rf_status export_safetensors(export *e, const rf_options *o, const char *
   return RAFTER_OK;
 }
 
-static rf_status export_adapter(export *e, const char *out, rf_error *error) {
+static rf_status export_adapter(export *e, const rf_options *o, const char *out, rf_error *error) {
+  if (rf_options_is_set(o, "dtype") && strcmp(rf_options_text(o, "dtype"), "f32"))
+    return RF_FAIL(error, RAFTER_INVALID, "leave --dtype out, or add --merge", "adapters alone are written in f32 (--dtype %s)",
+                   rf_options_text(o, "dtype"));
   RF_TRY(check_out(out, error));
   RF_TRY(export_folder(e, out, fill_adapter, error));
   int64_t bytes = e->params.adapter * 4;
@@ -200,6 +193,13 @@ static rf_status export_adapter(export *e, const char *out, rf_error *error) {
   rf_put_json(e->sink, json_pack("{ss ss ss ss si sI sI}", "command", "export", "model", e->from, "out", out, "format", "adapter", "rank",
                                  e->model.lora.rank, "parameters", (json_int_t)e->params.adapter, "bytes", (json_int_t)bytes));
   return RAFTER_OK;
+}
+
+static rf_status export_gguf(export *e, const rf_options *o, const char *out, rf_error *error) {
+  RF_TRY(check_out(out, error));
+  RF_TRY(rf_weights_form_of(e->from, &e->model, &e->params, &e->form, error));
+  const char *type = rf_options_is_set(o, "dtype") ? rf_options_text(o, "dtype") : rf_dtype_name(e->form.dtype);
+  return rf_write_gguf(e->from, out, type, omp_get_max_threads(), e->sink, error);
 }
 
 /* Adapters, of --adapter or of MODEL itself; with --merge what is exported is a model without them. */
@@ -238,9 +238,8 @@ rf_status rf_command_export(const rafter_job *job, const rafter_sink *sink, rf_e
   if (status == RAFTER_OK) {
     e->params = rf_model_params(&e->model, pool);
     bool gguf = !strcmp(rf_options_text(o, "format"), "gguf");
-    if (gguf)
-      status = rf_write_gguf(e->from, out, rf_options_is_set(o, "dtype") ? rf_options_text(o, "dtype") : "f32", omp_get_max_threads(), sink, error);
-    else status = e->model.lora.rank > 0 ? export_adapter(e, out, error) : export_safetensors(e, o, out, error);
+    if (gguf) status = export_gguf(e, o, out, error);
+    else status = e->model.lora.rank > 0 ? export_adapter(e, o, out, error) : export_safetensors(e, o, out, error);
   }
   rf_pool_free(pool);
   rf_merger_close(e->merger);

@@ -3,6 +3,7 @@
 #include "api/api.h"
 #include "base/text.h"
 #include "model/gguf_source.h"
+#include "model/run_folder.h"
 
 #include <math.h>
 #include <omp.h>
@@ -203,5 +204,7 @@ rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *sink, rf
   const char *in = rf_options_argument(o, 0), *out = rf_options_argument(o, 1);
   if (!in || !out) return RF_FAIL(error, RAFTER_INVALID, "for example `rafter quantize model.gguf small.gguf`", "quantize needs IN and OUT");
   int threads = rf_options_is_set(o, "threads") ? (int)rf_options_int(o, "threads") : omp_get_max_threads();
-  return rf_write_gguf(in, out, rf_options_text(o, "weights"), threads, sink, error);
+  char folder[4096];
+  RF_TRY(rf_run_weights(in, folder, error));
+  return rf_write_gguf(folder, out, rf_options_text(o, "weights"), threads, sink, error);
 }

@@ -267,7 +267,7 @@ const rf_option RF_OPTION_ROWS[] = {
   WORDS("adapter", PATH, "DIR", NULL, EXPORT, "adapters of PEFT's files: written alone, or with --merge added to the weights"),
   FLAG("merge", EXPORT, "add the adapters to the weights they stand beside and write the whole model"),
   CHOICE("format", "safetensors|gguf", "safetensors", EXPORT, "safetensors: OUT is a folder as Hugging Face has it; gguf: OUT is a .gguf file"),
-  CHOICE("dtype", "f32|bf16|f16", NULL, EXPORT, "of the values; unset: as all are stored, else f32"),
+  CHOICE("dtype", "f32|bf16|f16", NULL, EXPORT, "of the values; unset: as all are stored where that is one of these, else f32; adapters alone are f32"),
   WORDS("shard-size", SIZE, "BYTES", "5GB", EXPORT, "safetensors: more than this goes into several files with an index"),
 
   /* everywhere */

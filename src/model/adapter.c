@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "model/names.h"
+#include "model/run_folder.h"
 #include "model/safetensors.h"
 
 enum { CONFIG_MOST = 1 << 20 };
@@ -239,7 +240,9 @@ static rf_status find_sites(const rf_tensor_file *file, const rf_model *model, c
   return RAFTER_OK;
 }
 
-rf_status rf_adapter_open(const char *folder, const rf_model *model, rf_lora *lora, rf_error *error) {
+rf_status rf_adapter_open(const char *path, const rf_model *model, rf_lora *lora, rf_error *error) {
+  char folder[4096];
+  RF_TRY(rf_run_weights(path, folder, error));
   rf_status status = RAFTER_OK;
   settings s = {0};
   rf_tensor_file *file = NULL;

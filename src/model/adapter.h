@@ -9,7 +9,7 @@ bool rf_adapter_is(const char *folder);
 /* The model it was made for, as its files name it: a path as seen from here, or what they say where nothing is there. */
 rf_status rf_adapter_base(const char *folder, char base[4096], rf_error *error);
 
-/* Which adapters the folder has for this model, their rank and scale; lora->folder is `folder` itself. Sites of a smaller rank, or with an alpha
+/* Which adapters the folder, or the run's newest checkpoint in it, has for this model, their rank and scale; lora->folder is that folder. Sites of a smaller rank, or with an alpha
  * of their own, are carried at the largest rank with the same product. RAFTER_FAILED names a file, tensor or field: what the program cannot
  * compute (DoRA, biases, whole modules, ...), a tensor of another shape or without a place in the model. */
 rf_status rf_adapter_open(const char *folder, const rf_model *model, rf_lora *lora, rf_error *error);

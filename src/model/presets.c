@@ -1,6 +1,7 @@
 /* presets.c - models by name, inline shapes, and the one function that understands MODEL of the command line. */
 #include "base/text.h"
 #include "model/adapter.h"
+#include "model/run_folder.h"
 #include "model/weight_file.h"
 
 #include <math.h>
@@ -473,7 +474,15 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
   if (strlen(spec) >= sizeof where)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "the model's path is too long (expected below %zu letters)", sizeof where);
   snprintf(path, sizeof path, "%s/config.json", where);
-  if (S_ISDIR(status.st_mode) && access(path, F_OK) && rf_adapter_is(where)) return resolve_adapter(where, model, folder, error);
+  if (S_ISDIR(status.st_mode) && access(path, F_OK) && !rf_adapter_is(where)) {
+    RF_TRY(rf_run_weights(where, path, error));
+    if (strcmp(path, where) != 0) return rf_model_resolve(path, model, folder, error);
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "give a folder with config.json or the folder of a run, a .gguf file, or a .safetensors file with its "
+                   "config.json beside it",
+                   "%.300s holds no model (expected config.json, adapter_config.json or checkpoints in it)", where);
+  }
+  if (S_ISDIR(status.st_mode) && access(path, F_OK)) return resolve_adapter(where, model, folder, error);
   rf_model read;
   RF_TRY(rf_model_config_read(path, &read, error));
   if (folder) snprintf(folder, 4096, "%s", S_ISDIR(status.st_mode) ? where : spec);

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "model/adapter.h"
+#include "model/run_folder.h"
 #include "model/safetensors.h"
 #include "model/tokenizer.h"
 #include "model/weights.h"
@@ -178,43 +179,20 @@ done:
 
 /* ---- finding ----------------------------------------------------------------------------------------------------- */
 
-static bool is_complete(const char *folder) {
-  char path[PATH_BYTES + 400];
-  snprintf(path, sizeof path, "%s/DONE", folder);
-  return access(path, F_OK) == 0;
-}
-
-/* Step number of a name checkpoint-00000100, or -1. */
-static long long step_of(const char *name) {
-  char *end = NULL;
-  if (strncmp(name, "checkpoint-", 11)) return -1;
-  long long step = strtoll(name + 11, &end, 10);
-  return *end || end == name + 11 ? -1 : step;
-}
-
 rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_error *error) {
-  long long newest = -1;
-  char path[PATH_BYTES + 300];
-  if (is_complete(run_folder)) return snprintf(folder, 4096, "%s", run_folder), RAFTER_OK;
-  DIR *open_folder = opendir(run_folder);
-  if (!open_folder)
+  if (rf_run_is_complete(run_folder)) return snprintf(folder, 4096, "%s", run_folder), RAFTER_OK;
+  if (access(run_folder, R_OK | X_OK))
     return RF_FAIL(error, RAFTER_FAILED, "give the folder of a run, for example runs/ID", "cannot open the run %s (%s)", run_folder, strerror(errno));
-  for (struct dirent *entry; (entry = readdir(open_folder)) != NULL;) {
-    long long step = step_of(entry->d_name);
-    snprintf(path, sizeof path, "%s/%s", run_folder, entry->d_name);
-    if (step > newest && strlen(path) < 4096 && is_complete(path)) newest = step, memcpy(folder, path, strlen(path) + 1);
-  }
-  closedir(open_folder);
-  if (newest < 0) return RF_FAIL(error, RAFTER_FAILED, "start it again without --resume", "%s holds no complete checkpoint", run_folder);
-  return RAFTER_OK;
+  if (rf_run_newest(run_folder, folder)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "start it again without --resume", "%s holds no complete checkpoint", run_folder);
 }
 
 bool rf_checkpoint_any(const char *run_folder) {
   char path[PATH_BYTES + 300];
   snprintf(path, sizeof path, "%s/run.json", run_folder);
-  bool any = access(path, F_OK) == 0 || is_complete(run_folder);
+  bool any = access(path, F_OK) == 0 || rf_run_is_complete(run_folder);
   DIR *open_folder = opendir(run_folder);
-  for (struct dirent *entry; !any && open_folder && (entry = readdir(open_folder)) != NULL;) any = step_of(entry->d_name) >= 0;
+  for (struct dirent *entry; !any && open_folder && (entry = readdir(open_folder)) != NULL;) any = rf_run_step_of(entry->d_name) >= 0;
   if (open_folder) closedir(open_folder);
   return any;
 }
@@ -228,10 +206,10 @@ rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, r
     DIR *open_folder = opendir(run_folder);
     if (!open_folder) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot open the run %s (%s)", run_folder, strerror(errno));
     for (struct dirent *entry; (entry = readdir(open_folder)) != NULL;) {
-      long long step = step_of(entry->d_name);
+      long long step = rf_run_step_of(entry->d_name);
       snprintf(path, sizeof path, "%s/%s", run_folder, entry->d_name);
       if (!strncmp(entry->d_name, "checkpoint-", 11) && strstr(entry->d_name, ".part-")) remove_folder(path);
-      if (step < 0 || !is_complete(path)) continue;
+      if (step < 0 || !rf_run_is_complete(path)) continue;
       complete++;
       if (step != saved && (oldest < 0 || step < oldest)) oldest = step, memcpy(oldest_path, path, sizeof path);
     }
@@ -330,7 +308,7 @@ static rf_status load_weights(rf_trainer *t, const char *folder, rf_error *error
 }
 
 rf_status rf_checkpoint_load(rf_trainer *t, const char *folder, rf_error *error) {
-  if (!is_complete(folder))
+  if (!rf_run_is_complete(folder))
     return RF_FAIL(error, RAFTER_FAILED, "resume from another checkpoint of the run", "%s is not a complete checkpoint (DONE is missing)", folder);
   RF_TRY(load_state(t, folder, error));
   RF_TRY(load_weights(t, folder, error));

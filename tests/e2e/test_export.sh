@@ -102,6 +102,17 @@ answer "$newest" >expected && answer model >got && same expected got 'an exporte
 # A folder beside OUT is somebody's.
 mkdir mine.part && touch mine.part/precious && status 0 "$RAFTER" export half mine && [ -e mine.part/precious ] || fail 'export removes OUT.part'
 rm -r mine.part
+# As it is stored, in a GGUF file too, which replaces no other.
+status 0 "$RAFTER" export half half.gguf --format gguf --json && holds out 'set(t["type"] for t in d["tensors"]) == {"bf16", "f32"}'
+cp half.gguf before.gguf && refuses 1 'half.gguf is there already' "$RAFTER" export half half.gguf --format gguf --dtype f32 && same before.gguf half.gguf 'a refused export'
+# The folder of a run serves wherever a model does.
+for command in plan "tokenize --text abc" "score --text abc" "generate --prompt a --max-tokens 2"; do
+  read -r verb rest <<<"$command"
+  status 0 "$RAFTER" "$verb" run ${rest:+$rest} --json
+done
+status 0 "$RAFTER" quantize run run.gguf --weights q8_0 && status 0 "$RAFTER" train run "${QUICK[@]}" --data words.txt --steps 1 --out onward
+mkdir bare && touch bare/file && for verb in plan generate score; do refuses 2 'bare holds no model' "$RAFTER" $verb bare; done
+mkdir dead && cp run/run.json dead && refuses 1 'dead holds no complete checkpoint' "$RAFTER" plan dead && says 'save-every'
 # Refusals leave nothing behind.
 refuses 2 'MODEL and OUT|MODEL OUT' "$RAFTER" export run
 refuses 1 'model is there already' "$RAFTER" export run model

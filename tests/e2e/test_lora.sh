@@ -26,6 +26,12 @@ PY
 TUNED=$(echo tuned/checkpoint-*6)
 diff -r before "$BASE" || fail 'the base was changed'
 
+# Its run serves as an adapter, and as MODEL everywhere; adapters alone are f32.
+ASKED=(--tokens 5,9,3 --max-tokens 4 --temperature 0 --json)
+status 0 "$RAFTER" generate "$BASE" --adapter tuned "${ASKED[@]}" && ask out 'd["tokens"], d["logprobs"]' >by_adapter
+status 0 "$RAFTER" generate tuned "${ASKED[@]}" && ask out 'd["tokens"], d["logprobs"]' >by_model && same by_adapter by_model 'a run as an adapter and as MODEL'
+status 0 "$RAFTER" plan tuned --job generate --json && refuses 2 'adapters alone are written in f32' "$RAFTER" export tuned alone --dtype bf16
+
 # Resumed: the same bits.
 status 0 "${TUNE[@]}" --lora rank=4,targets=q,v,down --steps 6 --out cut --save-every 2 --keep 9
 status 0 "${TUNE[@]}" --lora rank=4,targets=q,v,down --steps 6 --out cut2 --resume cut/checkpoint-00000002
