@@ -37,8 +37,17 @@ typedef struct rf_program_memory {
 } rf_program_memory;
 
 struct rf_plan_options;
+struct rf_graph;
+struct rf_mesh;
+struct rf_spec;
+struct rf_machine;
 /* Of the program, job, dtype, batch and remat in `options`, on options->machine. RAFTER_INVALID for what no JAX program is written for here. */
 rf_status rf_program_size(const rf_model *model, const struct rf_plan_options *options, rf_program_memory *memory, rf_error *error);
+/* One device's share of a chain of products and elementwise ops, written with the graph's own functions: matrices are persistent, arguments inputs, the
+ * result an output. `given`: by tensor, how these three lie on the mesh. With `trains` the matrices are updated by the gradient of a loss of the result,
+ * which nothing returns. */
+rf_status rf_program_size_on_mesh(const struct rf_graph *graph, const struct rf_mesh *mesh, const struct rf_spec *given, bool trains,
+                                  const struct rf_machine *machine, rf_program_memory *memory, rf_error *error);
 const char *rf_program_name(rf_program program); /* "rafter", "jax-scan", "jax-unrolled" */
 
 #endif

@@ -332,10 +332,6 @@ static void lifetimes(sizing *s) {
 
 /* ---- the peak -------------------------------------------------------------------------------------------------------- */
 
-/* Memory on the chip that the compiler may place brief arrays in: three quarters of a TPU's vector memory. Measured: of 117 MB of brief arrays of a
- * layer that is computed again, 94 lay there (v5e, 128 MiB; data/tpu-aot.json, bf16 block acc16). */
-static int64_t chip_room(const sizing *s) { return on_tpu(s) ? (int64_t)(0.75 * s->options->machine->vmem_bytes) : 0; }
-
 /* What is brief goes first, then what is kept; the largest that fits first. */
 static int by_preference(const void *a, const void *b) {
   const array *x = a, *y = b;
@@ -351,7 +347,7 @@ static void find_peak(sizing *s, rf_program_memory *m) {
   for (int now = 0; now <= s->end; now++) {
     sum += change[now];
     if (sum <= m->temp) continue;
-    int64_t of[KINDS] = {0}, room = chip_room(s), total = 0;
+    int64_t of[KINDS] = {0}, room = rf_program_chip_bytes(s->options->machine), total = 0;
     int count = 0;
     for (int i = 0; i < s->count; i++) {
       if (s->at[i].first > now || s->at[i].last < now) continue;

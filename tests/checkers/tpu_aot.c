@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- arrays ------------------------------------------------------------------------------------------------------ */
@@ -122,6 +123,72 @@ static rf_status read_gemma(const json_t *config, program *p, rf_error *error) {
   return RAFTER_OK;
 }
 
+/* ---- programs over a mesh --------------------------------------------------------------------------------------------- */
+
+/* Devices of "v5e:2x4", as a mesh of x by y. */
+static rf_mesh mesh_of(const char *topology) {
+  int64_t devices = 1;
+  for (const char *at = strchr(topology, ':'); at && *at; at = strchr(at + 1, 'x')) devices *= strtol(at + 1, NULL, 10);
+  int32_t x = devices == 8 ? 2 : (int32_t)sqrt((double)devices);
+  rf_mesh mesh = {0};
+  mesh.of[RF_AXIS_FSDP] = x, mesh.of[RF_AXIS_TENSOR] = (int32_t)(devices / x);
+  return mesh;
+}
+
+/* "(('x', 'y'), None)": the axes of each dimension. */
+static rf_spec spec_of(const char *text) {
+  rf_spec spec = {0};
+  int dim = 0, depth = 0;
+  for (const char *c = text; *c; c++) {
+    depth += *c == '(' ? 1 : *c == ')' ? -1 : 0;
+    if (*c == ',' && depth == 1 && dim < 1) dim++;
+    if (*c == 'x') spec.split[dim] |= RF_AXIS_BIT(RF_AXIS_FSDP);
+    if (*c == 'y') spec.split[dim] |= RF_AXIS_BIT(RF_AXIS_TENSOR);
+  }
+  return spec;
+}
+
+typedef struct chain {
+  rf_graph *graph;
+  rf_spec given[16];
+} chain;
+
+static int chain_tensor(chain *c, const char *name, bool matrix, int64_t rows, int64_t columns, const char *spec) {
+  int t = rf_graph_tensor(c->graph, name, matrix ? RF_CLASS_WEIGHT : RF_CLASS_IO, RF_BF16, 2, (int64_t[]){rows, columns});
+  c->graph->tensor[t].persistent = matrix, c->graph->tensor[t].input = !matrix;
+  c->given[t] = spec_of(spec);
+  return t;
+}
+
+/* A bare product, or a two-matrix MLP forward or as a step of training. */
+static rf_status size_chain(const json_t *row, const rf_machine *machine, rf_program_memory *memory, rf_error *error) {
+  const json_t *config = json_object_get(row, "config");
+  rf_mesh mesh = mesh_of(text_of(row, "topology"));
+  bool trains = strstr(text_of(row, "id"), "_train_") != NULL, product = json_object_get(config, "a") != NULL;
+  rf_model model;
+  chain c = {0};
+  RF_TRY(rf_model_resolve("uva", &model, NULL, error));
+  c.graph = rf_graph_new(&model);
+  int64_t m = int_of(config, product ? "M" : "B", 1), k = int_of(config, product ? "K" : "D", 1), n = int_of(config, product ? "N" : "F", 1);
+  int first[] = {chain_tensor(&c, "a", false, m, k, text_of(config, product ? "a" : "h")),
+                 chain_tensor(&c, "b", true, k, n, text_of(config, product ? "b" : "w1")), RF_NONE};
+  int op = rf_graph_op(c.graph, "matmul", "first", RF_SECTION_MICRO, first, 3, 1, NULL, error);
+  if (op >= 0 && !product) {
+    int u = c.graph->op[op].output[0], w = chain_tensor(&c, "c", true, n, k, text_of(config, "w2"));
+    op = rf_graph_op(c.graph, "gelu", "between", RF_SECTION_MICRO, &u, 1, 1, NULL, error);
+    if (op >= 0) op = rf_graph_op(c.graph, "matmul", "second", RF_SECTION_MICRO, (int[]){c.graph->op[op].output[0], w, RF_NONE}, 3, 1, NULL, error);
+  }
+  rf_status status = RAFTER_INVALID;
+  if (op >= 0) {
+    int result = c.graph->op[op].output[0];
+    c.graph->tensor[result].output = true;
+    c.given[result] = spec_of(text_of(config, product ? "out" : "h"));
+    status = rf_program_size_on_mesh(c.graph, &mesh, c.given, trains, machine, memory, error);
+  }
+  rf_graph_free(c.graph);
+  return status;
+}
+
 typedef struct tally {
   int rows, near, large, large_near, verdicts, verdicts_right;
 } tally;
@@ -131,9 +198,10 @@ static rf_status size_row(const json_t *row, rf_program_memory *memory, double *
   const json_t *config = json_object_get(row, "config");
   memset(&p, 0, sizeof p);
   RF_TRY(find_machine(text_of(row, "topology"), &p.machine, error));
+  *limit = p.machine.memory_bytes - p.machine.reserve_bytes;
+  if (!strcmp(text_of(row, "suite"), "shard")) return size_chain(row, &p.machine, memory, error);
   RF_TRY(!strcmp(text_of(row, "suite"), "gemma") ? read_gemma(config, &p, error) : read_training(config, &p, error));
   p.plan.machine = &p.machine;
-  *limit = p.machine.memory_bytes - p.machine.reserve_bytes;
   return rf_program_size(&p.model, &p.plan, memory, error);
 }
 
@@ -168,7 +236,7 @@ static int check_programs(const json_t *root, const char *only) {
     const char *title, *suites[2];
     double share;
     bool large;
-  } groups[] = {{"gemma", {"gemma", ""}, 0.8, false}, {"uva and scale", {"uva", "scale"}, 0.8, true}};
+  } groups[] = {{"gemma", {"gemma", ""}, 0.8, false}, {"uva and scale", {"uva", "scale"}, 0.8, true}, {"shard", {"shard", ""}, 7.0 / 9, false}};
   const json_t *rows = json_object_get(root, "rows"), *row;
   int failed = 0;
   for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
