@@ -32,8 +32,9 @@ static inline rf_status rf_failed(rf_status filled, rf_status status) { return (
 /* ---- dtypes ---------------------------------------------------------------------------------------------------- */
 
 /* RF_PACKED: a matrix of block types (model/panels.h), which has no bytes per element. */
-typedef enum rf_dtype { RF_F32, RF_BF16, RF_F16, RF_F64, RF_I32, RF_I8, RF_U8, RF_F8_E4M3, RF_F8_E5M2, RF_I64, RF_PACKED, RF_DTYPES } rf_dtype;
-int64_t rf_dtype_bytes(rf_dtype dtype);    /* bytes of one element; of RF_PACKED 0 */
+typedef enum rf_dtype { RF_F32, RF_BF16, RF_F16, RF_F64, RF_I32, RF_I8, RF_U8, RF_F8_E4M3, RF_F8_E5M2, RF_I64, RF_I4, RF_PACKED, RF_DTYPES } rf_dtype;
+int64_t rf_dtype_bytes(rf_dtype dtype);    /* bytes of one element, of i4 the byte it shares; of RF_PACKED 0 */
+int64_t rf_dtype_bits(rf_dtype dtype);     /* the same in bits: of i4 4 */
 const char *rf_dtype_name(rf_dtype dtype); /* "f32", "bf16", ... */
 rf_status rf_dtype_parse(const char *name, rf_dtype *dtype, rf_error *error);
 

@@ -8,12 +8,14 @@ static const struct {
   const char *name;
   int64_t bytes;
 } DTYPES[RF_DTYPES] = {
-    [RF_F32] = {"f32", 4},         [RF_BF16] = {"bf16", 2}, [RF_F16] = {"f16", 2},       [RF_F64] = {"f64", 8},
-    [RF_I32] = {"i32", 4},         [RF_I8] = {"i8", 1},     [RF_U8] = {"u8", 1},         [RF_F8_E4M3] = {"f8_e4m3", 1},
-    [RF_F8_E5M2] = {"f8_e5m2", 1}, [RF_I64] = {"i64", 8},   [RF_PACKED] = {"packed", 0},
+    [RF_F32] = {"f32", 4},         [RF_BF16] = {"bf16", 2}, [RF_F16] = {"f16", 2}, [RF_F64] = {"f64", 8},
+    [RF_I32] = {"i32", 4},         [RF_I8] = {"i8", 1},     [RF_U8] = {"u8", 1},   [RF_F8_E4M3] = {"f8_e4m3", 1},
+    [RF_F8_E5M2] = {"f8_e5m2", 1}, [RF_I64] = {"i64", 8},   [RF_I4] = {"i4", 1},   [RF_PACKED] = {"packed", 0},
 };
 
 int64_t rf_dtype_bytes(rf_dtype dtype) { return (unsigned)dtype < RF_DTYPES ? DTYPES[dtype].bytes : 0; }
+
+int64_t rf_dtype_bits(rf_dtype dtype) { return dtype == RF_I4 ? 4 : 8 * rf_dtype_bytes(dtype); }
 
 const char *rf_dtype_name(rf_dtype dtype) { return (unsigned)dtype < RF_DTYPES ? DTYPES[dtype].name : "unknown"; }
 
@@ -23,7 +25,7 @@ rf_status rf_dtype_parse(const char *name, rf_dtype *dtype, rf_error *error) {
     *dtype = (rf_dtype)i;
     return RAFTER_OK;
   }
-  return RF_FAIL(error, RAFTER_INVALID, "use f32, bf16, f16, f64, i32, i8, u8, f8_e4m3, f8_e5m2 or i64", "unknown dtype '%.40s'", name);
+  return RF_FAIL(error, RAFTER_INVALID, "use f32, bf16, f16, f64, i32, i8, u8, f8_e4m3, f8_e5m2, i64 or i4", "unknown dtype '%.40s'", name);
 }
 
 float rf_f16_to_f32(uint16_t x) {

@@ -32,11 +32,13 @@ static const char *inside_block(const rf_param *param) {
 }
 
 /* A matrix that products or look-ups read and nobody writes. The table of positions is added to what is looked up, as it is. */
-static bool is_packed(const builder *b, const rf_param *param) {
+static bool is_matrix(const builder *b, const rf_param *param) {
   bool trained = b->options->job == RF_JOB_TRAIN && b->model->lora.rank == 0;
-  if (trained || b->dtype == RF_F64 || param->rank != 2 || param->experts > 0) return false;
+  if (trained || b->dtype == RF_F64 || param->rank != 2) return false;
+  if (b->options->narrow_set && param->part == RF_PART_ROUTER) return false; /* small, and it chooses */
   return param->matmul || strcmp(param->name, "embed/token/weight") == 0;
 }
+static bool is_packed(const builder *b, const rf_param *param) { return is_matrix(b, param) && param->experts == 0; }
 
 static rf_status make_weights(builder *b) {
   rf_graph *graph = b->graph;
@@ -55,7 +57,10 @@ static rf_status make_weights(builder *b) {
     }
     int id = rf_graph_tensor(graph, param->name, RF_CLASS_WEIGHT, b->dtype, param->rank, param->shape);
     graph->tensor[id].param = p;
-    if (is_packed(b, param)) {
+    if (b->options->narrow_set && is_matrix(b, param)) {
+      bool table = param->embedding && b->options->narrow == RF_I4;
+      graph->tensor[id].dtype = table ? RF_I8 : b->options->narrow;
+    } else if (is_packed(b, param)) {
       graph->tensor[id].dtype = RF_PACKED;
       graph->tensor[id].panels = rf_weight_panels(b->model, param, types && p < types->count ? types->at[p] : NULL, b->dtype);
     }
@@ -410,9 +415,9 @@ static rf_status options_check(const rf_model *model, const rf_build_options *o,
         error, RAFTER_INVALID, "set output_router_logits to false and router_jitter_noise to 0 in config.json to train without",
         "%s is trained with what this version does not compute (router_aux_loss_coef with output_router_logits: %g, router_jitter_noise: %g)",
         model->name, (double)model->router_aux, (double)model->router_jitter);
-  if (o->kv_dtype_set && o->kv_dtype != RF_F32 && o->kv_dtype != RF_BF16 && o->kv_dtype != RF_I8)
-    return RF_FAIL(error, RAFTER_INVALID, "use --kv-dtype f32, bf16 or int8", "dtype not supported (kv_dtype: expected f32, bf16 or i8, got %s)",
-                   rf_dtype_name(o->kv_dtype));
+  if (o->kv_dtype_set && o->kv_dtype != RF_F32 && o->kv_dtype != RF_BF16 && !rf_dtype_is_narrow(o->kv_dtype))
+    return RF_FAIL(error, RAFTER_INVALID, "use --kv-dtype f32, bf16 or int8",
+                   "dtype not supported (kv_dtype: expected f32, bf16, i8, f8_e4m3 or i4, got %s)", rf_dtype_name(o->kv_dtype));
   if (o->kv_page && (o->kv_page < RF_KV_UNIT || o->kv_page > 1 << 20 || (o->kv_page & (o->kv_page - 1))))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "bad page of the cache (kv_page: expected a power of two of at least %d tokens, got %lld)",
                    RF_KV_UNIT, (long long)o->kv_page);
@@ -437,6 +442,7 @@ rf_status rf_pass_build(const rf_model *model, const rf_build_options *options, 
   b->dropout = !learns ? 0 : options->dropout < 0 ? model->dropout : options->dropout;
   graph->accumulate = train ? options->accumulate : 1;
   graph->seq = options->seq;
+  if (options->matmul_set) graph->matmul = options->matmul;
   graph->rows = rows_of_text ? options->microbatch * options->seq : options->rows > 0 ? options->rows : options->microbatch;
   rf_graph_reserve(graph, graph->params.count * (learns ? 5 : 1) + model->layers * (learns ? 40 : 16) + 32,
                    graph->params.count * (learns ? 2 : 0) + model->layers * (learns ? 32 : 16) + 16);

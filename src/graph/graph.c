@@ -73,6 +73,7 @@ rf_graph *rf_graph_new(const rf_model *model) {
   graph->model = *model;
   graph->params = rf_model_params(model, pool);
   graph->accumulate = 1;
+  graph->matmul = RF_DTYPES;
   return graph;
 }
 
@@ -148,7 +149,7 @@ int64_t rf_tensor_count(const rf_tensor *tensor) {
 }
 
 int64_t rf_tensor_bytes(const rf_tensor *tensor) {
-  return tensor->dtype == RF_PACKED ? rf_panels_bytes(&tensor->panels) : rf_tensor_count(tensor) * rf_dtype_bytes(tensor->dtype);
+  return tensor->dtype == RF_PACKED ? rf_panels_bytes(&tensor->panels) : (rf_tensor_count(tensor) * rf_dtype_bits(tensor->dtype) + 7) / 8;
 }
 
 const char *rf_tensor_type(const rf_tensor *tensor, char text[64]) {
@@ -302,8 +303,10 @@ static void shape_text(char text[96], int rank, const int64_t *dims) {
   text[at] = '\0';
 }
 
+bool rf_dtype_is_narrow(rf_dtype dtype) { return dtype == RF_I8 || dtype == RF_I4 || dtype == RF_F8_E4M3 || dtype == RF_F8_E5M2; }
+
 static bool dtype_fits(int wanted, rf_dtype dtype) {
-  if (wanted == RF_ANY_WEIGHT && dtype == RF_PACKED) return true;
+  if (wanted == RF_ANY_WEIGHT && (dtype == RF_PACKED || rf_dtype_is_narrow(dtype))) return true;
   if (wanted == RF_ANY_FLOAT || wanted == RF_ANY_WEIGHT) return dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64;
   return (int)dtype == wanted;
 }

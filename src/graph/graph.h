@@ -116,6 +116,7 @@ typedef struct rf_graph {
   rf_tensor *tensor;
   rf_op *op;
   int accumulate;  /* microbatches of a step */
+  rf_dtype matmul; /* what linear layers multiply in; RF_DTYPES: in their operands' dtype */
   int64_t rows;    /* n: tokens of a microbatch */
   int64_t seq;     /* T */
   rf_mesh mesh;    /* a graph over more than one chip is the program of one of them */
@@ -181,6 +182,8 @@ rf_graph *rf_graph_copy(const rf_graph *graph);
 int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank, const int64_t *shape); /* new tensor id */
 int64_t rf_tensor_count(const rf_tensor *tensor);                                                                       /* elements */
 int64_t rf_tensor_bytes(const rf_tensor *tensor);
+/* i8, i4 and fp8: numbers without a scale beside them. Caches of i8 apart, whose scales are a tensor, plans count their bytes and nothing runs them. */
+bool rf_dtype_is_narrow(rf_dtype dtype);
 const char *rf_tensor_type(const rf_tensor *tensor, char text[64]); /* its dtype's name, of a packed one those of its parts */
 /* Rows that a walk of `used` rows has of a tensor with `bound` of them: tokens have an extent, and so have rows sorted by expert. */
 static inline int64_t rf_rows_of_walk(const rf_graph *graph, int64_t bound, int64_t used) {
@@ -222,8 +225,13 @@ typedef struct rf_build_options {
   int64_t chunk;      /* generate: rows of one walk that belong to one sequence, at most; 0: RF_PREFILL_ROWS */
   int64_t sequences;  /* generate: whole sequences that the cache has room for; at least, and for 0, one for each slot */
   int64_t kv_page;    /* generate: tokens of a page of the cache; 0: RF_KV_PAGE */
-  bool kv_dtype_set;  /* generate: the cache is in kv_dtype (f32, bf16, i8), not in that of the activations */
+  bool kv_dtype_set;  /* generate: the cache is in kv_dtype (f32, bf16, i8; planned only: f8_e4m3, i4), not in that of the activations */
   rf_dtype kv_dtype;
+  bool
+      narrow_set; /* planned only: matrices that nothing trains are numbers of `narrow` (f8_e4m3, i4), experts too; tables of tokens in i8 at least */
+  rf_dtype narrow;
+  bool matmul_set; /* planned only: linear layers and experts multiply in `matmul` (i8, f8_e4m3), attention and head as they are */
+  rf_dtype matmul;
   int top; /* score: likeliest tokens that are kept of every position, at most RF_TOP_MOST; 0: none */
   int accumulate;
   float dropout; /* < 0: the model's own */

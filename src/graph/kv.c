@@ -7,10 +7,10 @@ rf_kv_class rf_kv_class_of(const rf_model *model, int layer) { return rf_model_w
 
 int64_t rf_kv_page_bytes(const rf_model *model, int64_t page, rf_dtype dtype, int64_t *scale_bytes) {
   if (scale_bytes) *scale_bytes = 0;
-  if (model->kv_rank > 0) return page * (model->kv_rank + model->rope_dim) * rf_dtype_bytes(dtype);
+  if (model->kv_rank > 0) return (page * (model->kv_rank + model->rope_dim) * rf_dtype_bits(dtype) + 7) / 8;
   int64_t scales = dtype == RF_I8 ? 2 * page * model->kv_heads * rf_dtype_bytes(RF_F32) : 0;
   if (scale_bytes) *scale_bytes = scales;
-  return 2 * page * model->kv_heads * model->head_dim * rf_dtype_bytes(dtype);
+  return (2 * page * model->kv_heads * model->head_dim * rf_dtype_bits(dtype) + 7) / 8;
 }
 
 static int64_t pages_of(int64_t tokens, int64_t page) { return (tokens + page - 1) / page; }

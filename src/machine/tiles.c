@@ -43,8 +43,8 @@ int64_t rf_tiled_bytes(int bits, int rank, const int64_t *dims) {
 }
 
 int64_t rf_machine_bytes(const rf_machine *machine, rf_dtype dtype, int rank, const int64_t *dims) {
-  if (machine && !strcmp(machine->kind, "tpu")) return rf_tiled_bytes((int)(8 * rf_dtype_bytes(dtype)), rank, dims);
-  int64_t bytes = rf_dtype_bytes(dtype);
-  for (int d = 0; d < rank; d++) bytes *= dims[d];
-  return bytes;
+  if (machine && !strcmp(machine->kind, "tpu")) return rf_tiled_bytes((int)rf_dtype_bits(dtype), rank, dims);
+  int64_t bits = rf_dtype_bits(dtype);
+  for (int d = 0; d < rank; d++) bits *= dims[d];
+  return (bits + 7) / 8;
 }

@@ -325,7 +325,7 @@ static float scale_of_tokens(const rf_model *model) { return model->norm_offset 
 
 /* Extents that were not given follow those that were: heads from width at the base's head_dim, kv_heads and ff from them. */
 static rf_status derive(const rf_model *base, const bool *given, const char *spec, rf_model *model, rf_error *error) {
-  if (given[WIDTH] && !given[HEADS]) {
+  if (given[WIDTH] && !given[HEADS] && model->kv_rank == 0) {
     int64_t head_dim = given[HEAD_DIM] ? model->head_dim : base->head_dim;
     if (head_dim < 1 || model->width % head_dim != 0)
       return RF_FAIL(error, RAFTER_INVALID, "add heads=N", "%s: how many heads? (width %lld is no multiple of head_dim %lld)", spec,

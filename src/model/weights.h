@@ -27,8 +27,16 @@ typedef struct rf_weight_types {
   uint8_t at[RF_WEIGHT_TYPES_MOST][RF_NAME_PARTS];
 } rf_weight_types;
 /* FILE: as they stand in a GGUF file, as the plan's dtype elsewhere. INT8: q8_0, groups of 32 with an f16 scale. Q4: q4_0, the tables of
- * tokens q8_0. A matrix whose rows are no whole number of groups gets what its type falls back to. */
-typedef enum rf_weights_as { RF_WEIGHTS_FILE, RF_WEIGHTS_F32, RF_WEIGHTS_BF16, RF_WEIGHTS_INT8, RF_WEIGHTS_Q4 } rf_weights_as;
+ * tokens q8_0. FP8, INT4: plans know them, nothing is read as them. A matrix whose rows are no whole number of groups gets what its type falls back to. */
+typedef enum rf_weights_as {
+  RF_WEIGHTS_FILE,
+  RF_WEIGHTS_F32,
+  RF_WEIGHTS_BF16,
+  RF_WEIGHTS_INT8,
+  RF_WEIGHTS_Q4,
+  RF_WEIGHTS_FP8,
+  RF_WEIGHTS_INT4
+} rf_weights_as;
 /* `path`: where the weights come from, "" for none. Reads names and types only. */
 rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weights_as as, rf_weight_types *types, rf_error *error);
 /* The panels of a parameter, from its row of the table (NULL: as `dtype`). */

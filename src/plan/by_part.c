@@ -29,8 +29,8 @@ void rf_plan_work_by_part(const rf_plan *plan, rf_part_work work[RF_PARTS]) {
     const rf_plan_op *p = &plan->op[i];
     if (op->recompute_of != RF_NONE || p->work.flops == 0) continue;
     rf_part_work *of = &work[part_of(graph, op)];
-    double forward = forward_of(op) * p->calls;
-    of->step += p->work.flops * p->calls, of->step_full += p->work.flops_full * p->calls;
+    double calls = p->calls * (double)rf_mesh_chips(&graph->mesh), forward = forward_of(op) * calls;
+    of->step += p->work.flops * calls, of->step_full += p->work.flops_full * calls;
     of->forward += p->work.flops * forward, of->forward_full += p->work.flops_full * forward;
   }
 }

@@ -42,7 +42,7 @@ static int64_t bare_bytes(const rf_tensor *t) {
   if (t->dtype == RF_PACKED) return packed_bytes(&t->panels);
   int64_t bytes = rf_dtype_bytes(t->dtype);
   for (int i = 0; i < t->rank; i++) bytes *= t->shape[i];
-  return bytes;
+  return t->dtype == RF_I4 ? bytes - bytes / 2 : bytes; /* two to a byte */
 }
 
 static bool is_laid_out(const checker *c, int t) { return c->plan->tensor[t].offset >= 0; }

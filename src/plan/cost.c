@@ -65,6 +65,11 @@ static const struct {
     {"lora", {"matmul"}},
     {"lora_bwd", {"matmul_dx", "matmul"}},
     {"attention_bwd", {"attention"}},
+    {"attention_latent", {"attention"}},
+    {"attention_latent_bwd", {"attention_bwd", "attention"}},
+    {"attention_latent_kv", {"attention_kv", "attention"}},
+    {"latent_norm", {"rmsnorm", "add"}},
+    {"latent_norm_bwd", {"rmsnorm_bwd", "add"}},
     {"attention_kv", {"attention"}},
     {"layernorm", {"rmsnorm"}},
     {"layernorm_bwd", {"rmsnorm_bwd", "layernorm"}},
@@ -194,7 +199,8 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
 }
 
 double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel, rf_work work, rf_bound *bound) {
-  rf_dtype dtype = dtype_of(graph, op);
+  bool linear = graph->matmul != RF_DTYPES && !strncmp(op->def->name, "matmul", 6);
+  rf_dtype dtype = linear ? graph->matmul : dtype_of(graph, op);
   double flops = work.flops + work.flops_again, bytes = work.bytes_read + work.bytes_written;
   double bandwidth = (work.bytes_written > 0.25 * bytes ? machine->copy_bps : machine->read_bps);
   double efficiency_memory = machine->efficiency_memory > 0 ? machine->efficiency_memory : 1;

@@ -17,6 +17,37 @@ static const char *text_or(const rf_options *options, const char *name, const ch
 }
 static bool given(const rf_options *options, const char *name) { return rf_options_has(options, name) && rf_options_given(options, name); }
 
+static bool plans(const rf_options *options) { return !strcmp(rf_options_command(options), "plan"); }
+
+/* Numbers that plans count and no kernel takes. */
+static rf_status planned_only(const rf_options *options, const char *option, rf_error *error) {
+  if (plans(options)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` sizes and prices it", "this version plans --%s %s and has no kernel for it", option,
+                 rf_options_text(options, option));
+}
+
+static rf_status resolve_narrow(const rf_options *options, const rf_machine *machine, rf_build_options *build, rf_error *error) {
+  const char *kv = text_or(options, "kv-dtype", NULL), *weights = text_or(options, "weights", "file"),
+             *matmul = text_or(options, "matmul-dtype", NULL);
+  bool narrow_kv = kv && (!strcmp(kv, "fp8") || !strcmp(kv, "int4"));
+  build->kv_dtype_set = kv != NULL;
+  build->kv_dtype = !kv || !strcmp(kv, "f32") ? RF_F32
+                    : !strcmp(kv, "bf16")     ? RF_BF16
+                    : !strcmp(kv, "fp8")      ? RF_F8_E4M3
+                    : !strcmp(kv, "int4")     ? RF_I4
+                                              : RF_I8;
+  if (narrow_kv) RF_TRY(planned_only(options, "kv-dtype", error));
+  build->narrow_set = !strcmp(weights, "fp8") || !strcmp(weights, "int4");
+  build->narrow = !strcmp(weights, "fp8") ? RF_F8_E4M3 : RF_I4;
+  if (build->narrow_set) RF_TRY(planned_only(options, "weights", error));
+  build->matmul_set = matmul != NULL;
+  build->matmul = matmul && !strcmp(matmul, "fp8") ? RF_F8_E4M3 : RF_I8;
+  if (matmul && (!(machine->flops[build->matmul] > 0) || !strcmp(machine->kind, "cpu")))
+    return RF_FAIL(error, RAFTER_INVALID, "choose the other --matmul-dtype, or a machine whose sheet has a peak for it",
+                   "%s has no peak for products in %s (--matmul-dtype)", machine->name, matmul);
+  return RAFTER_OK;
+}
+
 /* batch = microbatch x accumulate; any two give the third. */
 static rf_status resolve_batch(const rf_options *options, rf_build_options *build, rf_error *error) {
   bool batch_given = given(options, "batch"), micro_given = given(options, "microbatch"), accumulate_given = given(options, "accumulate");
@@ -36,7 +67,7 @@ static rf_status resolve_batch(const rf_options *options, rf_build_options *buil
 
 /* Of a machine that its data sheet describes nothing of the one that plans may matter: not its cores, not its instruction set. */
 static bool plans_by_sheet(const rf_options *options, const rf_machine *machine) {
-  return !strcmp(rf_options_command(options), "plan") && strcmp(machine->kind, "cpu") && !strcmp(text_or(options, "backend", "auto"), "auto");
+  return plans(options) && strcmp(machine->kind, "cpu") && !strcmp(text_or(options, "backend", "auto"), "auto");
 }
 
 static rf_status resolve_backend(const rf_options *options, const rf_machine *machine, rf_plan_options *plan, rf_error *error) {
@@ -124,13 +155,12 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
                    "--weights is of weights that nothing trains");
   if (!train || s->model.lora.rank > 0) {
     rf_weights_as as = rf_options_has(options, "weights") ? (rf_weights_as)rf_options_choice(options, "weights") : RF_WEIGHTS_FILE;
-    RF_TRY(rf_weight_types_read(s->weights_folder, &s->model, as, &s->weights, error));
+    bool known = as != RF_WEIGHTS_FP8 && as != RF_WEIGHTS_INT4; /* the others are no types of files */
+    RF_TRY(rf_weight_types_read(s->weights_folder, &s->model, known ? as : RF_WEIGHTS_FILE, &s->weights, error));
     build->weights = &s->weights;
   }
   RF_TRY(resolve_seq(options, &s->model, build, error));
-  const char *kv = text_or(options, "kv-dtype", NULL);
-  build->kv_dtype_set = kv != NULL;
-  build->kv_dtype = !kv || !strcmp(kv, "f32") ? RF_F32 : !strcmp(kv, "bf16") ? RF_BF16 : RF_I8;
+  RF_TRY(resolve_narrow(options, &s->machine, build, error));
   build->chunk = int_or(options, "prefill-chunk", 0);
   build->top = score ? (int)int_or(options, "top", 0) : 0;
   build->dtype = !strcmp(text_or(options, "dtype", "f32"), "bf16") ? RF_BF16 : RF_F32;

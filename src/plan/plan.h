@@ -84,7 +84,7 @@ rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error);
  * that persistent tensors come first. Own code: shares nothing with the layout. */
 rf_status rf_plan_check(const rf_plan *plan, rf_error *error);
 
-/* FLOPs of a step by part of the model, without what is computed again: they sum to model_flops (full: flops_full_square). */
+/* FLOPs of a step on all chips by part of the model, without what is computed again: they sum to model_flops (full: flops_full_square). */
 typedef struct rf_part_work {
   double forward, step;           /* attention counts what the mask leaves */
   double forward_full, step_full; /* attention counts the whole square */
@@ -139,5 +139,7 @@ void rf_walk_prices_close(rf_walk_prices *prices);
 double rf_plan_tokens(const rf_plan *plan);
 /* FLOP/s that utilisation is measured against: the machine's peak in the plan's dtype; on a CPU the f32 peak, which bf16 is computed at. */
 double rf_plan_peak_flops(const rf_plan *plan);
+/* The same in what linear layers multiply in. MFU is against this one; EMFU keeps the other, so that it may exceed 1. */
+double rf_plan_matmul_peak_flops(const rf_plan *plan);
 
 #endif

@@ -9,6 +9,10 @@ double rf_plan_tokens(const rf_plan *plan) {
   return (double)(b->rows > 0 ? b->rows : b->microbatch);
 }
 
+double rf_plan_matmul_peak_flops(const rf_plan *plan) {
+  return plan->options.build.matmul_set ? plan->machine.flops[plan->options.build.matmul] * plan->machine.chips : rf_plan_peak_flops(plan);
+}
+
 double rf_plan_peak_flops(const rf_plan *plan) {
   rf_dtype dtype = !strcmp(plan->machine.kind, "cpu") ? RF_F32 : plan->options.build.dtype;
   return plan->machine.flops[dtype] * plan->machine.chips;

@@ -67,10 +67,10 @@ static json_t *time_json(const rf_plan *plan) {
 }
 
 static json_t *rate_json(const rf_plan *plan) {
-  double peak = rf_plan_peak_flops(plan), t = plan->step_seconds, work = peak * t;
+  double t = plan->step_seconds, work = rf_plan_matmul_peak_flops(plan) * t, wide = rf_plan_peak_flops(plan) * t;
   return json_pack("{sf sf sf sf sf sf}", "tokens_per_second", t > 0 ? rf_plan_tokens(plan) / t : 0, "mfu", work > 0 ? plan->model_flops / work : 0,
                    "hfu", work > 0 ? plan->hardware_flops / work : 0, "mfu_full_square", work > 0 ? plan->flops_full_square / work : 0, "emfu",
-                   work > 0 ? plan->model_flops / work : 0, "bandwidth_fraction",
+                   wide > 0 ? plan->model_flops / wide : 0, "bandwidth_fraction",
                    t > 0 && plan->machine.read_bps > 0 ? plan->bytes / (t * plan->machine.read_bps * plan->machine.chips) : 0);
 }
 
@@ -83,7 +83,9 @@ static json_t *cost_json(const rf_report_plan *report) {
   double seconds = rate > 0 ? report->tokens / rate : 0, tokens_per_usd = usd > 0 ? rate * 3600 / usd : 0;
   double watts = plan->machine.watts * plan->machine.chips;
   bool priced = usd > 0;
-  return json_pack("{so so so so so so so}", "usd_per_chip_hour", real_or_null(plan->machine.usd_per_chip_hour, priced), "usd_per_million_tokens",
+  return json_pack("{so so so so so so so so}", "performance_per_usd", /* peak x EMFU over the price: model FLOPs of a dollar */
+                   real_or_null(priced && rate > 0 ? plan->model_flops / plan->step_seconds * 3600 / usd : 0, priced && rate > 0),
+                   "usd_per_chip_hour", real_or_null(plan->machine.usd_per_chip_hour, priced), "usd_per_million_tokens",
                    real_or_null(tokens_per_usd > 0 ? 1e6 / tokens_per_usd : 0, priced && rate > 0), "tokens_per_usd",
                    real_or_null(tokens_per_usd, priced), "peak_flops_per_usd",
                    real_or_null(priced ? rf_plan_peak_flops(plan) * 3600 / usd : 0, priced), "seconds_for_tokens", json_real(seconds),

@@ -132,6 +132,19 @@ static void touch(unsigned char *arena, int64_t bytes, const rf_plan *plan) {
   }
 }
 
+/* What plans only count: weights and caches of narrow numbers without scales, products in them. */
+static rf_status check_kernels(const rf_graph *graph, rf_error *error) {
+  bool latent = graph->model.kv_rank > 0, unknown = graph->matmul != RF_DTYPES;
+  const char *what = unknown ? "products in 8 bits" : NULL;
+  for (int t = 0; t < graph->tensor_count && !what; t++) {
+    const rf_tensor *tensor = &graph->tensor[t];
+    bool scaled = tensor->dtype == RF_I8 && tensor->class == RF_CLASS_KV && !latent;
+    if (rf_dtype_is_narrow(tensor->dtype) && !scaled) what = tensor->name;
+  }
+  if (!what) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` sizes and prices it", "this version plans such numbers and has no kernel for them (%s)", what);
+}
+
 rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug, rf_run **out, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_run *run = calloc(1, sizeof *run);
@@ -149,6 +162,7 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
                 "this version plans for several chips and runs on one (mesh: expected one chip, got %s)", rf_mesh_text(&plans[i]->graph->mesh, mesh));
     goto done;
   }
+  for (int i = 0; i < count; i++) RF_GO(check_kernels(plans[i]->graph, error));
   for (int i = 0; i < count; i++) {
     if (plans[i]->persistent_bytes != plans[0]->persistent_bytes) {
       status = RF_FAIL(error, RAFTER_INVALID, "make them from one model, dtype and optimizer",

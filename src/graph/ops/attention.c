@@ -71,10 +71,11 @@ static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error)
   const rf_attr *attr = &op->attr;
   int64_t rows = rf_input_dim(graph, op, 0, 0), pages = rf_input_dim(graph, op, 1, 0), page = rf_input_dim(graph, op, 1, 2);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
-  bool narrow = rf_input_dtype(graph, op, 1) == RF_I8;
+  rf_dtype cache = rf_input_dtype(graph, op, 1);
+  bool narrow = cache == RF_I8;
   RF_TRY(attr_check(op, error));
   RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(attr));
-  RF_IN(1, narrow ? (int)RF_I8 : (int)RF_ANY_FLOAT, pages, 2, page, (int64_t)attr->kv_heads * attr->head_dim);
+  RF_IN(1, rf_dtype_is_narrow(cache) ? (int)cache : (int)RF_ANY_FLOAT, pages, 2, page, (int64_t)attr->kv_heads * attr->head_dim);
   RF_IN(2, RF_I32, rf_input_dim(graph, op, 2, 0), rf_input_dim(graph, op, 2, 1));
   RF_IN(3, RF_I32, rows);
   RF_IN(4, RF_I32, rows);

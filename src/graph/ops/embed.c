@@ -3,7 +3,7 @@
 
 static rf_status embed_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), vocab = rf_input_dim(graph, op, 2, 0), width = rf_input_dim(graph, op, 2, 1);
-  rf_dtype table = rf_input_dtype(graph, op, 2), dtype = table == RF_PACKED ? op->attr.dtype : table;
+  rf_dtype table = rf_input_dtype(graph, op, 2), dtype = table == RF_PACKED || rf_dtype_is_narrow(table) ? op->attr.dtype : table;
   RF_IN(0, RF_I32, rows);
   RF_IN(1, RF_I32, rows);
   RF_IN(2, RF_ANY_WEIGHT, vocab, width);

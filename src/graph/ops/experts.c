@@ -156,7 +156,7 @@ static rf_status matmul_experts_shape(rf_graph *graph, rf_op *op, rf_error *erro
   int64_t rows = rf_input_dim(graph, op, 0, 0), inner = rf_input_dim(graph, op, 0, 1), columns = rf_input_dim(graph, op, 1, 1);
   RF_TRY(check_experts(op, error));
   RF_IN(0, RF_ANY_FLOAT, rows, inner);
-  RF_IN(1, RF_ANY_FLOAT, op->attr.experts * inner, columns);
+  RF_IN(1, RF_ANY_WEIGHT, op->attr.experts * inner, columns);
   RF_IN(2, RF_I32, (int64_t)op->attr.experts + 1);
   RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, columns);
   return RAFTER_OK;
@@ -188,7 +188,7 @@ static rf_status matmul_experts_dx_shape(rf_graph *graph, rf_op *op, rf_error *e
   RF_TRY(check_experts(op, error));
   int64_t inner = rf_input_dim(graph, op, 1, 0) / op->attr.experts;
   RF_IN(0, RF_ANY_FLOAT, rows, columns);
-  RF_IN(1, RF_ANY_FLOAT, op->attr.experts * inner, columns);
+  RF_IN(1, RF_ANY_WEIGHT, op->attr.experts * inner, columns);
   RF_IN(2, RF_I32, (int64_t)op->attr.experts + 1);
   RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, inner);
   return RAFTER_OK;

@@ -14,7 +14,7 @@ extern const rf_op_def RF_OP_EMBED, RF_OP_EMBED_BWD, RF_OP_LAYERNORM, RF_OP_LAYE
     RF_OP_PERMUTE, RF_OP_OFFLOAD_OUT, RF_OP_OFFLOAD_IN, RF_OP_HEAD_PART, RF_OP_HEAD_MERGE;
 
 /* Dtype rules of a slot beside a plain rf_dtype. */
-enum { RF_ANY_FLOAT = -1, RF_ANY_WEIGHT = -2 }; /* a float; or a packed matrix */
+enum { RF_ANY_FLOAT = -1, RF_ANY_WEIGHT = -2 }; /* a float; or a packed matrix, or one of numbers that only plans know */
 
 /* ---- shape rules ------------------------------------------------------------------------------------------------ */
 
