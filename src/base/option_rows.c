@@ -80,6 +80,7 @@ const rf_option RF_OPTION_ROWS[] = {
   CHOICE("remat", "none|mlp|attn|mlp+attn|block|auto", "none", STEPS, "what backward recomputes instead of keeping; auto: the least that fits"),
   {"fit", RF_OPTION_SIZE, "BYTES", 1 << 20, 0x1p60, NULL, NULL, "search the fastest settings that fit; without BYTES: the machine's memory", PLAN, true, false},
   CHOICE("program", "rafter|jax-scan|jax-unrolled", "rafter", PLAN, "whose program is sized"),
+  CHOICE("returns", "loss|hidden|logits|top|top-by-chunk", "loss", PLAN, "of a jax program that scores: what it returns for every position; top: from logits that are all there"),
   FLAG("tensors", PLAN, "list every tensor"),
   FLAG("ops", PLAN | BENCH, "list every operation"),
   CHOICE("after", "build|adapt|differentiate|optimize|shard|fuse|remat", NULL, PLAN, "print the graph after this pass and stop"),

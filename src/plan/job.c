@@ -176,9 +176,10 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   build->clip = (float)float_or(options, "clip", 0);
   RF_TRY(resolve_mesh(options, &s->machine, build, error));
   plan->collectives = rf_options_has(options, "collectives") ? (rf_collectives)rf_options_choice(options, "collectives") : RF_COLLECTIVES_CORE;
-  /* The choices of --program stand in the order of rf_program. */
+  /* The choices stand in the order of the enums. */
   plan->program.program = rf_options_has(options, "program") ? (rf_program)rf_options_choice(options, "program") : RF_PROGRAM_RAFTER;
-  plan->program.top = build->top;
+  plan->program.result = rf_options_has(options, "returns") ? (rf_program_result)rf_options_choice(options, "returns") : RF_RESULT_LOSS;
+  plan->program.top = build->top > 0 ? build->top : RF_TOP_MOST;
   plan->remat = rf_options_has(options, "remat") ? (rf_remat)rf_options_choice(options, "remat") : RF_REMAT_NONE;
   if (rf_options_has(options, "fit") && given(options, "fit"))
     s->fit = true, plan->budget_bytes = rf_options_bare(options, "fit") ? 0 : rf_options_int(options, "fit");

@@ -57,8 +57,15 @@ static int64_t bytes_of(const sizing *s, rf_dtype dtype, int rank, const int64_t
 static int64_t scalar_bytes(const sizing *s, rf_dtype dtype) { return bytes_of(s, dtype, 0, NULL); }
 
 /* Sequences and tokens of each that run at once. */
-static int64_t sequences_of(const sizing *s) { return s->options->build.microbatch; }
-static int64_t tokens_of(const sizing *s) { return s->options->build.job == RF_JOB_GENERATE ? 1 : s->options->build.seq; }
+static bool is_whole(const rf_build_options *b) { return b->rows % b->microbatch == 0; } /* a walk over rows of all sequences; else of one */
+static int64_t sequences_of(const sizing *s) {
+  const rf_build_options *b = &s->options->build;
+  return b->job != RF_JOB_GENERATE || b->rows < 1 || is_whole(b) ? b->microbatch : 1;
+}
+static int64_t tokens_of(const sizing *s) {
+  const rf_build_options *b = &s->options->build;
+  return b->job != RF_JOB_GENERATE ? b->seq : b->rows < 1 ? 1 : b->rows / sequences_of(s);
+}
 
 /* A tensor of rows as JAX has it: (sequences, tokens, columns). */
 static int64_t tensor_bytes(const sizing *s, const rf_tensor *t, rf_dtype dtype, int64_t divisor) {
@@ -400,7 +407,7 @@ static void size_generation(sizing *s, rf_program_memory *m) {
 static void size_scoring(sizing *s, rf_program_memory *m) {
   const rf_build_options *b = &s->options->build;
   int64_t tokens[] = {b->microbatch, b->seq}, hidden[] = {b->microbatch, b->seq, s->model->width},
-          logits[] = {b->microbatch, b->seq, s->model->vocab}, top[] = {b->microbatch, b->seq, s->program->top > 0 ? s->program->top : 1};
+          logits[] = {b->microbatch, b->seq, s->model->vocab}, top[] = {b->microbatch, b->seq, s->program->top};
   int64_t all = bytes_of(s, b->dtype, 3, logits), wide = bytes_of(s, RF_F32, 3, logits);
   int64_t places = bytes_of(s, RF_I32, 3, logits), apart, within;
   int64_t likeliest = bytes_of(s, b->dtype, 3, top) + bytes_of(s, RF_I32, 3, top) + table_bytes(s, 2);
@@ -445,7 +452,7 @@ rf_status rf_program_size(const rf_model *model, const rf_plan_options *options,
   rf_program_memory m = {0};
   build.weights = NULL;
   build.kv_dtype_set = false;
-  if (build.job == RF_JOB_GENERATE) build.rows = build.microbatch;
+  if (build.job == RF_JOB_GENERATE && build.rows < 1) build.rows = build.microbatch;
   RF_TRY(check(options, error));
   RF_TRY(rf_graph_build(model, &build, "adapt", &s.graph, error));
   s.pool = s.graph->pool;
