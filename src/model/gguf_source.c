@@ -94,7 +94,9 @@ static rf_status add_part(rf_gguf_source *s, const rf_gguf_facts *facts, const r
   char *text = hole ? rf_pool_format(s->pool, "%.*s%d%s", (int)(hole - row->part[i]), row->part[i], param->layer, hole + 2)
                     : rf_pool_format(s->pool, "%s", row->part[i]);
   int64_t out[3] = {slices, from.rows, from.columns};
-  add(s, text, type_of(from.stored[0]->dtype, param->rank), param->experts ? 3 : param->rank, param->experts ? out : out + 1, from);
+  rf_dtype dtype = from.stored[0]->dtype;
+  for (int e = 1; e < slices; ++e) dtype = from.stored[e]->dtype == dtype ? dtype : RF_F32; /* one type holds them all */
+  add(s, text, type_of(dtype, param->rank), param->experts ? 3 : param->rank, param->experts ? out : out + 1, from);
   return RAFTER_OK;
 }
 

@@ -27,12 +27,6 @@ static int64_t panels_of(int64_t outputs) { return (outputs + RF_PANEL_LANES - 1
 static int64_t lane_bytes(const rf_panels *p, int part) { return p->inner / p->part[part].type->values * p->part[part].type->bytes; }
 static int64_t part_bytes(const rf_panels *p, int part) { return round_up(p->part[part].outputs, RF_PANEL_GRAIN) * lane_bytes(p, part); }
 
-int64_t rf_panels_outputs(const rf_panels *panels) {
-  int64_t sum = 0;
-  for (int i = 0; i < panels->parts; i++) sum += panels->part[i].outputs;
-  return sum;
-}
-
 int64_t rf_panels_bytes(const rf_panels *panels) {
   int64_t sum = 0;
   for (int i = 0; i < panels->parts; i++) sum += part_bytes(panels, i);

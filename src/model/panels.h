@@ -41,7 +41,6 @@ typedef struct rf_panel {
 
 /* Whether a type can stand in panels: all that can be read, but f64. */
 bool rf_panels_take(const rf_quant_type *type);
-int64_t rf_panels_outputs(const rf_panels *panels);
 int64_t rf_panels_bytes(const rf_panels *panels);
 int64_t rf_panels_count(const rf_panels *panels);
 rf_panel rf_panels_at(const rf_panels *panels, int64_t index);    /* in the order of outputs */

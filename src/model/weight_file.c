@@ -128,6 +128,7 @@ int rf_weight_part_type(const rf_weight_part *part) {
 }
 
 const void *rf_weight_part_data(const rf_weight_part *part, int64_t first) {
+  first += part->first;
   if (!part->quant) return (const char *)part->stored->data + first * rf_dtype_bytes(part->stored->dtype);
   return (const char *)part->quant->data + first / part->quant->type->values * part->quant->type->bytes;
 }

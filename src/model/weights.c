@@ -1,6 +1,7 @@
 /* weights.c - reads a model's parameters, part by part, in blocks that keep memory small. */
 #include "model/weights.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -210,6 +211,7 @@ rf_status rf_weights_load(const char *path, const rf_model *model, const rf_para
       RF_GO(find_parts(file, model, &slice, &name, part, error));
       const rf_panels *panels = NULL;
       void *data = place ? place(context, i, &panels) : NULL;
+      assert(!data || slice.experts == 0); /* it is that of the whole parameter */
       if (data) RF_GO(pack_param(&name, part, panels, data, error));
       else RF_GO(read_param(&name, part, i, &slice, visit, context, block, error));
     }

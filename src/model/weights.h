@@ -60,7 +60,6 @@ rf_status rf_weights_writer_open(const char *folder, const rf_model *model, cons
                                  rf_weights_writer **writer, rf_error *error);
 rf_status rf_weights_writer_put(void *writer, int param, int64_t first, int64_t count, const float *values, rf_error *error);
 int rf_weights_writer_files(const rf_weights_writer *writer);
-int64_t rf_weights_writer_bytes(const rf_weights_writer *writer);               /* of all tensors */
 rf_status rf_weights_writer_commit(rf_weights_writer *writer, rf_error *error); /* frees, also on failure */
 void rf_weights_writer_discard(rf_weights_writer *writer);                      /* NULL is allowed */
 

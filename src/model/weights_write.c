@@ -244,7 +244,6 @@ void rf_weights_writer_discard(rf_weights_writer *w) {
 }
 
 int rf_weights_writer_files(const rf_weights_writer *w) { return w->files; }
-int64_t rf_weights_writer_bytes(const rf_weights_writer *w) { return w->bytes; }
 
 rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype, rf_weights_source source,
                            void *context, rf_error *error) {

@@ -96,8 +96,14 @@ int op_tensor(op_harness *h, const char *name, rf_class class, rf_dtype dtype, o
   return id;
 }
 
+int64_t op_panels_outputs(const rf_panels *panels) {
+  int64_t sum = 0;
+  for (int i = 0; i < panels->parts; i++) sum += panels->part[i].outputs;
+  return sum;
+}
+
 int op_packed(op_harness *h, const char *name, const rf_panels *panels, op_fill fill) {
-  int64_t outputs = rf_panels_outputs(panels), inner = panels->inner;
+  int64_t outputs = op_panels_outputs(panels), inner = panels->inner;
   int id = panels->outputs_first ? op_tensor(h, name, RF_CLASS_WEIGHT, RF_PACKED, fill, OP_SHAPE(outputs, inner))
                                  : op_tensor(h, name, RF_CLASS_WEIGHT, RF_PACKED, fill, OP_SHAPE(inner, outputs));
   h->graph->tensor[id].panels = *panels;

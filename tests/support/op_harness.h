@@ -28,6 +28,7 @@ typedef struct op_fill {
 } op_fill;
 int op_tensor(op_harness *h, const char *name, rf_class class, rf_dtype dtype, op_fill fill, int rank, const int64_t *shape);
 /* A packed matrix of the values above, quantized to its types. */
+int64_t op_panels_outputs(const rf_panels *panels);
 int op_packed(op_harness *h, const char *name, const rf_panels *panels, op_fill fill);
 int op_ids(op_harness *h, const char *name, int64_t count, const int32_t *values);
 /* A page table (slots, columns) that names pages `slots * columns - 1` down to 0. */

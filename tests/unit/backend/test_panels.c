@@ -66,7 +66,7 @@ static const product PRODUCTS[] = {{"matmul", false},        {"matmul", true},  
 
 /* The op on `rows` rows; w: packed where `panels` is not NULL, else f32. Returns w's tensor. */
 static int build(op_harness *h, const product *p, const rf_panels *like, bool packed, int rows) {
-  int64_t outputs = rf_panels_outputs(like), inner = like->inner;
+  int64_t outputs = op_panels_outputs(like), inner = like->inner;
   op_fill normal = {1, 0}, small = {0.1, 0};
   int w = packed                ? op_packed(h, "w", like, small)
           : like->outputs_first ? op_tensor(h, "w", RF_CLASS_WEIGHT, RF_F32, small, OP_SHAPE(outputs, inner))
@@ -102,7 +102,7 @@ static int build(op_harness *h, const product *p, const rf_panels *like, bool pa
 /* The packed matrix's values, by the file format's own functions, into the plain one. */
 static void widen(op_harness *to, const op_harness *from, int w) {
   const rf_panels *panels = &from->graph->tensor[w].panels;
-  int64_t outputs = rf_panels_outputs(panels), inner = panels->inner;
+  int64_t outputs = op_panels_outputs(panels), inner = panels->inner;
   float *values = malloc((size_t)inner * sizeof *values), *out = op_data(to, w);
   for (int64_t o = 0; o < outputs; o++) {
     rf_panels_read(panels, op_data(from, w), o, 0, inner, values);

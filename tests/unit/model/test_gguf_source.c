@@ -1,4 +1,5 @@
 /* Folders as GGUF tensors: any range is the same values, and what is turned, moved or added on the way is what the folder holds. */
+#include "base/file.h"
 #include "model/gguf_source.h"
 #include "model/safetensors.h"
 
@@ -8,8 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
+
+#include "support/scratch.h"
 
 static rf_gguf_source *open_golden(const char *name) {
   char path[256];
@@ -141,6 +145,41 @@ static void test_experts_stand_below_each_other(void **state) {
   rf_gguf_source_close(source);
 }
 
+/* Experts of several types stand in a tensor of one that holds them all; of one type, in that. */
+static void test_experts_share_a_type(void **state) {
+  (void)state;
+  rf_tensor_file *file = NULL;
+  rf_tensor_writer *writer = NULL;
+  rf_error error = {0};
+  char *config;
+  size_t bytes;
+  assert_int_equal(rf_file_read(RF_TEST_DATA "/goldens/mixtral/config.json", 1 << 20, &config, &bytes, &error), RAFTER_OK);
+  mkdir(at("mixed"), 0700);
+  assert_int_equal(rf_file_write(at("mixed/config.json"), config, bytes, &error), RAFTER_OK);
+  assert_int_equal(rf_tensor_file_open(RF_TEST_DATA "/goldens/mixtral", &file, &error), RAFTER_OK);
+  int count = rf_tensor_file_count(file);
+  rf_stored *list = malloc((size_t)count * sizeof *list);
+  for (int i = 0; i < count; ++i) {
+    list[i] = *rf_tensor_file_at(file, i);
+    bool narrow = strstr(list[i].name, "layers.1.") && (strstr(list[i].name, "experts.0.w1.") || strstr(list[i].name, ".w2."));
+    if (narrow) list[i].dtype = RF_BF16, list[i].bytes = list[i].count * 2;
+  }
+  assert_int_equal(rf_tensor_writer_open(at("mixed/model.safetensors"), list, count, NULL, &writer, &error), RAFTER_OK);
+  for (int i = 0; i < count; ++i) {
+    const rf_stored *from = rf_tensor_file_at(file, i);
+    float *values = malloc((size_t)from->count * 4);
+    assert_int_equal(rf_stored_read(from, 0, from->count, values, &error), RAFTER_OK);
+    assert_int_equal(rf_tensor_writer_put(writer, values, from->count, &error), RAFTER_OK);
+    free(values);
+  }
+  assert_int_equal(rf_tensor_writer_commit(writer, &error), RAFTER_OK);
+  rf_gguf_source *source = NULL;
+  if (rf_gguf_source_open(at("mixed"), &source, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  assert_int_equal(rf_gguf_source_at(source, find(source, "blk.1.ffn_gate_exps.weight"))->type->number, RF_Q_F32);
+  assert_int_equal(rf_gguf_source_at(source, find(source, "blk.1.ffn_down_exps.weight"))->type->number, RF_Q_BF16);
+  rf_gguf_source_close(source), rf_tensor_file_close(file), free(list), free(config);
+}
+
 static void test_no_model(void **state) {
   (void)state;
   rf_gguf_source *source = NULL;
@@ -153,6 +192,7 @@ static void test_no_model(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_any_range_is_the_same_values), cmocka_unit_test(test_moved_turned_and_added),
-                                     cmocka_unit_test(test_experts_stand_below_each_other), cmocka_unit_test(test_no_model)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+                                     cmocka_unit_test(test_experts_stand_below_each_other), cmocka_unit_test(test_experts_share_a_type),
+                                     cmocka_unit_test(test_no_model)};
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
