@@ -244,7 +244,7 @@ typedef struct rf_build_options {
       weights; /* of matrices that do not change (generate, score, under LoRA): what they are packed in; NULL: `dtype`. Read while the graph is built */
 } rf_build_options;
 
-/* build + differentiate + optimize + accumulate + fuse, i.e. everything before kernels are chosen. `after` (may be NULL) stops after the
+/* build + adapt + differentiate + optimize + shard + fuse, i.e. everything before kernels are chosen. `after` (may be NULL) stops after the
  * pass of that name ("build", "adapt", "differentiate", "optimize", "shard", "fuse"): for `plan --after`. */
 rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after, rf_graph **graph, rf_error *error);
 /* The passes that rf_graph_build runs, one by one. */

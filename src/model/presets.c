@@ -230,31 +230,31 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
 /* ---- inline shapes --------------------------------------------------------------------------------------------- */
 
 enum { KEY_INT, KEY_COUNT_FROM_0, KEY_FLOAT, KEY_BOOL, KEY_ID, KEY_INIT };
-enum { GPT = 1, LLA = 2, MIX = 4, DEEP = 8, BOTH = 15 };
+enum { GPT = 1, LLA = 2, MIX = 4, DEEP = 8, EVERY = 15 };
 static const struct shape_key {
   const char *name;
   int type, families;
   size_t offset;
 } KEYS[] = {
-    {"layers", KEY_INT, BOTH, offsetof(rf_model, layers)},
-    {"width", KEY_INT, BOTH, offsetof(rf_model, width)},
-    {"heads", KEY_INT, BOTH, offsetof(rf_model, heads)},
-    {"kv_heads", KEY_INT, BOTH, offsetof(rf_model, kv_heads)},
-    {"head_dim", KEY_INT, BOTH, offsetof(rf_model, head_dim)},
-    {"ff", KEY_INT, BOTH, offsetof(rf_model, ff)},
-    {"vocab", KEY_INT, BOTH, offsetof(rf_model, vocab)},
-    {"seq", KEY_INT, BOTH, offsetof(rf_model, max_seq)},
-    {"tied", KEY_BOOL, BOTH, offsetof(rf_model, tied)},
+    {"layers", KEY_INT, EVERY, offsetof(rf_model, layers)},
+    {"width", KEY_INT, EVERY, offsetof(rf_model, width)},
+    {"heads", KEY_INT, EVERY, offsetof(rf_model, heads)},
+    {"kv_heads", KEY_INT, EVERY, offsetof(rf_model, kv_heads)},
+    {"head_dim", KEY_INT, EVERY, offsetof(rf_model, head_dim)},
+    {"ff", KEY_INT, EVERY, offsetof(rf_model, ff)},
+    {"vocab", KEY_INT, EVERY, offsetof(rf_model, vocab)},
+    {"seq", KEY_INT, EVERY, offsetof(rf_model, max_seq)},
+    {"tied", KEY_BOOL, EVERY, offsetof(rf_model, tied)},
     {"bias", KEY_BOOL, GPT, offsetof(rf_model, bias)},
     {"head_bias", KEY_BOOL, GPT, offsetof(rf_model, head_bias)},
     {"mlp_first", KEY_BOOL, GPT, offsetof(rf_model, mlp_first)},
-    {"norm_eps", KEY_FLOAT, BOTH, offsetof(rf_model, norm_eps)},
+    {"norm_eps", KEY_FLOAT, EVERY, offsetof(rf_model, norm_eps)},
     {"rope_theta", KEY_FLOAT, LLA, offsetof(rf_model, rope.theta)},
     {"window", KEY_INT, LLA, offsetof(rf_model, window)},
     {"dropout", KEY_FLOAT, GPT, offsetof(rf_model, dropout)},
-    {"bos", KEY_ID, BOTH, offsetof(rf_model, bos_id)},
-    {"eos", KEY_ID, BOTH, offsetof(rf_model, eos_id)},
-    {"init", KEY_INIT, BOTH, offsetof(rf_model, init)},
+    {"bos", KEY_ID, EVERY, offsetof(rf_model, bos_id)},
+    {"eos", KEY_ID, EVERY, offsetof(rf_model, eos_id)},
+    {"init", KEY_INIT, EVERY, offsetof(rf_model, init)},
     {"experts", KEY_INT, MIX | DEEP, offsetof(rf_model, experts)},
     {"experts_used", KEY_INT, MIX | DEEP, offsetof(rf_model, experts_used)},
     {"expert_ff", KEY_INT, MIX | DEEP, offsetof(rf_model, expert_ff)},

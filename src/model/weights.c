@@ -222,7 +222,7 @@ done:
   return status;
 }
 
-/* F32 holds every value of the other types. */
+/* F32 holds every value of the other types but F64, which is rounded to it. */
 static rf_dtype dtype_of(const rf_weight_part *part) {
   bool bf16 = part->stored ? part->stored->dtype == RF_BF16 : part->quant->type->number == RF_Q_BF16;
   bool f16 = part->stored ? part->stored->dtype == RF_F16 : part->quant->type->number == RF_Q_F16;

@@ -64,7 +64,7 @@ rf_status rf_weights_writer_commit(rf_weights_writer *writer, rf_error *error); 
 void rf_weights_writer_discard(rf_weights_writer *writer);                      /* NULL is allowed */
 
 /* How the weights at `path` are stored: how they are called, and their dtype: BF16 or F16 where all are, else F32, which holds every value of all
- * types. */
+ * types but F64. */
 rf_status rf_weights_form_of(const char *path, const rf_model *model, const rf_params *params, rf_weights_form *form, rf_error *error);
 
 #endif

@@ -15,7 +15,7 @@ typedef struct rf_settings {
   bool fit;
 } rf_settings;
 
-/* Checks everything that can be checked without the device. RAFTER_INVALID names the option. `job` is "train" or "generate". */
+/* Checks everything that can be checked without the device. RAFTER_INVALID names the option. `job` is "train", "generate" or "score". */
 rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *settings, rf_error *error);
 
 #endif

@@ -1,3 +1,4 @@
+/* load.c - parameters from files, initialisers and adapters into the tensors of a bound plan. */
 #include "run/load.h"
 
 #include "model/adapter.h"

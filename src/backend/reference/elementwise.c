@@ -89,7 +89,7 @@ void rf_reference_add_dropout(const rf_call *call) {
     }
 }
 
-/* dy (n,D) -> dh (n,D): the same draws again */
+/* x (n,D) -> y (n,D) = drop(x), in front of adapters; as the backward of a dropout, the same draws again */
 void rf_reference_dropout(const rf_call *call) {
   rf_view dy = in_view(call, 0), dh = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];
