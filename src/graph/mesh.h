@@ -46,8 +46,9 @@ void rf_mesh_place(const rf_mesh *mesh, int64_t chip, int32_t place[RF_AXES]);
 int64_t rf_mesh_rank(const rf_mesh *mesh, rf_axes axes, const int32_t place[RF_AXES]);
 
 /* How a dimension is cut. BLOCKS: one run for each chip; HALVES: a run of each half (gate, up); HEADS: a run of the query, of the key and of the
- * value heads; EACH: a run of each expert's rows; DEALT: every n-th row. */
-typedef enum rf_form { RF_FORM_BLOCKS, RF_FORM_HALVES, RF_FORM_HEADS, RF_FORM_EACH, RF_FORM_DEALT } rf_form;
+ * value heads; KEYS: a run of the key
+ * heads, of which several chips may have the same; EACH: a run of each expert's rows; DEALT: every n-th row. */
+typedef enum rf_form { RF_FORM_BLOCKS, RF_FORM_HALVES, RF_FORM_HEADS, RF_FORM_KEYS, RF_FORM_EACH, RF_FORM_DEALT } rf_form;
 
 /* How a tensor lies on the mesh: the axes that cut each dimension, and those over which a sum is outstanding. All zero: every chip has all of it. */
 typedef struct rf_spec {

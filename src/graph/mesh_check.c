@@ -40,7 +40,7 @@ static rf_status check_heads(const rf_mesh *mesh, const rf_model *model, bool le
   int64_t chips = rf_mesh_size(mesh, axes);
   RF_TRY(divides(model->heads, "the heads", mesh, axes, error));
   /* Where nothing is learnt a key head may stand on several chips. */
-  if (!learns && chips % model->kv_heads == 0) return RAFTER_OK;
+  if (!learns && rf_mesh_extent(mesh, RF_AXIS_SEQUENCE) == 1 && chips % model->kv_heads == 0) return RAFTER_OK;
   return divides(model->kv_heads, "the key and value heads", mesh, axes, error);
 }
 
@@ -72,7 +72,7 @@ rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_bui
   RF_TRY(not_yet(mesh, RF_AXIS_PIPELINE, false, error));
   RF_TRY(not_yet(mesh, RF_AXIS_CONTEXT, false, error));
   RF_TRY(not_yet(mesh, RF_AXIS_EXPERT, false, error));
-  RF_TRY(not_yet(mesh, RF_AXIS_SEQUENCE, false, error));
+  RF_TRY(not_yet(mesh, RF_AXIS_SEQUENCE, options->job != RF_JOB_GENERATE, error));
   RF_TRY(check_heads(mesh, model, learns, error));
   RF_TRY(divides(model->ff, "the width of the MLP", mesh, AXIS(TENSOR), error));
   if (model->kv_rank > 0) return RF_FAIL(error, RAFTER_INVALID, "leave --mesh out", "this version cannot cut latent attention (%s)", model->name);

@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-enum { FORWARD, BACKWARD, HEAD }; /* one gathered copy serves all readers of each */
+/* One gathered copy serves all readers of each; what was exchanged for as many bytes serves both directions. */
+enum { FORWARD, BACKWARD, HEAD, ALWAYS };
 
 typedef struct place {
   int id; /* on the chip; RF_NONE: not made yet */
@@ -32,6 +33,7 @@ typedef struct sharder {
   rf_graph whole;  /* as it was */
   const rf_mesh *mesh;
   rf_error *error;
+  bool text;            /* rows of a microbatch; elsewhere each chip of a tensor group walks all rows */
   rf_axes rows;         /* that cut the rows of a microbatch */
   place *at;            /* by whole tensor */
   on_its_way *gradient; /* by parameter */
@@ -73,6 +75,7 @@ static const char *kind_of(const rf_op_def *def) {
 static int emit_exchange(sharder *s, const exchange *x, const char *path, rf_section section, bool backward) {
   rf_graph *graph = s->graph;
   const rf_tensor from = graph->tensor[x->from]; /* a copy: the array may grow */
+  rf_axes others = (from.spec.split[0] | from.spec.split[1]) & RF_AXIS_BIT(RF_AXIS_TENSOR);
   rf_attr attr = {.axes = x->axes,
                   .group = (int32_t)rf_mesh_size(s->mesh, x->axes),
                   .dim = x->dim,
@@ -80,6 +83,11 @@ static int emit_exchange(sharder *s, const exchange *x, const char *path, rf_sec
                   .form = x->form,
                   .whole = x->whole,
                   .accumulate = {x->accumulate}};
+  if (x->form == RF_FORM_HEADS) {
+    int64_t chips = rf_mesh_size(s->mesh, others);
+    attr.heads = (int32_t)(graph->model.heads / chips), attr.kv_heads = (int32_t)(graph->model.kv_heads / chips),
+    attr.head_dim = (int32_t)graph->model.head_dim;
+  }
   const char *name = rf_pool_format(graph->pool, "%s/%s%s%s", path, x->def->name, *x->label ? "/" : "", x->label);
   int op = rf_graph_emit(graph, x->def, name, section, &x->from, 1, &x->to_id, 1, &attr, s->error);
   if (op < 0) return RF_NONE;
@@ -142,7 +150,7 @@ static int convert(sharder *s, int id, rf_spec have, rf_spec need, const char *p
 static int find_copy(const sharder *s, int from, const rf_spec *need, int when) {
   if (from >= s->head_capacity) return RF_NONE;
   for (int c = s->head[from]; c != RF_NONE; c = s->copy[c].next)
-    if (s->copy[c].when == when && same_spec(&s->copy[c].spec, need)) return s->copy[c].id;
+    if ((s->copy[c].when == when || s->copy[c].when == ALWAYS) && same_spec(&s->copy[c].spec, need)) return s->copy[c].id;
   return RF_NONE;
 }
 
@@ -214,6 +222,11 @@ static rf_status obtain(sharder *s, const rf_op *op, int slot, const rf_spec *ne
     if (at->spec.split[d] != exact.split[d]) whole = rf_shard_extent(&s->whole, s->mesh, tensor->param, &exact, d, tensor->shape[d]);
   *id = convert(s, at->id, at->spec, exact, op->name, slot_label(s, op->def->inputs[slot]), op->section, op->backward, whole, RF_CLASS_COLLECTIVE);
   if (*id == RF_NONE) return RAFTER_FAILED;
+  if (s->graph->op[s->graph->op_count - 1].def == &RF_OP_ALL_TO_ALL && s->graph->op_count == first + 1) {
+    when = ALWAYS;
+    s->graph->tensor[*id].class = tensor->class;
+  }
+  if (weight) s->graph->tensor[*id].param = tensor->param;
   if (when == HEAD && !op->backward) s->graph->tensor[*id].name = rf_graph_join(s->graph, s->graph->tensor[*id].name, "/head", "");
   keep_copy(s, at->id, &exact, when, *id);
   if (weight) gather_early(s, op, tensor->param, first);
@@ -253,7 +266,9 @@ static rf_spec input_spec(const sharder *s, const rf_tensor *tensor, int64_t *ex
 }
 
 /* Keys and values of the heads that a chip has. */
-static rf_spec cache_spec(const sharder *s) { return (rf_spec){.split = {0, 0, 0, rf_mesh_live(s->mesh, RF_AXIS_BIT(RF_AXIS_TENSOR))}}; }
+static rf_spec cache_spec(const sharder *s) {
+  return (rf_spec){.split = {0, 0, 0, rf_mesh_live(s->mesh, RF_AXIS_BIT(RF_AXIS_TENSOR))}, .form = {0, 0, 0, RF_FORM_KEYS}};
+}
 
 static void make_cache(sharder *s, int t, rf_spec *spec) {
   *spec = cache_spec(s);
@@ -370,7 +385,7 @@ static bool is_gradient(const rf_tensor *tensor) { return tensor->class == RF_CL
 static rf_spec made_whole(const sharder *s, const rf_tensor *tensor, rf_spec spec) {
   rf_axes tensor_axis = RF_AXIS_BIT(RF_AXIS_TENSOR), both = tensor_axis | RF_AXIS_BIT(RF_AXIS_SEQUENCE);
   rf_axes runs = spec.partial & both;
-  if (s->rows && runs && tensor->rank == 2 && !(spec.split[1] & runs) && tensor->shape[0] % rf_mesh_size(s->mesh, runs) == 0) spec.split[0] |= runs;
+  if (s->text && runs && tensor->rank == 2 && !(spec.split[1] & runs) && tensor->shape[0] % rf_mesh_size(s->mesh, runs) == 0) spec.split[0] |= runs;
   spec.partial = 0;
   return spec;
 }
@@ -390,6 +405,7 @@ static rf_status settle_output(sharder *s, const rf_op *op, int slot, int id, rf
     fresh->reason = NULL;
     id = convert(s, id, spec, need, op->name, slot_label(s, op->def->outputs[slot]), op->section, op->backward, 0, class);
     if (id == RF_NONE) return RAFTER_FAILED;
+    if (op->def == &RF_OP_HEAD_LOGITS && slot == 1) s->graph->op[s->graph->op_count - 1].attr.index = 1;
     fresh = &s->graph->tensor[id];
     fresh->name = name, fresh->reason = old->reason;
   }
@@ -614,6 +630,7 @@ rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error) {
   size_t tensors = (size_t)graph->tensor_count, params = (size_t)graph->params.count;
   sharder s = {.graph = graph, .whole = *graph, .mesh = mesh, .error = error, .unit = -1, .metrics_whole = RF_NONE};
   bool text = graph->tensor_count && rf_graph_find(graph, "labels") != RF_NONE;
+  s.text = text;
   s.rows = text ? rf_mesh_live(mesh, (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE))) : 0;
   s.at = rf_pool_alloc(pool, tensors * sizeof *s.at);
   s.gradient = rf_pool_alloc(pool, params * sizeof *s.gradient);

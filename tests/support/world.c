@@ -73,6 +73,10 @@ static int64_t of_dim(const cut *c, int64_t i) {
   case RF_FORM_HALVES: return i / half * (c->whole / 2) + c->rank * half + i % half;
   case RF_FORM_HEADS: return of_heads(c, i);
   case RF_FORM_DEALT: return i * c->chips + c->rank;
+  case RF_FORM_KEYS:
+    each = c->whole / c->model->kv_heads; /* numbers of a head */
+    mine = c->model->kv_heads >= c->chips ? c->rank * (c->model->kv_heads / c->chips) : c->rank * c->model->kv_heads / c->chips;
+    return mine * each + i;
   case RF_FORM_EACH: each = c->whole / c->model->experts, mine = each / c->chips; return i / mine * each + c->rank * mine + i % mine;
   default: return at < c->whole ? at : -1;
   }
@@ -160,6 +164,23 @@ static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t r
     return index[dim] < in[dim] ? sum_of(w, op, chip, in, index) : 0;
   }
   if (!strcmp(name, "all_reduce")) return sum_of(w, op, chip, in, index);
+  if (!strcmp(name, "all_to_all") && op->attr.form == RF_FORM_HEADS) {
+    int64_t column = index[1], group = op->attr.group, wide = dim == 1 ? 1 : group, from;
+    int64_t head = column / op->attr.head_dim, each = op->attr.heads / (dim == 1 ? 1 : group), kv = op->attr.kv_heads / (dim == 1 ? 1 : group);
+    int64_t part = head < each ? 0 : 1 + (head - each) / kv, at = part == 0 ? head : (head - each) % kv; /* q, k, v */
+    if (dim == 1) {                                                                                      /* heads of all chips, of my rows */
+      int64_t of = (part == 0 ? op->attr.heads : op->attr.kv_heads) / group;
+      from = at / of, at %= of;
+      index[0] += rank * (in[0] / group);
+      each = op->attr.heads / group, kv = op->attr.kv_heads / group;
+    } else { /* rows of all chips, of my heads */
+      from = index[0] / in[0], index[0] %= in[0];
+      at += rank * (part == 0 ? each : kv);
+      each *= wide, kv *= wide;
+    }
+    index[1] = ((part == 0 ? at : each + (part - 1) * kv + at)) * op->attr.head_dim + column % op->attr.head_dim;
+    return of_member(w, op, chip, from, in, index);
+  }
   if (!strcmp(name, "all_to_all")) {
     int64_t from = index[dim] / in[dim];
     index[dim] %= in[dim];

@@ -163,6 +163,9 @@ static const setting SETTINGS[] = {
     {LEAST_NEOX, "data=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
     {LEAST_LLAMA, "fsdp=2,tensor=2", 3, 2, 1, 0, "rank=4,targets=all", NULL},
     {LEAST_GEMMA, "data=2,tensor=2", 0, 1, 1, 0, "rank=2,targets=q,v,down", NULL},
+    {LEAST_LLAMA, "sequence=2", 0, 1, 1, 0, NULL, NULL},
+    {LEAST_LLAMA, "sequence=2,tensor=2", 0, 2, 1, 0, NULL, NULL},
+    {LEAST_GPT, "fsdp=2,sequence=2,tensor=2", 3, 1, 1, 0.2f, NULL, NULL},
 };
 
 static void test_cut_graphs_compute_the_same(void **state) {
