@@ -83,6 +83,7 @@ static int second_copy(remat *r, int t) {
   rf_tensor tensor = r->graph->tensor[t];
   int id = rf_graph_tensor(r->graph, rf_graph_join(r->graph, tensor.name, "/recompute", ""), tensor.class, tensor.dtype, tensor.rank, tensor.shape);
   r->graph->tensor[id].reason = "recomputed for backward";
+  r->graph->tensor[id].spec = tensor.spec, r->graph->tensor[id].param = tensor.param, r->graph->tensor[id].panels = tensor.panels;
   return r->remade[t] = id;
 }
 

@@ -43,6 +43,7 @@ typedef struct sharder {
   int *head, copies, copy_capacity, head_capacity;
   int *early_op, *early_at, early_count, early_capacity; /* gathers, and the ops they go before */
   int unit, unit_at, unit_before;
+  int when;                    /* of the op in hand */
   int *metrics, metrics_whole; /* sums over microbatches that wait for the end section */
 } sharder;
 
@@ -72,6 +73,16 @@ static const char *kind_of(const rf_op_def *def) {
   return KINDS[def == &RF_OP_ALL_GATHER ? 0 : def == &RF_OP_REDUCE_SCATTER ? 1 : def == &RF_OP_ALL_REDUCE ? 2 : 3];
 }
 
+/* A packed matrix in another shape: its parts keep their types. */
+static void gather_panels(rf_tensor *to, const rf_tensor *from) {
+  int outputs = from->panels.outputs_first ? 0 : 1;
+  to->panels = from->panels;
+  to->panels.inner = to->shape[1 - outputs];
+  for (int i = 0; i < to->panels.parts; i++)
+    to->panels.part[i].outputs =
+        to->panels.parts == 1 ? to->shape[outputs] : from->panels.part[i].outputs * to->shape[outputs] / from->shape[outputs];
+}
+
 static int emit_exchange(sharder *s, const exchange *x, const char *path, rf_section section, bool backward) {
   rf_graph *graph = s->graph;
   const rf_tensor from = graph->tensor[x->from]; /* a copy: the array may grow */
@@ -94,10 +105,10 @@ static int emit_exchange(sharder *s, const exchange *x, const char *path, rf_sec
   int id = graph->op[op].output[0];
   graph->op[op].backward = backward;
   if (x->to_id == RF_WANTED) {
-    graph->tensor[id].name =
-        rf_pool_format(graph->pool, "%s/%s%s%s", from.name, kind_of(x->def), backward ? "/bwd" : "", x->label[0] == '@' ? x->label : "");
+    graph->tensor[id].name = rf_pool_format(graph->pool, "%s/%s%s%s%s", from.name, kind_of(x->def), backward ? "/bwd" : "",
+                                            s->when == HEAD ? "/head" : "", x->label[0] == '@' ? x->label : "");
     graph->tensor[id].class = x->class;
-    if (from.dtype == RF_PACKED) graph->tensor[id].panels = from.panels;
+    if (from.dtype == RF_PACKED) gather_panels(&graph->tensor[id], &from);
   }
   graph->tensor[id].spec = x->spec;
   return id;
@@ -108,9 +119,10 @@ static const char *slot_label(sharder *s, const char *slot) { return rf_pool_for
 
 /* Brings tensor `id` from how it lies to how it is needed, one exchange after the other. */
 static int convert(sharder *s, int id, rf_spec have, rf_spec need, const char *path, const char *label, rf_section section, bool backward,
-                   int64_t whole, rf_class class) {
+                   const int64_t *whole, rf_class class) {
   int rank = s->graph->tensor[id].rank;
   for (int round = 0; round < 16 && !same_spec(&have, &need); round++) {
+    if (round) label = rf_pool_format(s->graph->pool, "%s.%d", label, round);
     exchange x = {.from = id, .to_id = RF_WANTED, .label = label, .class = class, .spec = have};
     rf_axes sums = have.partial & (rf_axes)~need.partial;
     for (int d = 0; d < rank && sums && !x.def; d++) {
@@ -130,7 +142,7 @@ static int convert(sharder *s, int id, rf_spec have, rf_spec need, const char *p
     for (int d = 0; d < rank && !x.def; d++) {
       rf_axes gathered = have.split[d] & (rf_axes)~need.split[d];
       if (!gathered) continue;
-      x.def = &RF_OP_ALL_GATHER, x.axes = gathered, x.dim = d, x.form = have.form[d], x.whole = whole;
+      x.def = &RF_OP_ALL_GATHER, x.axes = gathered, x.dim = d, x.form = have.form[d], x.whole = whole ? whole[d] : 0;
       x.spec.split[d] &= (rf_axes)~gathered;
     }
     if (!x.def) {
@@ -204,7 +216,7 @@ static void gather_early(sharder *s, const rf_op *op, int p, int first_op) {
 
 /* The id under which `op` reads whole tensor t as it needs it. */
 static rf_status obtain(sharder *s, const rf_op *op, int slot, const rf_spec *need, int *id) {
-  int t = op->input[slot], when = when_of(op), first = s->graph->op_count;
+  int t = op->input[slot], when = s->when = when_of(op), first = s->graph->op_count;
   const rf_tensor *tensor = &s->whole.tensor[t];
   place *at = &s->at[t];
   *id = at->id;
@@ -217,17 +229,16 @@ static rf_status obtain(sharder *s, const rf_op *op, int slot, const rf_spec *ne
   *id = find_copy(s, at->id, &exact, when);
   if (*id != RF_NONE) return RAFTER_OK;
   bool weight = tensor->param >= 0 && (tensor->class == RF_CLASS_WEIGHT || tensor->class == RF_CLASS_ADAPTER);
-  int64_t whole = 0;
-  for (int d = 0; d < tensor->rank && weight; d++)
-    if (at->spec.split[d] != exact.split[d]) whole = rf_shard_extent(&s->whole, s->mesh, tensor->param, &exact, d, tensor->shape[d]);
-  *id = convert(s, at->id, at->spec, exact, op->name, slot_label(s, op->def->inputs[slot]), op->section, op->backward, whole, RF_CLASS_COLLECTIVE);
+  int64_t whole[RF_MAX_RANK];
+  for (int d = 0; d < tensor->rank && weight; d++) whole[d] = rf_shard_extent(&s->whole, s->mesh, tensor->param, &exact, d, tensor->shape[d]);
+  *id = convert(s, at->id, at->spec, exact, op->name, slot_label(s, op->def->inputs[slot]), op->section, op->backward, weight ? whole : NULL,
+                RF_CLASS_COLLECTIVE);
   if (*id == RF_NONE) return RAFTER_FAILED;
   if (s->graph->op[s->graph->op_count - 1].def == &RF_OP_ALL_TO_ALL && s->graph->op_count == first + 1) {
     when = ALWAYS;
     s->graph->tensor[*id].class = tensor->class;
   }
   if (weight) s->graph->tensor[*id].param = tensor->param;
-  if (when == HEAD && !op->backward) s->graph->tensor[*id].name = rf_graph_join(s->graph, s->graph->tensor[*id].name, "/head", "");
   keep_copy(s, at->id, &exact, when, *id);
   if (weight) gather_early(s, op, tensor->param, first);
   return RAFTER_OK;
@@ -362,15 +373,15 @@ static rf_status settle_gradient(sharder *s, const rf_op *op, int t) {
   if (runs && same_spec(&(rf_spec){.split = {need.split[0], need.split[1]}}, &(rf_spec){.split = {have.split[0], have.split[1]}})) {
     rf_spec run = need;
     run.split[0] |= inside, run.partial = slice;
-    at->id = convert(s, at->id, have, run, path, "@slice", op->section, true, 0, RF_CLASS_GRADIENT);
+    at->id = convert(s, at->id, have, run, path, "@slice", op->section, true, NULL, RF_CLASS_GRADIENT);
     if (at->id == RF_NONE) return RAFTER_FAILED;
     have = run, run.partial = 0;
-    at->id = convert(s, at->id, have, run, path, "@slice", op->section, true, 0, RF_CLASS_GRADIENT);
+    at->id = convert(s, at->id, have, run, path, "@slice", op->section, true, NULL, RF_CLASS_GRADIENT);
     if (at->id == RF_NONE) return RAFTER_FAILED;
     have = run;
-    at->id = convert(s, at->id, have, need, path, "@slice", op->section, true, extent, RF_CLASS_GRADIENT);
+    at->id = convert(s, at->id, have, need, path, "@slice", op->section, true, &extent, RF_CLASS_GRADIENT);
   } else {
-    at->id = convert(s, at->id, have, need, path, "", op->section, true, 0, RF_CLASS_GRADIENT);
+    at->id = convert(s, at->id, have, need, path, "", op->section, true, NULL, RF_CLASS_GRADIENT);
   }
   if (at->id == RF_NONE) return RAFTER_FAILED;
   at->spec = need;
@@ -403,7 +414,7 @@ static rf_status settle_output(sharder *s, const rf_op *op, int slot, int id, rf
     fresh->class = RF_CLASS_COLLECTIVE;
     fresh->name = rf_graph_join(s->graph, name, spec.partial ? "/partial" : "/part", "");
     fresh->reason = NULL;
-    id = convert(s, id, spec, need, op->name, slot_label(s, op->def->outputs[slot]), op->section, op->backward, 0, class);
+    id = convert(s, id, spec, need, op->name, slot_label(s, op->def->outputs[slot]), op->section, op->backward, old->shape, class);
     if (id == RF_NONE) return RAFTER_FAILED;
     if (op->def == &RF_OP_HEAD_LOGITS && slot == 1) s->graph->op[s->graph->op_count - 1].attr.index = 1;
     fresh = &s->graph->tensor[id];
