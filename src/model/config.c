@@ -66,6 +66,18 @@ static const config_field MIXTRAL[] = {
     {"num_experts_per_tok", NULL, INT, false, 2, AT(experts_used)},
     {"router_jitter_noise", NULL, FLOAT, false, 0, AT(router_jitter)},
 };
+static const config_field DEEPSEEK[] = {
+    {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
+    {"q_lora_rank", NULL, INT, false, 0, AT(q_rank)},
+    {"kv_lora_rank", NULL, INT, true, 0, AT(kv_rank)},
+    {"qk_rope_head_dim", NULL, INT, true, 0, AT(rope_dim)},
+    {"v_head_dim", NULL, INT, true, 0, AT(value_dim)},
+    {"n_routed_experts", "num_local_experts", INT, false, 0, AT(experts)},
+    {"num_experts_per_tok", NULL, INT, false, 0, AT(experts_used)},
+    {"n_shared_experts", NULL, INT, false, 0, AT(experts_shared)},
+    {"moe_intermediate_size", NULL, INT, false, 0, AT(expert_ff)},
+    {"routed_scaling_factor", NULL, FLOAT, false, 1, AT(router_scale)},
+};
 static const config_field NEOX[] = {
     {"layer_norm_eps", NULL, FLOAT, false, 1e-5, AT(norm_eps)},
     {"hidden_dropout", NULL, FLOAT, false, 0, AT(dropout)},
@@ -213,6 +225,28 @@ static const config_type TYPES[] = {
      .windows = ALL_WINDOWED,
      .bos = 1,
      .eos = 2},
+    {.type = "deepseek_v2",
+     .class = "DeepseekV2ForCausalLM",
+     .base = {.family = RF_FAMILY_DEEPSEEK2, .router_as_is = true, RMS_ROPE},
+     FIELDS(DEEPSEEK),
+     SILU,
+     "hidden_act",
+     "rope_theta",
+     1e4,
+     .bos = -1,
+     .eos = -1,
+     .off = {"attention_bias", "mlp_bias"}},
+    {.type = "deepseek_v3",
+     .class = "DeepseekV3ForCausalLM",
+     .base = {.family = RF_FAMILY_DEEPSEEK3, .router_sigmoid = true, .router_choice = true, RMS_ROPE},
+     FIELDS(DEEPSEEK),
+     SILU,
+     "hidden_act",
+     "rope_theta",
+     1e4,
+     .bos = -1,
+     .eos = -1,
+     .off = {"attention_bias", "mlp_bias"}},
     {.type = "gpt_neox",
      .class = "GPTNeoXForCausalLM",
      .base = {.family = RF_FAMILY_NEOX, .norm = RF_NORM_LAYERNORM, .position = RF_POSITION_ROPE, .bias = true, .init = "gpt2"},
@@ -342,6 +376,31 @@ static rf_status read_table(const json_t *json, const char *where, rf_rope *rope
   return RAFTER_OK;
 }
 
+static double yarn_weight(double factor, double scale) { return factor > 1 ? 0.1 * scale * log(factor) + 1 : 1; }
+
+/* YaRN under latent attention: both rows that turn would be multiplied by weight(mscale) / weight(mscale_all_dim), which is computed where it is 1;
+ * scores are multiplied by weight(mscale_all_dim)^2. */
+static rf_status read_yarn(const json_t *json, const char *where, rf_rope *rope, rf_model *model, rf_error *error) {
+  double factor, slow, fast, original, scale, all;
+  RF_TRY(rf_json_float(json, "factor", where, 1e-6, 1e9, &factor, error));
+  RF_TRY(rf_json_float(json, "original_max_position_embeddings", where, 1, 1e12, &original, error));
+  RF_TRY(rf_json_float_or(json, "beta_slow", where, 1e-6, 1e9, 1, &slow, error));
+  RF_TRY(rf_json_float_or(json, "beta_fast", where, 1e-6, 1e9, 32, &fast, error));
+  RF_TRY(rf_json_float_or(json, "mscale", where, 0, 1e9, 0, &scale, error));
+  RF_TRY(rf_json_float_or(json, "mscale_all_dim", where, 0, 1e9, 0, &all, error));
+  if (scale != all || all == 0 || json_object_get(json, "attention_factor") || json_is_false(json_object_get(json, "truncate"))) {
+    model->plan_only =
+        "its rotary positions are scaled in a way this version does not compute (mscale other than mscale_all_dim, attention_factor or "
+        "truncate of its config.json)";
+    return RAFTER_OK;
+  }
+  *rope = (rf_rope){
+      .theta = rope->theta, .scaling = RF_ROPE_YARN, .factor = (float)factor, .low = (float)slow, .high = (float)fast, .original = (float)original};
+  double weight = yarn_weight(factor, all);
+  model->attn_scale = (float)(weight * weight / sqrt((double)model->head_dim));
+  return RAFTER_OK;
+}
+
 /* One set of rotary parameters: theta, the share of a head that turns, how positions are scaled. Scaling this version does not compute is
  * planned, not run. */
 static rf_status read_rope_object(const json_t *json, const char *where, rf_rope *rope, double *share, rf_model *model, rf_error *error) {
@@ -355,6 +414,7 @@ static rf_status read_rope_object(const json_t *json, const char *where, rf_rope
   const char *name = json_string_value(type);
   if (strcmp(name, "default") == 0) return RAFTER_OK;
   bool linear = strcmp(name, "linear") == 0;
+  if (strcmp(name, "yarn") == 0 && model->kv_rank > 0) return read_yarn(json, where, rope, model, error);
   if (strcmp(name, "longrope") == 0) return read_table(json, where, rope, model, error);
   if (!linear && strcmp(name, "llama3") != 0) {
     model->plan_only = "its rotary positions are scaled in a way this version does not compute (rope_type of its config.json)";
@@ -466,6 +526,60 @@ static rf_status read_router(const json_t *json, const char *where, rf_model *mo
   return RAFTER_OK;
 }
 
+/* How DeepSeek's routers choose and weigh. What the weights of a folder are packed in is no question of the model's numbers but of their files. */
+static rf_status read_deepseek(const json_t *json, const char *where, rf_model *model, rf_error *error) {
+  bool second = model->family == RF_FAMILY_DEEPSEEK2, normed, pairs;
+  const char *method, *scores, *known = second ? "group_limited_greedy" : "noaux_tc", *expected = second ? "softmax" : "sigmoid";
+  int64_t plain, every, groups, used;
+  RF_TRY(rf_json_int(json, "qk_nope_head_dim", where, 1, 4096, &plain, error));
+  model->head_dim = plain + model->rope_dim;
+  model->kv_heads = model->heads;
+  RF_TRY(rf_json_int_or(json, "first_k_dense_replace", where, 0, INT64_MAX, 0, &model->first_dense, error));
+  if (model->experts > 0 && model->first_dense > model->layers) model->first_dense = model->layers;
+  if (model->experts == 0) model->first_dense = model->experts_shared = 0, model->router_choice = false;
+  RF_TRY(rf_json_int_or(json, "moe_layer_freq", where, 1, INT64_MAX, 1, &every, error));
+  RF_TRY(rf_json_bool_or(json, "rope_interleave", where, true, &pairs, error));
+  if (every != 1 || !pairs)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is not supported (expected %s)", where,
+                   every != 1 ? "moe_layer_freq" : "rope_interleave", every != 1 ? "1" : "true");
+  RF_TRY(rf_json_string_or(json, "scoring_func", where, expected, &scores, error));
+  RF_TRY(rf_json_string_or(json, "topk_method", where, second ? "greedy" : known, &method, error));
+  if (strcmp(scores, expected))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"scoring_func\" is not supported (expected \"%s\", got \"%.60s\")", where, expected,
+                   scores);
+  bool greedy = second && strcmp(method, "greedy") == 0;
+  if (!greedy && strcmp(method, known))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"topk_method\" is not supported (expected \"%s\", got \"%.60s\")", where, known,
+                   method);
+  RF_TRY(rf_json_int_or(json, "n_group", where, 1, 1024, 1, &groups, error));
+  RF_TRY(rf_json_int_or(json, "topk_group", where, 1, 1024, 1, &used, error));
+  if (!greedy && groups > 1) model->router_groups = (int32_t)groups, model->router_groups_used = (int32_t)used;
+  RF_TRY(rf_json_bool_or(json, "norm_topk_prob", where, !second, &normed, error));
+  if (second && normed)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"norm_topk_prob\" is not supported (expected false of deepseek_v2)", where);
+  model->router_as_is = !normed;
+  if (json_is_object(json_object_get(json, "quantization_config")))
+    model->plan_only = "its weights stand in a form that this version does not read (quantization_config of its config.json)";
+  return RAFTER_OK;
+}
+
+static void write_deepseek(json_t *json, const rf_model *model) {
+  bool second = model->family == RF_FAMILY_DEEPSEEK2;
+  json_object_set_new(json, "qk_nope_head_dim", json_integer(model->head_dim - model->rope_dim));
+  json_object_set_new(json, "head_dim", json_integer(model->rope_dim)); /* as the class means it */
+  json_object_set_new(json, "first_k_dense_replace", json_integer(model->first_dense));
+  json_object_set_new(json, "scoring_func", json_string(second ? "softmax" : "sigmoid"));
+  json_object_set_new(json, "topk_method", json_string(!second ? "noaux_tc" : model->router_groups ? "group_limited_greedy" : "greedy"));
+  json_object_set_new(json, "n_group", json_integer(model->router_groups ? model->router_groups : 1));
+  json_object_set_new(json, "topk_group", json_integer(model->router_groups ? model->router_groups_used : 1));
+  json_object_set_new(json, "norm_topk_prob", json_boolean(!model->router_as_is));
+  if (model->q_rank == 0) json_object_set_new(json, "q_lora_rank", json_null());
+  if (model->router_scale == 0) json_object_set_new(json, "routed_scaling_factor", json_real(1));
+  static const char *const counts[] = {"n_routed_experts", "num_experts_per_tok", "n_shared_experts", "moe_intermediate_size"};
+  for (int i = 0; i < 4; ++i)
+    if (json_integer_value(json_object_get(json, counts[i])) == 0) json_object_set_new(json, counts[i], json_null());
+}
+
 static rf_status read_activation(const json_t *json, const char *where, const config_type *type, rf_model *model, rf_error *error) {
   const char *key = type->activation_key, *value;
   const json_t *there = json_object_get(json, key);
@@ -486,6 +600,7 @@ static rf_status read_type(const json_t *json, const char *where, const config_t
   for (int i = 0; i < 4 && type->off[i]; ++i) RF_TRY(expect_off(json, type->off[i], where, error));
   RF_TRY(read_id(json, "bos_token_id", where, type->bos, model->vocab, &model->bos_id, error));
   RF_TRY(read_id(json, "eos_token_id", where, type->eos, model->vocab, &model->eos_id, error));
+  if (model->kv_rank > 0) RF_TRY(read_deepseek(json, where, model, error));
   if (model->head_dim == 0 && type->head_dim > 0) model->head_dim = type->head_dim;
   if (model->head_dim == 0) {
     if (model->width % model->heads != 0)
@@ -516,7 +631,8 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
   else if (strcmp(type, "gemma3") == 0 && json_is_object(json_object_get(json, "text_config"))) /* with pictures: its text model */
     RF_TRY(read_type(json_object_get(json, "text_config"), where, type_named("gemma3_text"), &model, error));
   else
-    return RF_FAIL(error, RAFTER_FAILED, "gpt2, gpt_neox, llama, mistral, mixtral, qwen2, qwen3, gemma, gemma2 and gemma3_text can be read",
+    return RF_FAIL(error, RAFTER_FAILED,
+                   "gpt2, gpt_neox, llama, mistral, mixtral, qwen2, qwen3, gemma, gemma2, gemma3_text, deepseek_v2 and deepseek_v3 can be read",
                    "%s: this version does not know the model type \"%.60s\" (field \"model_type\")", where, type);
   snprintf(model.name, sizeof model.name, "%s", type);
   if (rf_model_check(&model, where, error) != RAFTER_OK) {
@@ -588,6 +704,19 @@ static void write_rope(json_t *json, const config_type *type, const rf_model *mo
     json_object_set_new(json, "rope_scaling", scaling);
     return;
   }
+  if (model->rope.scaling == RF_ROPE_YARN) {
+    double all = (sqrt((double)model->attn_scale * sqrt((double)model->head_dim)) - 1) / (0.1 * log((double)model->rope.factor));
+    double printed = round(all * 1e4) / 1e4; /* the float that it came from lost the digits behind */
+    json_object_set_new(scaling, "rope_type", json_string("yarn"));
+    json_object_set_new(scaling, "factor", rf_json_decimal(model->rope.factor));
+    json_object_set_new(scaling, "beta_slow", rf_json_decimal(model->rope.low));
+    json_object_set_new(scaling, "beta_fast", rf_json_decimal(model->rope.high));
+    json_object_set_new(scaling, "original_max_position_embeddings", json_integer((json_int_t)model->rope.original));
+    json_object_set_new(scaling, "mscale", json_real(printed));
+    json_object_set_new(scaling, "mscale_all_dim", json_real(printed));
+    json_object_set_new(json, "rope_scaling", scaling);
+    return;
+  }
   json_object_set_new(scaling, "rope_type", json_string(linear ? "linear" : "llama3"));
   json_object_set_new(scaling, "factor", rf_json_decimal(model->rope.factor));
   if (!linear) {
@@ -635,6 +764,7 @@ static void write_type(json_t *json, const config_type *type, const rf_model *mo
     json_object_set_new(json, "output_router_logits", json_boolean(model->router_logits));
     json_object_set_new(json, "router_aux_loss_coef", rf_json_decimal(model->router_aux));
   }
+  if (model->kv_rank > 0) write_deepseek(json, model);
   write_rope(json, type, model);
   write_windows(json, type, model);
 }
@@ -654,7 +784,7 @@ static void write_gpt2(json_t *json, bool other_reads, const rf_model *model) {
 rf_status rf_model_config_write(const rf_model *model, rf_dtype dtype, const char *path, rf_error *error) {
   const config_type *type = type_of(model->family);
   bool other_reads = rf_model_is_hugging_face(model);
-  if (type && !other_reads)
+  if (!other_reads && model->family != RF_FAMILY_GPT)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s cannot be written as config.json (%s)", model->name,
                    model->plan_only ? model->plan_only : "Hugging Face has no such model");
   json_t *json = json_object();

@@ -127,7 +127,7 @@ rf_rope rf_model_rope(const rf_model *model, int layer);
 rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error);
 /* RAFTER_INVALID, with the reason, for a model that this version can only plan. */
 rf_status rf_model_require_runnable(const rf_model *model, rf_error *error);
-/* config.json of Hugging Face (gpt2, gpt_neox, llama, mistral, mixtral, gemma, gemma2, gemma3_text, qwen2, qwen3). RAFTER_FAILED names the field that is wrong or missing. */
+/* config.json of Hugging Face (gpt2, gpt_neox, llama, mistral, mixtral, gemma, gemma2, gemma3_text, qwen2, qwen3, deepseek_v2, deepseek_v3). RAFTER_FAILED names the field that is wrong or missing. */
 rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *error);
 rf_status rf_model_config_parse(const char *text, size_t bytes, const char *where, rf_model *model, rf_error *error);
 /* Whether Hugging Face has a class for this model. When not (MLP first, a head with a bias, ...) files are written with our own names. */

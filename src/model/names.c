@@ -7,7 +7,7 @@
 
 #include "model/gguf_facts.h"
 
-/* `part`: up to three names, '#' standing for the block, '*' for the expert. `columns`: letters of model.h for parts that share an axis (C = N*H, K = K*H, F). */
+/* `part`: up to three names, '#' standing for the block, '*' for the expert. `columns`: letters of model.h for parts that share an axis (C = N*H, K = K*H, F; E: of an expert, S: of those shared). */
 typedef struct name_row {
   const char *row;
   const char *part[RF_NAME_PARTS];
@@ -73,6 +73,29 @@ static const name_row MIXTRAL[] = {
      false},
     {"mlp/experts/down/weight", {"layers.#.block_sparse_moe.experts.*.w2.weight"}, NULL, true, false, false},
 };
+/* The columns of q_proj, kv_a_proj_with_mqa and kv_b_proj stand as ours do: of a head what meets the latent keys, then what turns, or its value. */
+static const name_row DEEPSEEK[] = {
+    LLAMA_LIKE,
+    {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, false, false, false},
+    {"attn/q/weight", {"layers.#.self_attn.q_proj.weight"}, NULL, true, false, false},
+    {"attn/q_a/weight", {"layers.#.self_attn.q_a_proj.weight"}, NULL, true, false, false},
+    {"attn/q_a_norm/gain", {"layers.#.self_attn.q_a_layernorm.weight"}, NULL, false, false, false},
+    {"attn/q_b/weight", {"layers.#.self_attn.q_b_proj.weight"}, NULL, true, false, false},
+    {"attn/kv_a/weight", {"layers.#.self_attn.kv_a_proj_with_mqa.weight"}, NULL, true, false, false},
+    {"attn/kv_a_norm/gain", {"layers.#.self_attn.kv_a_layernorm.weight"}, NULL, false, false, false},
+    {"attn/kv_b/weight", {"layers.#.self_attn.kv_b_proj.weight"}, NULL, true, false, false},
+    {"mlp/router/weight", {"layers.#.mlp.gate.weight"}, NULL, true, false, false},
+    {"mlp/router/choice", {"layers.#.mlp.gate.e_score_correction_bias"}, NULL, false, false, false},
+    {"mlp/shared/gate_up/weight",
+     {"layers.#.mlp.shared_experts.gate_proj.weight", "layers.#.mlp.shared_experts.up_proj.weight"},
+     "SS",
+     true,
+     false,
+     false},
+    {"mlp/shared/down/weight", {"layers.#.mlp.shared_experts.down_proj.weight"}, NULL, true, false, false},
+    {"mlp/experts/gate_up/weight", {"layers.#.mlp.experts.*.gate_proj.weight", "layers.#.mlp.experts.*.up_proj.weight"}, "EE", true, false, false},
+    {"mlp/experts/down/weight", {"layers.#.mlp.experts.*.down_proj.weight"}, NULL, true, false, false},
+};
 static const name_row GEMMA2[] = {
     LLAMA_LIKE,
     {"attn/post_norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, false, false, false},
@@ -105,11 +128,12 @@ static const struct {
 } NAMES[RF_FAMILIES] = {
 #define NAMES_OF(table, prefix) \
   { table, (int)(sizeof table / sizeof *table), prefix }
-    [RF_FAMILY_GPT] = NAMES_OF(GPT2, "transformer."), [RF_FAMILY_LLAMA] = NAMES_OF(LLAMA, "model."),
-    [RF_FAMILY_MISTRAL] = NAMES_OF(LLAMA, "model."),  [RF_FAMILY_GEMMA] = NAMES_OF(LLAMA, "model."),
-    [RF_FAMILY_GEMMA2] = NAMES_OF(GEMMA2, "model."),  [RF_FAMILY_GEMMA3] = NAMES_OF(GEMMA2, "model."),
-    [RF_FAMILY_QWEN2] = NAMES_OF(LLAMA, "model."),    [RF_FAMILY_QWEN3] = NAMES_OF(LLAMA, "model."),
-    [RF_FAMILY_NEOX] = NAMES_OF(NEOX, "gpt_neox."),   [RF_FAMILY_MIXTRAL] = NAMES_OF(MIXTRAL, "model."),
+    [RF_FAMILY_GPT] = NAMES_OF(GPT2, "transformer."),     [RF_FAMILY_LLAMA] = NAMES_OF(LLAMA, "model."),
+    [RF_FAMILY_MISTRAL] = NAMES_OF(LLAMA, "model."),      [RF_FAMILY_GEMMA] = NAMES_OF(LLAMA, "model."),
+    [RF_FAMILY_GEMMA2] = NAMES_OF(GEMMA2, "model."),      [RF_FAMILY_GEMMA3] = NAMES_OF(GEMMA2, "model."),
+    [RF_FAMILY_QWEN2] = NAMES_OF(LLAMA, "model."),        [RF_FAMILY_QWEN3] = NAMES_OF(LLAMA, "model."),
+    [RF_FAMILY_NEOX] = NAMES_OF(NEOX, "gpt_neox."),       [RF_FAMILY_MIXTRAL] = NAMES_OF(MIXTRAL, "model."),
+    [RF_FAMILY_DEEPSEEK2] = NAMES_OF(DEEPSEEK, "model."), [RF_FAMILY_DEEPSEEK3] = NAMES_OF(DEEPSEEK, "model."),
 #undef NAMES_OF
 };
 
@@ -117,6 +141,8 @@ static const char *const EXTRAS[] = {"*h.*.attn.bias", "*h.*.attn.masked_bias", 
                                      "*attention.masked_bias"};
 
 static int64_t columns_of(const rf_model *model, char letter) {
+  if (letter == 'E') return rf_model_expert_ff(model);
+  if (letter == 'S') return model->experts_shared * rf_model_expert_ff(model);
   return letter == 'C' ? model->heads * model->head_dim : letter == 'K' ? model->kv_heads * model->head_dim : model->ff;
 }
 
@@ -168,6 +194,8 @@ int64_t rf_name_column(const rf_name *name, int part, int64_t column) {
 
 bool rf_name_is_extra(const rf_model *model, const char *name) {
   if (model->tied && strcmp(name, "lm_head.weight") == 0) return true;
+  int layer; /* DeepSeek-V3 has layers behind the last one that guess further tokens */
+  if (model->family == RF_FAMILY_DEEPSEEK3 && sscanf(name, "model.layers.%d.", &layer) == 1 && layer >= model->layers) return true;
   for (size_t i = 0; i < sizeof EXTRAS / sizeof *EXTRAS; ++i)
     if (fnmatch(EXTRAS[i], name, 0) == 0) return true;
   return false;

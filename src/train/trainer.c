@@ -39,6 +39,11 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   if (!trainer) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a training run");
   trainer->settings = *settings;
   RF_GO(rf_model_require_runnable(&settings->model, error));
+  if (settings->model.router_choice && settings->model.lora.rank == 0) {
+    status = RF_FAIL(error, RAFTER_INVALID, "--lora trains adapters beside it",
+                     "%s has numbers that choose its experts (e_score_correction_bias), which no gradient learns", settings->model.name);
+    goto done;
+  }
   RF_GO(rf_checkpoint_can_save(settings, error));
   const rf_build_options *build = &settings->plan.build;
   const char *template = settings->template ? settings->template : "";

@@ -324,11 +324,12 @@ static void configs_are_read(void **state) {
 static void configs_are_written_as_they_are_read(void **state) {
   (void)state;
   static const char *const specs[] = {
-      "gpt2", "uva", "llama2-7b", "gpt:layers=2,width=96,heads=2,tied=0,dropout=0.1", "gpt:bias=0,width=64", "llama3-8b", "mixtral-8x7b"};
+      "gpt2",         "uva",           "llama2-7b",  "gpt:layers=2,width=96,heads=2,tied=0,dropout=0.1", "gpt:bias=0,width=64", "llama3-8b",
+      "mixtral-8x7b", "deepseek2-16b", "deepseek-v3"};
   char folder[] = "/tmp/rafter-test-XXXXXX", path[64];
   assert_non_null(mkdtemp(folder));
   snprintf(path, sizeof path, "%s/config.json", folder);
-  for (int i = 0; i < 7; ++i) {
+  for (int i = 0; i < 9; ++i) {
     rf_model model, back;
     char weights[4096];
     assert_int_equal(rf_model_resolve(specs[i], &model, NULL, NULL), RAFTER_OK);
@@ -342,12 +343,19 @@ static void configs_are_written_as_they_are_read(void **state) {
     assert_true(back.max_seq == model.max_seq && back.norm == model.norm && back.mlp == model.mlp && back.position == model.position);
     assert_true(back.bias == model.bias && back.head_bias == model.head_bias && back.tied == model.tied && back.mlp_first == model.mlp_first);
     assert_true(back.norm_eps == model.norm_eps && back.rope.theta == model.rope.theta && back.dropout == model.dropout);
+    assert_true(back.kv_rank == model.kv_rank && back.q_rank == model.q_rank && back.rope_dim == model.rope_dim && back.value_dim == model.value_dim);
+    assert_true(back.experts == model.experts && back.experts_used == model.experts_used && back.expert_ff == model.expert_ff);
+    assert_true(back.experts_shared == model.experts_shared && back.first_dense == model.first_dense && back.router_choice == model.router_choice);
+    assert_true(back.router_sigmoid == model.router_sigmoid && back.router_as_is == model.router_as_is && back.router_groups == model.router_groups);
+    assert_true(back.router_groups_used == model.router_groups_used && fmaxf(back.router_scale, 1) == fmaxf(model.router_scale, 1));
+    assert_true(back.rope.scaling == model.rope.scaling && back.rope.factor == model.rope.factor && back.rope.original == model.rope.original);
+    assert_true(fabsf(back.attn_scale - model.attn_scale) <= 1e-6f * fabsf(model.attn_scale));
     assert_true(back.bos_id == model.bos_id && back.eos_id == model.eos_id && strcmp(back.init, model.init) == 0);
   }
   unlink(path);
   rf_error error;
   rf_model model;
-  assert_int_equal(rf_model_resolve(folder, &model, NULL, &error), RAFTER_FAILED); /* a folder without config.json */
+  assert_int_equal(rf_model_resolve(folder, &model, NULL, &error), RAFTER_INVALID); /* a folder without config.json */
   assert_non_null(strstr(error.message, "config.json"));
   rmdir(folder);
 }
