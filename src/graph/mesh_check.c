@@ -70,7 +70,7 @@ rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_bui
   bool learns = options->job == RF_JOB_TRAIN && !options->loss_only;
   if (rf_mesh_chips(mesh) == 1) return RAFTER_OK;
   RF_TRY(not_yet(mesh, RF_AXIS_PIPELINE, false, error));
-  RF_TRY(not_yet(mesh, RF_AXIS_CONTEXT, false, error));
+  RF_TRY(not_yet(mesh, RF_AXIS_CONTEXT, options->job != RF_JOB_GENERATE, error));
   RF_TRY(not_yet(mesh, RF_AXIS_EXPERT, false, error));
   RF_TRY(not_yet(mesh, RF_AXIS_SEQUENCE, options->job != RF_JOB_GENERATE, error));
   RF_TRY(check_heads(mesh, model, learns, error));
@@ -79,5 +79,9 @@ rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_bui
   if (model->experts > 0)
     return RF_FAIL(error, RAFTER_INVALID, "leave --mesh out", "this version cannot cut a layer of experts (%s: %lld experts)", model->name,
                    (long long)model->experts);
+  float dropout = options->dropout < 0 ? model->dropout : options->dropout;
+  if (learns && dropout > 0 && rf_mesh_extent(mesh, RF_AXIS_CONTEXT) > 1)
+    return RF_FAIL(error, RAFTER_INVALID, "set --dropout 0", "tokens that are dealt out along context draw no dropout (dropout: expected 0, got %g)",
+                   (double)dropout);
   return check_rows(mesh, options, error);
 }

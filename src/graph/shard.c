@@ -121,6 +121,7 @@ static const char *slot_label(sharder *s, const char *slot) { return rf_pool_for
 static int convert(sharder *s, int id, rf_spec have, rf_spec need, const char *path, const char *label, rf_section section, bool backward,
                    const int64_t *whole, rf_class class) {
   int rank = s->graph->tensor[id].rank;
+  const rf_axes dealt = RF_AXIS_BIT(RF_AXIS_CONTEXT);
   for (int round = 0; round < 16 && !same_spec(&have, &need); round++) {
     if (round) label = rf_pool_format(s->graph->pool, "%s.%d", label, round);
     exchange x = {.from = id, .to_id = RF_WANTED, .label = label, .class = class, .spec = have};
@@ -128,7 +129,7 @@ static int convert(sharder *s, int id, rf_spec have, rf_spec need, const char *p
     for (int d = 0; d < rank && sums && !x.def; d++) {
       rf_axes wanted = sums & need.split[d] & (rf_axes)~have.split[d];
       if (!wanted) continue;
-      x.def = &RF_OP_REDUCE_SCATTER, x.axes = wanted, x.dim = d;
+      x.def = &RF_OP_REDUCE_SCATTER, x.axes = wanted, x.dim = d, x.form = d == 0 && wanted == dealt ? RF_FORM_DEALT : RF_FORM_BLOCKS;
       x.spec.split[d] |= wanted, x.spec.partial &= (rf_axes)~wanted;
     }
     if (!x.def && sums) x.def = &RF_OP_ALL_REDUCE, x.axes = sums, x.spec.partial &= (rf_axes)~sums;
@@ -142,7 +143,8 @@ static int convert(sharder *s, int id, rf_spec have, rf_spec need, const char *p
     for (int d = 0; d < rank && !x.def; d++) {
       rf_axes gathered = have.split[d] & (rf_axes)~need.split[d];
       if (!gathered) continue;
-      x.def = &RF_OP_ALL_GATHER, x.axes = gathered, x.dim = d, x.form = have.form[d], x.whole = whole ? whole[d] : 0;
+      x.def = &RF_OP_ALL_GATHER, x.axes = gathered, x.dim = d, x.form = d == 0 && gathered == dealt ? RF_FORM_DEALT : have.form[d],
+      x.whole = whole ? whole[d] : 0;
       x.spec.split[d] &= (rf_axes)~gathered;
     }
     if (!x.def) {
@@ -566,6 +568,65 @@ static rf_status shard_head(sharder *s, const rf_op *op) {
   return RAFTER_OK;
 }
 
+/* What an op of a part of the rows' attention makes. */
+static rf_status made_part(sharder *s, const rf_op *op, int slot, int id, rf_spec spec) {
+  int t = op->output[slot];
+  s->graph->tensor[id].spec = spec, s->graph->tensor[id].reason = s->whole.tensor[t].reason, s->graph->tensor[id].name = s->whole.tensor[t].name;
+  s->at[t] = (place){id, spec};
+  return RAFTER_OK;
+}
+
+/* Tokens dealt out along context: queries stay, keys and values of all chips are gathered, and their gradients summed to where they belong. */
+static rf_status shard_context(sharder *s, const rf_op *op) {
+  rf_graph *graph = s->graph;
+  bool backward = op->def == &RF_OP_ATTENTION_BWD;
+  rf_axes axes = RF_AXIS_BIT(RF_AXIS_CONTEXT);
+  rf_sharding r = {.graph = &s->whole, .op = op, .mesh = s->mesh, .attr = op->attr};
+  int inputs[RF_MAX_INPUTS], id;
+  for (int i = 0; i < op->input_count; i++) r.in[i] = spec_of_input(s, op->input[i]);
+  RF_TRY(op->def->shard(&r, s->error));
+  for (int i = 0; i < op->input_count; i++) RF_TRY(obtain(s, op, i, &r.in[i], &inputs[i]));
+  r.attr.axes = axes, r.attr.group = (int32_t)rf_mesh_size(s->mesh, axes);
+  id = rf_graph_emit(graph, &RF_OP_KV_ROWS, rf_graph_join(graph, op->name, "/kv_rows", ""), op->section, inputs, 1, (const int[]){RF_WANTED}, 1,
+                     &r.attr, s->error);
+  if (id < 0) return RAFTER_INVALID;
+  graph->op[id].backward = backward;
+  rf_spec mine = rf_spec_of(r.in[0].split[0], r.in[0].split[1], RF_FORM_BLOCKS), all = mine;
+  all.split[0] &= (rf_axes)~axes;
+  graph->tensor[graph->op[id].output[0]].spec = mine;
+  int kv = convert(s, graph->op[id].output[0], mine, all, op->name, "kv", op->section, backward, NULL, RF_CLASS_COLLECTIVE);
+  if (kv == RF_NONE) return RAFTER_FAILED;
+  if (!backward) {
+    id = rf_graph_emit(graph, &RF_OP_ATTENTION_PART, op->name, op->section, (const int[]){inputs[0], kv, inputs[1]}, 3,
+                       (const int[]){RF_WANTED, RF_WANTED}, 2, &r.attr, s->error);
+    if (id < 0) return RAFTER_INVALID;
+    int made[] = {graph->op[id].output[0], graph->op[id].output[1]};
+    RF_TRY(made_part(s, op, 0, made[0], r.out[0]));
+    return made_part(s, op, 1, made[1], r.out[1]);
+  }
+  id =
+      rf_graph_emit(graph, &RF_OP_ATTENTION_PART_BWD, op->name, op->section, (const int[]){inputs[0], kv, inputs[1], inputs[2], inputs[3], inputs[4]},
+                    6, (const int[]){RF_WANTED, RF_WANTED}, 2, &r.attr, s->error);
+  if (id < 0) return RAFTER_INVALID;
+  graph->op[id].backward = true;
+  int dq = graph->op[id].output[0], dkv = graph->op[id].output[1];
+  graph->tensor[dkv].class = RF_CLASS_COLLECTIVE;
+  all.partial = axes;
+  dkv = convert(s, dkv, all, mine, op->name, "dkv", op->section, true, NULL, RF_CLASS_ACTIVATION);
+  if (dkv == RF_NONE) return RAFTER_FAILED;
+  r.attr.axes = 0, r.attr.group = 0;
+  id = rf_graph_emit(graph, &RF_OP_KV_JOIN, rf_graph_join(graph, op->name, "/kv_join", ""), op->section, (const int[]){dq, dkv}, 2,
+                     (const int[]){RF_WANTED}, 1, &r.attr, s->error);
+  if (id < 0) return RAFTER_INVALID;
+  graph->op[id].backward = true;
+  return made_part(s, op, 0, graph->op[id].output[0], r.out[0]);
+}
+
+static bool cuts_context(const sharder *s, const rf_op *op) {
+  if (op->def != &RF_OP_ATTENTION && op->def != &RF_OP_ATTENTION_BWD) return false;
+  return (s->rows & RF_AXIS_BIT(RF_AXIS_CONTEXT)) != 0;
+}
+
 static bool cuts_words(const sharder *s, const rf_op *op) {
   if (op->def != &RF_OP_HEAD_LOSS && (op->def != &RF_OP_HEAD_SCORE || op->attr.index > 0)) return false;
   return spec_of_input(s, op->input[1]).split[op->attr.transpose ? 0 : 1] != 0;
@@ -574,6 +635,7 @@ static bool cuts_words(const sharder *s, const rf_op *op) {
 static rf_status shard_op(sharder *s, const rf_op *op) {
   if (op->def == &RF_OP_ADAMW) return shard_adamw(s, op);
   if (cuts_words(s, op)) return shard_head(s, op);
+  if (cuts_context(s, op)) return shard_context(s, op);
   rf_sharding r = {.graph = &s->whole, .op = op, .mesh = s->mesh, .attr = op->attr};
   for (int i = 0; i < op->input_count; i++) {
     int t = op->input[i];

@@ -387,6 +387,24 @@ static void build_attention_bwd(op_harness *h, const op_case *of, const op_size 
   op_apply(h, "attention_bwd", OP_IDS(qkv, op_output(h, forward, 0), op_output(h, forward, 1), dctx, bounds), OP_IDS(RF_WANTED), &attr);
 }
 
+/* A group of one chip: its queries are all. */
+static void build_attention_part(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attention_attributes(h, of, size);
+  int bounds = segments(h, of, size->rows, NULL);
+  int64_t q = (int64_t)size->heads * size->head_dim, both = 2 * (int64_t)size->kv_heads * size->head_dim;
+  int qkv = activation(h, "qkv", 1.5, size->rows, q + both);
+  if (!strcmp(of->op, "kv_join")) {
+    op_apply(h, of->op, OP_IDS(activation(h, "dq", 1, size->rows, q), activation(h, "dkv", 1, size->rows, both)), OP_IDS(RF_WANTED), &attr);
+    return;
+  }
+  int rows = op_apply(h, "kv_rows", OP_IDS(qkv), OP_IDS(RF_WANTED), &attr), kv = op_output(h, rows, 0);
+  if (!strcmp(of->op, "kv_rows")) return;
+  int forward = op_apply(h, "attention_part", OP_IDS(qkv, kv, bounds), OP_IDS(RF_WANTED, RF_WANTED), &attr);
+  if (!strcmp(of->op, "attention_part")) return;
+  int dctx = activation(h, "dctx", 1, size->rows, q);
+  op_apply(h, of->op, OP_IDS(qkv, kv, op_output(h, forward, 0), op_output(h, forward, 1), dctx, bounds), OP_IDS(RF_WANTED, RF_WANTED), &attr);
+}
+
 static void build_attention_kv(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = attention_attributes(h, of, size);
   bool prefill = of->flags & OP_PREFILL;
@@ -699,6 +717,12 @@ const op_case OP_CASES[] = {
     {"attention_bwd", "window, segments", build_attention_bwd, ATTENTION_SIZES, OP_WINDOW | OP_SEGMENTS},
     {"attention_bwd", "window, segments, long", build_attention_bwd, ATTENTION_LONG, OP_WINDOW | OP_SEGMENTS},
     {"attention_bwd", "bf16 softmax", build_attention_bwd, ATTENTION_SIZES, OP_BF16_SOFTMAX | OP_SEGMENTS},
+    {"kv_rows", "plain", build_attention_part, ATTENTION_SIZES, OP_EXACT},
+    {"kv_join", "plain", build_attention_part, ATTENTION_SIZES, OP_EXACT},
+    {"attention_part", "segments, window", build_attention_part, ATTENTION_SIZES, OP_SEGMENTS | OP_WINDOW},
+    {"attention_part", "softcap", build_attention_part, ATTENTION_SIZES, OP_SOFTCAP},
+    {"attention_part_bwd", "segments, window", build_attention_part, ATTENTION_SIZES, OP_SEGMENTS | OP_WINDOW},
+    {"attention_part_bwd", "softcap", build_attention_part, ATTENTION_SIZES, OP_SOFTCAP},
     {"attention_kv", "decode", build_attention_kv, DECODE_SIZES, 0},
     {"attention_kv", "decode, window", build_attention_kv, DECODE_SIZES, OP_WINDOW},
     {"attention_kv", "decode, softcap", build_attention_kv, DECODE_SIZES, OP_SOFTCAP},

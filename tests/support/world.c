@@ -95,6 +95,14 @@ int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *w
   for (int d = 3; d >= 0; d--) index[d] = left % mine[d], left /= mine[d];
   for (int d = 0; d < 4; d++) {
     rf_axes axes = d < t->rank ? t->spec.split[d] : 0;
+    /* Along context rows are dealt out within the run of the axes outside it, and runs of the axes inside it follow. */
+    rf_axes outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1), dealt = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT), inner = axes & (rf_axes) ~(outer | dealt);
+    if (dealt && d == 0 && t->param < 0) {
+      const rf_mesh *mesh = &w->graph->mesh;
+      int64_t chips = rf_mesh_size(mesh, dealt), run = rf_mesh_rank(mesh, inner, place) * mine[d] + index[d];
+      at = at * all[d] + rf_mesh_rank(mesh, outer, place) * (all[d] / rf_mesh_size(mesh, outer)) + run * chips + rf_mesh_rank(mesh, dealt, place);
+      continue;
+    }
     cut c = {
         rf_mesh_rank(&w->graph->mesh, axes, place), rf_mesh_size(&w->graph->mesh, axes), mine[d], all[d], (rf_form)t->spec.form[d], &w->graph->model};
     int64_t in_whole = c.chips > 1 ? of_dim(&c, index[d]) : index[d];

@@ -56,6 +56,10 @@ void rf_reference_head_logits(const rf_call *call);
 void rf_reference_head_score(const rf_call *call);
 void rf_reference_head_part(const rf_call *call);
 void rf_reference_head_merge(const rf_call *call);
+void rf_reference_kv_rows(const rf_call *call);
+void rf_reference_kv_join(const rf_call *call);
+void rf_reference_attention_part(const rf_call *call);
+void rf_reference_attention_part_bwd(const rf_call *call);
 void rf_reference_norm_sq(const rf_call *call);
 void rf_reference_clip(const rf_call *call);
 void rf_reference_adamw(const rf_call *call);
@@ -67,6 +71,7 @@ void rf_reference_permute(const rf_call *call);
 void rf_reference_offload_out(const rf_call *call);
 void rf_reference_offload_in(const rf_call *call);
 
+size_t rf_reference_attention_part_workspace(const rf_graph *graph, const rf_op *op, int threads);
 size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, int threads);
 size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, int threads);
 

@@ -43,16 +43,19 @@ static void test_every_row_occurs_and_works(void **state) {
   (void)state;
   static const char *const models[] = {TINY_GPT, TINY_LLAMA, TINY_GEMMA, TINY_NEOX, TINY_MIXTRAL, TINY_LLAMA, TINY_DEEPSEEK};
   static const char *const passes[] = {"optimize", "fuse"};
-  int rows = row_count(), seen[64] = {0};
-  assert_true(rows < 64);
+  int rows = row_count(), seen[128] = {0};
+  assert_true(rows < 128);
   for (int m = 0; m < 7; m++)
     for (int kind = 0; kind < 6; kind++) {
       rf_model model = fixture_model(models[m]);
       if (m == 5) fixture_lora(&model, "rank=4,dropout=0.1");
       rf_build_options options = kind < 3 || kind == 5 ? fixture_train(RF_BF16, 1, kind == 2 ? 0 : 0.1f, 1) : fixture_generate(RF_BF16, 3, 8);
       if (kind == 4) options.job = RF_JOB_SCORE, options.top = 3;
-      if (kind == 5 && model.experts == 0 && model.kv_rank == 0)
-        options.mesh = (rf_mesh){.of = {[RF_AXIS_FSDP] = 2, [RF_AXIS_TENSOR] = 2}, .zero = 3};
+      if (kind == 5 && model.experts == 0 && model.kv_rank == 0) {
+        options.mesh = (rf_mesh){.of = {[RF_AXIS_TENSOR] = 2}, .zero = 3};
+        options.mesh.of[m % 2 ? RF_AXIS_FSDP : RF_AXIS_CONTEXT] = 2;
+        if (m % 2 == 0) options.dropout = 0;
+      }
       rf_graph *graph = fixture_graph(&model, &options, passes[kind < 1 ? 0 : 1]);
       for (int o = 0; o < graph->op_count; o++) {
         const rf_op *op = &graph->op[o];

@@ -1,0 +1,121 @@
+/* attention_part.c - attention of a chip that has some of the tokens of every sequence (the context axis): its queries see the keys and values of all,
+ * which were gathered. Tokens are dealt out one by one, so every chip has as many queries near a sequence's end as any other. */
+#include "graph/shard.h"
+
+static int64_t qkv_width(const rf_attr *attr) { return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim; }
+static int64_t q_width(const rf_attr *attr) { return (int64_t)attr->heads * attr->head_dim; }
+static int64_t kv_width(const rf_attr *attr) { return 2 * (int64_t)attr->kv_heads * attr->head_dim; }
+
+static rf_status attr_check(const rf_op *op, rf_error *error) {
+  const rf_attr *attr = &op->attr;
+  if (attr->heads > 0 && attr->kv_heads > 0 && attr->head_dim > 0 && attr->heads % attr->kv_heads == 0 && attr->window >= 0 && attr->group >= 0)
+    return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, NULL, "bad heads (%s: expected heads a multiple of kv_heads, all > 0, got %d, %d, head_dim %d)", op->name,
+                 attr->heads, attr->kv_heads, attr->head_dim);
+}
+
+static int64_t chips_of(const rf_attr *attr) { return attr->group > 1 ? attr->group : 1; }
+
+static rf_status kv_rows_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0);
+  RF_TRY(attr_check(op, error));
+  RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(&op->attr));
+  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, kv_width(&op->attr));
+  return RAFTER_OK;
+}
+
+static rf_status kv_join_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0);
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  RF_TRY(attr_check(op, error));
+  RF_IN(0, RF_ANY_FLOAT, rows, q_width(&op->attr));
+  RF_IN(1, dtype, rows, kv_width(&op->attr));
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, qkv_width(&op->attr));
+  return RAFTER_OK;
+}
+
+static rf_status part_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  const rf_attr *attr = &op->attr;
+  int64_t rows = rf_input_dim(graph, op, 0, 0), keys = rows * chips_of(attr);
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  RF_TRY(attr_check(op, error));
+  RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(attr));
+  RF_IN(1, dtype, keys, kv_width(attr));
+  RF_IN(2, RF_I32, keys + 1);
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, q_width(attr));
+  RF_OUT(1, RF_CLASS_ACTIVATION, rf_wide_dtype(dtype), attr->heads, rows);
+  return RAFTER_OK;
+}
+
+static rf_status part_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  const rf_attr *attr = &op->attr;
+  int64_t rows = rf_input_dim(graph, op, 0, 0), keys = rows * chips_of(attr);
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  RF_TRY(attr_check(op, error));
+  RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(attr));
+  RF_IN(1, dtype, keys, kv_width(attr));
+  RF_IN(2, dtype, rows, q_width(attr));
+  RF_IN(3, rf_wide_dtype(dtype), attr->heads, rows);
+  RF_IN(4, dtype, rows, q_width(attr));
+  RF_IN(5, RF_I32, keys + 1);
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, q_width(attr));
+  RF_OUT(1, RF_CLASS_ACTIVATION, dtype, keys, kv_width(attr));
+  return RAFTER_OK;
+}
+
+/* Pairs of all queries, of which every chip has its part. */
+static rf_work pairs_work(const rf_graph *graph, const rf_op *op, double products, double again) {
+  rf_work work = rf_work_bytes(graph, op);
+  double causal, square, chips = (double)chips_of(&op->attr), per_pair = 2.0 * op->attr.heads * op->attr.head_dim;
+  rf_attention_pairs(graph, rf_input_dim(graph, op, 1, 0), op->attr.window, &causal, &square);
+  work.flops = products * per_pair * causal / chips;
+  work.flops_full = products * per_pair * square / chips;
+  work.flops_again = again * per_pair * causal / chips;
+  return work;
+}
+static rf_work part_work(const rf_graph *graph, const rf_op *op) { return pairs_work(graph, op, 2, 0); }
+static rf_work part_bwd_work(const rf_graph *graph, const rf_op *op) { return pairs_work(graph, op, 4, 1); }
+
+const rf_op_def RF_OP_KV_ROWS = {
+    .name = "kv_rows",
+    .formula = "kv[r,:] = the key heads, then the value heads, of qkv[r,:]",
+    .inputs = {"qkv (n,(N+2K)H)"},
+    .outputs = {"kv (n,2KH)"},
+    .shape = kv_rows_shape,
+    .work = rf_work_bytes,
+    .tolerance = {1e-9f, 1e-9f},
+};
+
+const rf_op_def RF_OP_KV_JOIN = {
+    .name = "kv_join",
+    .formula = "dqkv[r,:] = dq[r,:], then dkv[r,:]",
+    .inputs = {"dq (n,NH)", "dkv (n,2KH)"},
+    .outputs = {"dqkv (n,(N+2K)H)"},
+    .shape = kv_join_shape,
+    .work = rf_work_bytes,
+    .tolerance = {1e-9f, 1e-9f},
+};
+
+const rf_op_def RF_OP_ATTENTION_PART = {
+    .name = "attention_part",
+    .formula =
+        "attention of the queries in qkv over the keys and values in kv: row i of the chip that is the c-th of its group stands for row i group + c "
+        "of kv and of the segments; elsewhere as attention",
+    .inputs = {"qkv (n,(N+2K)H)", "kv (S,2KH)", "segments i32 (S+1)"},
+    .outputs = {"ctx (n,NH)", "lse (N,n)"},
+    .shape = part_shape,
+    .work = part_work,
+    .tolerance = {1e-5f, 2e-2f},
+};
+
+const rf_op_def RF_OP_ATTENTION_PART_BWD = {
+    .name = "attention_part_bwd",
+    .formula =
+        "with rows as in attention_part: dq_i as in attention_bwd; dkv = what these queries give to the gradient of every key and value, which is a "
+        "sum over the chips of the group",
+    .inputs = {"qkv (n,(N+2K)H)", "kv (S,2KH)", "ctx (n,NH)", "lse (N,n)", "dctx (n,NH)", "segments i32 (S+1)"},
+    .outputs = {"dq (n,NH)", "dkv (S,2KH)"},
+    .shape = part_bwd_shape,
+    .work = part_bwd_work,
+    .tolerance = {2e-5f, 2e-2f},
+};
