@@ -103,13 +103,19 @@ done:
 }
 
 static rf_status feed_random(rf_generator *g, int64_t count, const float **logits, rf_error *error) {
-  int32_t ids[RF_PREFILL_ROWS];
-  for (int64_t at = 0; at < count; at += RF_PREFILL_ROWS) {
-    int64_t now = count - at < RF_PREFILL_ROWS ? count - at : RF_PREFILL_ROWS;
-    for (int64_t i = 0; i < now; i++) ids[i] = (int32_t)((at + i) * 7919 % g->settings.model.vocab);
-    RF_TRY(rf_generator_feed(g, ids, now, logits, error));
-  }
-  return RAFTER_OK;
+  int32_t *ids = malloc((size_t)count * sizeof *ids);
+  if (!ids) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  for (int64_t i = 0; i < count; i++) ids[i] = (int32_t)(i * 7919 % g->settings.model.vocab);
+  rf_status status = rf_generator_feed(g, ids, count, logits, error); /* in walks of --prefill-chunk tokens */
+  free(ids);
+  return status;
+}
+
+/* Whether the model has positions for what a test needs. */
+static rf_status check_positions(const rf_settings *s, const test *t, rf_error *error) {
+  if (s->plan.build.seq <= s->model.max_seq || s->model.position != RF_POSITION_LEARNED) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "shorten the test", "%s has positions for fewer tokens (%s: expected at most %lld, got %lld)", s->model.name,
+                 t->name, (long long)s->model.max_seq, (long long)s->plan.build.seq);
 }
 
 /* Bytes of the weights that every token multiplies. */
@@ -132,11 +138,7 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
   s->plan.build.microbatch = 1, s->plan.build.seq = t->tokens + t->depth + (t->kind == 't');
-  if (s->plan.build.seq > s->model.max_seq && s->model.position == RF_POSITION_LEARNED) {
-    status = RF_FAIL(error, RAFTER_INVALID, "shorten the test", "%s has positions for fewer tokens (%s: expected at most %lld, got %lld)",
-                     s->model.name, t->name, (long long)s->model.max_seq, (long long)s->plan.build.seq);
-    goto done;
-  }
+  RF_GO(check_positions(s, t, error));
   rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder};
   RF_GO(rf_generator_open(&settings, &g, error));
   for (int i = -1; i < reps && i < 64; i++) {
@@ -167,6 +169,16 @@ done:
   return status;
 }
 
+/* Walks until all of `answers` prompts are read, when those that were read first answer on in each: rows of a walk that they leave are for prompts. */
+static int64_t walks_to_start(int64_t answers, int64_t prompt, int64_t rows) {
+  int64_t walks = 0, running = 0;
+  for (int64_t read = 0; running < answers; walks++) {
+    read += rows - running > 1 ? rows - running : 1;
+    running = read / prompt;
+  }
+  return walks;
+}
+
 /* Walks in which every answer has one row, after prompts of their own. The limit is whichever of weights and arithmetic takes longer. */
 static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c, int reps, rf_error *error) {
   enum { PROMPT = 32, STEPS = 16 };
@@ -179,18 +191,32 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   int64_t id[4096];
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
-  s->plan.build.microbatch = t->tokens, s->plan.build.seq = 8 * PROMPT;
+  int64_t chunk = s->plan.build.chunk > 0 ? s->plan.build.chunk : RF_PREFILL_ROWS, rows = chunk > t->tokens ? chunk : t->tokens;
+  int64_t length = PROMPT, most = 0, room = s->model.position == RF_POSITION_LEARNED ? s->model.max_seq : INT64_MAX;
+  do { /* so that none has ended when the last one is measured; a model with few positions gets shorter prompts */
+    if (most) length /= 2;
+    most = walks_to_start(t->tokens, length, rows) + STEPS + 1;
+  } while (length > 1 && length + most > room);
+  s->plan.build.microbatch = t->tokens, s->plan.build.seq = length + most;
+  RF_GO(check_positions(s, t, error));
   rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .alone = true};
   RF_GO(rf_generator_open(&settings, &g, error));
   for (int i = -1; i < reps && i < 64; i++) {
     int32_t prompt[PROMPT];
     for (int64_t a = 0; a < t->tokens; a++) {
-      for (int k = 0; k < PROMPT; k++)
+      for (int k = 0; k < length; k++)
         prompt[k] = (int32_t)(((a * PROMPT + k) * 7919 + i) % s->model.vocab + s->model.vocab) % (int32_t)s->model.vocab;
-      rf_request request = {.tokens = prompt, .count = PROMPT, .max_tokens = 8 * PROMPT - PROMPT, .sampler = {.temperature = 0, .top_p = 1}};
+      rf_request request = {.tokens = prompt, .count = length, .max_tokens = most, .sampler = {.temperature = 0, .top_p = 1}};
       RF_GO(rf_generator_submit(g, &request, &id[a], error));
     }
-    for (events = 0; events < t->tokens;) RF_GO(rf_generator_step(g, &event, &events, error)); /* until all answer */
+    for (events = 0; events < t->tokens;) { /* until all answer */
+      RF_GO(rf_generator_step(g, &event, &events, error));
+      if (rf_asked_to_stop(sink) || !rf_generator_busy(g)) {
+        status = rf_asked_to_stop(sink) ? RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped in %s", t->name)
+                                        : RF_FAIL(error, RAFTER_FAILED, "choose fewer", "%s: the answers never ran all at once", t->name);
+        goto done;
+      }
+    }
     sample_flops(c, 4), sample_read(c, 2);
     double start = rf_now_seconds();
     for (int k = 0; k < STEPS; k++) RF_GO(rf_generator_step(g, &event, &events, error));

@@ -15,6 +15,12 @@ mkdir -p there && cp here.json there/cut.json && truncate -s -40 there/cut.json 
 echo '{}' >there/empty.json && { "$RAFTER" plan "$TINY" --on there/empty.json >out 2>err; [ $? -ge 1 ] && says 'empty.json'; }
 refuses 1 'nothere.json|nothere' "$RAFTER" plan "$TINY" --on ./nothere.json || true
 
+# Many answers at once all run before the first ends; a test that waits listens to signals; --prefill-chunk is what is measured.
+status 0 "$RAFTER" bench gpt:layers=1,width=16,heads=1,ff=32,vocab=256,seq=4096 --test batch900 --reps 1 --threads 2 --json && holds out 'rows[-1]["test"] == "batch900" and rows[-1]["tokens_per_second"] > 0'
+status 0 "$RAFTER" bench "$TINY" --test batch2 --reps 1 --threads 2 --json && holds out 'rows[-1]["test"] == "batch2"'
+refuses 2 'positions for fewer tokens' "$RAFTER" bench "${TINY/seq=32/seq=8}" --test batch2 --reps 1 --threads 2
+for chunk in 16 256; do status 0 "$RAFTER" bench "$TINY" --seq 32 --test pp31 --prefill-chunk $chunk --reps 1 --threads 2 --json && ask out 'rows[-1]["predicted_seconds"]' >planned.$chunk; done
+! cmp -s planned.16 planned.256 || fail "--prefill-chunk does not change what is planned: $(cat planned.*)"
 status 0 "$RAFTER" bench "$TINY" --test pp16,tg8,tg4@d8,train --reps 1 --batch 2 --threads 2 --json && {
   holds out '[r["test"] for r in rows] == ["calibration", "pp16", "tg8", "tg4@d8", "train"]' 'bench prints the calibration first, then a row a test'
   holds out 'all({"test","model","dtype","threads","tokens_per_second","seconds","predicted_seconds","limit_fraction","n"} <= r.keys() and {"median","min","max"} <= r["seconds"].keys() for r in rows[1:])' 'bench rows have their keys'
