@@ -308,6 +308,7 @@ static rf_status open_model(const rf_options *o, conversation *c, rf_error *erro
   rf_generate_settings settings = {.model = c->settings.model,
                                    .plan = c->settings.plan,
                                    .weights_folder = c->settings.weights_folder,
+                                   .progress = rf_load_bar(c->sink),
                                    .seed = c->sampling.seed,
                                    .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   RF_TRY(rf_generator_open(&settings, &c->g, error));

@@ -65,6 +65,7 @@ rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **sco
   rf_score_settings settings = {.model = e->settings.model,
                                 .plan = e->settings.plan,
                                 .weights_folder = e->settings.weights_folder,
+                                .progress = rf_load_bar(e->sink),
                                 .seed = (uint64_t)rf_options_int(o, "seed"),
                                 .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   RF_TRY(rf_scorer_open(&settings, scorer, error));

@@ -42,12 +42,16 @@ typedef struct exam {
 
 /* ---- the questions ---------------------------------------------------------------------------------------------------- */
 
-static rf_status check_rows(const json_t *rows, const char *path, rf_error *error) {
+static bool final_number(const exam *x, const char *text, bool *marked, char number[64]);
+
+static rf_status check_rows(const exam *x, const json_t *rows, const char *path, rf_error *error) {
   size_t i;
   json_t *row;
+  char number[64];
+  bool marked;
   json_array_foreach((json_t *)rows, i, row) {
     const char *answer = json_string_value(json_object_get(row, "answer"));
-    if (!json_is_string(json_object_get(row, "question")) || !answer || !strstr(answer, "####"))
+    if (!json_is_string(json_object_get(row, "question")) || !answer || !final_number(x, answer, &marked, number) || !marked)
       return RF_FAIL(error, RAFTER_FAILED, "rows are {\"question\": TEXT, \"answer\": TEXT that ends in \"#### NUMBER\"}",
                      "a row is no question with its answer (%s, row %zu)", path, i + 1);
   }
@@ -64,7 +68,7 @@ static rf_status read_shots(exam *x, rf_error *error) {
   snprintf(path, sizeof path, "%s/train.jsonl", dirname(copy));
   if (rf_options_is_set(o, "shots-from")) snprintf(path, sizeof path, "%s", rf_options_text(o, "shots-from"));
   rf_status status = rf_eval_read_rows(path, shots, &x->shots, error);
-  if (status == RAFTER_OK) status = check_rows(x->shots, path, error);
+  if (status == RAFTER_OK) status = check_rows(x, x->shots, path, error);
   if (status != RAFTER_OK && error)
     snprintf(error->hint, sizeof error->hint, "worked examples come from --shots-from FILE (train.jsonl beside the data); --shots 0 leaves them out");
   return status;
@@ -114,17 +118,18 @@ static rf_status prepare(exam *x, rf_error *error) {
   static const rf_span stops[] = {{"Question:", 9}};
   int code;
   PCRE2_SIZE at;
+  x->number = pcre2_compile((PCRE2_SPTR)NUMBER, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
+  if (!x->number) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_TRY(rf_eval_read_rows(path, rf_options_int(o, "limit"), &x->rows, error));
-  RF_TRY(check_rows(x->rows, path, error));
+  RF_TRY(check_rows(x, x->rows, path, error));
   if (rf_options_flag(o, "chat")) RF_TRY(rf_chat_of(o, &e->settings, e->tokenizer, &x->chat, error));
   RF_TRY(read_shots(x, error));
   RF_TRY(rf_marks_of(&e->settings, e->tokenizer, &x->marks, error));
   RF_TRY(rf_stop_open(&(rf_stop_options){.strings = stops, .string_count = x->chat ? 0 : 1}, &x->stop, error));
-  x->number = pcre2_compile((PCRE2_SPTR)NUMBER, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
   x->count = (int)json_array_size(x->rows);
   x->problem = calloc((size_t)x->count, sizeof *x->problem);
   x->piece = malloc(rf_decoder_room(e->tokenizer) + 1);
-  if (!x->number || !x->problem || !x->piece) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  if (!x->problem || !x->piece) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   for (int i = 0; i < x->count; i++) {
     problem *p = &x->problem[i];
     const json_t *row = json_array_get(x->rows, (size_t)i);
@@ -191,6 +196,7 @@ static rf_status answer_all(exam *x, rf_error *error) {
   rf_generate_settings settings = {.model = e->settings.model,
                                    .plan = e->settings.plan,
                                    .weights_folder = e->settings.weights_folder,
+                                   .progress = rf_load_bar(e->sink),
                                    .seed = (uint64_t)rf_options_int(o, "seed"),
                                    .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   RF_GO(rf_generator_open(&settings, &g, error));

@@ -48,7 +48,7 @@ static rf_status read_texts(rf_evaluation *e, texts *t, rf_error *error) {
     free(text);
     return status;
   }
-  RF_TRY(rf_eval_read_rows(path, 0, &rows, error));
+  RF_TRY(rf_eval_read_rows(path, rf_options_int(e->options, "limit"), &rows, error));
   rf_status status = RAFTER_OK;
   json_array_foreach(rows, i, row) {
     const json_t *value = json_object_get(row, "text");
@@ -72,7 +72,7 @@ static rf_status resolve_windows(rf_evaluation *e, texts *t, rf_error *error) {
     return RF_FAIL(error, RAFTER_INVALID, "raise --seq", "a window has no room for two tokens (--seq: expected at least 3, got %lld)",
                    (long long)t->seq);
   t->stride = rf_options_given(o, "stride") ? rf_options_int(o, "stride") : t->own;
-  t->limit = rf_options_int(o, "limit");
+  t->limit = rf_text_ends_with(rf_options_text(o, "data"), ".jsonl") ? 0 : rf_options_int(o, "limit"); /* rows were counted when they were read */
   if (t->stride > t->own)
     return RF_FAIL(error, RAFTER_INVALID, "a window cannot score more new tokens than it sees",
                    "--stride is out of range (expected 1 to %lld, got %lld)", (long long)t->own, (long long)t->stride);
@@ -146,7 +146,9 @@ static rf_status answer(rf_evaluation *e, const texts *t, rf_error *error) {
     if (d->id) json_object_set(row, "id", d->id);
     json_array_append_new(e->rows, row);
   }
-  if (!all.scored) return RF_FAIL(error, RAFTER_INVALID, "give a longer text", "nothing to score (expected at least 2 tokens)");
+  if (!all.scored)
+    return RF_FAIL(error, RAFTER_FAILED, "give a longer text", "nothing to score (%s: expected at least 2 tokens)",
+                   rf_options_text(e->options, "data"));
   double n = (double)all.scored, mean = all.nll / n, perplexity = exp(mean);
   /* Of the mean, as if tokens were drawn one by one; of the perplexity by the derivative. */
   double error_of_mean = n > 1 ? sqrt(fmax(0, all.squares / n - mean * mean) / (n - 1)) : 0;

@@ -63,20 +63,33 @@ static rf_status open_hub(const rf_options *o, pull *p, rf_error *error) {
   return rf_http_open(&settings, &p->http, error);
 }
 
-/* How much is wanted in all, and whether there is room for what is not here yet. */
-static rf_status check_sizes(const rf_options *o, pull *p, int64_t *room, rf_error *error) {
-  struct statvfs disk;
-  int64_t missing = 0;
+/* How much is wanted in all. */
+static rf_status check_total(const rf_options *o, pull *p, rf_error *error) {
   for (int i = 0; i < p->listing.count; i++) {
     const rf_hub_file *file = &p->listing.file[i];
-    struct stat info;
-    char part[1100];
     if (!file->wanted) continue;
     p->count++;
     if (file->bytes < 0) continue;
     if (file->bytes > INT64_MAX / 4 - p->total_bytes)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "the server lists sizes that are none (%s)", file->path);
     p->total_bytes += file->bytes;
+  }
+  int64_t most = rf_options_is_set(o, "max-size") ? rf_options_int(o, "max-size") : INT64_MAX;
+  if (p->total_bytes <= most) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "raise --max-size, or choose files with --include",
+                 "%s@%s is too large (expected at most %lld bytes, got %lld)", p->name.repository, p->name.revision, (long long)most,
+                 (long long)p->total_bytes);
+}
+
+/* Whether there is room for what is not here yet. */
+static rf_status check_room(const rf_options *o, const pull *p, int64_t *room, rf_error *error) {
+  struct statvfs disk;
+  int64_t missing = 0;
+  for (int i = 0; i < p->listing.count; i++) {
+    const rf_hub_file *file = &p->listing.file[i];
+    struct stat info;
+    char part[1100];
+    if (!file->wanted || file->bytes < 0) continue;
     snprintf(part, sizeof part, "%s.part", file->path);
     if (!fstatat(p->folder, file->path, &info, AT_SYMLINK_NOFOLLOW) && info.st_size == file->bytes) continue;
     missing += file->bytes - (!fstatat(p->folder, part, &info, AT_SYMLINK_NOFOLLOW) && info.st_size <= file->bytes ? info.st_size : 0);
@@ -85,10 +98,6 @@ static rf_status check_sizes(const rf_options *o, pull *p, int64_t *room, rf_err
   *room = free_bytes;
   if (rf_options_is_set(o, "max-size")) {
     int64_t most = rf_options_int(o, "max-size");
-    if (p->total_bytes > most)
-      return RF_FAIL(error, RAFTER_FAILED, "raise --max-size, or choose files with --include",
-                     "%s@%s is too large (expected at most %lld bytes, got %lld)", p->name.repository, p->name.revision, (long long)most,
-                     (long long)p->total_bytes);
     if (most - p->total_bytes < *room) *room = most - p->total_bytes;
   }
   if (missing > free_bytes)
@@ -99,8 +108,11 @@ static rf_status check_sizes(const rf_options *o, pull *p, int64_t *room, rf_err
 }
 
 static rf_status open_folder(const rf_options *o, pull *p, rf_error *error) {
-  if (rf_options_is_set(o, "out")) snprintf(p->folder_name, sizeof p->folder_name, "%s", rf_options_text(o, "out"));
-  else snprintf(p->folder_name, sizeof p->folder_name, "models/%s", p->name.repository);
+  const char *out = rf_options_is_set(o, "out") ? rf_options_text(o, "out") : NULL;
+  if (out && strlen(out) >= sizeof p->folder_name)
+    return RF_FAIL(error, RAFTER_INVALID, "choose a shorter one", "--out is too long (expected at most %zu bytes, got %zu)",
+                   sizeof p->folder_name - 1, strlen(out));
+  snprintf(p->folder_name, sizeof p->folder_name, "%s%s", out ? "" : "models/", out ? out : p->name.repository);
   RF_TRY(rf_make_folders(p->folder_name, error));
   p->folder = open(p->folder_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   return p->folder < 0 ? RF_FAIL(error, RAFTER_FAILED, NULL, "cannot open %s", p->folder_name) : RAFTER_OK;
@@ -162,8 +174,9 @@ static rf_status run(const rf_options *o, pull *p, rf_error *error) {
   RF_TRY(open_hub(o, p, error));
   RF_TRY(rf_hub_list(p->http, p->endpoint, &p->name, &p->listing, error));
   RF_TRY(rf_hub_choose(&p->listing, &p->name, pattern, patterns, error));
+  RF_TRY(check_total(o, p, error));
   RF_TRY(open_folder(o, p, error));
-  RF_TRY(check_sizes(o, p, &room, error));
+  RF_TRY(check_room(o, p, &room, error));
   rf_say(p->sink, "%s@%s%s%s: %d of %d files, %.1f MB, into %s\n", p->name.repository, p->name.revision, *p->listing.commit ? " = " : "",
          p->listing.commit, p->count, p->listing.count, (double)p->total_bytes / 1e6, p->folder_name);
   json_t *files = json_array();

@@ -129,7 +129,8 @@ static rf_status read_text(work *w, const rf_options *o, const char *path, rf_er
   rf_status status = encode(w, o, words, path ? bytes : strlen(words), &row->ids, error);
   free(text);
   if (status == RAFTER_OK && row->ids.count < 2)
-    return RF_FAIL(error, RAFTER_INVALID, "give a longer text", "nothing to score (expected at least 2 tokens, got %lld)", (long long)row->ids.count);
+    return RF_FAIL(error, path ? RAFTER_FAILED : RAFTER_INVALID, "give a longer text", "nothing to score (expected at least 2 tokens, got %lld)",
+                   (long long)row->ids.count);
   return status;
 }
 

@@ -8,14 +8,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 enum { MOST_FILES = 100000, MOST_PATH = 1024, MOST_PART = 255, MOST_LISTING_BYTES = 64 << 20 };
+
+/* Characters that a terminal obeys or that hide what a name says: controls (C1 too), directions of writing, line and paragraph ends. */
+static bool is_hidden(utf8proc_int32_t code) {
+  utf8proc_category_t kind = utf8proc_category(code);
+  return kind == UTF8PROC_CATEGORY_CC || kind == UTF8PROC_CATEGORY_CF || kind == UTF8PROC_CATEGORY_ZL || kind == UTF8PROC_CATEGORY_ZP;
+}
 
 bool rf_hub_path_is_safe(const char *path) {
   size_t bytes = strlen(path);
   if (!bytes || bytes > MOST_PATH || strchr(path, '\\')) return false;
-  for (size_t i = 0; i < bytes; i++)
-    if ((unsigned char)path[i] < ' ' || path[i] == 127) return false;
+  for (size_t i = 0; i < bytes;) {
+    utf8proc_int32_t code;
+    utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)path + i, (utf8proc_ssize_t)(bytes - i), &code);
+    if (n < 1 || is_hidden(code)) return false;
+    i += (size_t)n;
+  }
   for (const char *part = path;; part++) {
     size_t n = strcspn(part, "/");
     if (!n || n > MOST_PART || (n == 1 && *part == '.') || (n == 2 && !strncmp(part, "..", 2))) return false;
@@ -31,7 +42,8 @@ static rf_status read_file(const json_t *json, int index, const char *where, rf_
   const char *path = json_string_value(path_text);
   if (!path || strlen(path) != json_string_length(path_text) || !rf_hub_path_is_safe(path))
     return RF_FAIL(error, RAFTER_FAILED, "nothing was written: do not trust this server",
-                   "the server lists a path that leads elsewhere (%s, file %d: expected one below the repository)", where, index + 1);
+                   "the server lists a path that leads elsewhere or hides what it says (%s, file %d: expected one below the repository)", where,
+                   index + 1);
   if (!size) size = json_object_get(json, "size");
   if (size && !json_is_null(size) && (!json_is_integer(size) || json_integer_value(size) < 0))
     return RF_FAIL(error, RAFTER_FAILED, NULL, "the server lists a size that is none (%s, %s)", where, path);

@@ -25,7 +25,9 @@ assert [abs(json.loads(l)["nll"] - r["nll"]) < 1e-9 for l, r in zip(open("texts.
 PY
 status 0 eval_ perplexity "$MODEL" --data long.txt --seq 64 --limit 2 --json && holds out 'd["n"] == 126'
 refuses 2 'stride.*1 to 64' eval_ perplexity "$MODEL" --data long.txt --seq 64 --stride 65
-: >empty.txt; refuses 2 'nothing to score' eval_ perplexity "$MODEL" --data empty.txt
+for i in 1 2 3; do echo "{\"text\": \"row $i of the texts\", \"id\": $i}"; done >three.jsonl
+status 0 eval_ perplexity "$MODEL" --data three.jsonl --limit 2 --output two.jsonl --json && holds out 'd["texts"] == 2' && holds two.jsonl '[r["id"] for r in rows] == [1, 2]'
+: >empty.txt; refuses 1 'nothing to score.*empty.txt' eval_ perplexity "$MODEL" --data empty.txt
 
 # Choices: the words of several public sets; log-probabilities are sums of score's.
 cat >choices.jsonl <<'J'
@@ -95,6 +97,7 @@ holds result 'd["sampling"] == {"temperature": 0, "top_k": 0, "top_p": 1, "min_p
 cp rows.jsonl before
 for folder in run/checkpoint-*; do echo '{"repetition_penalty": 5, "temperature": 2}' >"$folder/generation_config.json"; done # of answers, not of measurements
 for batch in 1 2; do status 0 eval_ gsm8k run --data test.jsonl --shots 1 --max-tokens 40 --output rows.jsonl --batch $batch && same before rows.jsonl "batch $batch changes answers"; done
+echo '{"question": "How many?", "answer": "Nobody knows.\n#### none"}' >none.jsonl && refuses 1 'none.jsonl, row 1' eval_ gsm8k run --data none.jsonl --shots 0
 refuses 1 'nothere' eval_ gsm8k run --data test.jsonl --shots-from nothere.jsonl && says 'hint: .*--shots 0'
 refuses 1 'template' eval_ gsm8k run --data test.jsonl --chat
 refuses 2 'leave no room' eval_ gsm8k run --data test.jsonl --shots 2 --seq 20

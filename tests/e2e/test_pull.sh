@@ -62,7 +62,8 @@ refuses 2 '2 GGUF variants.*Q4_0' pull hf:org/quants && says 'hint: .*--include'
 refuses 1 'pickle' pull hf:org/tiny --include '*.bin'
 refuses 1 'matches none' pull hf:org/tiny --include '*.gguf'
 refuses 1 'PyTorch pickles' pull hf:org/pickles && says 'hint: .*safe_serialization'
-refuses 1 'too large \(expected at most 1000 bytes' pull hf:org/parts --max-size 1000
+refuses 1 'too large \(expected at most 1000 bytes' pull hf:org/parts --out small --max-size 1000 && { [ ! -e small ] || fail 'a refused size leaves a folder'; }
+refuses 2 'out is too long' pull hf:org/parts --out "$(printf 'a%.0s' $(seq 1100))"
 [ ! -e models/org/pickles ] || fail 'a refused model leaves a folder'
 
 # Checkpoints of other layouts: the variant to take is named.
@@ -164,6 +165,6 @@ refuses 1 'link' pull hf:org/parts --out links2
 [ -z "$(ls outside)" ] || fail "a link was followed: $(ls outside)"
 faults '{"extra": [{"rfilename": "model-00009-of-00009.safetensors", "size": 9000000000000000000}]}' && refuses 1 'no room|sizes' pull hf:org/parts --out huge
 chmod -w stall; [ "$(id -u)" = 0 ] || refuses 1 'stall' pull hf:org/parts --out stall
-touch afile && refuses 1 'afile' pull hf:org/parts --out afile
+faults '{}'; touch afile && refuses 1 'afile' pull hf:org/parts --out afile
 
 finish

@@ -53,8 +53,11 @@ static void variants(void **state) {
 
 static void paths(void **state) {
   (void)state;
-  static const char *const safe[] = {"config.json", "a/b/c.safetensors", "..a", "a..b/c", "...", "a b/c+%.json", "Grüße.json"};
-  static const char *const unsafe[] = {"", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/..", "a/../b", "a/./b", "a\\b", "a\nb", "a\x7f"};
+  static const char *const safe[] = {
+      "na\303\257ve/\346\250\241\345\236\213.gguf", "config.json", "a/b/c.safetensors", "..a", "a..b/c", "...", "a b/c+%.json", "Grüße.json"};
+  static const char *const unsafe[] = {
+      "a\302\233b", "a\342\200\256b", "a\342\201\246b", "a\342\200\250b", "a\330\234b", "bad\377", "",     "/",    "/a", "a/", "a//b", ".",
+      "..",         "../a",           "a/..",           "a/../b",         "a/./b",      "a\\b",    "a\nb", "a\x7f"};
   for (size_t i = 0; i < sizeof safe / sizeof *safe; i++) assert_true(rf_hub_path_is_safe(safe[i]));
   for (size_t i = 0; i < sizeof unsafe / sizeof *unsafe; i++) assert_false(rf_hub_path_is_safe(unsafe[i]));
   char longest[300];
