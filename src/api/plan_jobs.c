@@ -42,6 +42,29 @@ static rf_generate_settings generate_settings(const rafter_plan *p) {
   return (rf_generate_settings){.model = p->settings.model, .plan = p->settings.plan};
 }
 
+/* What one of several equal copies simulates: along data and slice chips share no tokens, so requests are dealt out to them. *copies gets their number. */
+static rf_status one_copy(const rafter_plan *p, rf_generate_settings *g, int64_t *copies, rf_error *error) {
+  rf_build_options *b = &g->plan.build;
+  char text[160];
+  *g = generate_settings(p);
+  *copies = rf_mesh_token_groups(&b->mesh);
+  if (*copies == 1) return RAFTER_OK;
+  if (rf_mesh_chips(&b->mesh) != *copies || rf_mesh_extent(&b->mesh, RF_AXIS_FSDP) > 1)
+    return RF_FAIL(error, RAFTER_INVALID, "plan the chips of one copy, and divide the rate by the number of copies",
+                   "copies of a model that is itself cut over chips are not simulated (--mesh: expected data or tensor alone, got %s)",
+                   rf_mesh_text(&b->mesh, text));
+  b->microbatch /= *copies, b->mesh = (rf_mesh){0};
+  return RAFTER_OK;
+}
+
+/* All copies together answer so much more; slots are those of one. */
+static void add_copies(rf_served *served, int64_t copies) {
+  rf_generate_counts *c = &served->counts;
+  int64_t *counts[] = {&c->walks, &c->rows, &c->parts, &c->prompt_tokens, &c->reused, &c->answers, &c->tokens, &served->waiting_most};
+  for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) *counts[i] *= copies;
+  served->tokens_per_second *= (double)copies, served->arrivals_per_second *= (double)copies;
+}
+
 static double usd_an_hour(const rafter_plan *p) { return p->settings.machine.usd_per_chip_hour * p->settings.machine.chips; }
 
 /* Dollars for a million tokens at this rate, or null. */
@@ -90,10 +113,12 @@ static rf_status make_score(rafter_plan *p, const rf_options *o, rf_error *error
 
 /* Prompts that are all there at once, each with its samples. */
 static rf_status roll_out(const rafter_plan *p, const rf_options *o, const lengths *l, rf_served *served, int64_t *prompts, rf_error *error) {
-  rf_generate_settings g = generate_settings(p);
-  int64_t slots = p->settings.plan.build.microbatch;
+  rf_generate_settings g;
+  int64_t slots = p->settings.plan.build.microbatch, copies;
+  RF_TRY(one_copy(p, &g, &copies, error));
   *prompts = int_or(o, "requests", (slots + l->samples - 1) / l->samples);
-  rf_arrival *list = calloc((size_t)*prompts, sizeof *list);
+  int64_t each = (*prompts + copies - 1) / copies;
+  rf_arrival *list = calloc((size_t)each, sizeof *list);
   if (!list) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning rollouts");
   rf_arrivals_poisson((rf_arrival){.prompt = l->prompt, .answer = l->answer, .shared = int_or(o, "shared-prefix", 0), .samples = l->samples}, 0, 0,
                       list, *prompts);
@@ -143,13 +168,19 @@ typedef struct service {
   lengths l;
   rf_settings *prefill_on; /* --prefill-on; NULL: where it decodes */
   double link_bps;
+  int64_t copies; /* of the model, each on chips of its own */
   json_t *rates;
   rf_served best; /* at the highest rate that it keeps up with, else at the lowest there is */
   bool have_best;
 } service;
 
 static rf_status simulate(const service *s, const rf_arrival *list, int64_t count, rf_served *served, rf_error *error) {
-  rf_generate_settings g = generate_settings(s->p);
+  rf_generate_settings g;
+  int64_t copies;
+  RF_TRY(one_copy(s->p, &g, &copies, error));
+  if (s->prefill_on && copies > 1)
+    return RF_FAIL(error, RAFTER_INVALID, "plan one copy", "--prefill-on and copies do not go together (--mesh: expected no data, got %lld)",
+                   (long long)copies);
   if (!s->prefill_on) return rf_simulate(&g, list, count, NULL, NULL, served, error);
   rf_generate_settings first = {.model = s->prefill_on->model, .plan = s->prefill_on->plan};
   first.plan.build.seq = g.plan.build.seq;
@@ -187,7 +218,10 @@ static rf_status simulate_rates(service *s, rf_error *error) {
   rf_served served;
   if (rf_options_is_set(o, "arrivals")) {
     RF_TRY(rf_arrivals_read(rf_options_text(o, "arrivals"), like, &list, &requests, error));
-    RF_GO(simulate(s, list, requests, &served, error));
+    int64_t dealt = 0;
+    for (int64_t i = 0; i < requests; i += s->copies) list[dealt++] = list[i];
+    RF_GO(simulate(s, list, dealt, &served, error));
+    add_copies(&served, s->copies);
     add_rate(s, served.arrivals_per_second, &served);
     goto done;
   }
@@ -199,8 +233,9 @@ static rf_status simulate_rates(service *s, rf_error *error) {
     if (rate[i] < 1)
       RF_GO(RF_FAIL(error, RAFTER_INVALID, "requests a second, from 1 on", "--rate is out of range (expected 1 or more, got %lld)",
                     (long long)rate[i]));
-    rf_arrivals_poisson(like, (double)rate[i], (uint64_t)int_or(o, "seed", 0), list, requests);
+    rf_arrivals_poisson(like, (double)rate[i] / (double)s->copies, (uint64_t)int_or(o, "seed", 0), list, requests);
     RF_GO(simulate(s, list, requests, &served, error));
+    add_copies(&served, s->copies);
     add_rate(s, (double)rate[i], &served);
   }
 done:
@@ -226,7 +261,7 @@ static rf_status resolve_prefill_on(service *s, rf_error *error) {
 }
 
 static rf_status make_serve(rafter_plan *p, const rf_options *o, rf_error *error) {
-  service s = {.p = p, .o = o};
+  service s = {.p = p, .o = o, .copies = rf_mesh_token_groups(&p->settings.plan.build.mesh)};
   rf_status status = RAFTER_OK;
   RF_TRY(resolve_lengths(p, o, &s.l, error));
   RF_TRY(make_generate(p, o, error));

@@ -47,6 +47,14 @@ static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
   }
 }
 
+/* An op in a walk. Transfers send in proportion to their rows, and nothing hides them: what a walk waits for stands between its products. */
+static double walk_op_seconds(const rf_plan *plan, const rf_graph *graph, int i, rf_work work) {
+  const rf_plan_op *p = &plan->op[i];
+  if (!p->lanes) return rf_cost_op(&plan->machine, graph, &graph->op[i], p->kernel, work, NULL) * p->calls;
+  double part = p->work.sent_bytes > 0 ? work.sent_bytes / p->work.sent_bytes : 1;
+  return (p->wait + (p->seconds - p->wait) * part) * p->calls;
+}
+
 double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int parts) {
   rf_graph graph = *plan->graph;
   size_t bytes = (size_t)graph.tensor_count * sizeof *graph.tensor;
@@ -60,7 +68,7 @@ double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int part
   for (int i = 0; i < graph.op_count; i++) {
     const rf_op *op = &graph.op[i];
     rf_work work = rf_op_is_cached(op) ? cached_work(&graph, op, part, parts) : op->def->work(&graph, op);
-    seconds += rf_cost_op(&plan->machine, &graph, op, plan->op[i].kernel, work, NULL) * plan->op[i].calls;
+    seconds += walk_op_seconds(plan, &graph, i, work);
   }
   free(graph.tensor);
   return seconds;
@@ -80,8 +88,6 @@ struct rf_walk_prices {
     double seconds;
   } kept[KEPT];
 };
-
-static bool is_cached(const rf_op *op) { return !strcmp(op->def->name, "attention_kv"); }
 
 static bool same_cost(const rf_plan *plan, int a, int b) {
   const rf_op *x = &plan->graph->op[a], *y = &plan->graph->op[b];
@@ -110,7 +116,7 @@ rf_walk_prices *rf_walk_prices_open(const rf_plan *plan) {
   memcpy(w->graph.tensor, plan->graph->tensor, (size_t)plan->graph->tensor_count * sizeof *w->graph.tensor);
   for (int i = 0; i < plan->graph->op_count; i++) {
     int k = 0;
-    if (!is_cached(&plan->graph->op[i])) continue;
+    if (!rf_op_is_cached(&plan->graph->op[i])) continue;
     while (k < w->kinds && !same_cost(plan, w->alike[k], i)) k++;
     if (k == w->kinds) w->alike[w->kinds++] = i;
     w->count[k] += plan->op[i].calls;
@@ -127,8 +133,7 @@ static double all_but_attention(rf_walk_prices *w, int64_t rows, int parts) {
   *kept = (struct kept){.rows = rows, .parts = parts};
   for (int i = 0; i < w->graph.op_count; i++) {
     const rf_op *op = &w->graph.op[i];
-    if (!is_cached(op))
-      kept->seconds += rf_cost_op(&plan->machine, &w->graph, op, plan->op[i].kernel, op->def->work(&w->graph, op), NULL) * plan->op[i].calls;
+    if (!rf_op_is_cached(op)) kept->seconds += walk_op_seconds(plan, &w->graph, i, op->def->work(&w->graph, op));
   }
   return kept->seconds;
 }

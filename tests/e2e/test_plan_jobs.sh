@@ -35,6 +35,17 @@ status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --json &&
 }
 status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --shared-prefix 448 --json && holds out 'd["serving"]["rates"][0]["reused_tokens"] > 0.8 * 448 * 512 and d["serving"]["ttft_seconds"]["p50"] < json.load(open("plain"))["serving"]["ttft_seconds"]["p50"]' 'a shared prefix is walked once'
 status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --prefill-on tpu-v5p --json && holds out 'd["serving"]["prefill_on"] == "tpu-v5p" and d["serving"]["tpot_seconds"]["p99"] < json.load(open("plain"))["serving"]["tpot_seconds"]["p99"]' 'without prompts in between tokens come evenly'
+# Eight copies at eight times the rate are one chip at one; cut over eight chips the model answers a token sooner than any copy, with the network in it.
+ONE=(gemma-7b --dtype bf16 --weights int8 --kv-dtype int8 --job serve)
+status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e --batch 8 --rate 2 --json && cp out one
+status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=8 --batch 64 --rate 16 --json && {
+  holds out '(lambda a, b: a["tpot_seconds"] == b["tpot_seconds"] and abs(b["tokens_per_second"] / a["tokens_per_second"] - 8) < 1e-9 and abs(a["usd_per_million_tokens"] / b["usd_per_million_tokens"] - 1) < 1e-9)(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'copies'
+}
+status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh tensor=8 --batch 64 --rate 16 --json && {
+  holds out 'd["serving"]["tpot_seconds"]["p50"] < json.load(open("one"))["serving"]["tpot_seconds"]["p50"]' 'a model cut over eight chips'
+  holds out 'd["time"]["network_seconds"] > 0 and d["serving"]["tpot_seconds"]["p50"] > d["time"]["network_seconds"] * 0.2' 'and waits for their network'
+}
+refuses 2 'data or tensor alone' "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=2,tensor=4 --batch 64 --rate 16
 printf '{"at": 0, "prompt": 100, "answer": 10}\n{"at": 0.5, "prompt": 200, "answer": 20}\n' >arrivals.jsonl
 status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals arrivals.jsonl --json && holds out 'd["serving"]["rates"][0]["requests_per_second"] == 2 and abs(d["serving"]["rates"][0]["tokens_per_second"] - 30 / 0.5) < 10' 'a file of arrivals'
 printf 'nonsense\n' >bad.jsonl
