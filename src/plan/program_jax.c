@@ -498,6 +498,10 @@ rf_status rf_plan_as_program(rf_plan *plan, rf_error *error) {
   plan->by_class[RF_CLASS_IO] = m->output - m->alias;
   plan->arena_bytes = plan->live_bytes = m->total;
   plan->persistent_bytes = m->argument;
+  if (plan->machine.devices_per_chip > 1 && !plan->machine.by_device) { /* a program has the memory of one device */
+    plan->machine.memory_bytes /= plan->machine.devices_per_chip;
+    plan->machine.reserve_bytes /= plan->machine.devices_per_chip;
+  }
   rf_program_time(plan);
   return RAFTER_OK;
 }

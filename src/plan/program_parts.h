@@ -9,7 +9,8 @@
 /* Bytes of a TPU's vector memory that brief arrays may lie in: all but what kernels work in (the compiler's default, xla_tpu_scoped_vmem_limit_kib). */
 enum { RF_PROGRAM_SCOPED_BYTES = 16384 << 10 };
 static inline int64_t rf_program_chip_bytes(const rf_machine *machine) {
-  double room = strcmp(machine->kind, "tpu") ? 0 : machine->vmem_bytes - RF_PROGRAM_SCOPED_BYTES;
+  int devices = machine->devices_per_chip > 1 && !machine->by_device ? machine->devices_per_chip : 1; /* a program runs on one */
+  double room = strcmp(machine->kind, "tpu") ? 0 : machine->vmem_bytes / devices - RF_PROGRAM_SCOPED_BYTES;
   return room > 0 ? (int64_t)room : 0;
 }
 

@@ -64,7 +64,9 @@ static rf_status find_machine(const char *topology, rf_machine *machine, rf_erro
   char name[64];
   snprintf(name, sizeof name, "%s%.*s", strncmp(topology, "tpu", 3) ? "tpu-" : "", (int)strcspn(topology, ":"), topology);
   if (!strcmp(name, "tpu7x")) snprintf(name, sizeof name, "tpu-v7x");
-  return rf_machine_find(name, machine, error);
+  RF_TRY(rf_machine_find(name, machine, error));
+  rf_machine_by_device(machine);
+  return RAFTER_OK;
 }
 
 /* The training step of the tutorial's transformer: suites uva and scale. */
@@ -191,6 +193,7 @@ static rf_status size_chain(const json_t *row, const rf_machine *machine, rf_pro
 
 typedef struct tally {
   int rows, near, large, large_near, verdicts, verdicts_right;
+  double worst, sum; /* of the errors of totals, without their sign */
 } tally;
 
 static rf_status size_row(const json_t *row, rf_program_memory *memory, double *limit, rf_error *error) {
@@ -223,6 +226,8 @@ static void check_row(const json_t *row, tally *t) {
   double off = (double)m.total / want - 1;
   bool near = fabs(off) <= 0.1, fits = json_is_true(json_object_get(row, "fits")), asked = fabs(want / limit - 1) > 0.02;
   t->near += near;
+  t->sum += fabs(off);
+  if (fabs(off) > t->worst) t->worst = fabs(off);
   if (want > gib) t->large++, t->large_near += fabs(off) <= 0.2;
   if (asked) t->verdicts++, t->verdicts_right += fits == ((double)m.total <= limit);
   printf("%-72s %8.3f %8.3f GiB %+6.1f %%  arg %+lld temp %.0f of %.0f MB (kept %.0f copies %.0f gradients %.0f working %.0f)\n", id, want / gib,
@@ -248,8 +253,9 @@ static int check_programs(const json_t *root, const char *only) {
       if (!only || strstr(text_of(row, "id"), only)) check_row(row, &t);
     }
     bool good = t.near >= groups[g].share * t.rows && (!groups[g].large || t.large_near == t.large) && t.verdicts_right == t.verdicts;
-    printf("%s: %d of %d within 10 %%, %d of %d above 1 GiB within 20 %%, %d of %d verdicts right: %s\n", groups[g].title, t.near, t.rows,
-           t.large_near, t.large, t.verdicts_right, t.verdicts, good ? "good" : "NOT GOOD");
+    printf("%s: %d of %d within 10 %% (mean %.1f %%, worst %.1f %%), %d of %d above 1 GiB within 20 %%, %d of %d verdicts right: %s\n",
+           groups[g].title, t.near, t.rows, t.rows ? 100 * t.sum / t.rows : 0, 100 * t.worst, t.large_near, t.large, t.verdicts_right, t.verdicts,
+           good ? "good" : "NOT GOOD");
     failed |= !good;
   }
   return failed;
