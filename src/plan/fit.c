@@ -51,7 +51,8 @@ enum { MAX_DIVISORS = 8 }; /* from the whole batch in one down by divisors; eigh
 static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setting list[2 * MAX_DIVISORS]) {
   static const rf_dtype dtypes[] = {RF_F32, RF_BF16};
   bool train = options->build.job == RF_JOB_TRAIN;
-  int64_t batch = options->build.microbatch * options->build.accumulate;
+  const rf_axes cut = RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_DATA) | RF_AXIS_BIT(RF_AXIS_EXPERT) | RF_AXIS_BIT(RF_AXIS_FSDP);
+  int64_t batch = options->build.microbatch * options->build.accumulate, chips = rf_mesh_size(&options->build.mesh, cut);
   int count = 0;
   for (int d = 0; d < (vary.dtype ? 2 : 1); d++) {
     rf_dtype dtype = vary.dtype ? dtypes[d] : options->build.dtype;
@@ -59,7 +60,7 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
     if (!train || !vary.microbatch) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
     else
       for (int64_t micro = batch; micro >= 1 && tried < MAX_DIVISORS; micro--)
-        if (batch % micro == 0) list[count++] = (setting){.dtype = dtype, .microbatch = micro}, tried++;
+        if (batch % micro == 0 && (micro % chips == 0 || micro == batch)) list[count++] = (setting){.dtype = dtype, .microbatch = micro}, tried++;
   }
   return count;
 }

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The checker of published runs takes any table of the format, names what it cannot plan, and fails when its predictions are far off.
+. "$(dirname "$0")/lib.sh"
+CHECK=$(dirname "$RAFTER")/check_published_runs
+HEAD=$'# a comment\nid\tsystem\tmachine\tchips\tmodel\tseq\tprecision\ttokens_per_s_per_chip\tpublished\tsource'
+row() { printf '%s\tsomebody\ta5000\t1\tuva\t512\tbf16\t%s\t%s\tmade up\n' "$1" "$2" "$3"; }
+
+{ echo "$HEAD"; row A 44000 '0.7 s for 32,768 tokens, no remat'; row B 36000 'remat MLP + attention, 64 sequences a device'; } >near.tsv
+status 0 "$CHECK" near.tsv && {
+  says '^\| A \| a5000 x 1 \| uva, 512, bf16 \| one chip; sequences: 64 a chip.*remat none, ' out
+  says '^\| B .*one chip; sequences: 64 a chip.*remat mlp\+attn, ' out
+  says 'Median error over 2 runs' out
+}
+{ echo "$HEAD"; row A 44000 'no remat'; row B 9000 'no remat'; row C 200000 'no remat'; } >far.tsv
+status 1 "$CHECK" far.tsv && says 'median error'
+{ echo "$HEAD"; row A 44000 ''; row B 44000 ''; printf 'C\tx\ta5000\t1\tnobody\t512\tbf16\t1\t\t\n'; } >unknown.tsv
+status 0 "$CHECK" unknown.tsv && says '^C is not planned: .*nobody' out
+printf 'A\tx\ta5000\n' >short.tsv
+status 1 "$CHECK" short.tsv && says 'too few columns'
+printf 'A\tx\ta5000\t0\tuva\t512\tbf16\t1\t\t\n' >zero.tsv
+status 1 "$CHECK" zero.tsv && says 'above 0'
+status 1 "$CHECK" nowhere.tsv && says 'cannot open'
+: >empty.tsv
+status 1 "$CHECK" empty.tsv
+
+# The document's table is renewed between its marks, and nothing else of it.
+printf 'before\n<!-- published runs: begin -->\nold\n<!-- published runs: end -->\nbehind\n' >document.md
+status 0 "$CHECK" near.tsv --write document.md && {
+  says '^before$' document.md; says '^behind$' document.md; says '^\| B ' document.md
+  grep -q '^old$' document.md && fail "the old table stands"
+}
+finish
