@@ -4,6 +4,7 @@
 
 #include "api/answers.h"
 #include "base/file.h"
+#include "base/json_lines.h"
 #include "base/text.h"
 
 #include <math.h>
@@ -20,31 +21,20 @@ static const struct {
 } TASKS[] = {{"perplexity", "score", rf_eval_perplexity}, {"choices", "score", rf_eval_choices}, {"gsm8k", "generate", rf_eval_gsm8k}};
 
 rf_status rf_eval_read_rows(const char *path, int64_t limit, json_t **rows, rf_error *error) {
-  char *text = NULL;
-  size_t bytes = 0;
-  int64_t line = 0;
-  rf_status status = rf_file_read(path, (size_t)1 << 32, &text, &bytes, error);
-  if (status != RAFTER_OK) return status;
+  rf_status status = RAFTER_OK;
+  rf_json_lines lines;
+  json_t *row = NULL;
+  *rows = NULL;
+  RF_TRY(rf_json_lines_open(path, NULL, &lines, error));
   *rows = json_array();
-  for (char *at = text, *end = text + bytes; at < end && (!limit || (int64_t)json_array_size(*rows) < limit);) {
-    char *next = memchr(at, '\n', (size_t)(end - at));
-    size_t n = (size_t)((next ? next : end) - at);
-    json_error_t bad;
-    line++;
-    if (strspn(at, " \t\r") < n) {
-      json_t *row = json_loadb(at, n, 0, &bad);
-      if (!json_is_object(row)) {
-        status = RF_FAIL(error, RAFTER_FAILED, "each line must be one JSON object", "%s is not JSON Lines (line %lld: %s)", path, (long long)line,
-                         row ? "expected an object" : bad.text);
-        json_decref(row);
-        break;
-      }
-      json_array_append_new(*rows, row);
-    }
-    at += n + 1;
+  while (!limit || (int64_t)json_array_size(*rows) < limit) {
+    RF_GO(rf_json_lines_next(&lines, &row, error));
+    if (!row) break;
+    json_array_append_new(*rows, row);
   }
-  free(text);
-  if (status == RAFTER_OK && !json_array_size(*rows)) status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no rows", path);
+  if (!json_array_size(*rows)) status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no rows", path);
+done:
+  rf_json_lines_close(&lines);
   if (status != RAFTER_OK) json_decref(*rows), *rows = NULL;
   return status;
 }

@@ -3,9 +3,9 @@
 #include "api/prompts.h"
 
 #include "api/answers.h"
+#include "base/json_lines.h"
 #include "base/text.h"
 
-#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -228,30 +228,24 @@ static rf_status read_row(const rf_options *o, rf_prompts *p, json_t *json, cons
 
 static rf_status read_file(const rf_options *o, rf_prompts *p, rf_error *error) {
   rf_status status = RAFTER_OK;
-  char *text = NULL, where[4200];
-  size_t capacity = 0;
-  ssize_t bytes;
-  int64_t line = 0;
-  FILE *file = fopen(p->path, "re");
-  if (!file) return RF_FAIL(error, RAFTER_FAILED, "check the path given to --input", "cannot open %s (%s)", p->path, strerror(errno));
-  while ((bytes = getline(&text, &capacity, file)) > 0) {
-    line++;
-    if (strspn(text, " \t\r\n") == (size_t)bytes) continue;
-    json_error_t bad;
-    rf_prompt *row;
-    json_t *json = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES, &bad);
-    snprintf(where, sizeof where, "%s, line %lld", p->path, (long long)line);
-    if (!json_is_object(json))
-      status = RF_FAIL(error, RAFTER_FAILED, "each line must be one JSON object", "%s is not JSON Lines (line %lld: %s)", p->path, (long long)line,
-                       json ? "expected an object" : bad.text);
-    if (status == RAFTER_OK) status = add_row(p, &row, error);
-    if (status == RAFTER_OK) row->line = line, status = read_row(o, p, json, where, row, error);
-    json_decref(json);
-    if (status != RAFTER_OK) goto done;
+  char where[4200];
+  rf_json_lines lines;
+  json_t *json = NULL;
+  rf_prompt *row;
+  RF_TRY(rf_json_lines_open(p->path, "check the path given to --input", &lines, error));
+  for (;;) {
+    RF_GO(rf_json_lines_next(&lines, &json, error));
+    if (!json) break;
+    snprintf(where, sizeof where, "%s, line %lld", p->path, (long long)lines.line);
+    RF_GO(add_row(p, &row, error));
+    row->line = lines.line;
+    RF_GO(read_row(o, p, json, where, row, error));
+    json_decref(json), json = NULL;
   }
   if (!p->rows) status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no rows", p->path);
 done:
-  free(text), fclose(file);
+  json_decref(json);
+  rf_json_lines_close(&lines);
   return status;
 }
 

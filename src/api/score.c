@@ -3,10 +3,10 @@
 #include "api/answers.h"
 
 #include "base/file.h"
+#include "base/json_lines.h"
 #include "generate/score.h"
 #include "model/tokenizer.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,60 +61,52 @@ static rf_status encode(work *w, const rf_options *o, const char *text, size_t b
   return rf_tokenizer_encode(w->tokenizer, text, bytes, flags, ids, error);
 }
 
-static rf_status read_line(work *w, const rf_options *o, const char *path, int64_t line, const char *text, size_t bytes, rf_error *error) {
-  json_error_t bad;
-  rf_status status = RAFTER_OK;
-  json_t *json = json_loadb(text, bytes, 0, &bad), *value;
+static rf_status read_ids(const work *w, const json_t *list, const char *path, int64_t line, rf_ids *ids, rf_error *error) {
+  size_t i;
+  json_t *id;
+  json_array_foreach((json_t *)list, i, id) {
+    json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
+    if (v < 0 || v >= w->settings.model.vocab)
+      return RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer or model",
+                     "token out of range (%s, line %lld, token %zu: expected an id below %lld, got %lld)", path, (long long)line, i,
+                     (long long)w->settings.model.vocab, (long long)v);
+    RF_TRY(rf_ids_add(ids, (int32_t)v, error));
+  }
+  return RAFTER_OK;
+}
+
+static rf_status read_row(work *w, const rf_options *o, const char *path, int64_t line, const json_t *json, rf_error *error) {
+  const json_t *text = json_object_get(json, "text"), *tokens = json_object_get(json, "tokens");
   text_row *row;
-  if (!json_is_object(json)) {
-    status = RF_FAIL(error, RAFTER_FAILED, "each line must be one JSON object", "%s is not JSON Lines (line %lld: %s)", path, (long long)line,
-                     json ? "expected an object" : bad.text);
-    goto done;
-  }
-  RF_GO(add_row(w, &row, error));
+  if (json_is_string(text) && json_is_array(tokens))
+    return RF_FAIL(error, RAFTER_FAILED, "leave one of them out", "a row has both text and tokens (%s, line %lld)", path, (long long)line);
+  RF_TRY(add_row(w, &row, error));
   row->id = json_incref(json_object_get(json, "id"));
-  if (json_is_string(value = json_object_get(json, "text"))) {
-    status = encode(w, o, json_string_value(value), json_string_length(value), &row->ids, error);
-  } else if (json_is_array(value = json_object_get(json, "tokens"))) {
-    size_t i;
-    json_t *id;
-    json_array_foreach(value, i, id) {
-      json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
-      if (v < 0 || v >= w->settings.model.vocab) {
-        status = RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer or model",
-                         "token out of range (%s, line %lld, token %zu: expected an id below %lld, got %lld)", path, (long long)line, i,
-                         (long long)w->settings.model.vocab, (long long)v);
-        goto done;
-      }
-      RF_GO(rf_ids_add(&row->ids, (int32_t)v, error));
-    }
-  } else {
-    status =
-        RF_FAIL(error, RAFTER_FAILED, "rows have \"text\" or \"tokens\"", "a row has neither text nor tokens (%s, line %lld)", path, (long long)line);
-  }
-  if (status == RAFTER_OK && row->ids.count < 1)
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "a row is empty (%s, line %lld: expected at least 1 token)", path, (long long)line);
-done:
-  json_decref(json);
-  return status;
+  if (json_is_string(text)) RF_TRY(encode(w, o, json_string_value(text), json_string_length(text), &row->ids, error));
+  else if (json_is_array(tokens)) RF_TRY(read_ids(w, tokens, path, line, &row->ids, error));
+  else
+    return RF_FAIL(error, RAFTER_FAILED, "rows have \"text\" or \"tokens\"", "a row has neither text nor tokens (%s, line %lld)", path,
+                   (long long)line);
+  return row->ids.count >= 1
+             ? RAFTER_OK
+             : RF_FAIL(error, RAFTER_FAILED, NULL, "a row is empty (%s, line %lld: expected at least 1 token)", path, (long long)line);
 }
 
 static rf_status read_jsonl(work *w, const rf_options *o, const char *path, rf_error *error) {
   rf_status status = RAFTER_OK;
-  char *text = NULL;
-  size_t capacity = 0;
-  ssize_t bytes;
-  int64_t line = 0;
-  FILE *file = fopen(path, "re");
-  if (!file) return RF_FAIL(error, RAFTER_FAILED, "check the path given to --input", "cannot open %s (%s)", path, strerror(errno));
-  while ((bytes = getline(&text, &capacity, file)) > 0) {
-    line++;
-    if (strspn(text, " \t\r\n") == (size_t)bytes) continue;
-    RF_GO(read_line(w, o, path, line, text, (size_t)bytes, error));
+  rf_json_lines lines;
+  json_t *json = NULL;
+  RF_TRY(rf_json_lines_open(path, "check the path given to --input", &lines, error));
+  for (;;) {
+    RF_GO(rf_json_lines_next(&lines, &json, error));
+    if (!json) break;
+    RF_GO(read_row(w, o, path, lines.line, json, error));
+    json_decref(json), json = NULL;
   }
   if (!w->rows) status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no rows", path);
 done:
-  free(text), fclose(file);
+  json_decref(json);
+  rf_json_lines_close(&lines);
   return status;
 }
 

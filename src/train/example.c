@@ -3,7 +3,7 @@
 #include "train/example.h"
 
 #include "base/file.h"
-#include "base/json.h"
+#include "base/json_lines.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -321,14 +321,10 @@ static rf_status read_row(rf_example_reader *reader, row_place place, const json
 
 rf_status rf_example_read(rf_example_reader *reader, const char *path, int64_t line, const char *text, size_t bytes, rf_example *example,
                           rf_error *error) {
-  json_error_t bad;
-  json_t *row = json_loadb(text, bytes, 0, &bad);
+  json_t *row = NULL;
   example->ids.count = 0;
-  rf_status status = RAFTER_OK;
-  if (json_is_object(row)) status = read_row(reader, (row_place){path, line}, row, example, error);
-  else
-    status = RF_FAIL(error, RAFTER_FAILED, "each line must be one JSON object", "%s is not JSON Lines (line %lld: %s)", path, (long long)line,
-                     row ? "expected an object" : bad.text);
+  RF_TRY(rf_json_line(text, bytes, path, line, &row, error));
+  rf_status status = read_row(reader, (row_place){path, line}, row, example, error);
   json_decref(row);
   return status;
 }

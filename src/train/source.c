@@ -3,6 +3,7 @@
 #include "train/source.h"
 
 #include "base/file.h"
+#include "base/json_lines.h"
 #include "base/text.h"
 
 #include <errno.h>
@@ -200,29 +201,21 @@ rf_status rf_source_write_shard(const char *path, const rf_example_options *opti
   rf_example_reader *reader = NULL;
   rf_shard_writer *writer = NULL;
   rf_example row = {0};
-  char *text = NULL;
-  size_t capacity = 0;
-  ssize_t bytes;
-  int64_t line = 0;
-  FILE *file = fopen(path, "re");
-  if (!file) return RF_FAIL(error, RAFTER_FAILED, "check the path", "cannot open %s (%s)", path, strerror(errno));
+  rf_json_lines lines;
+  RF_TRY(rf_json_lines_open(path, "check the path", &lines, error));
   RF_GO(rf_example_open(options, &reader, error));
   RF_GO(rf_shard_create(shard_path, options->vocab, &writer, error));
-  while ((bytes = getline(&text, &capacity, file)) > 0) {
-    line++;
-    if (strspn(text, " \t\r\n") == (size_t)bytes) continue;
-    RF_GO(rf_example_read(reader, path, line, text, (size_t)bytes, &row, error));
+  for (bool more;;) {
+    RF_GO(rf_json_lines_text(&lines, &more, error));
+    if (!more) break;
+    RF_GO(rf_example_read(reader, path, lines.line, lines.text, lines.bytes, &row, error));
     if (row.ids.count) RF_GO(append_row(writer, &row, error));
-  }
-  if (ferror(file)) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read %s (%s)", path, strerror(errno));
-    goto done;
   }
   status = rf_shard_finish(writer, error), writer = NULL;
 done:
   rf_shard_discard(writer);
   rf_example_close(reader), rf_example_free(&row);
-  free(text), fclose(file);
+  rf_json_lines_close(&lines);
   return status;
 }
 

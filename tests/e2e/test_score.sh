@@ -38,6 +38,14 @@ d = json.load(open("out"))
 assert d["rows"] == 2 and d["output"] == "scored.jsonl" and d["tokens"] == sum(len(r["tokens"]) - 1 for r in rows) and d["arena_bytes"] > 0
 assert abs(d["nll"] - sum(r["nll"] for r in rows)) < 1e-9 and abs(d["perplexity"] - math.exp(d["nll"] / d["tokens"])) < 1e-9
 PY
+# Every reader of JSON Lines has one rule: a name twice in a row is an error that says where.
+printf '{"text": "ab", "id": 1}\n\n{"text": "ab", "text": "cd", "prompt": "a", "prompt": "b"}\n' >twice.jsonl
+refuses 1 'twice.jsonl.*line 3.*duplicate' score --input twice.jsonl
+refuses 1 'twice.jsonl.*line 3.*duplicate' "$RAFTER" eval perplexity "$TINY" --data twice.jsonl
+refuses 1 'twice.jsonl.*line 3.*duplicate' "$RAFTER" train "$TINY" --data twice.jsonl --steps 1 --out twice
+sed -i 's/"text": "ab", "id"/"prompt": "ab", "id"/' twice.jsonl && refuses 1 'twice.jsonl.*line 3.*duplicate' "$RAFTER" generate "$TINY" --input twice.jsonl
+echo '{"text": "ab", "tokens": [1, 2]}' >both.jsonl && refuses 1 'both text and tokens.*line 1' score --input both.jsonl
+mkdir folder.jsonl && refuses 1 'folder.jsonl' score --input folder.jsonl
 python3 -c 'for i in range(400): print("{\"id\": %d, \"text\": \"%s\"}" % (i, "in the beginning of it all " * 40))' >many.jsonl
 "$RAFTER" score "$TINY" --seed 5 --input many.jsonl --seq 32 --stride 1 --threads 1 --output kept.jsonl >out 2>err & pid=$!
 for _ in $(seq 300); do ((0x$(sed -n 's/^SigCgt:\s*//p' /proc/$pid/status) & 2)) && break; sleep 0.1; done # it listens
