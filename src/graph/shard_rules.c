@@ -51,7 +51,7 @@ rf_status rf_shard_heads(rf_sharding *s, rf_axes axes, rf_error *error) {
     return RF_FAIL(error, RAFTER_INVALID, "choose a number of chips that divides both",
                    "heads cannot be dealt out (%s: %d heads and %d key heads over %d chips)", s->op->name, heads, kv, chips);
   s->attr.heads = heads / chips;
-  s->attr.kv_heads = kv > chips ? kv / chips : 1;
+  s->attr.kv_heads = kv > chips ? kv / chips : kv > 0;
   return RAFTER_OK;
 }
 

@@ -1,6 +1,6 @@
 /* attention_latent.c - latent attention (DeepSeek-V2, arXiv 2405.04434): the norm of the latent row, causal attention over keys and values made of
  * it, its backward, and attention over a cache of latent rows, which widens no key: the queries go to the latent space instead. */
-#include "graph/ops/ops.h"
+#include "graph/shard.h"
 
 /* R elements turn, P meet the latent keys, W are a value head's. */
 typedef struct latent_dims {
@@ -71,6 +71,7 @@ const rf_op_def RF_OP_LATENT_NORM = {
     .shape = norm_shape,
     .work = rf_work_bytes,
     .backward = norm_backward,
+    .shard = rf_shard_rows,
     .tolerance = {2e-6f, 1e-2f},
 };
 
@@ -83,6 +84,7 @@ const rf_op_def RF_OP_LATENT_NORM_BWD = {
     .outputs = {"dx (n,C+R)?", "dgain (C)?"},
     .shape = norm_bwd_shape,
     .work = rf_work_bytes,
+    .shard = rf_shard_rows,
     .tolerance = {1e-5f, 1e-2f},
 };
 
@@ -147,6 +149,19 @@ static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
+/* Rows alone: whole segments of them. */
+static rf_status attention_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  bool backward = s->op->def == &RF_OP_ATTENTION_LATENT_BWD;
+  int segments = backward ? 6 : 3;
+  rf_spec rows = rf_spec_of(s->in[0].split[0], 0, RF_FORM_BLOCKS), lse = rf_spec_of(0, s->in[0].split[0], RF_FORM_BLOCKS);
+  for (int i = 0; i < segments; i++) s->in[i] = rows;
+  for (int i = 0; i < s->op->output_count; i++) s->out[i] = rows;
+  if (backward) s->in[4] = lse;
+  else s->out[1] = lse;
+  return RAFTER_OK;
+}
+
 const rf_op_def RF_OP_ATTENTION_LATENT = {
     .name = "attention_latent",
     .formula = "as attention over the keys 0..i of a segment, with s_j = scale*(q_i[h,:P] . kv_j[h,:P] + q_i[h,P:] . turns_j) and v_j = kv_j[h,P:]; "
@@ -157,6 +172,7 @@ const rf_op_def RF_OP_ATTENTION_LATENT = {
     .shape = attention_shape,
     .work = attention_work,
     .backward = attention_backward,
+    .shard = attention_shard,
     .tolerance = {1e-5f, 2e-2f},
 };
 
@@ -169,6 +185,7 @@ const rf_op_def RF_OP_ATTENTION_LATENT_BWD = {
     .outputs = {"dq (n,N(P+R))?", "dkv (n,N(P+W))?", "dturns (n,R)?"},
     .shape = attention_bwd_shape,
     .work = attention_bwd_work,
+    .shard = attention_shard,
     .tolerance = {2e-5f, 2e-2f},
 };
 

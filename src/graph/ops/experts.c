@@ -1,6 +1,6 @@
 /* experts.c - a layer of experts: the router's choice, rows brought to their experts, the experts' linear layers, the weighted sum of what they
  * say. No row is dropped and none is padded: n rows with k experts each are R = n k rows, sorted by expert, whoever is chosen how often. */
-#include "graph/ops/ops.h"
+#include "graph/shard.h"
 
 #include <math.h>
 
@@ -12,6 +12,23 @@ static rf_status check_experts(const rf_op *op, rf_error *error) {
   if (experts >= 1 && used >= 1 && used <= experts && used <= RF_EXPERTS_USED_MOST) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, NULL, "no such choice of experts (%s: expected 1 to %d of them used, got %d of %d)", op->name,
                  RF_EXPERTS_USED_MOST, used, experts);
+}
+
+/* Each chip routes its own rows: what says where they stand is its own too. */
+static rf_status routed_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  rf_spec rows = rf_spec_of(s->in[0].split[0], 0, RF_FORM_BLOCKS), whole = {0};
+  for (int i = 0; i < s->op->input_count; i++) {
+    const rf_tensor *t = s->op->input[i] < 0 ? NULL : &s->graph->tensor[s->op->input[i]];
+    bool starts = t && t->dtype == RF_I32 && t->shape[0] == (int64_t)s->op->attr.experts + 1 && t->rank == 1;
+    s->in[i] = !t || starts || t->class == RF_CLASS_WEIGHT ? whole : rows;
+  }
+  for (int i = 0; i < s->op->output_count; i++) {
+    bool gradient = s->op->output[i] >= 0 && s->graph->tensor[s->op->output[i]].class == RF_CLASS_GRADIENT;
+    s->out[i] = gradient ? (rf_spec){.partial = rows.split[0]} : rows;
+  }
+  if (s->op->def == &RF_OP_ROUTE) s->out[3] = whole;
+  return RAFTER_OK;
 }
 
 /* ---- the router's choice ---------------------------------------------------------------------------------------- */
@@ -74,6 +91,7 @@ const rf_op_def RF_OP_ROUTE = {
     .shape = route_shape,
     .work = rf_work_bytes,
     .backward = route_backward,
+    .shard = routed_shard,
     .tolerance = {2e-6f, 2e-6f},
 };
 
@@ -87,6 +105,7 @@ const rf_op_def RF_OP_ROUTE_BWD = {
     .outputs = {"dlogits (n,E)"},
     .shape = route_bwd_shape,
     .work = rf_work_bytes,
+    .shard = routed_shard,
     .tolerance = {1e-5f, 1e-2f},
 };
 
@@ -127,6 +146,7 @@ const rf_op_def RF_OP_DISPATCH = {
     .shape = dispatch_shape,
     .work = rf_work_bytes,
     .backward = dispatch_backward,
+    .shard = routed_shard,
     .tolerance = {1e-9f, 1e-9f},
 };
 
@@ -137,6 +157,7 @@ const rf_op_def RF_OP_DISPATCH_BWD = {
     .outputs = {"dx (n,D)"},
     .shape = dispatch_bwd_shape,
     .work = rf_work_bytes,
+    .shard = routed_shard,
     .tolerance = {1e-6f, 1e-2f},
 };
 
@@ -220,6 +241,7 @@ const rf_op_def RF_OP_MATMUL_EXPERTS = {
     .shape = matmul_experts_shape,
     .work = matmul_experts_work,
     .backward = matmul_experts_backward,
+    .shard = routed_shard,
     .tolerance = {2e-6f, 1e-2f},
 };
 
@@ -230,6 +252,7 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DX = {
     .outputs = {"dx (R,K)"},
     .shape = matmul_experts_dx_shape,
     .work = matmul_experts_dx_work,
+    .shard = routed_shard,
     .tolerance = {2e-6f, 1e-2f},
 };
 
@@ -242,6 +265,7 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DW = {
     .outputs = {"dw (E*K,N)"},
     .shape = matmul_experts_dw_shape,
     .work = matmul_experts_dw_work,
+    .shard = routed_shard,
     .tolerance = {2e-6f, 2e-6f},
 };
 
@@ -289,6 +313,7 @@ const rf_op_def RF_OP_COMBINE = {
     .shape = combine_shape,
     .work = rf_work_bytes,
     .backward = combine_backward,
+    .shard = routed_shard,
     .tolerance = {1e-6f, 1e-2f},
 };
 
@@ -299,5 +324,6 @@ const rf_op_def RF_OP_COMBINE_BWD = {
     .outputs = {"dh (n*k,D)?", "dweights (n,k)?"},
     .shape = combine_bwd_shape,
     .work = rf_work_bytes,
+    .shard = routed_shard,
     .tolerance = {1e-5f, 1e-2f},
 };

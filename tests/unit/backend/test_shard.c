@@ -10,6 +10,10 @@
 #define LEAST_GEMMA "gemma3:layers=2,width=16,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
 #define LEAST_NEOX "pythia-70m:layers=2,width=16,heads=4,ff=32,vocab=40,seq=16"
 
+#define LEAST_MIXTRAL "mixtral:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=5,experts_used=2"
+#define LEAST_DEEPSEEK \
+  "deepseek:layers=3,width=16,heads=2,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_ff=8,experts=4,vocab=40,seq=16"
+
 enum { SEQUENCES = 12, SEQ = 8 };
 
 typedef struct setting {
@@ -187,6 +191,11 @@ static const setting SETTINGS[] = {
     {LEAST_LLAMA, "sequence=2", 0, 1, 1, 0, NULL, NULL},
     {LEAST_LLAMA, "sequence=2,tensor=2", 0, 2, 1, 0, NULL, NULL},
     {LEAST_GPT, "fsdp=2,sequence=2,tensor=2", 3, 1, 1, 0.2f, NULL, NULL},
+    {LEAST_MIXTRAL, "data=2", 0, 1, 1, 0, NULL, NULL},
+    {LEAST_MIXTRAL, "data=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
+    {LEAST_DEEPSEEK, "data=3", 1, 1, 1, 0, NULL, NULL},
+    {LEAST_DEEPSEEK, "slice=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
+    {LEAST_DEEPSEEK, "fsdp=4", 3, 1, 0, 0, "rank=2,targets=out", NULL},
 };
 
 static void test_cut_graphs_compute_the_same(void **state) {
