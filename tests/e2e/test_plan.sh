@@ -71,13 +71,13 @@ status 0 "$RAFTER" plan "$TINY" --tensors --ops && { says 'step/' out; says 'blo
 for pass in build differentiate optimize fuse remat; do
   status 0 "$RAFTER" plan "$TINY" --after $pass && { [ -s out ] || fail "--after $pass prints nothing"; }
 done
-status 0 "$RAFTER" plan "$TINY" --batch 8 --mesh fsdp=2,tensor=2 --after shard && { says 'all_gather' out; says 'reduce_scatter' out; }
-status 0 "$RAFTER" plan "$TINY" --batch 8 --mesh fsdp=2,tensor=2 --ops --json && {
+status 0 "$RAFTER" plan "$TINY" --on tpu-v5e:2x2 --batch 8 --mesh fsdp=2,tensor=2 --after shard && { says 'all_gather' out; says 'reduce_scatter' out; }
+status 0 "$RAFTER" plan "$TINY" --on tpu-v5e:2x2 --batch 8 --mesh fsdp=2,tensor=2 --ops --json && {
   holds out 'd["settings"]["mesh"] == {"fsdp":2,"tensor":2,"zero":3} and d["work"]["collective_bytes"] > 0 and d["memory"]["by_class"]["collective"] >= 0' 'a plan says its mesh'
   holds out 'sum(o.get("sent_bytes", 0) * o["calls"] for o in d["ops"]) == d["work"]["collective_bytes"]' 'collectives add up'
   holds out 'all(o["group"] == 2 and len(o["axes"]) == 1 or o["group"] == 4 for o in d["ops"] if "group" in o)' 'collectives name their group'
 }
-status 2 "$RAFTER" plan "$TINY" --batch 8 --mesh tensor=3 && says 'heads' err
+status 2 "$RAFTER" plan "$TINY" --on h100-sxm:3 --batch 8 --mesh tensor=3 && says 'heads' err
 status 2 "$RAFTER" plan "$TINY" --batch 8 --mesh rows=3 && says 'unknown axis' err
 status 0 "$RAFTER" plan "$TINY" --sweep batch=1..8 --json && {
   holds out '[r["batch"] for r in d["rows"]] in (["1","2","4","8"], [1,2,4,8]) and "cliffs" in d' '--sweep batch=1..8 has rows 1,2,4,8'
