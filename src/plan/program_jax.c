@@ -32,6 +32,7 @@ typedef struct sizing {
   int *producer, *last_read, *needed_by, *crosses; /* by tensor: op, op, first op whose vjp reads it, whether it crosses the scan as a residual */
   int *region, *region_first, *region_last;        /* by op: which part is computed again with it; of that part */
   int64_t state_leaves, stacked;
+  int64_t shards; /* devices that share parameters and what belongs to them (fsdp) */
 } sizing;
 
 /* ---- arrays ------------------------------------------------------------------------------------------------------ */
@@ -158,12 +159,16 @@ static int64_t stacked(const sizing *s, const rf_params *params, int p) {
   return layers;
 }
 
-static int64_t shapes_bytes(const sizing *s, const shapes *shape, rf_dtype dtype, int64_t layers) {
+/* Of arrays that are stacked over `layers` (0: not stacked) and cut over `shards` devices: matrices along their longest dimension, vectors not. */
+static int64_t shapes_bytes(const sizing *s, const shapes *shape, rf_dtype dtype, int64_t layers, int64_t shards) {
   int64_t sum = 0;
   for (int i = 0; i < shape->count; i++) {
     int64_t dims[MOST_DIMS + 1] = {layers};
-    int lead = layers > 1 || s->scan;
+    int lead = layers > 0, longest = lead;
     memcpy(dims + lead, shape->dim[i], sizeof shape->dim[i]);
+    for (int d = lead; d < shape->rank[i] + lead; d++)
+      if (dims[d] > dims[longest]) longest = d;
+    if (shape->rank[i] > 1) dims[longest] = (dims[longest] + shards - 1) / shards;
     sum += bytes_of(s, dtype, shape->rank[i] + lead, dims);
   }
   return sum;
@@ -181,31 +186,43 @@ static int reader_of(const sizing *s, int param) {
 
 static int backward_of(const sizing *s, int op) { return s->end - 1 - op; }
 
+/* The product before an op. */
+static int product_before(const sizing *s, int op) {
+  do op--;
+  while (op >= 0 && strncmp(s->graph->op[op].def->name, "matmul", 6));
+  return op;
+}
+
+/* A matrix of which every device has a part is gathered for each product, one product early, and its gradient is whole before it is scattered. */
+static void gather(sizing *s, const shapes *shape, rf_dtype product, int reader, bool learns) {
+  int64_t whole = shapes_bytes(s, shape, product, 0, 1);
+  int before = product_before(s, reader), back = backward_of(s, reader);
+  add(s, WORKING, false, whole, before < 0 ? reader : before, reader);
+  if (!s->trains) return;
+  add(s, WORKING, false, whole, back - 1, back);
+  if (learns) add(s, WORKING, false, whole, back, back);
+}
+
 /* Weights, optimizer state, gradients, and copies of matrices in the dtype they are multiplied in: made once, before the layers. */
 static void size_parameters(sizing *s, rf_program_memory *m) {
   const rf_params *params = &s->graph->params;
-  rf_dtype dtype = s->options->build.dtype;
+  rf_dtype dtype = s->options->build.dtype, product = product_dtype(s);
   bool adapters = s->model->lora.rank > 0;
-  rf_dtype product = product_dtype(s);
   for (int p = 0; p < params->count; p++) {
     const rf_param *param = &params->at[p];
-    int64_t layers = stacked(s, params, p);
-    if (!layers) continue;
     shapes shape = shapes_of(s->model, param);
     bool in_scan = s->scan && param->layer >= 0, learns = s->trains && (!adapters || param->adapts >= 0);
-    /* Outside the loop a parameter has its own rank. */
-    bool scan = s->scan;
-    s->scan = in_scan;
-    int64_t stored = shapes_bytes(s, &shape, learns ? RF_F32 : dtype, layers), copy = shapes_bytes(s, &shape, product, layers);
-    int64_t gradient = shapes_bytes(s, &shape, RF_F32, layers);
-    s->scan = scan;
+    int reader = reader_of(s, p);
+    if (s->shards > 1 && param->matmul) gather(s, &shape, product, reader, learns);
+    int64_t layers = stacked(s, params, p), stack = in_scan ? layers : 0;
+    if (!layers) continue;
+    int64_t stored = shapes_bytes(s, &shape, learns ? RF_F32 : dtype, stack, s->shards), copy = shapes_bytes(s, &shape, product, stack, s->shards);
     m->argument += learns ? 3 * stored : stored;
     if (!learns) continue;
     m->alias += 3 * stored;
     s->state_leaves += 3 * shape.count;
-    int reader = reader_of(s, p), from = in_scan ? backward_of(s, s->scan_last) : backward_of(s, reader);
-    add(s, GRADIENTS, false, gradient, from, s->end);
-    if (s->options->build.accumulate > 1) add(s, GRADIENTS, false, gradient, 0, s->end);
+    add(s, GRADIENTS, false, stored, in_scan ? backward_of(s, s->scan_last) : backward_of(s, reader), s->end);
+    if (s->options->build.accumulate > 1) add(s, GRADIENTS, false, stored, 0, s->end);
     if (!param->matmul || product == RF_F32) continue;
     /* A loop that keeps residuals keeps each layer's slice of a copied matrix among them: the copy once more. */
     bool twice = in_scan && s->region[reader] == RF_NONE && dtype != RF_F32;
@@ -354,7 +371,7 @@ static void find_peak(sizing *s, rf_program_memory *m) {
   for (int now = 0; now <= s->end; now++) {
     sum += change[now];
     if (sum <= m->temp) continue;
-    int64_t of[KINDS] = {0}, room = rf_program_chip_bytes(s->options->machine), total = 0;
+    int64_t of[KINDS] = {0}, room = s->shards > 1 ? 0 : rf_program_chip_bytes(s->options->machine), total = 0;
     int count = 0;
     for (int i = 0; i < s->count; i++) {
       if (s->at[i].first > now || s->at[i].last < now) continue;
@@ -436,24 +453,37 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
   }
 }
 
-static rf_status check(const rf_plan_options *o, rf_error *error) {
+/* What one device does of the job: its sequences, whatever axis deals them out. Parameters are cut over fsdp; no other axis is known. */
+static rf_status on_one_device(const rf_plan_options *o, rf_plan_options *local, int64_t *shards, rf_error *error) {
+  const rf_mesh *mesh = &o->build.mesh;
   if (o->remat == RF_REMAT_AUTO && o->build.job == RF_JOB_TRAIN)
     return RF_FAIL(error, RAFTER_INVALID, "one of none, mlp, attn, mlp+attn, block", "a JAX program has no remat=auto (--remat)");
-  if (rf_mesh_chips(&o->build.mesh) > 1)
-    return RF_FAIL(error, RAFTER_INVALID, "leave --mesh or --program out", "JAX programs are sized on one chip (--mesh: expected 1 chip, got %lld)",
-                   (long long)rf_mesh_chips(&o->build.mesh));
+  *shards = rf_mesh_extent(mesh, RF_AXIS_FSDP);
+  int64_t chips = rf_mesh_chips(mesh), known = *shards * rf_mesh_extent(mesh, RF_AXIS_DATA) * rf_mesh_extent(mesh, RF_AXIS_SLICE);
+  char text[160];
+  if (chips != known)
+    return RF_FAIL(error, RAFTER_INVALID, "leave the other axes out, or --program", "JAX programs are sized over data and fsdp (--mesh: got %s)",
+                   rf_mesh_text(mesh, text));
+  if (o->build.microbatch % chips)
+    return RF_FAIL(error, RAFTER_INVALID, "let the chips divide the microbatch",
+                   "a microbatch is not dealt out evenly (expected a multiple of %lld sequences, got %lld)", (long long)chips,
+                   (long long)o->build.microbatch);
+  *local = *o;
+  local->build.microbatch /= chips, local->build.rows /= chips;
+  local->build.mesh = (rf_mesh){0};
   return RAFTER_OK;
 }
 
 rf_status rf_program_size(const rf_model *model, const rf_plan_options *options, rf_program_memory *memory, rf_error *error) {
+  rf_plan_options local;
   const rf_program_options *program = &options->program;
-  sizing s = {.model = model, .options = options, .program = program, .scan = program->program == RF_PROGRAM_JAX_SCAN};
-  rf_build_options build = options->build;
+  sizing s = {.model = model, .options = &local, .program = program, .scan = program->program == RF_PROGRAM_JAX_SCAN};
+  RF_TRY(on_one_device(options, &local, &s.shards, error));
+  rf_build_options build = local.build;
   rf_program_memory m = {0};
   build.weights = NULL;
   build.kv_dtype_set = false;
   if (build.job == RF_JOB_GENERATE && build.rows < 1) build.rows = build.microbatch;
-  RF_TRY(check(options, error));
   RF_TRY(rf_graph_build(model, &build, "adapt", &s.graph, error));
   s.pool = s.graph->pool;
   s.ops = s.graph->op_count;

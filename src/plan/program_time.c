@@ -39,6 +39,7 @@ static bool leaves_residuals(const rf_plan *plan, int op) {
 void rf_program_time(rf_plan *plan) {
   rf_machine *machine = rf_pool_alloc(plan->graph->pool, sizeof *machine);
   double left = 0, bandwidth = plan->machine.copy_bps * (plan->machine.efficiency_memory > 0 ? plan->machine.efficiency_memory : 1);
+  double chips = (double)rf_mesh_chips(&plan->graph->mesh);
   *machine = plan->machine;
   take_fast_products(machine);
   for (int i = 0; i < plan->graph->op_count; i++)
@@ -56,8 +57,9 @@ void rf_program_time(rf_plan *plan) {
     double moving = bandwidth > 0 ? through / bandwidth : 0;
     if (moving > p->seconds) p->bound = RF_BOUND_MEMORY;
     p->seconds += moving;
-    plan->bytes += (work.bytes_read + work.bytes_written + through) * p->calls;
+    plan->bytes += (work.bytes_read + work.bytes_written + through) * p->calls * chips;
   }
+  rf_plan_price_transfers(plan);
   plan->time = rf_plan_schedule(plan);
   plan->step_seconds = plan->time.seconds;
 }

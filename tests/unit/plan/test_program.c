@@ -111,9 +111,34 @@ static void what_has_no_program_is_refused_and_the_search_goes_on(void **state) 
   rf_plan_free(plan);
 }
 
+/* Over fsdp every device has its part of matrices and of what belongs to them, and two of them whole at a time. */
+static void fsdp_cuts_what_is_kept_and_gathers_two_matrices(void **state) {
+  (void)state;
+  enum { DEVICES = 8 };
+  rf_plan_options options = jax("h100-sxm", RF_PROGRAM_JAX_UNROLLED, RF_BF16, 16, 1, RF_REMAT_BLOCK);
+  options.build.microbatch = 16 / DEVICES;
+  rf_program_memory alone = size(&options);
+  options.build.microbatch = 16;
+  options.build.mesh.of[RF_AXIS_DATA] = DEVICES;
+  rf_program_memory dealt = size(&options);
+  assert_memory_equal(&dealt, &alone, sizeof alone);
+  options.build.mesh.of[RF_AXIS_DATA] = 1, options.build.mesh.of[RF_AXIS_FSDP] = DEVICES;
+  rf_program_memory cut = size(&options);
+  double whole = 3 * 4 * 155877376.0;
+  assert_true((double)cut.alias > whole / DEVICES && (double)cut.alias < 1.01 * whole / DEVICES); /* vectors are whole */
+  assert_int_equal(cut.kept, alone.kept);
+  assert_true(cut.temp > (alone.copies + alone.gradients) / DEVICES + 2 * 2 * (int64_t)D * F); /* two whole matrices in bf16 beside its own parts */
+  assert_true(cut.total < alone.total);
+  rf_model model = model_named("uva");
+  rf_error error = {0};
+  options.build.mesh.of[RF_AXIS_FSDP] = 1, options.build.mesh.of[RF_AXIS_TENSOR] = DEVICES;
+  assert_int_equal(rf_program_size(&model, &options, &cut, &error), RAFTER_INVALID);
+  assert_non_null(strstr(error.message, "tensor=8"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(state_is_donated_and_counts_three_times), cmocka_unit_test(a_loop_stacks_every_residual),
-                                     cmocka_unit_test(the_published_ladder_stands),
+                                     cmocka_unit_test(the_published_ladder_stands), cmocka_unit_test(fsdp_cuts_what_is_kept_and_gathers_two_matrices),
                                      cmocka_unit_test(what_has_no_program_is_refused_and_the_search_goes_on)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
