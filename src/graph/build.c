@@ -448,6 +448,12 @@ rf_status rf_pass_build(const rf_model *model, const rf_build_options *options, 
                    graph->params.count * (learns ? 2 : 0) + model->layers * (learns ? 32 : 16) + 16);
   rf_status status = make_weights(b);
   if (status == RAFTER_OK) status = train ? build_train(b) : rows_of_text ? build_score(b) : build_generate(b);
+  for (int o = 0; status == RAFTER_OK && options->fast && o < graph->op_count; o++) {
+    rf_op *op = &graph->op[o];
+    if (op->def != &RF_OP_MATMUL && op->def != &RF_OP_HEAD_LOGITS && op->def != &RF_OP_HEAD_SCORE) continue;
+    const rf_tensor *w = &graph->tensor[op->input[1]];
+    op->attr.fast = w->dtype == RF_PACKED && rf_panels_have_codes(&w->panels);
+  }
   if (status == RAFTER_OK) *out = graph;
   else rf_graph_free(graph);
   return status;

@@ -62,6 +62,8 @@ typedef struct rf_router {
   int32_t groups, groups_used;
 } rf_router;
 
+enum { RF_FAST_BLOCK = 32 }; /* values of k that one scale of rounded activations is for */
+
 /* Attributes: one flat struct; an op reads the fields its row names. */
 typedef struct rf_attr {
   float eps;                                 /* norms, adamw */
@@ -75,6 +77,7 @@ typedef struct rf_attr {
   bool inverse;                              /* rope: rotate back (its own backward) */
   rf_epilogue epilogue;                      /* matmul */
   bool transpose;                            /* matmul, head: the weight is stored (out, in) */
+  bool fast;                                 /* matmul, head_logits, head_score: x is rounded to 8 bits first, in blocks of RF_FAST_BLOCK */
   float dropout;                             /* probability of zeroing */
   uint64_t site;                             /* rf_name_key of the dropout site */
   rf_accumulate accumulate[RF_MAX_OUTPUTS];
@@ -225,6 +228,7 @@ typedef struct rf_build_options {
   int64_t chunk;      /* generate: rows of one walk that belong to one sequence, at most; 0: RF_PREFILL_ROWS */
   int64_t sequences;  /* generate: whole sequences that the cache has room for; at least, and for 0, one for each slot */
   int64_t kv_page;    /* generate: tokens of a page of the cache; 0: RF_KV_PAGE */
+  bool fast;          /* generate, score: products with packed matrices of codes round their activations to 8 bits */
   bool kv_dtype_set;  /* generate: the cache is in kv_dtype (f32, bf16, i8; planned only: f8_e4m3, i4), not in that of the activations */
   rf_dtype kv_dtype;
   bool

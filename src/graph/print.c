@@ -44,6 +44,7 @@ static void say_attributes(text *out, const rf_op *op) {
   char line[160];
   say(out, epilogues[op->attr.epilogue]);
   if (op->attr.transpose) say(out, " transpose");
+  if (op->attr.fast) say(out, " fast");
   if (op->attr.inverse) say(out, " inverse");
   if (op->attr.dropout > 0) {
     snprintf(line, sizeof line, " dropout=%g", (double)op->attr.dropout);

@@ -22,6 +22,14 @@ static const rf_panel_form *form_of(const rf_quant_type *type) {
 
 bool rf_panels_take(const rf_quant_type *type) { return form_of(type) != NULL; }
 
+bool rf_panels_have_codes(const rf_panels *panels) {
+  for (int i = 0; i < panels->parts; i++) {
+    int type = panels->part[i].type->number;
+    if (panels->part[i].type->values == 1 || type == RF_Q_Q2_K || type == RF_Q_Q3_K) return false;
+  }
+  return panels->parts > 0;
+}
+
 static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 static int64_t panels_of(int64_t outputs) { return (outputs + RF_PANEL_LANES - 1) / RF_PANEL_LANES; }
 static int64_t lane_bytes(const rf_panels *p, int part) { return p->inner / p->part[part].type->values * p->part[part].type->bytes; }

@@ -7,7 +7,7 @@
  * fetched meanwhile. Blocks are packed one ahead into a second buffer, so one barrier per block is enough.
  * Between blocks of k a tile's sums wait in contiguous scratch: rows of C at a power-of-two stride would all fall into the same few
  * sets of the L1. */
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/fast.h"
 
 #include "backend/cpu/cpu.h"
 
@@ -97,6 +97,7 @@ static int64_t stream_floats(const rf_gemm *g, int64_t few, int threads) {
 }
 
 size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
+  if (g->fast) return rf_fast_workspace(g, threads);
   int64_t m = bound(g->m_bound, g->m), few = m < RF_GEMM_STREAM_ROWS ? m : RF_GEMM_STREAM_ROWS;
   int64_t k = bound(g->k_bound, g->k);
   size_t streaming = round_16(few * k + RF_GEMM_STREAM_ROWS) + (size_t)stream_floats(g, few, threads) * (size_t)threads;
@@ -286,6 +287,10 @@ static void compute(job *j, int64_t i, int thread, int threads) {
 
 void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace) {
   if (g->m <= 0 || g->n <= 0) return;
+  if (g->fast) {
+    rf_fast_run(isa->fast, isa, g, threads, workspace);
+    return;
+  }
   if (streams(g)) {
     if (g->panels) run_panels(isa, g, threads, workspace);
     else run_stream(isa, g, threads, workspace);

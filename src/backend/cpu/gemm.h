@@ -33,6 +33,7 @@ typedef struct rf_gemm {
   int64_t b_step, b_col;
   rf_dtype b_dtype;
   const rf_panels *panels; /* B is packed at `b`: element (p,j) is value p of output j; strides are not read. NULL: it is not */
+  bool fast;               /* A is rounded to 8 bits (fast.h); B is packed, not turned, and has codes */
   bool turned;             /* element (p,j) is value j of output p: the sum runs over outputs */
   const void *bias;        /* (N) or NULL */
   rf_dtype bias_dtype;
@@ -60,6 +61,7 @@ typedef void (*rf_gemm_micro)(int64_t kc, const float *a, const float *b, float 
 
 /* What differs between ISAs. Packed A: strips of rows, [k][rows of the strip]; packed B: panels of nr columns, [k][nr], zero filled;
  * a tile is [rows][nr] f32, contiguous. */
+struct rf_fast_isa;
 typedef struct rf_gemm_isa {
   const char *name;
   int mr, nr;
@@ -72,9 +74,10 @@ typedef struct rf_gemm_isa {
   void (*stream)(const rf_gemm *g, const float *a, int64_t j0, int cols, float *y);
   /* The same of one panel: `y` [m][RF_PANEL_LANES], `wide`: room for RF_GEMM_RUN steps of RF_PANEL_LANES. */
   void (*stream_panel)(const rf_gemm *g, const rf_panel *panel, const float *a, float *y, float *wide);
+  const struct rf_fast_isa *fast; /* NULL: none */
 } rf_gemm_isa;
 
-extern const rf_gemm_isa RF_GEMM_BASE, RF_GEMM_AVX2, RF_GEMM_AVX512;
+extern const rf_gemm_isa RF_GEMM_BASE, RF_GEMM_AVX2, RF_GEMM_AVX512, RF_GEMM_AVX512BF16;
 const rf_gemm_isa *rf_gemm_for(rf_isa isa);
 
 /* Bytes of workspace of a product on `threads` (reads the sizes, and whether there is a column_sum); rf_gemm_run takes exactly that,

@@ -1,6 +1,7 @@
 /* gemm_avx512.c - the product with 512-bit vectors: a tile of 12 rows x 32 columns is 24 accumulators, two vectors of B and one
  * broadcast of A; the other registers stay free. */
 enum { MR = 12, NR = 32 };
+#include "backend/cpu/fast.h"
 #include "backend/cpu/gemm_kernels.h"
 
 #define VECTOR __m512
@@ -18,4 +19,8 @@ static const rf_gemm_micro micros[] = {
     NULL, micro_1, micro_2, micro_3, micro_4, micro_5, micro_6, micro_7, micro_8, micro_9, micro_10, micro_11, micro_12};
 // clang-format on
 
-const rf_gemm_isa RF_GEMM_AVX512 = {"gemm_avx512_12x32", MR, NR, pack_a, pack_b, micros, begin_tile, finish_tile, stream, stream_panel};
+const rf_gemm_isa RF_GEMM_AVX512 = {"gemm_avx512_12x32", MR,          NR,     pack_a,       pack_b,         micros,
+                                    begin_tile,          finish_tile, stream, stream_panel, &RF_FAST_AVX512};
+/* Its products in 8 bits are those of byte quadruples. */
+const rf_gemm_isa RF_GEMM_AVX512BF16 = {"gemm_avx512_12x32", MR, NR, pack_a, pack_b, micros, begin_tile, finish_tile, stream, stream_panel,
+                                        &RF_FAST_AVX512BF16};

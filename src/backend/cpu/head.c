@@ -23,12 +23,15 @@ static dims dims_of(const rf_graph *graph, const rf_op *op) {
   return d;
 }
 static bool is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
-static bool accepts(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
+static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
   int bias = op->input[2];
   rf_dtype w = graph->tensor[op->input[1]].dtype;
   return is_activation(graph->tensor[op->input[0]].dtype) && (is_activation(w) || w == RF_PACKED) &&
          (bias == RF_NONE || is_activation(graph->tensor[bias].dtype));
 }
+
+static bool accepts(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && !op->attr.fast; }
+static bool accepts_fast(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && op->attr.fast; }
 
 static const rf_panels *panels_of(const rf_tensor *w) { return w->dtype == RF_PACKED ? &w->panels : NULL; }
 
@@ -48,6 +51,7 @@ static rf_gemm logits_product(const rf_graph *graph, const rf_op *op, const dims
                    .b_col = transpose ? d->width : 1,
                    .b_dtype = w->dtype,
                    .panels = panels_of(w),
+                   .fast = op->attr.fast,
                    .bias_dtype = op->input[2] == RF_NONE ? RF_F32 : graph->tensor[op->input[2]].dtype,
                    .dtype = RF_F32,
                    .ld = d->vocab};
@@ -300,7 +304,12 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
 #define ROWS(isa, level) \
   ROW(head_loss, isa, level) ROW(head_loss_bwd, isa, level) ROW(head_loss_grad, isa, level) ROW(head_logits, isa, level) ROW(head_score, isa, level)
 
+#define FAST_ROW(op, isa, level) {#op, "head_fast_" #isa, level, accepts_fast, op##_##isa##_workspace, op##_##isa##_run},
+#define FAST(isa, level) FAST_ROW(head_logits, isa, level) FAST_ROW(head_score, isa, level)
+
 #if defined(__x86_64__)
+BIND(head_logits, avx512bf16, RF_HEAD_AVX512BF16)
+BIND(head_score, avx512bf16, RF_HEAD_AVX512BF16)
 BIND_ALL(avx512, RF_HEAD_AVX512)
 BIND_ALL(avx2, RF_HEAD_AVX2)
 #endif
@@ -308,7 +317,7 @@ BIND_ALL(base, RF_HEAD_BASE)
 
 const rf_kernel RF_CPU_HEAD[] = {
 #if defined(__x86_64__)
-    ROWS(avx512, RF_ISA_AVX512) ROWS(avx2, RF_ISA_AVX2)
+    FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2) ROWS(avx512, RF_ISA_AVX512) ROWS(avx2, RF_ISA_AVX2)
 #endif
         ROWS(base, RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
 };

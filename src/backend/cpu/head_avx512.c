@@ -2,3 +2,4 @@
 #include "backend/cpu/head_rows.h"
 
 const rf_head_isa RF_HEAD_AVX512 = {&RF_GEMM_AVX512, row_lse, row_gradient, row_cap, row_top};
+const rf_head_isa RF_HEAD_AVX512BF16 = {&RF_GEMM_AVX512BF16, row_lse, row_gradient, row_cap, row_top};

@@ -4,7 +4,7 @@
 #include "backend/cpu/gemm.h"
 
 static bool is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
-static bool accepts(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
+static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
   for (int i = 0; i < op->input_count; i++) {
     if (op->input[i] == RF_NONE) continue;
     rf_dtype dtype = graph->tensor[op->input[i]].dtype;
@@ -12,6 +12,8 @@ static bool accepts(const rf_graph *graph, const rf_op *op) { /* f64 is the refe
   }
   return true;
 }
+static bool accepts(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && !op->attr.fast; }
+static bool accepts_fast(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && op->attr.fast; }
 static const rf_panels *panels_of(const rf_tensor *w) { return w->dtype == RF_PACKED ? &w->panels : NULL; }
 static const rf_tensor *tensor_or_null(const rf_graph *graph, int id) { return id == RF_NONE ? NULL : &graph->tensor[id]; }
 
@@ -30,6 +32,7 @@ static rf_gemm forward(const rf_graph *graph, const rf_op *op) {
                    .b_col = op->attr.transpose ? k : 1,
                    .b_dtype = w->dtype,
                    .panels = panels_of(w),
+                   .fast = op->attr.fast,
                    .bias_dtype = bias ? bias->dtype : RF_F32,
                    .dtype = x->dtype,
                    .ld = n};
@@ -167,7 +170,10 @@ static void matmul_dw_run(const rf_gemm_isa *isa, const rf_call *call) {
       {"matmul_dx", name, level, accepts, matmul_dx_##isa##_workspace, matmul_dx_##isa##_run}, \
       {"matmul_dw", name, level, accepts, matmul_dw_##isa##_workspace, matmul_dw_##isa##_run},
 
+#define FAST(isa, level) {"matmul", "fast_" #isa, level, accepts_fast, matmul_##isa##_workspace, matmul_##isa##_run},
+
 #if defined(__x86_64__)
+BIND(matmul, avx512bf16, RF_GEMM_AVX512BF16)
 BIND_ALL(avx512, RF_GEMM_AVX512)
 BIND_ALL(avx2, RF_GEMM_AVX2)
 #endif
@@ -175,6 +181,7 @@ BIND_ALL(base, RF_GEMM_BASE)
 
 const rf_kernel RF_CPU_MATMUL[] = {
 #if defined(__x86_64__)
+    FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2) //
     ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512) ROWS(avx2, "gemm_avx2_6x16", RF_ISA_AVX2)
 #endif
         ROWS(base, "gemm_base_4x16", RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},

@@ -7,7 +7,7 @@ typedef struct head {
   rf_view x, w, bias;
   int64_t rows, width, vocab;
   int64_t first, words; /* of a run of the vocabulary: its first word, and how many there are before its padding */
-  bool transpose, wide;
+  bool transpose, wide, fast;
   float cap;
 } head;
 
@@ -27,6 +27,7 @@ static head head_of(const rf_call *call) {
                 .words = words > 0 ? words : 0,
                 .transpose = transpose,
                 .wide = x->dtype == RF_F64,
+                .fast = attr->fast,
                 .cap = attr->softcap};
 }
 
@@ -34,7 +35,9 @@ static int64_t weight_at(const head *of, int64_t d, int64_t v) { return of->tran
 
 static double logit(const head *of, int64_t r, int64_t v) {
   double sum = 0;
-  for (int64_t d = 0; d < of->width; d++) sum = exact_fma(of->wide, load(of->x, r * of->width + d), load(of->w, weight_at(of, d, v)), sum);
+  if (of->fast) sum = rounded_dot(of->x, r * of->width, of->w, weight_at(of, 0, v), of->transpose ? 1 : of->vocab, of->width);
+  for (int64_t d = 0; d < of->width && !of->fast; d++)
+    sum = exact_fma(of->wide, load(of->x, r * of->width + d), load(of->w, weight_at(of, d, v)), sum);
   return capped(of->cap, of->bias.data ? exact_add(of->wide, sum, load(of->bias, v)) : sum);
 }
 

@@ -17,7 +17,9 @@ void rf_reference_matmul(const rf_call *call) {
   for (int64_t m = 0; m < rows; m++)
     for (int64_t n = 0; n < columns; n++) {
       double sum = 0;
-      for (int64_t k = 0; k < inner; k++) sum = exact_fma(wide, load(x, m * inner + k), load(w, weight_at(call, k, n, inner, columns)), sum);
+      if (attr->fast) sum = rounded_dot(x, m * inner, w, weight_at(call, 0, n, inner, columns), attr->transpose ? 1 : columns, inner);
+      else
+        for (int64_t k = 0; k < inner; k++) sum = exact_fma(wide, load(x, m * inner + k), load(w, weight_at(call, k, n, inner, columns)), sum);
       if (bias.data && rf_rank_of(call) == 0) sum = exact_add(wide, sum, load(bias, n));
       int64_t at = m * columns + n;
       double value = rounded(result->dtype, sum);

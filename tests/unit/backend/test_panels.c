@@ -59,10 +59,12 @@ static void packed_bytes_come_out_again(void **state) {
 typedef struct product {
   const char *op;
   bool table; /* the matrix is (outputs, inner) */
+  bool fast;  /* attr.fast */
 } product;
-static const product PRODUCTS[] = {{"matmul", false},        {"matmul", true},          {"matmul_dx", false}, {"matmul_dx", true},
-                                   {"head_logits", true},    {"head_logits", false},    {"head_score", true}, {"head_loss", true},
-                                   {"head_loss_grad", true}, {"head_loss_grad", false}, {"embed", true}};
+static const product PRODUCTS[] = {{"matmul", false, false},         {"matmul", true, false},      {"matmul_dx", false, false},
+                                   {"matmul_dx", true, false},       {"head_logits", true, false}, {"head_logits", false, false},
+                                   {"head_score", true, false},      {"head_loss", true, false},   {"head_loss_grad", true, false},
+                                   {"head_loss_grad", false, false}, {"embed", true, false}};
 
 /* The op on `rows` rows; w: packed where `panels` is not NULL, else f32. Returns w's tensor. */
 static int build(op_harness *h, const product *p, const rf_panels *like, bool packed, int rows) {
@@ -71,7 +73,7 @@ static int build(op_harness *h, const product *p, const rf_panels *like, bool pa
   int w = packed                ? op_packed(h, "w", like, small)
           : like->outputs_first ? op_tensor(h, "w", RF_CLASS_WEIGHT, RF_F32, small, OP_SHAPE(outputs, inner))
                                 : op_tensor(h, "w", RF_CLASS_WEIGHT, RF_F32, small, OP_SHAPE(inner, outputs));
-  rf_attr attr = {.transpose = like->outputs_first, .index = 3};
+  rf_attr attr = {.transpose = like->outputs_first, .fast = p->fast, .index = 3};
   int32_t ids[64], positions[64];
   for (int i = 0; i < rows; i++) ids[i] = (int32_t)(i * 7919 % outputs), positions[i] = i;
   if (!strcmp(p->op, "embed")) {
@@ -170,12 +172,79 @@ static void rows_do_not_depend_on_their_number(void **state) {
   for (int rows = 1; rows <= 18; rows++) same(&PRODUCTS[0], &panels, RF_F32, rows, &RF_BACKEND_CPU, rf_isa_detect(), 2);
 }
 
+/* ---- activations in 8 bits ------------------------------------------------------------------------------------------- */
+
+/* Against the reference on the widened matrix: rows are rounded alike, so what is left is the sums' own rounding. Every ISA and number of
+ * threads gives the same bits. */
+static void rounded(const product *p, const rf_panels *panels, rf_dtype dtype, int rows) {
+  compare_bound bound = compare_bound_of(dtype, RF_F32, panels->inner);
+  rf_panels own = *panels;
+  own.outputs_first = p->table;
+  op_harness *plain = op_harness_new(dtype, rows), *first = NULL;
+  build(plain, p, &own, false, rows);
+  op_fill_all(plain, 7);
+  for (rf_isa isa = RF_ISA_AVX2; isa <= rf_isa_detect(); isa++) {
+    op_harness *packed = op_harness_new(dtype, rows);
+    int w = build(packed, p, &own, true, rows);
+    op_fill_all(packed, 7);
+    if (!first) {
+      widen(plain, packed, w);
+      op_run_range(plain, 0, 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
+    }
+    op_run_range(packed, 0, 1, &RF_BACKEND_CPU, isa, 1 + (int)isa % 2);
+    for (int i = 0; i < packed->graph->op[0].output_count; i++) {
+      int id = packed->graph->op[0].output[i];
+      compare_report report;
+      if (id < 0 || packed->graph->tensor[id].dtype == RF_I32) continue; /* which ids are likeliest may turn on a rounding */
+      if (!compare_close(packed->graph->tensor[id].dtype, op_data(packed, id), op_data(plain, id), op_count(packed, id), bound, &report) ||
+          (first && !compare_equal(packed->graph->tensor[id].dtype, op_data(packed, id), op_data(first, id), op_count(packed, id), &report)))
+        fail_msg("%s%s of %s, %d rows, k %lld, isa %s, output %d: %s", p->op, p->table ? " (table)" : "", own.part[0].type->name, rows,
+                 (long long)own.inner, rf_isa_name(isa), i, report.text);
+    }
+    if (first) op_harness_free(packed);
+    else first = packed;
+  }
+  if (first) op_harness_free(first);
+  op_harness_free(plain);
+}
+
+static const product ROUNDED[] = {{"matmul", false, true}, {"matmul", true, true}, {"head_logits", true, true}, {"head_score", true, true}};
+
+static void fast_products_round_their_rows_alone(void **state) {
+  (void)state;
+  static const int ROWS[] = {1, 2, 3, 5, 8, 17};
+  for (int t = 0; t < TYPE_COUNT; t++) {
+    const rf_quant_type *type = rf_quant_type_of(TYPES[t]);
+    rf_panels panels = {.inner = type->values == 256 ? 512 : 288, .parts = 2, .part = {{type, 97}, {type, 64}}};
+    if (!rf_panels_have_codes(&panels)) continue;
+    for (size_t r = 0; r < sizeof ROWS / sizeof *ROWS; r++)
+      for (size_t p = 0; p < sizeof ROUNDED / sizeof *ROUNDED; p++) rounded(&ROUNDED[p], &panels, r % 2 ? RF_F32 : RF_BF16, ROWS[r]);
+  }
+}
+
+/* The bits of a row are the same whatever rows stand beside it. */
+static void fast_rows_do_not_depend_on_their_number(void **state) {
+  (void)state;
+  const rf_quant_type *type = rf_quant_type_of(RF_Q_Q6_K);
+  rf_panels panels = {.inner = 512, .parts = 1, .part = {{type, 130}}};
+  float whole[18 * 130];
+  for (int rows = 18; rows >= 1; rows--) {
+    op_harness *h = op_harness_new(RF_F32, rows);
+    build(h, &ROUNDED[0], &panels, true, rows);
+    op_fill_all(h, 7);
+    op_run_range(h, 0, 1, &RF_BACKEND_CPU, rf_isa_detect(), 2);
+    const float *got = op_data(h, h->graph->op[0].output[0]);
+    if (rows == 18) memcpy(whole, got, sizeof whole);
+    assert_memory_equal(got, whole, (size_t)rows * 130 * sizeof *got);
+    op_harness_free(h);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(packed_bytes_come_out_again),
-      cmocka_unit_test(every_type_is_its_widened_self),
-      cmocka_unit_test(parts_have_types_of_their_own),
-      cmocka_unit_test(rows_do_not_depend_on_their_number),
+      cmocka_unit_test(packed_bytes_come_out_again),          cmocka_unit_test(every_type_is_its_widened_self),
+      cmocka_unit_test(parts_have_types_of_their_own),        cmocka_unit_test(rows_do_not_depend_on_their_number),
+      cmocka_unit_test(fast_products_round_their_rows_alone), cmocka_unit_test(fast_rows_do_not_depend_on_their_number),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
