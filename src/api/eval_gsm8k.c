@@ -5,7 +5,7 @@
 #include "api/answers.h"
 #include "api/eval.h"
 
-#include "generate/stop.h"
+#include "generate/reply.h"
 
 #include <libgen.h>
 #include <pcre2.h>
@@ -18,12 +18,8 @@ enum { BATCH = 8, PLAIN_SHOTS = 5 };
 
 typedef struct problem {
   rf_ids ids;
-  char *text; /* the answer as it comes */
-  size_t bytes, capacity;
-  rf_decoder decoder;
-  rf_stop_state stop;
+  rf_reply reply;
   int64_t request;
-  rf_finish finish;
   bool ended;
 } problem;
 
@@ -36,7 +32,6 @@ typedef struct exam {
   rf_marks marks;
   rf_stop stop;
   pcre2_code *number;
-  char *piece; /* room for one id's text */
   int64_t longest;
 } exam;
 
@@ -128,14 +123,12 @@ static rf_status prepare(exam *x, rf_error *error) {
   RF_TRY(rf_stop_open(&(rf_stop_options){.strings = stops, .string_count = x->chat ? 0 : 1}, &x->stop, error));
   x->count = (int)json_array_size(x->rows);
   x->problem = calloc((size_t)x->count, sizeof *x->problem);
-  x->piece = malloc(rf_decoder_room(e->tokenizer) + 1);
-  if (!x->problem || !x->piece) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  if (!x->problem) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   for (int i = 0; i < x->count; i++) {
     problem *p = &x->problem[i];
     const json_t *row = json_array_get(x->rows, (size_t)i);
     RF_TRY(x->chat ? encode_chat(x, row, p, error) : encode_plain(x, row, p, error));
-    rf_decoder_start(&p->decoder, e->tokenizer, RF_DECODE_CONTINUES);
-    rf_stop_start(&x->stop, &p->stop);
+    RF_TRY(rf_reply_start(&p->reply, e->tokenizer, &x->stop, 0, error));
     if (p->ids.count > x->longest) x->longest = p->ids.count;
   }
   return RAFTER_OK;
@@ -143,37 +136,12 @@ static rf_status prepare(exam *x, rf_error *error) {
 
 /* ---- the answers ------------------------------------------------------------------------------------------------------ */
 
-static rf_status keep(problem *p, const rf_stop_text *text, rf_error *error) {
-  for (int i = 0; i < 2; i++) {
-    rf_span span = text->released[i];
-    if (p->bytes + span.bytes + 1 > p->capacity) {
-      size_t capacity = 2 * (p->bytes + span.bytes + 64);
-      char *grown = realloc(p->text, capacity);
-      if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-      p->text = grown, p->capacity = capacity;
-    }
-    memcpy(p->text + p->bytes, span.at ? span.at : "", span.bytes);
-    p->bytes += span.bytes;
-    p->text[p->bytes] = 0;
-  }
-  return RAFTER_OK;
-}
-
-static rf_status take(exam *x, rf_generator *g, const rf_event *event, rf_error *error) {
+static rf_status take(rf_generator *g, const rf_event *event, rf_error *error) {
   problem *p = event->owner;
-  rf_stop_text text = {0};
-  bool marks = false;
-  for (int i = 0; i < x->marks.count; i++) marks |= x->marks.id[i] == event->token;
-  bool found = !marks && rf_stop_next(&p->stop, x->piece, rf_decoder_next(&p->decoder, event->token, x->piece), &text);
-  RF_TRY(keep(p, &text, error));
-  p->finish = event->finish, p->ended = event->finish != RF_FINISH_NONE;
-  if (found && !p->ended) {
-    rf_generator_cancel(g, p->request, -1);
-    p->finish = RF_FINISH_STOP, p->ended = true;
-  }
-  if (!p->ended || found) return RAFTER_OK;
-  rf_stop_end(&p->stop, &text);
-  return keep(p, &text, error);
+  RF_TRY(rf_reply_take(&p->reply, event, error));
+  p->ended = p->reply.finish != RF_FINISH_NONE;
+  if (p->ended && event->finish == RF_FINISH_NONE) rf_generator_cancel(g, p->request, -1);
+  return RAFTER_OK;
 }
 
 static rf_status answer_all(exam *x, rf_error *error) {
@@ -215,7 +183,7 @@ static rf_status answer_all(exam *x, rf_error *error) {
     int count;
     RF_GO(rf_generator_step(g, &event, &count, error));
     for (int i = 0; i < count; i++) {
-      RF_GO(take(x, g, &event[i], error));
+      RF_GO(take(g, &event[i], error));
       done += ((problem *)event[i].owner)->ended;
     }
     rf_put_bar(e->sink, "%d of %d answers, %.1f tokens/s", done, x->count, (double)rf_generator_counts(g).tokens / (rf_now_seconds() - start));
@@ -275,11 +243,11 @@ static void mark_all(exam *x) {
     char expected[64] = "", number[64] = "";
     bool marked, ignored;
     final_number(x, json_string_value(json_object_get(given, "answer")), &ignored, expected);
-    bool found = final_number(x, p->text ? p->text : "", &marked, number), same = found && strtod(number, NULL) == strtod(expected, NULL);
-    right += same, strict += same && marked, cut += p->finish == RF_FINISH_LENGTH;
-    json_t *row =
-        json_pack("{ss ss* ss sb}", "expected", expected, "number", found ? number : NULL, "finish_reason", rf_finish_name(p->finish), "right", same);
-    json_object_set_new(row, "text", rf_json_bytes(p->text ? p->text : "", p->bytes));
+    bool found = final_number(x, p->reply.text, &marked, number), same = found && strtod(number, NULL) == strtod(expected, NULL);
+    right += same, strict += same && marked, cut += p->reply.finish == RF_FINISH_LENGTH;
+    json_t *row = json_pack("{ss ss* ss sb}", "expected", expected, "number", found ? number : NULL, "finish_reason", rf_finish_name(p->reply.finish),
+                            "right", same);
+    json_object_set_new(row, "text", rf_json_bytes(p->reply.text, p->reply.bytes));
     if (json_object_get(given, "id")) json_object_set(row, "id", json_object_get(given, "id"));
     json_array_append_new(e->rows, row);
   }
@@ -299,11 +267,11 @@ rf_status rf_eval_gsm8k(rf_evaluation *e, rf_error *error) {
   rf_status status = prepare(&x, error);
   if (status == RAFTER_OK) status = answer_all(&x, error);
   if (status == RAFTER_OK) mark_all(&x);
-  for (int i = 0; i < x.count && x.problem; i++) rf_ids_free(&x.problem[i].ids), free(x.problem[i].text);
+  for (int i = 0; i < x.count && x.problem; i++) rf_ids_free(&x.problem[i].ids), rf_reply_free(&x.problem[i].reply);
   json_decref(x.rows), json_decref(x.shots);
   rf_chat_free(x.chat);
   rf_stop_close(&x.stop);
   pcre2_code_free(x.number);
-  free(x.problem), free(x.piece);
+  free(x.problem);
   return status;
 }

@@ -124,7 +124,8 @@ static void name_out(const rf_options *o, char out[4096]) {
   snprintf(out, 4096, "runs/%s-%.*s", stamp, (int)strcspn(base ? base : "model", ":"), base ? base : "model");
 }
 
-static rf_status open_trainer(const rafter_job *job, rafter_trainer **out, rf_error *error) {
+/* `sink` NULL: nobody is told how much of a long load is done. */
+static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out, rf_error *error) {
   rf_status status = RAFTER_OK;
   const rf_options *o = job->options;
   rafter_trainer *t = calloc(1, sizeof *t);
@@ -140,6 +141,7 @@ static rf_status open_trainer(const rafter_job *job, rafter_trainer **out, rf_er
   else name_out(o, t->out);
   if (resume) RF_GO(rf_checkpoint_newest(resume, t->resume, error));
   RF_GO(trainer_settings(t, o, s, error));
+  if (sink) s->progress = rf_load_bar(sink);
   if (trains) RF_GO(check_out(t, resume, error));
   bool ours = trains && is_bare(t->out);
   if (trains) RF_GO(rf_make_folders(t->out, error));
@@ -165,7 +167,7 @@ rafter_status rafter_trainer_open(const rafter_job *job, rafter_trainer **traine
   if (strcmp(command, "train") && strcmp(command, "bench"))
     return RF_FAIL(error, RAFTER_INVALID, "make the job with rafter_job_new(\"train\", ...)", "a trainer needs a train or bench job (got %s)",
                    command);
-  return open_trainer(job, trainer, error);
+  return open_trainer(job, NULL, trainer, error);
 }
 
 void rafter_trainer_progress(const rafter_trainer *t, int64_t *done, int64_t *of) {
@@ -456,7 +458,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
                  .keep = (int)rf_options_int(o, "keep"),
                  .json = rf_options_flag(o, "json")};
   if (rf_options_is_set(o, "max-seconds")) log.seconds_limit = rf_options_float(o, "max-seconds");
-  RF_TRY(open_trainer(job, &t, error));
+  RF_TRY(open_trainer(job, sink, &t, error));
   log.first_step = t->trainer->step, log.first_tokens = t->trainer->tokens, log.steps = t->trainer->settings.schedule.steps;
   RF_GO(write_records(t, job, error));
   RF_GO(open_metrics(t, &log, error));

@@ -303,7 +303,7 @@ static rf_status load_weights(rf_trainer *t, const char *folder, rf_error *error
                    "rank=%d,alpha=%g,dropout=%g%s)",
                    folder, lora.rank, (double)lora.alpha, (double)lora.dropout, lora.rank_stabilized ? ",rslora" : "", now->rank, (double)now->alpha,
                    (double)now->dropout, now->rank_stabilized ? ",rslora" : "");
-  RF_TRY(rf_fill_weights(t->run, 0, t->plan, t->settings.weights_folder, t->settings.seed, (rf_progress){0}, error));
+  RF_TRY(rf_fill_weights(t->run, 0, t->plan, t->settings.weights_folder, t->settings.seed, t->settings.progress, error));
   return rf_load_adapters(t->run, 0, t->plan, folder, error);
 }
 

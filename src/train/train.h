@@ -2,6 +2,7 @@
 #ifndef RF_TRAIN_H
 #define RF_TRAIN_H
 
+#include "run/load.h"
 #include "run/run.h"
 #include "train/loader.h"
 #include "train/schedule.h"
@@ -21,6 +22,7 @@ typedef struct rf_train_settings {
   const char *weights_folder; /* start from these weights; NULL or "": initialise */
   const char *resume_folder;  /* a complete checkpoint; NULL: start at step 1 */
   rf_run_debug debug;
+  rf_progress progress; /* of a long load */
 } rf_train_settings;
 
 /* Tensor ids of one parameter in the training plan. f32: the weight is its own master. */

@@ -75,7 +75,7 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   if (trainer->val_plan) trainer->val_batch = batch_of(trainer->run, 1), trainer->val_metrics = rf_run_named(trainer->run, 1, "metrics", NULL);
   if (trainer->batch.tokens) { /* not on the null backend */
     if (settings->resume_folder) RF_GO(rf_checkpoint_load(trainer, settings->resume_folder, error));
-    else RF_GO(rf_fill_weights(trainer->run, 0, trainer->plan, settings->weights_folder, settings->seed, (rf_progress){0}, error));
+    else RF_GO(rf_fill_weights(trainer->run, 0, trainer->plan, settings->weights_folder, settings->seed, settings->progress, error));
   }
 done:
   if (status == RAFTER_OK) *out = trainer;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -625,6 +626,59 @@ static void test_byte(void **state) {
   assert_int_equal(rf_tokenizer_byte(&model, &t, NULL), RAFTER_INVALID);
 }
 
+static void put(const char *folder, const char *name, const char *text) {
+  char path[200];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  assert_int_equal(rf_file_write(path, text, strlen(text), NULL), RAFTER_OK);
+}
+
+/* What a model without a tokenizer is read with is said, never guessed. */
+static void test_taken_along(void **state) {
+  (void)state;
+  rf_model model = {.name = "m", .vocab = 512};
+  rf_tokenizer *t = NULL, *other = NULL;
+  rf_error error;
+  int copied = -1;
+  char folder[] = "/tmp/rafter-test-XXXXXX", path[200];
+  assert_non_null(mkdtemp(folder));
+  assert_int_equal(rf_tokenizer_for(&model, "", &t, NULL), RAFTER_OK); /* a shape */
+  assert_true(rf_tokenizer_is_byte(t));
+  rf_tokenizer_close(t);
+  assert_int_equal(rf_tokenizer_for(&model, folder, &t, &error), RAFTER_INVALID);
+  assert_null(t);
+  assert_non_null(strstr(error.message, folder));
+  put(folder, "tokenizer_config.json", "{\"tokenizer_class\": \"LlamaTokenizer\"}");
+  assert_int_equal(rf_tokenizer_for(&model, folder, &t, &error), RAFTER_INVALID);
+  assert_int_equal(rf_tokenizer_bytes_write(folder, model.vocab, NULL), RAFTER_OK);
+  assert_int_equal(rf_tokenizer_for(&model, folder, &t, NULL), RAFTER_OK);
+  assert_true(rf_tokenizer_is_byte(t));
+  rf_tokenizer_close(t);
+  snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+  unlink(path);
+
+  rf_tokenizer *whole = shared_tokenizer("models/stories260K/stories260K.gguf");
+  if (whole) {
+    static const char TEXT[] = "Once upon a time, \xC3\xA9 <s> there.\n";
+    char from[400];
+    snprintf(from, sizeof from, "%s/models/stories260K/stories260K.gguf", RF_SHARED_DATA);
+    assert_int_equal(rf_tokenizer_files_copy(from, folder, &copied, NULL), RAFTER_OK);
+    assert_int_equal(copied, 1);
+    assert_int_equal(rf_tokenizer_for(&model, folder, &other, &error), RAFTER_OK);
+    for (int flags = 0; flags < 4; flags++) {
+      rf_ids a = {0}, b = {0};
+      assert_int_equal(rf_tokenizer_encode(whole, TEXT, strlen(TEXT), flags, &a, NULL), RAFTER_OK);
+      assert_int_equal(rf_tokenizer_encode(other, TEXT, strlen(TEXT), flags, &b, NULL), RAFTER_OK);
+      assert_int_equal(a.count, b.count);
+      assert_memory_equal(a.at, b.at, (size_t)a.count * sizeof *a.at);
+      rf_ids_free(&a), rf_ids_free(&b);
+    }
+    rf_tokenizer_close(whole), rf_tokenizer_close(other);
+    snprintf(path, sizeof path, "%s/tokenizer.gguf", folder);
+    unlink(path);
+  }
+  rmdir(folder);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_stories260k),     cmocka_unit_test(test_tinystories656k),     cmocka_unit_test(test_gemma3_ids),
@@ -633,6 +687,7 @@ int main(void) {
       cmocka_unit_test(test_json_splits),     cmocka_unit_test(test_json_inverted),       cmocka_unit_test(test_characters),
       cmocka_unit_test(test_json_characters), cmocka_unit_test(test_json_refused),        cmocka_unit_test(test_sentencepiece_lies),
       cmocka_unit_test(test_llama2c_lies),    cmocka_unit_test(test_vocabulary_refused),  cmocka_unit_test(test_byte),
+      cmocka_unit_test(test_taken_along),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
