@@ -12,7 +12,8 @@ typedef struct rf_sweep_row {
   double x;     /* of numbers; else NaN */
   bool planned; /* false: nothing makes it fit */
   double bytes, seconds, rate, room;
-  double speed; /* model FLOPs a second */
+  double speed;        /* model FLOPs a second */
+  double chips, waits; /* waits: the network's part of a step */
   bool fits;
   char bound[16];
   rf_cause why_time, why_memory; /* what differs from the row before */

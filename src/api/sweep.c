@@ -13,12 +13,13 @@ double rf_json_at(const json_t *json, const char *object, const char *key) {
 }
 
 /* A step stands out when it is half as large again as its neighbours and this part of the whole: below it nobody would change a setting. */
-static const double STANDS_OUT = 1.5, WORTH_SAYING = 0.02, FALLS = 0.2;
+static const double STANDS_OUT = 1.5, WORTH_SAYING = 0.02, FALLS = 0.2, SCALES = 0.1;
 
 static void row_of(rf_sweep_row *row, const json_t *plan) {
   row->bytes = rf_json_at(plan, "memory", "peak_bytes"), row->seconds = rf_json_at(plan, "time", "seconds");
   row->rate = rf_json_at(plan, "rate", "tokens_per_second");
   row->speed = row->seconds > 0 ? rf_json_at(plan, "work", "model_flops") / row->seconds : 0;
+  row->chips = rf_json_at(plan, "machine", "chips"), row->waits = row->seconds > 0 ? rf_json_at(plan, "time", "network_seconds") / row->seconds : 0;
   row->fits = json_is_true(json_object_get(json_object_get(plan, "memory"), "fits"));
   row->room = rf_json_at(plan, "memory", "capacity_bytes") - rf_json_at(plan, "memory", "reserve_bytes");
 }
@@ -50,6 +51,16 @@ static void add_cliff(json_t *cliffs, const char *at, const char *what, double s
   json_array_append_new(cliffs, json_pack("{ss ss sf ss ss}", "at", at, "what", what, "size", size, "kind", kind, "cause", cause));
 }
 
+/* More chips for the same work: a kink is where each of them does clearly less than before. */
+static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
+  char text[400];
+  double each = row[i].rate / row[i].chips, before = row[i - 1].rate / row[i - 1].chips;
+  if (!(row[i].chips > row[i - 1].chips) || !(before > 0) || each > (1 - SCALES) * before) return;
+  snprintf(text, sizeof text, "a chip makes %.0f %% of the tokens it made among %.0f: the network takes %.0f %% of the step, %.0f %% before",
+           100 * each / before, row[i - 1].chips, 100 * row[i].waits, 100 * row[i - 1].waits);
+  add_cliff(cliffs, row[i].value, "scaling", 1 - each / before, "topology", text);
+}
+
 /* The steps among the rows. `why` has what differs between each plan and the one before. */
 static json_t *find_cliffs(const rf_sweep_row *row, int count) {
   json_t *cliffs = json_array();
@@ -71,6 +82,7 @@ static json_t *find_cliffs(const rf_sweep_row *row, int count) {
       snprintf(text, sizeof text, "the first that does not fit %s: %s", rf_text_bytes(row[i].room, a), row[i].why_memory.text);
       add_cliff(cliffs, row[i].value, "fit", row[i].bytes / row[i].room - 1, row[i].why_memory.kind, text);
     }
+    find_kink(cliffs, row, i);
     if (strcmp(row[i].bound, row[i - 1].bound)) {
       snprintf(text, sizeof text, "the step turns from %s- to %s-bound", row[i - 1].bound, row[i].bound);
       add_cliff(cliffs, row[i].value, "bound", 0, "bound", text);

@@ -22,6 +22,7 @@ static rf_fit_row row_of(const rf_plan *plan, int64_t room) {
                       .remat = plan->options.remat,
                       .microbatch = b->microbatch,
                       .accumulate = b->accumulate,
+                      .mesh = b->mesh,
                       .peak_bytes = plan->arena_bytes,
                       .seconds = plan->step_seconds,
                       .fits = plan->arena_bytes <= room};
@@ -124,13 +125,78 @@ static int frontier(fitter *f, rf_fit_row *out) {
   return count;
 }
 
+/* ---- meshes ------------------------------------------------------------------------------------------------------- */
+
+enum { MOST_MESHES = 64, MOST_TENSOR = 64, NODE = 16 };
+
+static void add_mesh(rf_mesh *list, int *count, const rf_mesh *from, int64_t data, int64_t fsdp, int64_t tensor) {
+  rf_mesh mesh = *from;
+  mesh.of[RF_AXIS_DATA] = (int32_t)data, mesh.of[RF_AXIS_FSDP] = (int32_t)fsdp, mesh.of[RF_AXIS_TENSOR] = (int32_t)tensor;
+  mesh.zero = fsdp > 1 ? 3 : 0;
+  for (int i = 0; i < *count; i++)
+    if (!memcmp(&list[i], &mesh, sizeof mesh)) return;
+  if (*count < MOST_MESHES) list[(*count)++] = mesh;
+}
+
+/* For each way of cutting the products: the rest of the chips share the weights, or have copies of them, or copies on groups of a few chips. */
+static int list_meshes(const rf_mesh *from, rf_mesh list[MOST_MESHES]) {
+  rf_mesh whole = *from;
+  int64_t chips = rf_mesh_chips(from) / rf_mesh_extent(from, RF_AXIS_SLICE);
+  int count = 0;
+  for (int a = 0; a < RF_AXES; a++)
+    if (a != RF_AXIS_SLICE) whole.of[a] = 0;
+  for (int64_t tensor = 1; tensor <= MOST_TENSOR && tensor <= chips; tensor *= 2) {
+    if (chips % tensor) break;
+    int64_t rest = chips / tensor;
+    add_mesh(list, &count, &whole, 1, rest, tensor), add_mesh(list, &count, &whole, rest, 1, tensor);
+    if (rest % NODE == 0) add_mesh(list, &count, &whole, rest / NODE, NODE, tensor);
+  }
+  return count;
+}
+
+/* One mesh, kept whole first; where that does not fit or is not fast, nothing slower is tried. RAFTER_INVALID: it cannot be cut so. */
+static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int accumulate, rf_error *error) {
+  static const rf_remat policies[] = {RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
+  int64_t batch = f->from->build.microbatch * f->from->build.accumulate;
+  int count = vary.remat ? 4 : 1;
+  for (int i = 0; i < count; i++) {
+    rf_plan_options options = *f->from;
+    rf_plan *plan = NULL;
+    options.build.mesh = *mesh, options.budget_bytes = f->room;
+    options.build.microbatch = batch / accumulate, options.build.accumulate = accumulate;
+    if (vary.dtype) options.build.dtype = RF_BF16;
+    if (vary.remat) options.remat = policies[i];
+    RF_TRY(rf_plan_make(f->model, &options, &plan, error));
+    bool fits = plan->arena_bytes <= f->room, slow = f->best && plan->step_seconds >= f->best->step_seconds;
+    consider(f, plan);
+    if (fits || slow) break;
+  }
+  return RAFTER_OK;
+}
+
+static rf_status try_meshes(fitter *f, rf_fit_vary vary, rf_error *error) {
+  rf_mesh list[MOST_MESHES];
+  rf_error last = {0};
+  int count = list_meshes(&f->from->build.mesh, list), cut = 0;
+  int64_t batch = f->from->build.microbatch * f->from->build.accumulate;
+  for (int accumulate = vary.microbatch ? 1 : f->from->build.accumulate; accumulate <= batch; accumulate *= 4) {
+    for (int i = 0; i < count && batch % accumulate == 0; i++) cut += try_mesh(f, &list[i], vary, accumulate, &last) == RAFTER_OK;
+    if (f->best || !vary.microbatch) break;
+  }
+  if (cut) return RAFTER_OK;
+  if (error) *error = last;
+  return RAFTER_INVALID;
+}
+
 /* One sentence for each step of the frontier. */
 static void explain(rf_fit_row *row, int count) {
   for (int i = 1; i < count; i++) {
     const rf_fit_row *from = &row[i - 1];
     rf_fit_row *to = &row[i];
-    char what[96] = "";
+    char what[200] = "", mesh[160];
     size_t at = 0;
+    if (memcmp(&to->mesh, &from->mesh, sizeof to->mesh))
+      at += (size_t)snprintf(what + at, sizeof what - at, " mesh %.90s", rf_mesh_text(&to->mesh, mesh));
     if (to->dtype != from->dtype) at += (size_t)snprintf(what + at, sizeof what - at, " dtype=%s", rf_dtype_name(to->dtype));
     if (to->remat != from->remat) at += (size_t)snprintf(what + at, sizeof what - at, " remat=%s", rf_remat_name(to->remat));
     if (to->microbatch != from->microbatch)
@@ -156,7 +222,8 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
   setting list[2 * MAX_DIVISORS];
   int count = list_settings(options, vary, list);
   rf_status status = RAFTER_OK;
-  RF_GO(try_settings(f, list, count, vary.remat && options->build.job == RF_JOB_TRAIN, error));
+  if (vary.mesh) RF_GO(try_meshes(f, vary, error));
+  else RF_GO(try_settings(f, list, count, vary.remat && options->build.job == RF_JOB_TRAIN, error));
   if (!f->best) status = rf_plan_require_fit(f->least, error);
   else *out = f->best, f->best = NULL;
   if (rows && row_count) *row_count = frontier(f, rows), explain(rows, *row_count);

@@ -185,6 +185,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   if (rf_options_has(options, "fit") && given(options, "fit"))
     s->fit = true, plan->budget_bytes = rf_options_bare(options, "fit") ? 0 : rf_options_int(options, "fit");
   s->vary = (rf_fit_vary){.remat = !given(options, "remat"),
+                          .mesh = train && s->machine.chips > 1 && !given(options, "mesh"),
                           .microbatch = !given(options, "microbatch") && !given(options, "accumulate"),
                           .dtype = !given(options, "dtype")};
   return RAFTER_OK;

@@ -94,7 +94,7 @@ void rf_plan_work_by_part(const rf_plan *plan, rf_part_work work[RF_PARTS]);
 /* ---- the search for what fits ------------------------------------------------------------------------------------ */
 
 typedef struct rf_fit_vary {
-  bool remat, microbatch, dtype;
+  bool remat, microbatch, dtype, mesh;
 } rf_fit_vary; /* which settings the user left open */
 typedef struct rf_fit_row {
   rf_dtype dtype;
@@ -104,10 +104,12 @@ typedef struct rf_fit_row {
   int64_t peak_bytes;
   double seconds; /* per step */
   bool fits;
-  char why[192]; /* of a frontier: what this step of it saves, and for how much time */
+  rf_mesh mesh;
+  char why[256]; /* of a frontier: what this step of it saves, and for how much time */
 } rf_fit_row;
 enum { RF_MAX_FIT_ROWS = 64 };
-/* The fastest plan that fits the room of `options`, over what may vary; microbatch x accumulate keeps the batch. `rows` (may be NULL) gets
+/* The fastest plan that fits the room of `options`, over what may vary; microbatch x accumulate keeps the batch. On several chips: the ways of cutting the
+ * step along data, fsdp and tensor, in the dtype that is said or bf16, with the named remat policies. `rows` (may be NULL) gets
  * the frontier, fastest first: every tried setting that no other beats in both memory and time. RAFTER_NO_FIT when none fits. */
 rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, rf_plan **plan, rf_fit_row rows[RF_MAX_FIT_ROWS],
                       int *row_count, rf_error *error);

@@ -190,11 +190,12 @@ static json_t *serving_json(const rf_report_plan *report) {
 
 static json_t *frontier_json(const rf_report_plan *report) {
   json_t *list = json_array();
+  char mesh[160];
   for (int i = 0; i < report->frontier_count; i++) {
     const rf_fit_row *r = &report->frontier[i];
-    json_array_append_new(list, json_pack("{ss ss sI si sI sf sb ss}", "dtype", rf_dtype_name(r->dtype), "remat", rf_remat_name(r->remat),
-                                          "microbatch", (json_int_t)r->microbatch, "accumulate", r->accumulate, "peak_bytes",
-                                          (json_int_t)r->peak_bytes, "seconds", r->seconds, "fits", r->fits, "why", r->why));
+    json_array_append_new(list, json_pack("{ss ss ss sI si sI sf sb ss}", "mesh", rf_mesh_text(&r->mesh, mesh), "dtype", rf_dtype_name(r->dtype),
+                                          "remat", rf_remat_name(r->remat), "microbatch", (json_int_t)r->microbatch, "accumulate", r->accumulate,
+                                          "peak_bytes", (json_int_t)r->peak_bytes, "seconds", r->seconds, "fits", r->fits, "why", r->why));
   }
   return list;
 }

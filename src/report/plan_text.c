@@ -131,7 +131,8 @@ static void put_time(FILE *out, const rf_report_plan *report) {
   if (peak > 0 && t > 0 && !report->prefill)
     fprintf(out, ", MFU %.1f %% (%.1f %% counting the whole attention square), HFU %.1f %%", 100 * plan->model_flops / (peak * t),
             100 * plan->flops_full_square / (peak * t), 100 * plan->hardware_flops / (peak * t));
-  if (plan->machine.read_bps > 0 && report->prefill) fprintf(out, ", %.1f %% of memory bandwidth", 100 * plan->bytes / (t * plan->machine.read_bps));
+  if (plan->machine.read_bps > 0 && report->prefill)
+    fprintf(out, ", %.1f %% of memory bandwidth", 100 * plan->bytes / (t * plan->machine.read_bps * (double)rf_mesh_chips(&plan->graph->mesh)));
   fputc('\n', out);
   put_cost(out, report, t);
 }
@@ -147,12 +148,13 @@ static void put_budget(FILE *out, const rf_report_plan *report) {
 }
 
 static void put_frontier(FILE *out, const rf_report_plan *report) {
-  char a[32], b[32], setting[64];
+  char a[32], b[32], setting[240], mesh[160];
   if (report->frontier_count) fprintf(out, "\nwhat was weighed (none beats another in both memory and time)\n");
   for (int i = 0; i < report->frontier_count; i++) {
     const rf_fit_row *r = &report->frontier[i];
     snprintf(setting, sizeof setting, "%s, remat %s, %d x %lld", rf_dtype_name(r->dtype), rf_remat_name(r->remat), r->accumulate,
              (long long)r->microbatch);
+    if (rf_mesh_chips(&r->mesh) > 1) snprintf(setting + strlen(setting), sizeof setting - strlen(setting), ", %s", rf_mesh_text(&r->mesh, mesh));
     fprintf(out, "  %-32s %10s  %10s  %-9s  %s\n", setting, rf_text_bytes((double)r->peak_bytes, a), rf_text_seconds(r->seconds, b),
             r->fits ? "fits" : "too large", r->why);
   }

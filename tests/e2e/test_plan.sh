@@ -122,6 +122,21 @@ refuses 3 'fit' "$RAFTER" plan gpt2-xl --on a5000 --batch 64 --json && {
   says '[0-9.]+ [GM]iB'
   says '^hint: '
 }
+# Several chips: the search cuts the step along data, fsdp and tensor, and what it finds is a plan that the same mesh gives.
+status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 64 --seq 2048 --fit --json && {
+  holds out 'd["memory"]["fits"] and d["frontier"][0]["mesh"] and all(r["mesh"] for r in d["frontier"]) and d["settings"]["dtype"] == "bf16"' '--fit over meshes'
+  mesh=$(ask out '",".join(f"{k}={v}" for k, v in d["settings"]["mesh"].items() if k != "zero")') remat=$(ask out 'd["settings"]["remat"]') seconds=$(ask out 'd["time"]["seconds"]')
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 64 --seq 2048 --dtype bf16 --mesh "$mesh" --remat "$remat" --accumulate "$(ask out 'd["settings"]["accumulate"]')" --json &&
+    holds out "abs(d['time']['seconds'] - $seconds) < 1e-9" 'the plan that the search found, made alone'
+}
+status 0 "$RAFTER" plan gemma3-1b --on tpu-v5e:2x4 --mesh data=8 --job generate --batch 64 --seq 512 --dtype bf16 --json && holds out '0 < d["rate"]["bandwidth_fraction"] <= 1' 'bandwidth is of all chips'
+refuses 2 'mesh' "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 7 --seq 2048 --fit
+# Strong scaling over machines' shapes, with the kink where chips begin to wait.
+status 0 "$RAFTER" plan llama3.2-1b --batch 64 --seq 1024 --fit --sweep on=tpu-v5e:2x2,tpu-v5e:4x4,tpu-v5e:8x8 --json && {
+  holds out '[r["machine"]["chips"] for r in d["rows"]] == [4, 16, 64] and all(a["rate"]["tokens_per_second"] < b["rate"]["tokens_per_second"] for a, b in zip(d["rows"], d["rows"][1:]))' 'more chips are faster'
+  holds out 'all("network" in c["cause"] for c in d["cliffs"] if c["what"] == "scaling")'
+}
+
 # Pictures, drawn by gnuplot: of a sweep, of a frontier, of one plan. Without it a plain word on how to get it, before any work.
 if command -v gnuplot >/dev/null; then
   status 0 "$RAFTER" plan gpt2 --on a5000 --batch 8 --plot plan.png && [ "$(head -c 8 plan.png | od -An -tx1 | tr -d ' ')" = 89504e470d0a1a0a ] || fail "--plot plan.png is no PNG"
