@@ -122,8 +122,7 @@ rf_cause rf_cause_of_memory(const rf_plan *before, const rf_plan *after, double 
              (long long)pages_of(before));
     return cause;
   }
-  const char *old_peak = before->graph->op_count ? before->graph->op[before->peak_op].name : "",
-             *new_peak = after->graph->op_count ? after->graph->op[after->peak_op].name : "";
+  const char *old_peak = rf_plan_peak(before), *new_peak = rf_plan_peak(after);
   double unit = after->by_class[worst] >= (int64_t)1 << 30 ? 0x1p30 : 0x1p20;
   snprintf(cause.text, sizeof cause.text, "%s goes from %.2f to %.2f %s%s%.80s", rf_class_name((rf_class)worst),
            (double)before->by_class[worst] / unit, (double)after->by_class[worst] / unit, unit > 0x1p20 ? "GiB" : "MiB",

@@ -95,6 +95,11 @@ int64_t rf_plan_room(const rf_plan_options *options) {
   return room > 0 ? (int64_t)room : 0;
 }
 
+const char *rf_plan_peak(const rf_plan *plan) {
+  if (plan->options.program.program != RF_PROGRAM_RAFTER) return plan->program.peak;
+  return plan->graph->op_count ? plan->graph->op[plan->peak_op].name : "";
+}
+
 rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, bool quick) {
   rf_plan *plan = calloc(1, sizeof *plan);
   if (!plan) return NULL;

@@ -78,6 +78,8 @@ rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf
 void rf_plan_free(rf_plan *plan);
 /* Bytes a plan with these options may take: the budget, or the machine's memory less its reserve. */
 int64_t rf_plan_room(const rf_plan_options *options);
+/* The name of the op where the memory is largest; "" of an empty graph. */
+const char *rf_plan_peak(const rf_plan *plan);
 /* RAFTER_NO_FIT when the plan is larger than its room: by how much, what is largest, and what would fit. */
 rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error);
 /* Independent proof that no two tensors live at the same time overlap, that in-place is legal, that all is inside the arena,

@@ -34,6 +34,7 @@ typedef struct rf_program_memory {
   int64_t kept;      /* what the forward pass leaves for the backward pass */
   int64_t working;   /* the rest, less what lies on the chip */
   int64_t stacked;   /* what is kept in arrays of all layers, of one microbatch */
+  char peak[96];     /* the op of our graph where temp is largest: "block.3/attn/attention/bwd" */
 } rf_program_memory;
 
 struct rf_plan_options;

@@ -363,11 +363,20 @@ static int by_preference(const void *a, const void *b) {
   return (x->bytes < y->bytes) - (x->bytes > y->bytes);
 }
 
+/* What runs at this time, as our graph calls it. */
+static void name_peak(const sizing *s, int now, char peak[96]) {
+  int op = now < s->ops ? now : s->trains && now < s->end ? s->end - 1 - now : s->ops - 1;
+  const char *name = s->ops > 0 ? s->graph->op[op].name : "";
+  int length = (int)strlen(name) - (ends_with(name, "/fwd") ? 4 : 0);
+  snprintf(peak, 96, "%.*s%s", length < 80 ? length : 80, name, now < s->ops || !s->trains ? "/fwd" : "/bwd");
+}
+
 static void find_peak(sizing *s, rf_program_memory *m) {
   array *live = rf_pool_alloc(s->pool, ((size_t)s->count + 1) * sizeof *live);
   int64_t *change = rf_pool_alloc(s->pool, ((size_t)s->end + 3) * sizeof *change);
   for (int i = 0; i < s->count; i++) change[s->at[i].first] += s->at[i].bytes, change[s->at[i].last + 1] -= s->at[i].bytes;
   int64_t sum = 0;
+  int peak = 0;
   for (int now = 0; now <= s->end; now++) {
     sum += change[now];
     if (sum <= m->temp) continue;
@@ -383,8 +392,10 @@ static void find_peak(sizing *s, rf_program_memory *m) {
       if (live[i].bytes <= room) room -= live[i].bytes, of[live[i].what] -= live[i].bytes;
     for (int k = 0; k < KINDS; k++) total += of[k];
     if (total <= m->temp) continue;
+    peak = now;
     m->temp = total, m->copies = of[COPIES], m->gradients = of[GRADIENTS], m->kept = of[KEPT], m->working = of[WORKING];
   }
+  name_peak(s, peak, m->peak);
 }
 
 /* ---- arguments and results ------------------------------------------------------------------------------------------- */

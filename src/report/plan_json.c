@@ -46,7 +46,7 @@ static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
   return json_pack("{sI sI sI sI sb sI ss so}", "capacity_bytes", (json_int_t)capacity, "reserve_bytes", (json_int_t)reserve, "peak_bytes",
                    (json_int_t)largest->arena_bytes, "persistent_bytes", (json_int_t)largest->persistent_bytes, "fits",
                    (double)largest->arena_bytes <= room, "headroom_bytes", (json_int_t)(room - (double)largest->arena_bytes), "peak_op",
-                   largest->graph->op_count ? largest->graph->op[largest->peak_op].name : "", "by_class", by_class);
+                   rf_plan_peak(largest), "by_class", by_class);
 }
 
 /* What XLA's memory analysis would report, and what the temporaries are made of where they are largest. */

@@ -23,9 +23,9 @@ static void put_memory(FILE *out, const rf_report_plan *report) {
   if (plan->options.program.program != RF_PROGRAM_RAFTER) {
     const rf_program_memory *m = &plan->program;
     char c[32], d[32];
-    fprintf(out, "  a %s program: arguments %s, results %s of which %s are donated, temporaries %s\n", rf_program_name(plan->options.program.program),
-            rf_text_bytes((double)m->argument, a), rf_text_bytes((double)m->output, b), rf_text_bytes((double)m->alias, c),
-            rf_text_bytes((double)m->temp, d));
+    fprintf(out, "  a %s program: arguments %s, results %s of which %s are donated, temporaries %s\n  peak at %s\n",
+            rf_program_name(plan->options.program.program), rf_text_bytes((double)m->argument, a), rf_text_bytes((double)m->output, b),
+            rf_text_bytes((double)m->alias, c), rf_text_bytes((double)m->temp, d), m->peak);
   } else if (plan->graph->op_count)
     fprintf(out, "  peak at %s; a perfect layout would need %.2f %% of this\n", plan->graph->op[plan->peak_op].name,
             100.0 * (double)plan->live_bytes / (double)plan->arena_bytes);
