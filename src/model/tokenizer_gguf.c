@@ -46,6 +46,23 @@ rf_status rf_tokenizer_gguf_copy(const rf_gguf *file, rf_gguf_meta *meta, rf_err
   return done ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the vocabulary of %s", rf_gguf_path(file));
 }
 
+/* Beside `to`, for other libraries, what they can read of it. */
+static rf_status write_json(const rf_gguf *file, const char *to, rf_error *error) {
+  char folder[4400];
+  bool written;
+  rf_gguf_vocab vocab;
+  rf_tokenizer *tokenizer = NULL;
+  const char *slash = strrchr(to, '/');
+  snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - to) : 1, slash ? to : ".");
+  RF_TRY(rf_gguf_vocab_read(file, &vocab, error));
+  rf_status status = build(&vocab, to, &tokenizer, error);
+  if (status == RAFTER_OK)
+    status = rf_tokenizer_json_write(tokenizer, vocab.chat_template.at, (size_t)vocab.chat_template.bytes, folder, &written, error);
+  rf_tokenizer_close(tokenizer);
+  rf_gguf_vocab_free(&vocab);
+  return status;
+}
+
 rf_status rf_tokenizer_gguf_extract(const char *from, const char *to, bool *written, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_gguf *file = NULL;
@@ -62,6 +79,7 @@ rf_status rf_tokenizer_gguf_extract(const char *from, const char *to, bool *writ
   RF_GO(rf_gguf_writer_open(to, meta, NULL, 0, &writer, error));
   status = rf_gguf_writer_commit(writer, error);
   *written = status == RAFTER_OK;
+  if (status == RAFTER_OK) status = write_json(file, to, error);
 done:
   rf_gguf_meta_free(meta);
   rf_gguf_close(file);

@@ -115,6 +115,7 @@ extern const char RF_GPT2_PATTERN[];
 rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const char *where, rf_pattern **pattern, rf_error *error);
 void rf_pattern_free(rf_pattern *pattern);
 const char *rf_pattern_literal(const rf_pattern *pattern); /* NULL: a regular expression */
+const char *rf_pattern_text(const rf_pattern *pattern);    /* as it was given */
 /* The next match in [at, end) that is not empty; 1 found, 0 none, -1 the pattern needs more than is reasonable. `text` begins the subject. */
 int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, const char *at, const char *end, const char **start, const char **stop);
 void *rf_match_new(void);
@@ -250,6 +251,9 @@ void rf_tokenizer_folder(const char *from, char folder[4096]);
 bool rf_tokenizer_says_bytes(const char *folder);
 /* The tokenizer.* metadata of a GGUF file as a GGUF file without tensors; *written is false where the file has no vocabulary. */
 rf_status rf_tokenizer_gguf_extract(const char *from, const char *to, bool *written, rf_error *error);
+/* tokenizer.json and tokenizer_config.json of a byte-level BPE, with its chat template (may be NULL); *written is false of any other tokenizer. */
+rf_status rf_tokenizer_json_write(const rf_tokenizer *tokenizer, const char *chat_template, size_t template_bytes, const char *folder, bool *written,
+                                  rf_error *error);
 /* The vocabulary inside a GGUF file. */
 rf_status rf_tokenizer_gguf_open(const char *path, rf_tokenizer **tokenizer, rf_error *error);
 /* normalizer, pre_tokenizer, decoder and post_processor of tokenizer.json (tokenizer_json_steps.c); each may be NULL or null. */

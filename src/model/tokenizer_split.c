@@ -66,6 +66,8 @@ rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const cha
   return status;
 }
 
+const char *rf_pattern_text(const rf_pattern *pattern) { return pattern->text; }
+
 void rf_pattern_free(rf_pattern *pattern) {
   if (!pattern) return;
   pcre2_code_free(pattern->code);

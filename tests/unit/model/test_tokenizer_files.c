@@ -679,6 +679,65 @@ static void test_taken_along(void **state) {
   rmdir(folder);
 }
 
+/* A byte-level BPE of a GGUF file as the files of other libraries: read back, it cuts and merges the same. */
+static void test_json_written(void **state) {
+  (void)state;
+  enum { MERGES = 6, MARKS = 2, COUNT = 256 + MERGES + MARKS };
+  static const char *const MERGED[MERGES][2] = {{"t", "h"}, {"th", "e"}, {"\xC4\xA0", "the"}, {"e", "e"}, {"1", "2"}, {"\xC4\xA0", "\xC4\xA0"}};
+  static const char *const TEXTS[] = {"the three", "  the <|end|>the\n\n12123 the's", "\xC3\xA9\xE6\xBC\xA2 \xFF eee <|start|>"};
+  static const char *const SPLITS[] = {"gpt-2", "llama-bpe", "qwen2", "smollm"};
+  char spelled[COUNT][16], merge[MERGES][24], folder[] = "/tmp/rafter-test-XXXXXX", command[64];
+  rf_span piece[COUNT], merges[MERGES];
+  int32_t types[COUNT];
+  for (int i = 0; i < 256; i++) {
+    char byte = (char)i;
+    piece[i] = (rf_span){spelled[i], rf_alphabet_text((rf_span){&byte, 1}, spelled[i])}, types[i] = RF_PIECE_NORMAL;
+  }
+  for (int i = 0; i < MERGES; i++) {
+    int n = snprintf(spelled[256 + i], sizeof spelled[0], "%s%s", MERGED[i][0], MERGED[i][1]);
+    piece[256 + i] = (rf_span){spelled[256 + i], (size_t)n}, types[256 + i] = RF_PIECE_NORMAL;
+    merges[i] = (rf_span){merge[i], (size_t)snprintf(merge[i], sizeof merge[i], "%s %s", MERGED[i][0], MERGED[i][1])};
+  }
+  piece[COUNT - 2] = (rf_span){"<|start|>", 9}, piece[COUNT - 1] = (rf_span){"<|end|>", 7};
+  types[COUNT - 2] = types[COUNT - 1] = RF_PIECE_CONTROL;
+  assert_non_null(mkdtemp(folder));
+  for (size_t s = 0; s < 2 * sizeof SPLITS / sizeof *SPLITS; s++) {
+    rf_vocabulary v = {.kind = "gpt2",
+                       .pre = SPLITS[s / 2],
+                       .count = COUNT,
+                       .pieces = piece,
+                       .types = types,
+                       .merge_count = MERGES,
+                       .merges = merges,
+                       .bos_id = COUNT - 2,
+                       .eos_id = COUNT - 1,
+                       .pad_id = -1,
+                       .unk_id = -1,
+                       .add_bos = s % 2,
+                       .add_eos = s % 2};
+    rf_tokenizer *t = NULL, *again = NULL;
+    rf_error error;
+    bool written;
+    if (rf_tokenizer_build(&v, "test", &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    assert_int_equal(rf_tokenizer_json_write(t, "{{ eos_token }}", 15, folder, &written, NULL), RAFTER_OK);
+    assert_true(written);
+    if (rf_tokenizer_open(folder, &again, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    assert_int_equal(rf_tokenizer_eos(again), COUNT - 1);
+    for (size_t i = 0; i < sizeof TEXTS / sizeof *TEXTS; i++)
+      for (int flags = 0; flags < 4; flags++) {
+        rf_ids a = {0}, b = {0};
+        assert_int_equal(rf_tokenizer_encode(t, TEXTS[i], strlen(TEXTS[i]), flags, &a, NULL), RAFTER_OK);
+        assert_int_equal(rf_tokenizer_encode(again, TEXTS[i], strlen(TEXTS[i]), flags, &b, NULL), RAFTER_OK);
+        assert_int_equal(a.count, b.count);
+        assert_memory_equal(a.at, b.at, (size_t)a.count * sizeof *a.at);
+        rf_ids_free(&a), rf_ids_free(&b);
+      }
+    rf_tokenizer_close(t), rf_tokenizer_close(again);
+  }
+  snprintf(command, sizeof command, "rm -r %s", folder);
+  assert_int_equal(system(command), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_stories260k),     cmocka_unit_test(test_tinystories656k),     cmocka_unit_test(test_gemma3_ids),
@@ -687,7 +746,7 @@ int main(void) {
       cmocka_unit_test(test_json_splits),     cmocka_unit_test(test_json_inverted),       cmocka_unit_test(test_characters),
       cmocka_unit_test(test_json_characters), cmocka_unit_test(test_json_refused),        cmocka_unit_test(test_sentencepiece_lies),
       cmocka_unit_test(test_llama2c_lies),    cmocka_unit_test(test_vocabulary_refused),  cmocka_unit_test(test_byte),
-      cmocka_unit_test(test_taken_along),
+      cmocka_unit_test(test_taken_along),     cmocka_unit_test(test_json_written),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
