@@ -81,6 +81,7 @@ static int64_t part_bytes(const sizing *s, const rf_op *op, rf_kept_part part) {
   int64_t b = sequences_of(s), t = tokens_of(s), keys = s->options->build.seq, one = 0;
   switch (part.extent) {
   case RF_EXTENT_INPUT: one = in ? tensor_bytes(s, in, dtype, 1) : 0; break;
+  case RF_EXTENT_SECOND: one = tensor_bytes(s, &s->graph->tensor[op->input[1]], dtype, 1); break;
   case RF_EXTENT_HALF: one = in ? tensor_bytes(s, in, dtype, 2) : 0; break;
   case RF_EXTENT_OUTPUT: one = out ? tensor_bytes(s, out, dtype, 1) : 0; break;
   case RF_EXTENT_ROW: one = bytes_of(s, dtype, 2, (int64_t[]){b, t}); break;
@@ -296,9 +297,18 @@ static void need(sizing *s, int t, int op) {
   if (is_activation(s, t) && (s->needed_by[t] == RF_NONE || s->needed_by[t] > op)) s->needed_by[t] = op;
 }
 
+/* A product reads its input again for the gradient of its matrix only: not where the matrix stays as it is. */
+static bool is_frozen_product(const sizing *s, const rf_op *op) {
+  int w = op->input_count > 1 ? op->input[1] : RF_NONE;
+  bool product = !strncmp(op->def->name, "matmul", 6) || !strcmp(op->def->name, "head_loss");
+  return product && s->model->lora.rank > 0 && w >= 0 && s->graph->tensor[w].param >= 0 && s->graph->params.at[s->graph->tensor[w].param].adapts < 0;
+}
+
 static void keep_of_op(sizing *s, int i) {
   const rf_op *op = &s->graph->op[i];
-  const rf_kept_rule *rule = rule_at(s, i);
+  rf_kept_rule adapted = *rule_at(s, i);
+  const rf_kept_rule *rule = &adapted;
+  if (is_frozen_product(s, op)) adapted.input = adapted.input_across_loop = false;
   int t = op->input[0], back = backward_of(s, i);
   if (s->region[i] != RF_NONE) {
     int again = backward_of(s, s->region_last[i]);

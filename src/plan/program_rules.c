@@ -22,7 +22,8 @@ static const rf_kept_rule RULES[] = {
     {"rope", .fuses = true, .input = true},
     {"matmul", .input_across_loop = true, .input = true},
     {"matmul_experts", .input_across_loop = true, .input = true},
-    {"lora", .input_across_loop = true, .input = true},
+    /* What joins the product is added to it: its gradient goes through; x A is kept for B's. */
+    {"lora", .across_loop = {PRODUCT(1, SECOND)}, .kept = {SAME(1, SECOND)}, .again = {SAME(1, SECOND)}},
     /* x, x^2's factor, tanh, its derivative and the cumulative factor: five arrays as wide as x; the product is kept by what multiplies it. */
     {"gelu", .fuses = true, .input = true, .across_loop = {SAME(5, INPUT)}},
     {"gelu_erf", .fuses = true, .input = true, .across_loop = {SAME(3, INPUT)}},

@@ -7,6 +7,7 @@
 /* Extents of an array that a rule asks for. */
 typedef enum rf_kept_extent {
   RF_EXTENT_INPUT,  /* as the op's first input */
+  RF_EXTENT_SECOND, /* as its second */
   RF_EXTENT_OUTPUT, /* as its first output */
   RF_EXTENT_ROW,    /* one number a row */
   RF_EXTENT_SCORES, /* one for each head, query and key */

@@ -51,6 +51,23 @@ static void a_loop_stacks_every_residual(void **state) {
   assert_int_equal(size(&options).stacked, 0);
 }
 
+/* Under adapters of the attention's products alone, an MLP's products keep nothing of their own: no gradient of their matrices is made. */
+static void frozen_products_keep_no_input(void **state) {
+  (void)state;
+  rf_plan_options options = jax("a5000", RF_PROGRAM_JAX_SCAN, RF_BF16, 1, 1, RF_REMAT_NONE);
+  rf_model model = model_named("uva");
+  rf_program_memory all, mlp;
+  rf_error error = {0};
+  options.build.dropout = 0;
+  assert_int_equal(rf_lora_parse("rank=4,targets=qkv,up,down", &model, &model.lora, &error), RAFTER_OK);
+  assert_int_equal(rf_program_size(&model, &options, &all, &error), RAFTER_OK);
+  model = model_named("uva");
+  assert_int_equal(rf_lora_parse("rank=4,targets=qkv", &model, &model.lora, &error), RAFTER_OK);
+  assert_int_equal(rf_program_size(&model, &options, &mlp, &error), RAFTER_OK);
+  /* The inputs of up and down, and what their adapters keep: nothing larger. */
+  assert_true(all.stacked - mlp.stacked >= (int64_t)LAYERS * T * 2 * (D + F) && all.stacked - mlp.stacked < (int64_t)LAYERS * T * 2 * (D + F + D));
+}
+
 static double gib(rf_program program, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat, double *seconds) {
   rf_plan_options options = jax("a5000", program, dtype, microbatch, accumulate, remat);
   rf_model model = model_named("uva");
@@ -137,8 +154,11 @@ static void fsdp_cuts_what_is_kept_and_gathers_two_matrices(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(state_is_donated_and_counts_three_times), cmocka_unit_test(a_loop_stacks_every_residual),
-                                     cmocka_unit_test(the_published_ladder_stands), cmocka_unit_test(fsdp_cuts_what_is_kept_and_gathers_two_matrices),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(state_is_donated_and_counts_three_times),
+                                     cmocka_unit_test(a_loop_stacks_every_residual),
+                                     cmocka_unit_test(frozen_products_keep_no_input),
+                                     cmocka_unit_test(the_published_ladder_stands),
+                                     cmocka_unit_test(fsdp_cuts_what_is_kept_and_gathers_two_matrices),
                                      cmocka_unit_test(what_has_no_program_is_refused_and_the_search_goes_on)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
