@@ -66,19 +66,6 @@ static rf_status not_yet(const rf_mesh *mesh, rf_axis axis, bool can, rf_error *
                  (long long)rf_mesh_extent(mesh, axis));
 }
 
-/* Layers of experts and latent attention are cut by rows alone: each chip routes its own, all have every expert while they need it. */
-static rf_status rows_alone(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options, rf_error *error) {
-  const char *what = model->kv_rank > 0 ? "latent attention" : "a layer of experts";
-  static const rf_axis axes[] = {RF_AXIS_TENSOR, RF_AXIS_SEQUENCE, RF_AXIS_CONTEXT};
-  for (int i = 0; i < 3; i++)
-    if (rf_mesh_extent(mesh, axes[i]) > 1)
-      return RF_FAIL(error, RAFTER_INVALID, "use data and fsdp", "this version cuts %s over data and fsdp (%s, --mesh %s: expected 1, got %lld)",
-                     what, model->name, rf_axis_name(axes[i]), (long long)rf_mesh_extent(mesh, axes[i]));
-  if (options->job == RF_JOB_GENERATE)
-    return RF_FAIL(error, RAFTER_INVALID, "leave --mesh out", "this version cannot cut a walk through %s (%s)", what, model->name);
-  return RAFTER_OK;
-}
-
 rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options, rf_error *error) {
   bool learns = options->job == RF_JOB_TRAIN && !options->loss_only;
   if (rf_mesh_chips(mesh) == 1) return RAFTER_OK;
@@ -87,8 +74,11 @@ rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_bui
   RF_TRY(not_yet(mesh, RF_AXIS_EXPERT, false, error));
   RF_TRY(not_yet(mesh, RF_AXIS_SEQUENCE, options->job != RF_JOB_GENERATE, error));
   RF_TRY(check_heads(mesh, model, learns, error));
-  RF_TRY(divides(model->ff, "the width of the MLP", mesh, AXIS(TENSOR), error));
-  if (model->kv_rank > 0 || model->experts > 0) RF_TRY(rows_alone(mesh, model, options, error));
+  RF_TRY(divides(model->experts > 0 ? rf_model_expert_ff(model) : model->ff, "the width of the MLP", mesh, AXIS(TENSOR), error));
+  rf_axes latent = AXIS(TENSOR) | AXIS(SEQUENCE) | AXIS(CONTEXT);
+  if (model->kv_rank > 0 && (rf_mesh_live(mesh, latent) || options->job == RF_JOB_GENERATE))
+    return RF_FAIL(error, RAFTER_INVALID, "use data and fsdp", "this version cuts latent attention by sequences only, in training and scoring (%s)",
+                   model->name);
   float dropout = options->dropout < 0 ? model->dropout : options->dropout;
   if (learns && dropout > 0 && rf_mesh_extent(mesh, RF_AXIS_CONTEXT) > 1)
     return RF_FAIL(error, RAFTER_INVALID, "set --dropout 0", "tokens that are dealt out along context draw no dropout (dropout: expected 0, got %g)",

@@ -18,6 +18,9 @@ typedef struct remat {
   bool *kept;        /* read by backward and not dropped: there when backward starts */
   bool *remake;      /* to be made again, because it is dropped or because a dropped one is made from it */
   int *remade;       /* by tensor: its second copy, once made */
+  int *twin;         /* by tensor gathered in forward: the op of backward that gathers the same, or RF_NONE */
+  int *instead;      /* by tensor: what is read in its place since its op was left out, or RF_NONE */
+  bool *passed;      /* by op: it stands in the new order */
   int *order, count; /* ops of the new graph */
 } remat;
 
@@ -68,12 +71,31 @@ static void choose(remat *r, const bool *drop) {
     if (r->source[t] != RF_NONE && backward_read[t] && !r->kept[t]) mark(r, t);
 }
 
+/* Weights that forward and backward each gather: recomputation shares the gather of backward. */
+static void find_twins(remat *r) {
+  const rf_graph *graph = r->graph;
+  int *gathered = rf_pool_alloc(graph->pool, ((size_t)r->tensors + 1) * sizeof(int)); /* by tensor: op of forward that gathers it */
+  for (int t = 0; t < r->tensors; t++) gathered[t] = r->twin[t] = r->instead[t] = RF_NONE;
+  for (int o = 0; o < r->ops; o++) {
+    const rf_op *op = &graph->op[o];
+    if (op->def != &RF_OP_ALL_GATHER || op->section != RF_SECTION_MICRO || !graph->tensor[op->input[0]].persistent) continue;
+    int of = gathered[op->input[0]];
+    if (!op->backward) gathered[op->input[0]] = o;
+    else if (of != RF_NONE && graph->op[of].attr.axes == op->attr.axes && graph->op[of].attr.dim == op->attr.dim)
+      r->twin[graph->op[of].output[0]] = o;
+  }
+}
+
 static rf_status make_again(remat *r, int t);
 
 /* The id an op of backward reads in place of `t`. */
 static rf_status current(remat *r, int t, int *id) {
   *id = t;
-  if (t < 0 || t >= r->tensors || !r->remake[t]) return RAFTER_OK;
+  if (t < 0 || t >= r->tensors) return RAFTER_OK;
+  if (r->instead[t] != RF_NONE) *id = r->instead[t];
+  if (!r->remake[t]) return RAFTER_OK;
+  int twin = r->twin[t];
+  if (r->remade[t] == RF_NONE && twin != RF_NONE && r->passed[twin]) r->remade[t] = r->graph->op[twin].output[0];
   if (r->remade[t] == RF_NONE) RF_TRY(make_again(r, t));
   *id = r->remade[t];
   return RAFTER_OK;
@@ -114,6 +136,7 @@ static rf_status make_again(remat *r, int t) {
   if (id < 0) return RAFTER_INVALID;
   graph->op[id].recompute_of = r->source[t];
   r->order[r->count++] = id;
+  if (r->twin[t] != RF_NONE) r->instead[graph->op[r->twin[t]].output[0]] = r->remade[t];
   return RAFTER_OK;
 }
 
@@ -128,8 +151,12 @@ rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
              .kept = rf_pool_alloc(pool, tensors),
              .remake = rf_pool_alloc(pool, tensors),
              .remade = rf_pool_alloc(pool, tensors * sizeof(int)),
+             .twin = rf_pool_alloc(pool, tensors * sizeof(int)),
+             .instead = rf_pool_alloc(pool, tensors * sizeof(int)),
+             .passed = rf_pool_alloc(pool, ops + 1),
              .order = rf_pool_alloc(pool, 2 * ops * sizeof(int))};
   choose(&r, drop);
+  find_twins(&r);
   for (int o = 0; o < r.ops; o++) {
     if (!is_forward(&graph->op[o]))
       for (int i = 0; i < graph->op[o].input_count; i++) {
@@ -137,7 +164,8 @@ rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
         RF_TRY(current(&r, graph->op[o].input[i], &id));
         graph->op[o].input[i] = id;
       }
-    r.order[r.count++] = o;
+    bool shared = graph->op[o].def == &RF_OP_ALL_GATHER && graph->op[o].backward && r.instead[graph->op[o].output[0]] != RF_NONE;
+    if (!shared) r.order[r.count++] = o, r.passed[o] = true;
   }
   rf_graph_reorder(graph, r.order, r.count);
   return RAFTER_OK;

@@ -68,9 +68,9 @@ typedef struct exchange {
   rf_class class;
 } exchange;
 
-static const char *const KINDS[] = {"gathered", "scattered", "reduced", "exchanged"};
+static const char *const KINDS[] = {"gathered", "scattered", "reduced", "exchanged", "run"};
 static const char *kind_of(const rf_op_def *def) {
-  return KINDS[def == &RF_OP_ALL_GATHER ? 0 : def == &RF_OP_REDUCE_SCATTER ? 1 : def == &RF_OP_ALL_REDUCE ? 2 : 3];
+  return KINDS[def == &RF_OP_ALL_GATHER ? 0 : def == &RF_OP_REDUCE_SCATTER ? 1 : def == &RF_OP_ALL_REDUCE ? 2 : def == &RF_OP_TAKE_RUN ? 4 : 3];
 }
 
 /* A packed matrix in another shape: its parts keep their types. */
@@ -146,6 +146,12 @@ static int convert(sharder *s, int id, rf_spec have, rf_spec need, const char *p
       x.def = &RF_OP_ALL_GATHER, x.axes = gathered, x.dim = d, x.form = d == 0 && gathered == dealt ? RF_FORM_DEALT : have.form[d],
       x.whole = whole ? whole[d] : 0;
       x.spec.split[d] &= (rf_axes)~gathered;
+    }
+    for (int d = 0; d < rank && !x.def; d++) {
+      rf_axes taken = need.split[d] & (rf_axes)~have.split[d];
+      if (!taken || s->graph->tensor[id].shape[d] % rf_mesh_size(s->mesh, taken)) continue;
+      x.def = &RF_OP_TAKE_RUN, x.axes = taken, x.dim = d;
+      x.spec.split[d] |= taken;
     }
     if (!x.def) {
       RF_FAIL(s->error, RAFTER_FAILED, "this is a fault of the planner, please report it", "no exchange makes what an op needs (%s, %s: %s)", path,
@@ -403,12 +409,12 @@ static rf_spec made_whole(const sharder *s, const rf_tensor *tensor, rf_spec spe
   return spec;
 }
 
-static rf_status settle_output(sharder *s, const rf_op *op, int slot, int id, rf_spec spec) {
+static rf_status settle_output(sharder *s, const rf_op *op, int slot, int id, rf_spec spec, bool keeps_sums) {
   int t = op->output[slot];
   const rf_tensor *old = &s->whole.tensor[t];
   rf_tensor *fresh = &s->graph->tensor[id];
   fresh->reason = old->reason, fresh->spec = spec;
-  rf_spec need = made_whole(s, fresh, spec);
+  rf_spec need = keeps_sums ? spec : made_whole(s, fresh, spec);
   if (old->output) need.split[1] = 0;
   if (!same_spec(&spec, &need)) {
     const char *name = fresh->name;
@@ -509,7 +515,7 @@ static rf_status emit_local(sharder *s, const rf_op *op, rf_sharding *r) {
     } else if (t == s->metrics_whole) {
       s->at[t] = (place){made, r->out[i]};
     } else if (outputs[i] == RF_WANTED) {
-      RF_TRY(settle_output(s, op, i, made, r->out[i]));
+      RF_TRY(settle_output(s, op, i, made, r->out[i], r->keeps_sums));
     } else if (s->at[t].id == RF_NONE) {
       s->at[t] = (place){made, r->out[i]};
     }

@@ -12,16 +12,16 @@ struct rf_sharding {
   rf_attr attr;                /* of the op on one chip: a rule divides heads */
   rf_spec in[RF_MAX_INPUTS];   /* in: how they lie; out: how the op needs them */
   rf_spec out[RF_MAX_OUTPUTS]; /* in: how gradients and states are to lie; out: how they come out */
-  const rf_op_def *instead;    /* another op that does the part of one chip */
+  bool keeps_sums;             /* results that are sums over chips stay so: what reads them is linear */
 };
 
-/* All operands lie as the first of the same rank does, as far as all are cut alike; results too. */
+/* All operands lie alike, their rows cut as those of any one of them; results too. */
 rf_status rf_shard_pointwise(rf_sharding *s, rf_error *error);
 /* Rows may be cut, everything else is needed whole: parameters, widths. Results lie as the rows; gradients of parameters are sums over them. */
 rf_status rf_shard_rows(rf_sharding *s, rf_error *error);
 /* Operands and results as they are to lie: optimizer. */
 rf_status rf_shard_same(rf_sharding *s, rf_error *error);
-/* The dimension `dim` of `slot` is cut as `like`; nothing else of it is. */
+/* Rows and columns of a matrix. */
 rf_spec rf_spec_of(rf_axes rows, rf_axes columns, rf_form form);
 /* Fewer heads, as the columns of a fused row are cut over `axes`. */
 rf_status rf_shard_heads(rf_sharding *s, rf_axes axes, rf_error *error);

@@ -19,7 +19,9 @@ rf_status rf_shard_pointwise(rf_sharding *s, rf_error *error) {
   const rf_op *op = s->op;
   rf_spec common = s->in[0];
   for (int i = 1; i < op->input_count; i++)
-    for (int d = 0; op->input[i] >= 0 && d < rank_of(s, op->input[i]); d++) common.split[d] &= s->in[i].split[d];
+    for (int d = 0; op->input[i] >= 0 && d < rank_of(s, op->input[i]); d++)
+      common.split[d] = d == 0 ? common.split[0] | s->in[i].split[0] : common.split[d] & s->in[i].split[d];
+  common.split[0] &= (rf_axes)~common.split[1];
   common.partial = 0;
   for (int i = 0; i < op->input_count; i++) s->in[i] = common;
   for (int i = 0; i < op->output_count; i++) s->out[i] = common;
@@ -29,10 +31,10 @@ rf_status rf_shard_pointwise(rf_sharding *s, rf_error *error) {
 rf_status rf_shard_rows(rf_sharding *s, rf_error *error) {
   (void)error;
   const rf_op *op = s->op;
-  rf_axes rows = 0xff;
+  rf_axes rows = 0;
   for (int i = 0; i < op->input_count; i++) {
     const rf_tensor *t = op->input[i] < 0 ? NULL : &s->graph->tensor[op->input[i]];
-    if (t && t->class != RF_CLASS_WEIGHT && t->class != RF_CLASS_ADAPTER) rows &= s->in[i].split[0];
+    if (t && t->class != RF_CLASS_WEIGHT && t->class != RF_CLASS_ADAPTER) rows |= s->in[i].split[0];
   }
   for (int i = 0; i < op->input_count; i++) {
     const rf_tensor *t = op->input[i] < 0 ? NULL : &s->graph->tensor[op->input[i]];
@@ -47,6 +49,7 @@ rf_status rf_shard_rows(rf_sharding *s, rf_error *error) {
 
 rf_status rf_shard_heads(rf_sharding *s, rf_axes axes, rf_error *error) {
   int32_t chips = (int32_t)rf_mesh_size(s->mesh, axes), heads = s->attr.heads, kv = s->attr.kv_heads;
+  if (chips == 1) return RAFTER_OK;
   if (heads % chips || (kv % chips && chips % kv))
     return RF_FAIL(error, RAFTER_INVALID, "choose a number of chips that divides both",
                    "heads cannot be dealt out (%s: %d heads and %d key heads over %d chips)", s->op->name, heads, kv, chips);

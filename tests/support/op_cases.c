@@ -779,5 +779,6 @@ const op_case OP_CASES[] = {
     {"reduce_scatter", "second microbatch", build_collective, ROW_SIZES, OP_MICRO | OP_EXACT},
     {"reduce_scatter", "add", build_collective, ROW_SIZES, OP_ADD | OP_EXACT},
     {"all_reduce", "second microbatch", build_collective, ROW_SIZES, OP_MICRO | OP_EXACT},
+    {"take_run", "alone", build_collective, ROW_SIZES, OP_EXACT},
     {NULL, NULL, NULL, NULL, 0},
 };

@@ -70,5 +70,6 @@ const rf_kernel RF_REFERENCE_KERNELS[] = {
     ROW(permute, NULL),
     ROW(offload_out, NULL),
     ROW(offload_in, NULL),
+    ROW(take_run, NULL),
     {NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
 };

@@ -135,3 +135,18 @@ const rf_op_def RF_OP_OFFLOAD_IN = {
     .work = offload_work,
     .tolerance = {1e-9f, 1e-9f},
 };
+
+static rf_work local_work(const rf_graph *graph, const rf_op *op) {
+  double bytes = (double)rf_tensor_bytes(&graph->tensor[op->output[0]]);
+  return (rf_work){.bytes_read = bytes, .bytes_written = bytes};
+}
+
+const rf_op_def RF_OP_TAKE_RUN = {
+    .name = "take_run",
+    .formula = "y = this chip's run of x along dimension `dim`, of what every chip of the group has: nothing is sent",
+    .inputs = {"x (..)"},
+    .outputs = {"y (..)"},
+    .shape = scatter_shape,
+    .work = local_work,
+    .tolerance = {1e-9f, 1e-9f},
+};

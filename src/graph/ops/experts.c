@@ -14,23 +14,6 @@ static rf_status check_experts(const rf_op *op, rf_error *error) {
                  RF_EXPERTS_USED_MOST, used, experts);
 }
 
-/* Each chip routes its own rows: what says where they stand is its own too. */
-static rf_status routed_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
-  rf_spec rows = rf_spec_of(s->in[0].split[0], 0, RF_FORM_BLOCKS), whole = {0};
-  for (int i = 0; i < s->op->input_count; i++) {
-    const rf_tensor *t = s->op->input[i] < 0 ? NULL : &s->graph->tensor[s->op->input[i]];
-    bool starts = t && t->dtype == RF_I32 && t->shape[0] == (int64_t)s->op->attr.experts + 1 && t->rank == 1;
-    s->in[i] = !t || starts || t->class == RF_CLASS_WEIGHT ? whole : rows;
-  }
-  for (int i = 0; i < s->op->output_count; i++) {
-    bool gradient = s->op->output[i] >= 0 && s->graph->tensor[s->op->output[i]].class == RF_CLASS_GRADIENT;
-    s->out[i] = gradient ? (rf_spec){.partial = rows.split[0]} : rows;
-  }
-  if (s->op->def == &RF_OP_ROUTE) s->out[3] = whole;
-  return RAFTER_OK;
-}
-
 /* ---- the router's choice ---------------------------------------------------------------------------------------- */
 
 /* Whole groups, of which enough are used to choose k experts from, and of two experts at least where the best two speak for a group. */
@@ -78,6 +61,65 @@ static rf_status route_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
+/* Chips that hold runs of the experts' widths see the same rows: all of them route all rows of the group, and what they say is summed. */
+static rf_axes rows_of_group(const rf_spec *rows) {
+  return rows->split[0] & (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_SEQUENCE));
+}
+
+static rf_status route_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  rf_spec rows = rf_spec_of(rows_of_group(&s->in[0]), 0, RF_FORM_BLOCKS);
+  s->in[0] = s->out[0] = s->out[1] = s->out[2] = rows;
+  s->in[1] = s->out[3] = (rf_spec){.split = {0}};
+  return RAFTER_OK;
+}
+
+static rf_status dispatch_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  bool back = s->op->def == &RF_OP_DISPATCH_BWD;
+  rf_axes sums = s->in[0].partial;
+  s->in[0] = s->in[1] = s->out[0] = rf_spec_of(rows_of_group(&s->in[0]), 0, RF_FORM_BLOCKS);
+  if (back) s->in[0].partial = s->out[0].partial = sums;
+  return RAFTER_OK;
+}
+
+static rf_status combine_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  bool back = s->op->def == &RF_OP_COMBINE_BWD;
+  rf_axes sums = s->in[0].partial;
+  rf_spec rows = rf_spec_of(rows_of_group(&s->in[0]), 0, RF_FORM_BLOCKS);
+  for (int i = 0; i < 4; i++) s->in[i] = rows;
+  s->out[0] = s->out[1] = rows;
+  s->in[0].partial = sums;
+  s->out[back ? 1 : 0].partial = sums;
+  return RAFTER_OK;
+}
+
+/* a (rows, k) times w over k: axis `k` of w and n the other. */
+static rf_status experts_product_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  int k = s->op->def == &RF_OP_MATMUL_EXPERTS ? 0 : 1, n = 1 - k;
+  rf_axes sum = s->in[0].split[1] & s->in[1].split[k], columns = s->in[1].split[n], rows = rows_of_group(&s->in[0]);
+  rf_spec w = {.split = {0}};
+  w.split[k] = sum, w.form[k] = s->in[1].form[k], w.split[n] = columns, w.form[n] = s->in[1].form[n];
+  s->in[0] = rf_spec_of(rows, sum, (rf_form)s->in[0].form[1]);
+  s->in[1] = w, s->in[2] = (rf_spec){.split = {0}};
+  s->out[0] = rf_spec_of(rows, columns, n == 1 ? (rf_form)w.form[1] : RF_FORM_BLOCKS);
+  s->out[0].partial = sum;
+  s->keeps_sums = true;
+  return RAFTER_OK;
+}
+
+static rf_status experts_dw_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  rf_axes rows = rows_of_group(&s->in[0]), x = s->in[0].split[1], dy = s->in[1].split[1];
+  s->in[0].split[0] = s->in[1].split[0] = rows;
+  s->in[0].partial = s->in[1].partial = 0;
+  s->in[2] = (rf_spec){.split = {0}};
+  s->out[0] = (rf_spec){.split = {x, dy}, .partial = rows, .form = {x ? RF_FORM_EACH : RF_FORM_BLOCKS, s->in[1].form[1]}};
+  return RAFTER_OK;
+}
+
 const rf_op_def RF_OP_ROUTE = {
     .name = "route",
     .formula = "experts[r k + j] = the expert of the j-th largest logits[r,:], of equal ones the lower; weights[r,j] = exp(logits[r,experts]) / "
@@ -91,7 +133,7 @@ const rf_op_def RF_OP_ROUTE = {
     .shape = route_shape,
     .work = rf_work_bytes,
     .backward = route_backward,
-    .shard = routed_shard,
+    .shard = route_shard,
     .tolerance = {2e-6f, 2e-6f},
 };
 
@@ -105,7 +147,7 @@ const rf_op_def RF_OP_ROUTE_BWD = {
     .outputs = {"dlogits (n,E)"},
     .shape = route_bwd_shape,
     .work = rf_work_bytes,
-    .shard = routed_shard,
+    .shard = rf_shard_pointwise,
     .tolerance = {1e-5f, 1e-2f},
 };
 
@@ -146,7 +188,7 @@ const rf_op_def RF_OP_DISPATCH = {
     .shape = dispatch_shape,
     .work = rf_work_bytes,
     .backward = dispatch_backward,
-    .shard = routed_shard,
+    .shard = dispatch_shard,
     .tolerance = {1e-9f, 1e-9f},
 };
 
@@ -157,7 +199,7 @@ const rf_op_def RF_OP_DISPATCH_BWD = {
     .outputs = {"dx (n,D)"},
     .shape = dispatch_bwd_shape,
     .work = rf_work_bytes,
-    .shard = routed_shard,
+    .shard = dispatch_shard,
     .tolerance = {1e-6f, 1e-2f},
 };
 
@@ -241,7 +283,7 @@ const rf_op_def RF_OP_MATMUL_EXPERTS = {
     .shape = matmul_experts_shape,
     .work = matmul_experts_work,
     .backward = matmul_experts_backward,
-    .shard = routed_shard,
+    .shard = experts_product_shard,
     .tolerance = {2e-6f, 1e-2f},
 };
 
@@ -252,7 +294,7 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DX = {
     .outputs = {"dx (R,K)"},
     .shape = matmul_experts_dx_shape,
     .work = matmul_experts_dx_work,
-    .shard = routed_shard,
+    .shard = experts_product_shard,
     .tolerance = {2e-6f, 1e-2f},
 };
 
@@ -265,7 +307,7 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DW = {
     .outputs = {"dw (E*K,N)"},
     .shape = matmul_experts_dw_shape,
     .work = matmul_experts_dw_work,
-    .shard = routed_shard,
+    .shard = experts_dw_shard,
     .tolerance = {2e-6f, 2e-6f},
 };
 
@@ -313,7 +355,7 @@ const rf_op_def RF_OP_COMBINE = {
     .shape = combine_shape,
     .work = rf_work_bytes,
     .backward = combine_backward,
-    .shard = routed_shard,
+    .shard = combine_shard,
     .tolerance = {1e-6f, 1e-2f},
 };
 
@@ -324,6 +366,6 @@ const rf_op_def RF_OP_COMBINE_BWD = {
     .outputs = {"dh (n*k,D)?", "dweights (n,k)?"},
     .shape = combine_bwd_shape,
     .work = rf_work_bytes,
-    .shard = routed_shard,
+    .shard = combine_shard,
     .tolerance = {1e-5f, 1e-2f},
 };
