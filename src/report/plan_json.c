@@ -101,12 +101,28 @@ static json_t *budget_json(const rf_report_plan *report) {
   return json_pack("{sf sf sf so}", "seconds", report->budget_seconds, "steps", steps, "tokens", steps * rf_plan_tokens(plan), "usd", price);
 }
 
+static void say_chips(json_t *list, const rf_plan *plan) {
+  static const char *const movers[] = {"the core beside its work", "an engine of their own", "the core instead of its work"};
+  const rf_machine *m = &plan->machine;
+  double reached = m->topology.fraction > 0 ? m->topology.fraction : 1;
+  char line[400], mesh[160];
+  if (rf_mesh_chips(&plan->graph->mesh) > 1) {
+    snprintf(line, sizeof line, "the chips are a mesh of %s; memory is that of one; what they exchange moves at %.0f %% of the links' rate, by %s",
+             rf_mesh_text(&plan->graph->mesh, mesh), 100 * reached, movers[plan->options.collectives]);
+    json_array_append_new(list, json_string(line));
+  }
+  if (!m->by_device) return;
+  snprintf(line, sizeof line, "a chip of %s is two devices: chips counts devices, and every figure is of one", m->name);
+  json_array_append_new(list, json_string(line));
+}
+
 static json_t *assumptions_json(const rf_plan *plan) {
   json_t *list = json_array();
   char line[320];
   snprintf(line, sizeof line, "machine figures: %s (%s)", plan->machine.source, plan->machine.source_note);
   json_array_append_new(list, json_string(line));
   json_array_append_new(list, json_string("FLOPs count what the causal mask leaves; mfu_full_square counts the whole square, as PaLM does"));
+  say_chips(list, plan);
   if (!strcmp(plan->machine.kind, "cpu"))
     json_array_append_new(list, json_string("on a CPU bf16 is stored and f32 multiplied, so rates are against the f32 peak"));
   if (plan->machine.usd_per_chip_hour <= 0) {

@@ -166,6 +166,10 @@ refuses 2 'a5000|machine' "$RAFTER" plan uva --on a50000
 refuses 2 'batch' "$RAFTER" plan "$TINY" --batch 4 --microbatch 3
 refuses 2 'remat' "$RAFTER" plan "$TINY" --remat everything
 status 3 "$RAFTER" plan llama3-405b --on h100-sxm --batch 1 --seq 4096 --json && holds out 'd["plan_seconds"] < 2 and d["memory"]["peak_bytes"] > 16 * 405e9' 'the 405B plan is made in well under a second'
+for pod in tpu-v5p:16x20x28=8960 h100-sxm:8x2048=16384; do
+  status 0 "$RAFTER" plan llama3-405b --on "${pod%=*}" --batch "${pod#*=}" --seq 8192 --dtype bf16 --remat block --json &&
+    holds out 'd["plan_seconds"] < 2 and d["memory"]["fits"] and d["time"]["network_hidden_seconds"] > 0' "the 405B plan on ${pod%=*} is made in well under two seconds"
+done
 status 0 "$RAFTER" plan "$TINY" --job generate --json && holds out 'd["job"] == "generate" and d["memory"]["by_class"]["kv"] > 0 and d["serving"]["kv_bytes_per_token"] == 2 * 2 * 32 * 4' 'generate: KV bytes per token'
 status 0 "$RAFTER" plan gpt2 --tokens 1G --on a100-80g --json && holds out 'd["cost"]["seconds_for_tokens"] > 0'
 

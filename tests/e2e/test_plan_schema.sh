@@ -26,9 +26,27 @@ valid llama3-8b --on h100-sxm --dtype bf16 --batch 1 --seq 8192 --remat auto
 valid llama3-70b --on tpu-v5p --job generate --batch 4 --seq 4096 --dtype bf16 --kv-dtype int8
 valid gemma3-1b --on tpu-v5e --lora rank=16,targets=q,v --seq 1024
 valid mixtral-8x7b --on h200 --job generate --batch 32 --seq 2048 --dtype bf16
+valid llama3-8b --on tpu-v5e:4x4 --batch 16 --seq 2048 --dtype bf16 --remat block --tensors --ops
+valid llama3-8b --on tpu-v5p:4x4 --mesh fsdp=4,tensor=4 --batch 16 --seq 2048 --dtype bf16 --collectives none
+valid llama3-8b --on tpu-v7x:2x2x1 --batch 8 --seq 2048 --dtype bf16 --collectives offload
 valid "$TINY" --batch 4 --threads 2 --tensors --ops
 valid "$TINY" --job generate --tensors --ops
 valid "$TINY" --optimizer adam --clip 1 --dropout 0.1
+
+# Chips that share a step: parts of time that sum, a mesh that is said, more for the core to wait for the less is overlapped.
+for how in core offload none; do
+  "$RAFTER" plan llama3-8b --on tpu-v5e:4x4 --batch 16 --seq 2048 --dtype bf16 --remat block --collectives $how --json >$how.json || fail "plan --collectives $how"
+  holds $how.json 'd["settings"]["mesh"]["fsdp"] == 16 and d["machine"]["chips"] == 16 and d["work"]["collective_bytes"] > 0 and any("mesh of fsdp=16" in a for a in d["assumptions"])'
+  holds $how.json 'abs(sum(d["time"][k + "_seconds"] for k in ("compute", "memory", "network", "latency")) - d["time"]["seconds"]) < 1e-9 * d["time"]["seconds"]'
+done
+python3 - core.json offload.json none.json <<'PY' || fail "--collectives changes nothing"
+import json, sys
+core, offload, none = (json.load(open(f))["time"] for f in sys.argv[1:])
+sys.exit(not (offload["seconds"] < core["seconds"] < none["seconds"] and none["network_hidden_seconds"] == 0 < offload["network_hidden_seconds"]))
+PY
+status 0 "$RAFTER" plan llama3-8b --on tpu-v7x:2x2x1 --batch 8 --seq 2048 --dtype bf16 --json && holds out 'd["machine"]["chips"] == 8 and any("two devices" in a for a in d["assumptions"])'
+refuses 2 '16' "$RAFTER" plan llama3-8b --on tpu-v5e:4x4 --mesh fsdp=8 --batch 16 --seq 2048
+refuses 2 'v5e' "$RAFTER" plan llama3-8b --on tpu-v5e --mesh fsdp=8 --batch 16 --seq 2048
 
 # No price is null and said, never 0; a price is of all that is asked.
 status 0 "$RAFTER" plan uva --on a5000 --tokens 1G --json && {
