@@ -56,8 +56,9 @@ rf_status rf_roofline_memory(rf_question *q, rf_error *error) {
     activations = kept * layers * tokens * q->dtype.bytes;
   }
   double program = rf_value_or(q, "argument", 0) + rf_value_or(q, "output", 0) + rf_value_or(q, "temp", 0) - rf_value_or(q, "alias", 0);
-  if (isnan(parameters) && !saved && program == 0)
-    return RF_FAIL(error, RAFTER_INVALID, "give --parameters, --saved with --tokens, or --argument, --output, --temp and --alias", "memory of what?");
+  if (isnan(parameters) && !saved && program == 0 && !rf_asked(q, "bytes-per-parameter"))
+    return RF_FAIL(error, RAFTER_INVALID, "give --parameters or --bytes-per-parameter, --saved with --tokens, or --argument, --output, --temp and --alias",
+                   "memory of what?");
   double total = states + activations + program, chip = total / shards;
   rf_fact_head(q, 0, total, NAN, "memory", room * shards / per);
   rf_fact_add(q, "bytes_per_chip", "on each chip", RF_UNIT_BYTES, chip);
