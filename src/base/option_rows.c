@@ -202,7 +202,7 @@ const rf_option RF_OPTION_ROWS[] = {
   CHOICE("split", "k", NULL, ROOFLINE, "matmul: the axis that is cut over --axes"),
   CHOICE("weight-dtype", "f32|bf16|f16|f64|f8_e4m3|f8_e5m2|fp8|i8|int8|i4|int4", NULL, ROOFLINE, "of weights; unset: as --dtype"),
   CHOICE("kv-dtype", "f32|bf16|f16|f64|f8_e4m3|f8_e5m2|fp8|i8|int8|i4|int4", NULL, ROOFLINE, "of the cache of keys and values; unset: as --dtype"),
-  CHOICE("link", "hbm|vmem|pcie|ici|dcn", NULL, ROOFLINE, "what bytes move over: matmul, transfer, critical-batch: hbm; parallelism: ici"),
+  CHOICE("link", "hbm|vmem|pcie|ici|nvlink|dcn", NULL, ROOFLINE, "what bytes move over: matmul, transfer, critical-batch: hbm; parallelism: ici"),
   NUMBER("context", TOKENS, NULL, 1, 1 << 24, NULL, ROOFLINE, "keys that queries see: of the cache, and their own; unset: --seq"),
   FLAG("non-causal", ROOFLINE, "attention: every query sees every key"),
   NUMBER("heads", INT, NULL, 1, 1 << 20, "16", ROOFLINE, "query heads"),

@@ -68,6 +68,7 @@ static rf_status parse_topology(const json_t *object, const char *where, rf_topo
   RF_TRY(rf_machine_number(object, "node_bps", 0, 1e18, &t->node_bps, where, error));
   RF_TRY(rf_machine_number(object, "die_bps", 0, 1e18, &t->die_bps, where, error));
   bool torus = t->form == RF_NETWORK_TORUS;
+  if (t->form == RF_NETWORK_NONE) return *t = (rf_topology){.fraction = 1}, RAFTER_OK;
   if (pod_axes && pod_axes != t->axes)
     return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: pod has another number of axes (expected %d, got %d)", where, t->axes, pod_axes);
   if ((torus && t->axes < 1) || (t->form == RF_NETWORK_SWITCH && t->domain < 1) || (t->form && t->oneway_bps <= 0))

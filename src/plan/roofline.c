@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -117,6 +118,7 @@ rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *e
   } links[] = {{"hbm", "bandwidth", m->read_bps},
                {"vmem", "vmem", m->vmem_bps},
                {"pcie", "pcie", m->pcie_bps},
+               {"nvlink", "ici", m->topology.oneway_bps},
                {"ici", "ici", (torus ? 2 : 1) * m->topology.oneway_bps},
                {"dcn", "dcn", m->dcn_bps > 0 ? m->dcn_bps : m->topology.node_bps}};
   mark(q, "on");
@@ -141,8 +143,8 @@ static rf_status read_axes(rf_question *q, const char *text, int extent[RF_TORUS
     size_t length = strcspn(at, ",x");
     char word[24] = "";
     int64_t number;
-    if (*at >= 'x' && *at <= 'z' && (at[1] == ',' || !at[1])) {
-      int axis = *at - 'x';
+    int axis = tolower((unsigned char)*at) - 'x';
+    if (axis >= 0 && axis <= 2 && (at[1] == ',' || !at[1])) {
       if (axis >= m->shape_rank)
         return RF_FAIL(error, RAFTER_INVALID, "write --on tpu-v5e:4x4 to give it a shape", "%s has no axis %c (--axes: got '%.40s')", m->name, *at,
                        text);
@@ -232,6 +234,7 @@ rf_status rf_fact_roofline(rf_question *q, double flops, double bytes, const cha
   RF_TRY(rf_link_bps(q, link, &bps, error));
   double compute = flops / peak / q->chips, memory = bytes / bps / q->chips;
   mark(q, "chips");
+  if (q->chips > 1) rf_fact_note(q, "shared by %.0f chips, what they send each other not counted", q->chips);
   rf_fact_head(q, flops, bytes, fmax(compute, memory), compute >= memory ? "compute" : "memory", critical);
   rf_fact_add(q, "compute_seconds", "arithmetic alone", RF_UNIT_SECONDS, compute);
   rf_fact_add(q, "memory_seconds", "traffic alone", RF_UNIT_SECONDS, memory);

@@ -57,7 +57,8 @@ rf_status rf_roofline_memory(rf_question *q, rf_error *error) {
   }
   double program = rf_value_or(q, "argument", 0) + rf_value_or(q, "output", 0) + rf_value_or(q, "temp", 0) - rf_value_or(q, "alias", 0);
   if (isnan(parameters) && !saved && program == 0 && !rf_asked(q, "bytes-per-parameter"))
-    return RF_FAIL(error, RAFTER_INVALID, "give --parameters or --bytes-per-parameter, --saved with --tokens, or --argument, --output, --temp and --alias",
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "give --parameters or --bytes-per-parameter, --saved with --tokens, or --argument, --output, --temp and --alias",
                    "memory of what?");
   double total = states + activations + program, chip = total / shards;
   rf_fact_head(q, 0, total, NAN, "memory", room * shards / per);
@@ -81,6 +82,11 @@ rf_status rf_kv_sequence(rf_question *q, double context, double *bytes, double *
                  period = rf_value_or(q, "window-period", 0);
   RF_TRY(rf_need(q, "layers", &layers, error));
   if (isnan(heads)) heads = rf_value(q, "heads");
+  if (q->has_model && q->model.kv_rank > 0) { /* latent attention keeps one row for all heads */
+    *bytes = layers * context * (double)(q->model.kv_rank + q->model.rope_dim) * q->kv.bytes;
+    if (uniform) *uniform = *bytes;
+    return RAFTER_OK;
+  }
   double full = period > 0 ? floor(layers / period) : window > 0 ? 0 : layers, per = 2 * heads * (dim * q->kv.bytes + rf_value(q, "scale-bytes"));
   if (window <= 0) full = layers;
   *bytes = per * (full * context + (layers - full) * fmin(context, window > 0 ? window : context));
