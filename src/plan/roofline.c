@@ -104,8 +104,11 @@ rf_status rf_need(rf_question *q, const char *name, double *value, rf_error *err
 
 rf_status rf_peak(rf_question *q, double *flops, rf_error *error) {
   mark(q, "peak"), mark(q, "on"), mark(q, "dtype");
+  const rf_dtype wider = !strcmp(q->machine.kind, "cpu") ? RF_F32 : RF_BF16; /* where a narrow dtype has no unit of its own it is widened */
   *flops = q->machine.flops[q->dtype.dtype];
   if (*flops > 0) return RAFTER_OK;
+  *flops = q->dtype.bytes <= (double)rf_dtype_bytes(wider) ? q->machine.flops[wider] : 0;
+  if (*flops > 0) return q->widened = true, RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "choose another --dtype, or give --peak", "%s has no %s peak", q->machine.name, q->dtype.name);
 }
 
@@ -334,6 +337,7 @@ rf_status rf_roofline_answer(const rf_options *options, rf_answer *answer, rf_er
               : RAFTER_OK);
   RF_GO(set_up(q, error));
   RF_GO(row->answer(q, error));
+  if (q->widened) rf_fact_note(q, "%s has no %s arithmetic: widened", q->machine.name, q->dtype.name);
   note_unused(q);
 done:
   if (q->pool) rf_pool_free(q->pool);

@@ -19,6 +19,7 @@ typedef struct rf_question {
   rf_params params;
   rf_pool *pool;
   rf_number_type dtype, weight, kv; /* of the arithmetic and activations, of weights, of the cache */
+  bool widened;                     /* the arithmetic runs at a wider dtype's peak */
   double chips;                     /* --chips, else the machine's */
   uint64_t used[8];                 /* which rows of the options table the answer asked for */
 } rf_question;
