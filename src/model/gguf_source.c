@@ -118,15 +118,23 @@ static rf_status copy_vocabulary(rf_gguf_source *s, const char *folder, rf_error
   return status;
 }
 
+/* The folder's template: with a vocabulary that came out of a GGUF file, one that was put beside it since. */
+static rf_status add_template(rf_gguf_source *s, const char *path, rf_error *error) {
+  char *template = NULL;
+  RF_TRY(rf_chat_source(path, &template, error));
+  bool kept = !template || rf_gguf_set_text(s->meta, "tokenizer.chat_template", template);
+  free(template);
+  return kept ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
+}
+
 /* A tokenizer that GGUF has no place for is left out; the file says so, and why is kept. */
 static rf_status add_tokenizer(rf_gguf_source *s, const char *path, rf_error *error) {
   rf_tokenizer *tokenizer = NULL;
   rf_error reason;
-  char *template = NULL;
   snprintf(s->note, sizeof s->note, "%.300s brings none", path);
   if (!rf_tokenizer_in(path)) return RAFTER_OK;
   RF_TRY(copy_vocabulary(s, path, error));
-  if (s->has_tokenizer) return RAFTER_OK;
+  if (s->has_tokenizer) return add_template(s, path, error);
   RF_TRY(rf_tokenizer_open(path, &tokenizer, error));
   rf_status status = rf_tokenizer_gguf_write(tokenizer, s->model.vocab, path, s->meta, &reason);
   bool no_bos = rf_tokenizer_bos(tokenizer) < 0 && s->model.bos_id >= 0; /* a bare tokenizer.json names no marks: config.json does */
@@ -138,12 +146,9 @@ static rf_status add_tokenizer(rf_gguf_source *s, const char *path, rf_error *er
     if (error) *error = reason;
     return status;
   }
-  RF_TRY(rf_chat_source(path, &template, error));
   bool kept = (!no_bos || rf_gguf_set_int(s->meta, "tokenizer.ggml.bos_token_id", RF_GGUF_U32, s->model.bos_id)) &&
               (!no_eos || rf_gguf_set_int(s->meta, "tokenizer.ggml.eos_token_id", RF_GGUF_U32, s->model.eos_id));
-  kept = !template ? kept : kept && rf_gguf_set_text(s->meta, "tokenizer.chat_template", template);
-  free(template);
-  return kept ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
+  return kept ? add_template(s, path, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
 }
 
 static rf_status open_folder(rf_gguf_source *s, const char *path, rf_error *error) {

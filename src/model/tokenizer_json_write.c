@@ -22,12 +22,13 @@ static json_t *vocabulary(const rf_tokenizer *t) {
   size_t count = 0;
   for (int64_t id = 0; id < t->pieces.count; id++) {
     if (!t->pieces.row[id].type) continue;
-    json_t *text = spelling(t, id);
-    if (text) json_object_set_new(vocab, json_string_value(text), json_integer(id)), count++;
+    json_t *text = spelling(t, id); /* NULL: no UTF-8 */
+    if (text) json_object_set_new(vocab, json_string_value(text), json_integer(id));
     json_decref(text);
+    count++;
   }
   if (json_object_size(vocab) == count) return vocab;
-  json_decref(vocab); /* two pieces of one spelling have no place there */
+  json_decref(vocab); /* two pieces of one spelling, and what is no UTF-8, have no place there */
   return NULL;
 }
 

@@ -86,6 +86,12 @@ if [ -d "$STORIES/TinyStories-656K" ]; then
     status 0 "$RAFTER" generate "$model" --chat --prompt "$ONCE" --max-tokens 8 --temperature 0 --threads 1 --json && ask out 'd["prompt_tokens"], d["tokens"]' >"$model.said"
   done
   same talks.gguf.said talks.again.said 'a template out of a GGUF file'
+  echo '{% for m in messages %}{{ eos_token }}{{ m.content }}{% endfor %}' >talks.again/chat_template.jinja # of a training: with the marks of the vocabulary
+  status 0 "$RAFTER" quantize talks.again talks.new.gguf --weights f32
+  for model in talks.again talks.new.gguf; do
+    status 0 "$RAFTER" generate "$model" --chat --prompt "$ONCE" --max-tokens 8 --temperature 0 --threads 1 --json && ask out 'd["prompt_tokens"], d["tokens"]' >"$model.said"
+  done
+  same talks.again.said talks.new.gguf.said 'a newer template into a GGUF file' && ! cmp -s talks.again.said talks.gguf.said || fail 'a newer template is not used'
 fi
 # A model that learned bytes says so; a folder that brings no tokenizer is not read as bytes.
 text words.txt 3000
