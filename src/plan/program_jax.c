@@ -475,7 +475,7 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
 }
 
 /* What one device does of the job: its sequences, whatever axis deals them out. Parameters are cut over fsdp; no other axis is known. */
-static rf_status on_one_device(const rf_plan_options *o, rf_plan_options *local, int64_t *shards, rf_error *error) {
+static rf_status on_one_device(const rf_model *m, const rf_plan_options *o, rf_plan_options *local, int64_t *shards, rf_error *error) {
   const rf_mesh *mesh = &o->build.mesh;
   if (o->remat == RF_REMAT_AUTO && o->build.job == RF_JOB_TRAIN)
     return RF_FAIL(error, RAFTER_INVALID, "one of none, mlp, attn, mlp+attn, block", "a JAX program has no remat=auto (--remat)");
@@ -489,6 +489,13 @@ static rf_status on_one_device(const rf_plan_options *o, rf_plan_options *local,
     return RF_FAIL(error, RAFTER_INVALID, "let the chips divide the microbatch",
                    "a microbatch is not dealt out evenly (expected a multiple of %lld sequences, got %lld)", (long long)chips,
                    (long long)o->build.microbatch);
+  const rf_build_options *b = &o->build;
+  double rows = (double)b->microbatch * (double)b->seq,
+         row = 16.0 * (double)m->heads * (double)b->seq + 64.0 * (double)(m->ff + m->width) + 16.0 * (double)m->vocab;
+  if (rows * row * (double)(m->layers + 2) > 0x1p61)
+    return RF_FAIL(error, RAFTER_INVALID, "lower --batch or --seq",
+                   "a JAX program stores more scores and residuals than can be counted (expected at most 2^61 bytes, got about %.3g)",
+                   rows * row * (double)(m->layers + 2));
   *local = *o;
   local->build.microbatch /= chips, local->build.rows /= chips;
   local->build.mesh = (rf_mesh){0};
@@ -499,7 +506,7 @@ rf_status rf_program_size(const rf_model *model, const rf_plan_options *options,
   rf_plan_options local;
   const rf_program_options *program = &options->program;
   sizing s = {.model = model, .options = &local, .program = program, .scan = program->program == RF_PROGRAM_JAX_SCAN};
-  RF_TRY(on_one_device(options, &local, &s.shards, error));
+  RF_TRY(on_one_device(model, options, &local, &s.shards, error));
   rf_build_options build = local.build;
   rf_program_memory m = {0};
   build.weights = NULL;

@@ -121,6 +121,12 @@ static void what_has_no_program_is_refused_and_the_search_goes_on(void **state) 
   assert_int_equal(rf_plan_make(&model, &options, &plan, &error), RAFTER_INVALID);
   assert_non_null(strstr(error.message, "--remat"));
   options.remat = RF_REMAT_NONE;
+  options.build.microbatch = 64, options.build.seq = 1 << 24;
+  rf_model wide = model_named("llama:layers=64,width=8192,ff=8192,heads=4096,kv_heads=4096,vocab=32000,seq=16777216");
+  rf_program_memory memory;
+  assert_int_equal(rf_program_size(&wide, &options, &memory, &error), RAFTER_INVALID);
+  assert_non_null(strstr(error.message, "2^61"));
+  options.build.seq = T;
   rf_fit_row rows[RF_MAX_FIT_ROWS];
   int count = 0;
   assert_int_equal(rf_plan_fit(&model, &options, (rf_fit_vary){.remat = true, .microbatch = true}, &plan, rows, &count, &error), RAFTER_OK);
