@@ -77,7 +77,7 @@ static rf_status data_parallel(rf_question *q, const strategy *s, bool gathers) 
 }
 
 static rf_status tensor_parallel(rf_question *q, const strategy *s, rf_error *error) {
-  double ff, degree = rf_value_or(q, "degree", NAN), batch = rf_value(q, "batch"), width = rf_value_or(q, "width", NAN), hbm,
+  double ff, degree = rf_value_or(q, "degree", q->chips), batch = rf_value(q, "batch"), width = rf_value_or(q, "width", NAN), hbm,
              hop = q->machine.topology.hop_seconds;
   RF_TRY(rf_need(q, "ff", &ff, error));
   double tokens = rf_value_or(q, "tokens", NAN), most = s->axes[0] * ff / (s->alpha * s->narrow), activations = tokens * width * q->dtype.bytes;
@@ -85,8 +85,7 @@ static rf_status tensor_parallel(rf_question *q, const strategy *s, rf_error *er
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
   rf_fact_add(q, "max_degree", "ways, at most (two matrices)", RF_UNIT_NUMBER, most);
   rf_fact_add(q, "max_degree_gated", "ways, at most (gate, up and down)", RF_UNIT_NUMBER, 1.5 * most);
-  if (!isnan(degree))
-    rf_fact_add(q, "min_ff", "feed-forward width that so many ways need", RF_UNIT_NUMBER, degree * s->alpha * s->narrow / s->axes[0]);
+  rf_fact_add(q, "min_ff", "feed-forward width that so many ways need", RF_UNIT_NUMBER, degree * s->alpha * s->narrow / s->axes[0]);
   if (rf_link_bps(q, "hbm", &hbm, NULL) == RAFTER_OK) {
     rf_fact_add(q, "beta", "memory bandwidth over the network's", RF_UNIT_NUMBER, hbm / s->bps);
     rf_fact_add(q, "max_degree_decode", "ways of decoding --batch, at most", RF_UNIT_NUMBER, s->axes[0] * ff / (batch * hbm / s->bps));
@@ -97,7 +96,7 @@ static rf_status tensor_parallel(rf_question *q, const strategy *s, rf_error *er
     rf_fact_add(q, "latency_degree", "latency-bound above so many ways", RF_UNIT_NUMBER, shard > 0 ? buffer / shard : NAN);
   }
   /* A gather before and a scatter behind the layer; backward may gather its input once more. */
-  add_layer(q, s, 2 * activations, 2 * activations, isnan(degree) ? q->chips : degree);
+  add_layer(q, s, 2 * activations, 2 * activations, degree);
   rf_fact_add(q, "backward_bytes_regather", "the same, the input gathered again", RF_UNIT_BYTES, 3 * activations);
   return RAFTER_OK;
 }

@@ -6,8 +6,10 @@ ROOT=$(realpath "$HERE/../..")
 export RAFTER
 run() { python3 "$ROOT/tests/worked_examples" "$@"; }
 
-run "$ROOT/data/worked-examples.tsv" --perturb >out || fail "$(tail -5 out)"
+cp "$ROOT/docs/planning.md" page.md
+run "$ROOT/data/worked-examples.tsv" --perturb --write page.md >out || fail "$(tail -5 out)"
 says '^[0-9]+ examples, ([0-9]+) met, 0 faults' out
+diff -q "$ROOT/docs/planning.md" page.md >diff.txt || fail 'docs/planning.md: renew its table with tests/worked_examples data/worked-examples.tsv --write docs/planning.md'
 
 # Planted faults: one line each, and each must be noticed.
 planted() { # NAME PATTERN COMMAND POINTER EXPECTED TOLERANCE
@@ -30,8 +32,4 @@ if run planted.tsv >out 2>err; then fail 'the checker takes an empty file'; fi
 # What other hands may write: comments, a header, percentages and fractions, commands with and without --json.
 printf '# a comment\n\nid\tcommand\tpointer\texpected\trelative tolerance\tsource\nR1\troofline matmul --m 64 --k 64 --n 64 --on l4 --json\t/flops\t524288\texact\tx\nR2\troofline einsum "bd, df -> bf" b=64,d=64 f=64\t/flops\t5.2e5\t0.01\n' >rows.tsv
 run rows.tsv >out || fail "$(cat out)"
-
-cp "$ROOT/docs/planning.md" page.md
-run "$ROOT/data/worked-examples.tsv" --write page.md >out
-diff -q "$ROOT/docs/planning.md" page.md >diff.txt || fail 'docs/planning.md: renew its table with tests/worked_examples data/worked-examples.tsv --write docs/planning.md'
 finish
