@@ -78,14 +78,14 @@ static rf_status plan_side(const rafter_job *job, const char *text, json_t **jso
 }
 
 /* What both have and is a number, in the same places: b - a, or b / a. */
-static json_t *both(const json_t *a, const json_t *b, bool ratio) {
+json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio) {
   const char *key;
   json_t *left, *out = json_object();
   json_object_foreach((json_t *)a, key, left) {
     json_t *right = json_object_get(b, key);
     double x = json_number_value(left), y = json_number_value(right);
     if (json_is_object(left) && json_is_object(right)) {
-      json_t *inside = both(left, right, ratio);
+      json_t *inside = rf_json_between(left, right, ratio);
       if (json_object_size(inside)) json_object_set(out, key, inside);
       json_decref(inside);
     } else if (!json_is_number(left) || !json_is_number(right) || (ratio && x == 0)) continue;
@@ -139,6 +139,7 @@ rf_status rf_plan_compare(const rafter_job *job, const rafter_sink *sink, rf_err
   if (count > 2)
     return RF_FAIL(error, RAFTER_INVALID, "compare two, or sweep over several: --sweep OPTION=LIST",
                    "--compare takes two sides (expected A B, got %d)", count);
+  if (count == 1 && !strncmp(sides[0], "published:", 10)) return rf_compare_published(job, sides[0] + 10, sink, error);
   const char *first = count == 2 ? sides[0] : NULL, *second = sides[count - 1];
   RF_GO(plan_side(job, first, &a, error));
   RF_GO(plan_side(job, second, &b, error));
@@ -152,7 +153,7 @@ rf_status rf_plan_compare(const rafter_job *job, const rafter_sink *sink, rf_err
   rf_say(sink, "%-14s %16s %16s\n", "fits", fits(a) ? "yes" : "no", fits(b) ? "yes" : "no");
   verdict(a, b, text);
   rf_say(sink, "\n%s\n", text);
-  json_t *difference = both(a, b, false), *ratio = both(a, b, true);
+  json_t *difference = rf_json_between(a, b, false), *ratio = rf_json_between(a, b, true);
   add_short(difference), add_short(ratio);
   rf_put_json(sink, json_pack("{ss ss s[ss] sO sO so so ss}", "rafter", RF_VERSION, "command", "plan", "compare", label, second, "a", a, "b", b,
                               "difference", difference, "ratio", ratio, "verdict", text));

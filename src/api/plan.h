@@ -26,6 +26,12 @@ rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error
 /* Plans a job: its object, its table to the sink; either may be NULL. */
 rf_status rf_plan_once(const rafter_job *job, const rafter_sink *sink, json_t **json, rf_error *error);
 
+/* --on with so many chips of the machine that it names. */
+rf_status rf_set_chips(rf_options *options, const char *machine, const char *chips, rf_error *error);
+/* compare.c: b - a of all numbers that both have, at their places; or b / a. */
+json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio);
+/* published.c: --compare published:ID. */
+rf_status rf_compare_published(const rafter_job *job, const char *id, const rafter_sink *sink, rf_error *error);
 double rf_json_at(const json_t *json, const char *object, const char *key); /* the number at /object/key, or 0 */
 
 /* The forms of the command. */

@@ -97,11 +97,31 @@ static double number_of(const char *text) {
   return *text && !*end ? x : NAN;
 }
 
+rf_status rf_set_chips(rf_options *options, const char *machine, const char *chips, rf_error *error) {
+  rf_machine *m = calloc(1, sizeof *m);
+  char base[200], spec[300], shape[64];
+  int64_t count = strtoll(chips, NULL, 10);
+  if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
+  snprintf(base, sizeof base, "%.*s", (int)strcspn(machine, ":*"), machine);
+  rf_status status = count < 1 || count > 1 << 20
+                         ? RF_FAIL(error, RAFTER_INVALID, NULL, "chips are out of range (expected 1 to %d, got %.20s)", 1 << 20, chips)
+                         : rf_machine_find(base, m, error);
+  if (status == RAFTER_OK) {
+    rf_machine_shape_for(m, count, shape, sizeof shape);
+    snprintf(spec, sizeof spec, "%s%s", base, shape);
+    status = rf_options_set(options, "on", spec, error);
+  }
+  free(m);
+  return status;
+}
+
 /* Plans one value. One that nothing makes fit is a row too. */
 static rf_status plan_value(const rafter_job *job, const char *name, rf_sweep_row *row, rafter_plan **plan, json_t **json, rf_error *error) {
   rafter_job one = {rf_options_copy(job->options)};
   rf_error inner = {0};
-  rf_status status = rf_options_set(one.options, name, row->value, error);
+  bool chips = !strcmp(name, "chips");
+  rf_status status = chips ? rf_set_chips(one.options, rf_options_text(job->options, "on"), row->value, error)
+                           : rf_options_set(one.options, name, row->value, error);
   if (status == RAFTER_OK) {
     status = rafter_plan_new(&one, plan, &inner);
     if (status == RAFTER_NO_FIT) {

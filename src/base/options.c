@@ -115,6 +115,7 @@ static rf_status parse_sweep(int command, const rf_option *row, const char *text
                    text);
   snprintf(name, sizeof name, "%.*s", (int)(equals - text), text);
   bool shape = !strncmp(name, "MODEL", 5) && (!name[5] || (name[5] == ':' && name[6])) && !strcmp(RF_COMMAND_ROWS[command].arguments, "MODEL");
+  shape = shape || (!strcmp(name, "chips") && find_row(command, name) < 0 && find_row(command, "mesh") >= 0); /* shapes of --on */
   int swept = shape ? -1 : find_row(command, name);
   if (!shape && (swept < 0 || RF_OPTION_ROWS[swept].type >= RF_OPTION_TEXTS || RF_OPTION_ROWS[swept].type == RF_OPTION_FLAG))
     return RF_FAIL(error, RAFTER_INVALID, "sweep over an option with numbers or choices, such as batch or dtype, or a shape: MODEL:layers=12,24",

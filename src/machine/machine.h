@@ -96,6 +96,8 @@ const char *rf_machine_name(int i);
  * RAFTER_INVALID names the nearest row, the editions, or which number of the shape is wrong. */
 rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error);
 /* The SHAPE and SLICES of a spec ("4x4", "4x4*2" or "*2"), set on a machine. */
+/* What to write behind a machine's name for so many chips: ":8x8x8" as near to a cube as a torus can, ":8x4" for nodes of a switch, "" for one. */
+void rf_machine_shape_for(const rf_machine *machine, int64_t chips, char *text, size_t capacity);
 rf_status rf_machine_set_shape(rf_machine *machine, const char *shape, rf_error *error);
 /* A machine of two devices a chip becomes one of twice as many chips with half of everything, joined in pairs by topology.die_bps. No-op otherwise. */
 void rf_machine_by_device(rf_machine *machine);

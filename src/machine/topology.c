@@ -255,3 +255,34 @@ void rf_machine_by_device(rf_machine *m) {
   for (int i = 0; i < m->price_count; i++) m->price[i].usd_per_chip_hour /= 2;
   m->by_device = true, m->chips *= 2;
 }
+
+/* ---- the shape of so many chips ------------------------------------------------------------------------------------ */
+
+/* Extents as near to a cube as their product and the pod allow; false: more than a pod. */
+static bool cube_of(const rf_topology *t, int64_t chips, int64_t best[3]) {
+  int64_t least = INT64_MAX;
+  for (int64_t x = 1; x * x <= chips && (x == 1 || t->axes > 2); x++)
+    for (int64_t y = x; x * y * y <= chips; y++) {
+      int64_t of[3] = {x, y, chips / x / y}, size = of[0] * of[0] + of[1] * of[1] + of[2] * of[2];
+      bool fits = chips % (x * y) == 0 && (t->pod_chips == 0 || chips <= t->pod_chips);
+      for (int i = 3 - t->axes; i < 3 && fits; i++) fits = !t->pod[i - 3 + t->axes] || of[i] <= t->pod[i - 3 + t->axes];
+      if (fits && size < least) least = size, memcpy(best, of, sizeof of);
+    }
+  return least < INT64_MAX;
+}
+
+void rf_machine_shape_for(const rf_machine *m, int64_t chips, char *text, size_t capacity) {
+  const rf_topology *t = &m->topology;
+  int64_t best[3] = {1, 1, chips}, slices = 1;
+  text[0] = 0;
+  if (chips <= 1 || t->form == RF_NETWORK_NONE) return;
+  if (t->form == RF_NETWORK_SWITCH) {
+    if (chips <= t->domain) snprintf(text, capacity, ":%lld", (long long)chips);
+    else snprintf(text, capacity, ":%dx%lld", t->domain, (long long)(chips / t->domain));
+    return;
+  }
+  while (slices < 64 && (chips % slices || !cube_of(t, chips / slices, best))) slices++;
+  int at = t->axes > 2 ? snprintf(text, capacity, ":%lldx%lldx%lld", (long long)best[0], (long long)best[1], (long long)best[2])
+                       : snprintf(text, capacity, ":%lldx%lld", (long long)best[1], (long long)best[2]);
+  if (slices > 1 && at > 0 && (size_t)at < capacity) snprintf(text + at, capacity - (size_t)at, "*%lld", (long long)slices);
+}

@@ -99,38 +99,12 @@ static int read_table(const char *path, row *rows, int *count) {
 
 /* ---- a row's plan ---------------------------------------------------------------------------------------------------------- */
 
-/* Chips along the axes of a torus, as near to a cube as their number and the pod allow; of a switch, nodes of its domain. False: more than a pod. */
-static bool cube_of(const rf_topology *t, int64_t chips, int64_t best[3]) {
-  int64_t least = INT64_MAX;
-  for (int64_t x = 1; x * x <= chips && (x == 1 || t->axes > 2); x++)
-    for (int64_t y = x; x * y * y <= chips; y++) {
-      int64_t of[3] = {x, y, chips / x / y}, size = of[0] * of[0] + of[1] * of[1] + of[2] * of[2];
-      bool fits = chips % (x * y) == 0 && (t->pod_chips == 0 || chips <= t->pod_chips);
-      for (int i = 3 - t->axes; i < 3 && fits; i++) fits = !t->pod[i - 3 + t->axes] || of[i] <= t->pod[i - 3 + t->axes];
-      if (fits && size < least) least = size, memcpy(best, of, sizeof of);
-    }
-  return least < INT64_MAX;
-}
-static void shape_of(const rf_machine *m, int64_t chips, char *text, size_t capacity) {
-  const rf_topology *t = &m->topology;
-  int64_t best[3] = {1, 1, chips}, slices = 1;
-  if (t->form == RF_NETWORK_SWITCH) {
-    if (chips <= t->domain) snprintf(text, capacity, ":%lld", (long long)chips);
-    else snprintf(text, capacity, ":%dx%lld", t->domain, (long long)(chips / t->domain));
-    return;
-  }
-  while (slices < 64 && (chips % slices || !cube_of(t, chips / slices, best))) slices++;
-  int at = t->axes > 2 ? snprintf(text, capacity, ":%lldx%lldx%lld", (long long)best[0], (long long)best[1], (long long)best[2])
-                       : snprintf(text, capacity, ":%lldx%lld", (long long)best[1], (long long)best[2]);
-  if (slices > 1) snprintf(text + at, capacity - (size_t)at, "*%lld", (long long)slices);
-}
-
 static rf_status settings_of(const row *r, int64_t batch, const char *remat, rf_settings *settings, rf_error *error) {
   rf_options *options = NULL;
   rf_status status = RAFTER_OK;
   char text[64], machine[300], shape[64] = "";
   RF_TRY(rf_machine_find(r->text[MACHINE], &settings->machine, error));
-  if (r->chips > 1 && !r->alone) shape_of(&settings->machine, r->chips, shape, sizeof shape);
+  if (r->chips > 1 && !r->alone) rf_machine_shape_for(&settings->machine, r->chips, shape, sizeof shape);
   RF_TRY(rf_options_new("plan", &options, error));
   RF_GO(rf_options_set(options, "MODEL", r->text[MODEL], error));
   snprintf(machine, sizeof machine, "%s%s", r->text[MACHINE], shape);

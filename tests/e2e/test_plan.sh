@@ -105,6 +105,12 @@ status 0 "$RAFTER" plan gpt2 --compare gpt2-medium --on a5000 --json && holds ou
 status 0 "$RAFTER" plan uva --on a5000 --compare batch=8,dtype=bf16 "--batch 8 --remat=block" --json && holds out 'd["a"]["settings"]["dtype"] == "bf16" and d["b"]["settings"]["remat"] == "block" and d["difference"]["time"]["seconds"] > 0' 'sides that are options'
 refuses 2 'compare.*dtpye|dtpye' "$RAFTER" plan uva --compare dtpye=bf16
 refuses 2 'MODEL' "$RAFTER" plan --compare dtype=bf16
+# A published run beside its plan: what it does not say is searched for, what is typed stands.
+status 0 "$RAFTER" plan --compare published:P14 --json && holds out 'd["a"]["memory"]["fits"] and d["a"]["model"]["name"] == "uva" and d["b"]["rate"]["tokens_per_second"] == 15604 and d["implied_efficiency"] * d["a"]["rate"]["tokens_per_second"] - 15604 < 1e-6' 'a published run'
+status 0 "$RAFTER" plan --compare published:P1 --batch 256 --json && holds out 'd["a"]["machine"]["chips"] == 256 and d["a"]["settings"]["batch"] == 256 and d["a"]["memory"]["fits"]' 'a published run of many chips'
+refuses 2 'P99' "$RAFTER" plan --compare published:P99
+status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,16,64 --json && holds out '[r["machine"]["chips"] for r in d["rows"]] == [4, 16, 64]' 'a sweep over chips'
+refuses 2 'chips' "$RAFTER" plan llama3.2-1b --on tpu-v5e --sweep chips=0,4
 # A time is whole steps, and what the machine costs meanwhile.
 status 0 "$RAFTER" plan gpt2 --on a100-80g --budget 9h --json && holds out 'd["budget"]["steps"] == int(9 * 3600 / d["time"]["seconds"]) and d["budget"]["tokens"] == d["budget"]["steps"] * 8 * 1024 and abs(d["budget"]["usd"] - 9 * d["cost"]["usd_per_chip_hour"]) < 1e-9' '--budget'
 status 0 "$RAFTER" plan gpt2 --on a5000 --budget 9h --json && holds out 'd["budget"]["usd"] is None' 'a machine without a price has no cost'
