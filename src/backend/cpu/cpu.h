@@ -12,6 +12,24 @@ extern const rf_kernel RF_CPU_ELEMENTWISE_AVX512[], RF_CPU_ELEMENTWISE_AVX2[], R
 
 int64_t rf_l2_bytes(void); /* of one core; 0: unknown */
 
+/* What kernels here take and give; f64 is the reference's. */
+static inline bool rf_is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
+static inline const void *rf_element(const void *p, rf_dtype dtype, int64_t i) { return (const char *)p + i * rf_dtype_bytes(dtype); }
+
+/* Bytes of a workspace's part: floats in whole cache lines. */
+static inline size_t rf_whole_lines(int64_t floats) { return (size_t)((floats + 15) & ~(int64_t)15) * sizeof(float); }
+static inline size_t rf_larger(size_t a, size_t b) { return a > b ? a : b; }
+
+/* RF_BIND(matmul, avx2, RF_GEMM_AVX2) gives matmul_run and matmul_workspace their ISA: matmul_avx2_run(call), matmul_avx2_workspace(...). */
+#define RF_BIND(op, isa, table) \
+  static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { \
+    return op##_workspace(&table, graph, node, threads); \
+  } \
+  static void op##_##isa##_run(const rf_call *call) { op##_run(&table, call); }
+/* The row of what RF_BIND made; a file's `accepts` says what it takes. */
+#define RF_BOUND_ROW(op, isa, name, level) \
+  { #op, name, level, accepts, op##_##isa##_workspace, op##_##isa##_run }
+
 /* Rows of input `slot` that this walk uses. */
 static inline int64_t rf_rows_used(const rf_call *call, int slot) {
   return rf_rows_of_walk(call->graph, rf_in(call, slot)->shape[0], call->run->rows);

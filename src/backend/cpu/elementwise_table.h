@@ -1,15 +1,14 @@
 /* elementwise_table.h - which ops and dtypes the kernels of the *_body.h files take, and their rows for one ISA. Included once per ISA:
  * RF_TABLE is the table's name, RF_TABLE_ISA its level, RF_TABLE_SUFFIX the end of its kernels' names. */
 
-static bool is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
 static rf_dtype dtype_in(const rf_graph *graph, const rf_op *op, int slot) { return graph->tensor[op->input[slot]].dtype; }
 
-static bool accepts_activations(const rf_graph *graph, const rf_op *op) { return is_activation(dtype_in(graph, op, 0)); }
+static bool accepts_activations(const rf_graph *graph, const rf_op *op) { return rf_is_activation(dtype_in(graph, op, 0)); }
 static bool accepts_f32(const rf_graph *graph, const rf_op *op) { return dtype_in(graph, op, 0) == RF_F32; }
 static bool accepts_f32_prefetch(const rf_graph *graph, const rf_op *op) { return accepts_f32(graph, op) && wants_prefetch(); }
 /* f32 beside f32, bf16 beside bf16, or bf16 activations beside f32 parameters. */
 static bool accepts_pair(rf_dtype activation, rf_dtype parameter) {
-  return is_activation(activation) && is_activation(parameter) && !(activation == RF_F32 && parameter == RF_BF16);
+  return rf_is_activation(activation) && rf_is_activation(parameter) && !(activation == RF_F32 && parameter == RF_BF16);
 }
 static bool accepts_norm(const rf_graph *graph, const rf_op *op) { return accepts_pair(dtype_in(graph, op, 0), dtype_in(graph, op, 1)); }
 static bool accepts_layernorm(const rf_graph *graph, const rf_op *op) {
@@ -17,9 +16,9 @@ static bool accepts_layernorm(const rf_graph *graph, const rf_op *op) {
 }
 static bool accepts_embed(const rf_graph *graph, const rf_op *op) {
   rf_dtype x = graph->tensor[op->output[0]].dtype, table = dtype_in(graph, op, 2);
-  return table == RF_PACKED ? is_activation(x) : accepts_pair(x, table);
+  return table == RF_PACKED ? rf_is_activation(x) : accepts_pair(x, table);
 }
-static bool accepts_embed_bwd(const rf_graph *graph, const rf_op *op) { return is_activation(dtype_in(graph, op, 2)); }
+static bool accepts_embed_bwd(const rf_graph *graph, const rf_op *op) { return rf_is_activation(dtype_in(graph, op, 2)); }
 /* Mixtral's router; others are the reference's. */
 static bool accepts_route(const rf_graph *graph, const rf_op *op) {
   const rf_router *r = &op->attr.router;

@@ -5,9 +5,8 @@
 
 #include <string.h>
 
-static bool is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
 static bool accepts(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
-  return is_activation(graph->tensor[op->input[0]].dtype) && is_activation(graph->tensor[op->input[1]].dtype);
+  return rf_is_activation(graph->tensor[op->input[0]].dtype) && rf_is_activation(graph->tensor[op->input[1]].dtype);
 }
 /* An expert has each row once at most. */
 static int64_t most_rows(const rf_graph *graph, const rf_op *op) { return graph->tensor[op->input[0]].shape[0] / op->attr.experts_used; }
@@ -61,8 +60,6 @@ static rf_gemm backward_weight(const rf_graph *graph, const rf_op *op) {
                    .ld = dy->shape[1]};
 }
 
-static const void *element(const void *base, rf_dtype dtype, int64_t at) { return (const char *)base + at * (dtype == RF_BF16 ? 2 : 4); }
-
 /* Forward and gradient of the input: rows times the expert's matrix. */
 static void rows_run(const rf_gemm_isa *isa, const rf_call *call, rf_gemm g) {
   const int32_t *starts = call->in[2];
@@ -70,9 +67,9 @@ static void rows_run(const rf_gemm_isa *isa, const rf_call *call, rf_gemm g) {
   for (int e = 0; e < call->op->attr.experts; e++) {
     g.m = starts[e + 1] - starts[e];
     if (g.m == 0) continue;
-    g.a = element(x, g.a_dtype, starts[e] * g.k);
-    g.b = element(w, g.b_dtype, e * g.n * g.k);
-    g.u = (void *)(uintptr_t)element(call->out[0], g.dtype, starts[e] * g.n);
+    g.a = rf_element(x, g.a_dtype, starts[e] * g.k);
+    g.b = rf_element(w, g.b_dtype, e * g.n * g.k);
+    g.u = (void *)(uintptr_t)rf_element(call->out[0], g.dtype, starts[e] * g.n);
     rf_gemm_run(isa, &g, call->threads, call->workspace);
   }
 }
@@ -104,24 +101,16 @@ static void matmul_experts_dw_run(const rf_gemm_isa *isa, const rf_call *call) {
       if (!g.accumulate) memset(dw, 0, (size_t)(g.m * g.n) * sizeof *dw);
       continue;
     }
-    g.a = element(call->in[0], g.a_dtype, starts[e] * g.m);
-    g.b = element(call->in[1], g.b_dtype, starts[e] * g.n);
+    g.a = rf_element(call->in[0], g.a_dtype, starts[e] * g.m);
+    g.b = rf_element(call->in[1], g.b_dtype, starts[e] * g.n);
     g.u = dw;
     rf_gemm_run(isa, &g, call->threads, call->workspace);
   }
 }
 
-/* BIND(matmul_experts, avx2, RF_GEMM_AVX2) gives matmul_experts_run and matmul_experts_workspace their ISA. */
-#define BIND(op, isa, gemm) \
-  static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { \
-    return op##_workspace(&gemm, graph, node, threads); \
-  } \
-  static void op##_##isa##_run(const rf_call *call) { op##_run(&gemm, call); }
-#define BIND_ALL(isa, gemm) BIND(matmul_experts, isa, gemm) BIND(matmul_experts_dx, isa, gemm) BIND(matmul_experts_dw, isa, gemm)
-#define ROW(op, isa, name, level) \
-  { #op, name, level, accepts, op##_##isa##_workspace, op##_##isa##_run }
+#define BIND_ALL(isa, gemm) RF_BIND(matmul_experts, isa, gemm) RF_BIND(matmul_experts_dx, isa, gemm) RF_BIND(matmul_experts_dw, isa, gemm)
 #define ROWS(isa, name, level) \
-  ROW(matmul_experts, isa, name, level), ROW(matmul_experts_dx, isa, name, level), ROW(matmul_experts_dw, isa, name, level)
+  RF_BOUND_ROW(matmul_experts, isa, name, level), RF_BOUND_ROW(matmul_experts_dx, isa, name, level), RF_BOUND_ROW(matmul_experts_dw, isa, name, level)
 
 #if defined(__x86_64__)
 BIND_ALL(avx512, RF_GEMM_AVX512)

@@ -22,18 +22,15 @@ static dims dims_of(const rf_graph *graph, const rf_op *op) {
   d.chunk = d.chunks ? (d.rows + d.chunks - 1) / d.chunks : 0;
   return d;
 }
-static bool is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
 static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
   int bias = op->input[2];
   rf_dtype w = graph->tensor[op->input[1]].dtype;
-  return is_activation(graph->tensor[op->input[0]].dtype) && (is_activation(w) || w == RF_PACKED) &&
-         (bias == RF_NONE || is_activation(graph->tensor[bias].dtype));
+  return rf_is_activation(graph->tensor[op->input[0]].dtype) && (rf_is_activation(w) || w == RF_PACKED) &&
+         (bias == RF_NONE || rf_is_activation(graph->tensor[bias].dtype));
 }
 
 static bool accepts(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && !op->attr.fast; }
 static bool accepts_fast(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && op->attr.fast; }
-
-static const rf_panels *panels_of(const rf_tensor *w) { return w->dtype == RF_PACKED ? &w->panels : NULL; }
 
 /* ---- the three products, for `rows` rows of at most `most` ---------------------------------------------------------- */
 
@@ -50,7 +47,7 @@ static rf_gemm logits_product(const rf_graph *graph, const rf_op *op, const dims
                    .b_step = transpose ? 1 : d->vocab,
                    .b_col = transpose ? d->width : 1,
                    .b_dtype = w->dtype,
-                   .panels = panels_of(w),
+                   .panels = rf_panels_of(w),
                    .fast = op->attr.fast,
                    .bias_dtype = op->input[2] == RF_NONE ? RF_F32 : graph->tensor[op->input[2]].dtype,
                    .dtype = RF_F32,
@@ -69,7 +66,7 @@ static rf_gemm dx_product(const rf_graph *graph, const rf_op *op, const dims *d,
                    .b_step = transpose ? d->width : 1,
                    .b_col = transpose ? 1 : d->vocab,
                    .b_dtype = w->dtype,
-                   .panels = panels_of(w),
+                   .panels = rf_panels_of(w),
                    .turned = w->dtype == RF_PACKED,
                    .dtype = x->dtype,
                    .ld = d->width};
@@ -108,45 +105,27 @@ static rf_gemm dw_product(const rf_graph *graph, const rf_op *op, const dims *d,
 
 /* ---- workspace: the chunk's logits, its lse, and what the largest product needs --------------------------------------- */
 
-static size_t whole_lines(int64_t floats) { return (size_t)((floats + 15) & ~(int64_t)15) * sizeof(float); }
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-
 static size_t workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads, int gradient_slot) {
   dims d = dims_of(graph, op);
   rf_gemm g = logits_product(graph, op, &d, d.chunk, d.chunk);
   size_t product = rf_gemm_workspace(isa->gemm, &g, threads);
   if (gradient_slot >= 0 && op->output[gradient_slot] != RF_NONE) {
     g = dx_product(graph, op, &d, d.chunk, d.chunk);
-    product = larger(product, rf_gemm_workspace(isa->gemm, &g, threads));
+    product = rf_larger(product, rf_gemm_workspace(isa->gemm, &g, threads));
   }
   if (gradient_slot >= 0 && op->output[gradient_slot + 1] != RF_NONE) {
     g = dw_product(graph, op, &d, d.chunk, d.chunk, gradient_slot + 2);
-    product = larger(product, rf_gemm_workspace(isa->gemm, &g, threads));
+    product = rf_larger(product, rf_gemm_workspace(isa->gemm, &g, threads));
   }
-  return whole_lines(d.chunk * d.vocab) + whole_lines(d.chunk) + product;
+  return rf_whole_lines(d.chunk * d.vocab) + rf_whole_lines(d.chunk) + product;
 }
 
 /* ---- the walk ---------------------------------------------------------------------------------------------------------- */
 
-static const void *row_at(const void *p, rf_dtype dtype, int64_t element) { return (const char *)p + element * rf_dtype_bytes(dtype); }
-
-/* dbias += column sums of dz where dz is not packed as B. */
-static void column_sums(const float *dz, int64_t rows, int64_t vocab, float *sum, bool resume, int threads) {
-  enum { WIDTH = 64 };
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t v0 = 0; v0 < vocab; v0 += WIDTH) {
-    int64_t v1 = v0 + WIDTH < vocab ? v0 + WIDTH : vocab;
-    for (int64_t v = v0; v < v1 && !resume; v++) sum[v] = 0.0f;
-    for (int64_t r = 0; r < rows; r++) {
-      for (int64_t v = v0; v < v1; v++) sum[v] += dz[r * vocab + v];
-    }
-  }
-}
-
 /* Logits of rows [r0, r0 + count) into z; the products' workspace is `product`. */
 static void chunk_logits(const rf_head_isa *isa, const rf_call *call, const dims *d, int64_t r0, int64_t count, float *z, void *product) {
   rf_gemm g = logits_product(call->graph, call->op, d, count, d->chunk);
-  g.a = row_at(call->in[0], rf_in(call, 0)->dtype, r0 * d->width);
+  g.a = rf_element(call->in[0], rf_in(call, 0)->dtype, r0 * d->width);
   g.b = call->in[1];
   g.bias = call->in[2];
   g.u = z;
@@ -160,14 +139,14 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
   dims d = dims_of(graph, op);
   const int32_t *labels = call->in[3];
   rf_dtype x_dtype = rf_in(call, 0)->dtype;
-  float *z = call->workspace, *chunk_lse = (float *)((char *)z + whole_lines(d.chunk * d.vocab));
-  void *product = (char *)chunk_lse + whole_lines(d.chunk);
+  float *z = call->workspace, *chunk_lse = (float *)((char *)z + rf_whole_lines(d.chunk * d.vocab));
+  void *product = (char *)chunk_lse + rf_whole_lines(d.chunk);
   float *dw = gradient_slot < 0 ? NULL : call->out[gradient_slot + 1], *dbias = gradient_slot < 0 ? NULL : call->out[gradient_slot + 2];
   int64_t rows = rf_rows_used(call, 0);
   float cap = op->attr.softcap;
   for (int64_t r0 = 0; r0 < rows; r0 += d.chunk) {
     int64_t count = rows - r0 < d.chunk ? rows - r0 : d.chunk;
-    const void *x = row_at(call->in[0], x_dtype, r0 * d.width);
+    const void *x = rf_element(call->in[0], x_dtype, r0 * d.width);
     rf_gemm g;
     chunk_logits(isa, call, &d, r0, count, z, product);
 #pragma omp parallel for num_threads(call->threads) schedule(dynamic, 1)
@@ -191,7 +170,7 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
       rf_gemm_run(isa->gemm, &g, call->threads, product);
     }
     bool resume_bias = r0 > 0 || rf_accumulates(call, gradient_slot + 2);
-    if (dbias && (op->attr.transpose || !dw)) column_sums(z, count, d.vocab, dbias, resume_bias, call->threads);
+    if (dbias && (op->attr.transpose || !dw)) rf_column_sums(z, RF_F32, count, d.vocab, dbias, resume_bias, call->threads);
     if (!dw) continue;
     g = dw_product(graph, op, &d, count, d.chunk, gradient_slot + 2);
     g.a = op->attr.transpose ? z : x;
@@ -228,7 +207,7 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
   dims d = dims_of(call->graph, call->op);
   const int32_t *labels = call->in[3];
   float *z = call->workspace, *logprob = call->out[0], *top = call->out[2], cap = call->op->attr.softcap;
-  void *product = (char *)z + whole_lines(d.chunk * d.vocab) + whole_lines(d.chunk);
+  void *product = (char *)z + rf_whole_lines(d.chunk * d.vocab) + rf_whole_lines(d.chunk);
   int32_t *top_ids = call->out[1];
   int most = call->op->attr.index;
   int64_t rows = rf_rows_used(call, 0);
@@ -257,7 +236,7 @@ static size_t head_logits_workspace(const rf_head_isa *isa, const rf_graph *grap
   dims d = dims_of(graph, op);
   int64_t picked = graph->tensor[op->input[3]].shape[0];
   rf_gemm g = logits_product(graph, op, &d, picked, picked);
-  return whole_lines(picked * d.width) + rf_gemm_workspace(isa->gemm, &g, threads);
+  return rf_whole_lines(picked * d.width) + rf_gemm_workspace(isa->gemm, &g, threads);
 }
 static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
   dims d = dims_of(call->graph, call->op);
@@ -274,14 +253,14 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
   if (!used) return;
   for (int64_t i = 0; i < used; i++) {
     if (rows[i] < 0) memset(x + (size_t)i * row_bytes, 0, row_bytes);
-    else memcpy(x + (size_t)i * row_bytes, row_at(call->in[0], x_dtype, rows[i] * d.width), row_bytes);
+    else memcpy(x + (size_t)i * row_bytes, rf_element(call->in[0], x_dtype, rows[i] * d.width), row_bytes);
   }
   rf_gemm g = logits_product(call->graph, call->op, &d, used, picked);
   g.a = x;
   g.b = call->in[1];
   g.bias = call->in[2];
   g.u = call->out[0];
-  rf_gemm_run(isa->gemm, &g, call->threads, (char *)call->workspace + whole_lines(picked * d.width));
+  rf_gemm_run(isa->gemm, &g, call->threads, (char *)call->workspace + rf_whole_lines(picked * d.width));
 #pragma omp parallel for num_threads(call->threads) schedule(dynamic, 1) if (used > 1)
   for (int64_t i = 0; i < used; i++) {
     float *row = (float *)call->out[0] + i * d.vocab;
@@ -292,24 +271,20 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
   }
 }
 
-/* BIND(head_loss, avx2, RF_HEAD_AVX2) gives head_loss_run and head_loss_workspace their ISA: head_loss_avx2_run(call), ... */
-#define BIND(op, isa, head) \
-  static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { \
-    return op##_workspace(&head, graph, node, threads); \
-  } \
-  static void op##_##isa##_run(const rf_call *call) { op##_run(&head, call); }
 #define BIND_ALL(isa, head) \
-  BIND(head_loss, isa, head) BIND(head_loss_bwd, isa, head) BIND(head_loss_grad, isa, head) BIND(head_logits, isa, head) BIND(head_score, isa, head)
-#define ROW(op, isa, level) {#op, "head_rows_" #isa, level, accepts, op##_##isa##_workspace, op##_##isa##_run},
+  RF_BIND(head_loss, isa, head) \
+  RF_BIND(head_loss_bwd, isa, head) RF_BIND(head_loss_grad, isa, head) RF_BIND(head_logits, isa, head) RF_BIND(head_score, isa, head)
 #define ROWS(isa, level) \
-  ROW(head_loss, isa, level) ROW(head_loss_bwd, isa, level) ROW(head_loss_grad, isa, level) ROW(head_logits, isa, level) ROW(head_score, isa, level)
+  RF_BOUND_ROW(head_loss, isa, "head_rows_" #isa, level), RF_BOUND_ROW(head_loss_bwd, isa, "head_rows_" #isa, level), \
+      RF_BOUND_ROW(head_loss_grad, isa, "head_rows_" #isa, level), RF_BOUND_ROW(head_logits, isa, "head_rows_" #isa, level), \
+      RF_BOUND_ROW(head_score, isa, "head_rows_" #isa, level),
 
 #define FAST_ROW(op, isa, level) {#op, "head_fast_" #isa, level, accepts_fast, op##_##isa##_workspace, op##_##isa##_run},
 #define FAST(isa, level) FAST_ROW(head_logits, isa, level) FAST_ROW(head_score, isa, level)
 
 #if defined(__x86_64__)
-BIND(head_logits, avx512bf16, RF_HEAD_AVX512BF16)
-BIND(head_score, avx512bf16, RF_HEAD_AVX512BF16)
+RF_BIND(head_logits, avx512bf16, RF_HEAD_AVX512BF16)
+RF_BIND(head_score, avx512bf16, RF_HEAD_AVX512BF16)
 BIND_ALL(avx512, RF_HEAD_AVX512)
 BIND_ALL(avx2, RF_HEAD_AVX2)
 #endif

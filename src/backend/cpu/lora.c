@@ -15,8 +15,7 @@ static dims dims_of(const rf_graph *graph, const rf_op *op) {
   return (dims){u->shape[0], u->shape[1], h->shape[1], b->shape[1], u->dtype};
 }
 static bool accepts(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
-  rf_dtype dtype = graph->tensor[op->input[0]].dtype;
-  return dtype == RF_F32 || dtype == RF_BF16;
+  return rf_is_activation(graph->tensor[op->input[0]].dtype);
 }
 
 /* y[:, run] = u[:, run] + h_p b_p */
@@ -66,10 +65,6 @@ static rf_gemm backward_b(const dims *d, const rf_lora_parts *parts, int p) {
                    .ld = d->joined};
 }
 
-static size_t whole_lines(int64_t floats) { return (size_t)((floats + 15) & ~(int64_t)15) * sizeof(float); }
-static size_t most(size_t a, size_t b) { return a > b ? a : b; }
-static const void *element(const void *p, rf_dtype dtype, int64_t i) { return (const char *)p + i * rf_dtype_bytes(dtype); }
-
 static void scale_values(const void *from, rf_dtype dtype, int64_t count, float scale, float *to, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static) if (count > 1 << 15)
   for (int64_t i = 0; i < count; i++) to[i] = scale * (dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[i]) : ((const float *)from)[i]);
@@ -80,24 +75,24 @@ static size_t lora_workspace(const rf_gemm_isa *isa, const rf_graph *graph, cons
   size_t product = 0;
   for (int p = 0; p < op->attr.lora.count; p++) {
     rf_gemm g = forward(&d, &op->attr.lora, p);
-    product = most(product, rf_gemm_workspace(isa, &g, threads));
+    product = rf_larger(product, rf_gemm_workspace(isa, &g, threads));
   }
-  return whole_lines(op->attr.lora.rank * d.joined) + product;
+  return rf_whole_lines(op->attr.lora.rank * d.joined) + product;
 }
 static void lora_run(const rf_gemm_isa *isa, const rf_call *call) {
   const rf_lora_parts *parts = &call->op->attr.lora;
   dims d = dims_of(call->graph, call->op);
   int64_t rows = rf_rows_used(call, 0), joined = 0;
   float *b = call->workspace;
-  void *product = (char *)call->workspace + whole_lines(parts->rank * d.joined);
+  void *product = (char *)call->workspace + rf_whole_lines(parts->rank * d.joined);
   scale_values(call->in[2], RF_F32, parts->rank * d.joined, call->op->attr.scale, b, call->threads);
   if (call->out[0] != call->in[0]) memcpy(call->out[0], call->in[0], (size_t)(rows * d.columns * rf_dtype_bytes(d.dtype)));
   for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
     rf_gemm g = forward(&d, parts, p);
     g.m = rows;
-    g.a = element(call->in[1], d.dtype, (int64_t)p * parts->rank);
+    g.a = rf_element(call->in[1], d.dtype, (int64_t)p * parts->rank);
     g.b = b + joined;
-    g.out = (void *)(uintptr_t)element(call->out[0], d.dtype, parts->at[p]);
+    g.out = (void *)(uintptr_t)rf_element(call->out[0], d.dtype, parts->at[p]);
     g.side = g.out;
     g.drop = (rf_dropout){.scale = 1.0f};
     rf_gemm_run(isa, &g, call->threads, product);
@@ -109,24 +104,24 @@ static size_t lora_bwd_workspace(const rf_gemm_isa *isa, const rf_graph *graph, 
   size_t product = 0;
   for (int p = 0; p < op->attr.lora.count; p++) {
     rf_gemm g = backward_h(&d, &op->attr.lora, p), w = backward_b(&d, &op->attr.lora, p);
-    product = most(product, most(rf_gemm_workspace(isa, &g, threads), rf_gemm_workspace(isa, &w, threads)));
+    product = rf_larger(product, rf_larger(rf_gemm_workspace(isa, &g, threads), rf_gemm_workspace(isa, &w, threads)));
   }
-  return most(whole_lines(op->attr.lora.rank * d.joined), whole_lines(d.rows * d.ranks)) + product;
+  return rf_larger(rf_whole_lines(op->attr.lora.rank * d.joined), rf_whole_lines(d.rows * d.ranks)) + product;
 }
 static void lora_bwd_run(const rf_gemm_isa *isa, const rf_call *call) {
   const rf_lora_parts *parts = &call->op->attr.lora;
   dims d = dims_of(call->graph, call->op);
   int64_t rows = rf_rows_used(call, 0), joined = 0;
   float *scaled = call->workspace, scale = call->op->attr.scale;
-  void *product = (char *)call->workspace + most(whole_lines(parts->rank * d.joined), whole_lines(d.rows * d.ranks));
+  void *product = (char *)call->workspace + rf_larger(rf_whole_lines(parts->rank * d.joined), rf_whole_lines(d.rows * d.ranks));
   if (call->out[0]) {
     scale_values(call->in[2], RF_F32, parts->rank * d.joined, scale, scaled, call->threads);
     for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
       rf_gemm g = backward_h(&d, parts, p);
       g.m = rows;
-      g.a = element(call->in[0], d.dtype, parts->at[p]);
+      g.a = rf_element(call->in[0], d.dtype, parts->at[p]);
       g.b = scaled + joined;
-      g.u = (void *)(uintptr_t)element(call->out[0], d.dtype, (int64_t)p * parts->rank);
+      g.u = (void *)(uintptr_t)rf_element(call->out[0], d.dtype, (int64_t)p * parts->rank);
       rf_gemm_run(isa, &g, call->threads, product);
     }
   }
@@ -137,31 +132,23 @@ static void lora_bwd_run(const rf_gemm_isa *isa, const rf_call *call) {
     rf_gemm g = backward_b(&d, parts, p);
     g.k = rows;
     g.a = scaled + (int64_t)p * parts->rank;
-    g.b = element(call->in[0], d.dtype, parts->at[p]);
+    g.b = rf_element(call->in[0], d.dtype, parts->at[p]);
     g.u = (float *)call->out[1] + joined;
     g.accumulate = rf_accumulates(call, 1);
     rf_gemm_run(isa, &g, call->threads, product);
   }
 }
 
-/* BIND(lora, avx2, RF_GEMM_AVX2) gives lora_run and lora_workspace their ISA: lora_avx2_run(call), lora_avx2_workspace(...). */
-#define BIND(op, isa, gemm) \
-  static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { \
-    return op##_workspace(&gemm, graph, node, threads); \
-  } \
-  static void op##_##isa##_run(const rf_call *call) { op##_run(&gemm, call); }
-#define ROWS(isa, level) \
-  {"lora", "lora_gemm_" #isa, level, accepts, lora_##isa##_workspace, lora_##isa##_run}, \
-      {"lora_bwd", "lora_gemm_" #isa, level, accepts, lora_bwd_##isa##_workspace, lora_bwd_##isa##_run},
+#define ROWS(isa, level) RF_BOUND_ROW(lora, isa, "lora_gemm_" #isa, level), RF_BOUND_ROW(lora_bwd, isa, "lora_gemm_" #isa, level),
 
 #if defined(__x86_64__)
-BIND(lora, avx512, RF_GEMM_AVX512)
-BIND(lora_bwd, avx512, RF_GEMM_AVX512)
-BIND(lora, avx2, RF_GEMM_AVX2)
-BIND(lora_bwd, avx2, RF_GEMM_AVX2)
+RF_BIND(lora, avx512, RF_GEMM_AVX512)
+RF_BIND(lora_bwd, avx512, RF_GEMM_AVX512)
+RF_BIND(lora, avx2, RF_GEMM_AVX2)
+RF_BIND(lora_bwd, avx2, RF_GEMM_AVX2)
 #endif
-BIND(lora, base, RF_GEMM_BASE)
-BIND(lora_bwd, base, RF_GEMM_BASE)
+RF_BIND(lora, base, RF_GEMM_BASE)
+RF_BIND(lora_bwd, base, RF_GEMM_BASE)
 
 const rf_kernel RF_CPU_LORA[] = {
 #if defined(__x86_64__)

@@ -3,18 +3,16 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/gemm.h"
 
-static bool is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
 static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
   for (int i = 0; i < op->input_count; i++) {
     if (op->input[i] == RF_NONE) continue;
     rf_dtype dtype = graph->tensor[op->input[i]].dtype;
-    if (!is_activation(dtype) && !(i == 1 && dtype == RF_PACKED)) return false;
+    if (!rf_is_activation(dtype) && !(i == 1 && dtype == RF_PACKED)) return false;
   }
   return true;
 }
 static bool accepts(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && !op->attr.fast; }
 static bool accepts_fast(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && op->attr.fast; }
-static const rf_panels *panels_of(const rf_tensor *w) { return w->dtype == RF_PACKED ? &w->panels : NULL; }
 static const rf_tensor *tensor_or_null(const rf_graph *graph, int id) { return id == RF_NONE ? NULL : &graph->tensor[id]; }
 
 /* Sizes, strides and dtypes: all that the workspace depends on. Slots 0 and 1 are the operands of every op here. */
@@ -31,7 +29,7 @@ static rf_gemm forward(const rf_graph *graph, const rf_op *op) {
                    .b_step = op->attr.transpose ? 1 : n,
                    .b_col = op->attr.transpose ? k : 1,
                    .b_dtype = w->dtype,
-                   .panels = panels_of(w),
+                   .panels = rf_panels_of(w),
                    .fast = op->attr.fast,
                    .bias_dtype = bias ? bias->dtype : RF_F32,
                    .dtype = x->dtype,
@@ -51,7 +49,7 @@ static rf_gemm backward_input(const rf_graph *graph, const rf_op *op) {
                    .b_step = op->attr.transpose ? k : 1,
                    .b_col = op->attr.transpose ? 1 : n,
                    .b_dtype = w->dtype,
-                   .panels = panels_of(w),
+                   .panels = rf_panels_of(w),
                    .turned = w->dtype == RF_PACKED,
                    .dtype = dy->dtype,
                    .ld = k};
@@ -75,25 +73,6 @@ static rf_gemm backward_weight(const rf_graph *graph, const rf_op *op) {
 }
 /* The bias' gradient falls out of packing dy where dy is B. */
 static bool sums_while_packing(const rf_op *op) { return op->output[1] != RF_NONE && !op->attr.transpose; }
-
-/* Column sums of dy where it is not packed as B: ascending rows, columns split over threads. */
-static void column_sums(const rf_call *call, const void *dy, rf_dtype dtype, int64_t rows, int64_t cols, float *sum, bool resume) {
-  enum { WIDTH = 64 };
-#pragma omp parallel for num_threads(call->threads) schedule(static)
-  for (int64_t j0 = 0; j0 < cols; j0 += WIDTH) {
-    int64_t j1 = j0 + WIDTH < cols ? j0 + WIDTH : cols;
-    for (int64_t j = j0; j < j1 && !resume; j++) sum[j] = 0.0f;
-    for (int64_t i = 0; i < rows; i++) {
-      const rf_bf16 *half = (const rf_bf16 *)dy + i * cols;
-      const float *whole = (const float *)dy + i * cols;
-      if (dtype == RF_BF16) {
-        for (int64_t j = j0; j < j1; j++) sum[j] += rf_bf16_to_f32(half[j]);
-      } else {
-        for (int64_t j = j0; j < j1; j++) sum[j] += whole[j];
-      }
-    }
-  }
-}
 
 static size_t matmul_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
   rf_gemm g = forward(graph, op);
@@ -153,27 +132,19 @@ static void matmul_dw_run(const rf_gemm_isa *isa, const rf_call *call) {
     g.column_sum = call->out[1];
     g.column_sum_accumulate = rf_accumulates(call, 1);
   } else if (call->out[1]) {
-    column_sums(call, call->in[1], rf_in(call, 1)->dtype, g.k, rf_in(call, 1)->shape[1], call->out[1], rf_accumulates(call, 1));
+    rf_column_sums(call->in[1], rf_in(call, 1)->dtype, g.k, rf_in(call, 1)->shape[1], call->out[1], rf_accumulates(call, 1), call->threads);
   }
   if (g.u) rf_gemm_run(isa, &g, call->threads, call->workspace);
 }
 
-/* BIND(matmul, avx2, RF_GEMM_AVX2) gives matmul_run and matmul_workspace their ISA: matmul_avx2_run(call), matmul_avx2_workspace(...). */
-#define BIND(op, isa, gemm) \
-  static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { \
-    return op##_workspace(&gemm, graph, node, threads); \
-  } \
-  static void op##_##isa##_run(const rf_call *call) { op##_run(&gemm, call); }
-#define BIND_ALL(isa, gemm) BIND(matmul, isa, gemm) BIND(matmul_dx, isa, gemm) BIND(matmul_dw, isa, gemm)
+#define BIND_ALL(isa, gemm) RF_BIND(matmul, isa, gemm) RF_BIND(matmul_dx, isa, gemm) RF_BIND(matmul_dw, isa, gemm)
 #define ROWS(isa, name, level) \
-  {"matmul", name, level, accepts, matmul_##isa##_workspace, matmul_##isa##_run}, \
-      {"matmul_dx", name, level, accepts, matmul_dx_##isa##_workspace, matmul_dx_##isa##_run}, \
-      {"matmul_dw", name, level, accepts, matmul_dw_##isa##_workspace, matmul_dw_##isa##_run},
+  RF_BOUND_ROW(matmul, isa, name, level), RF_BOUND_ROW(matmul_dx, isa, name, level), RF_BOUND_ROW(matmul_dw, isa, name, level),
 
 #define FAST(isa, level) {"matmul", "fast_" #isa, level, accepts_fast, matmul_##isa##_workspace, matmul_##isa##_run},
 
 #if defined(__x86_64__)
-BIND(matmul, avx512bf16, RF_GEMM_AVX512BF16)
+RF_BIND(matmul, avx512bf16, RF_GEMM_AVX512BF16)
 BIND_ALL(avx512, RF_GEMM_AVX512)
 BIND_ALL(avx2, RF_GEMM_AVX2)
 #endif
