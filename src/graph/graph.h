@@ -141,6 +141,9 @@ typedef struct rf_inplace {
   int output, input;
 } rf_inplace;
 
+/* Experts that `rows` rows are expected to meet, each choosing `used` of `experts` evenly and for itself: E (1 - (1 - k/E)^n). */
+double rf_experts_met(double experts, double used, double rows);
+
 typedef struct rf_op_def {
   const char *name;
   const char *formula;               /* one line of mathematics */

@@ -29,6 +29,22 @@ void rf_report_put_parameters(json_t *model, const rf_plan *plan) {
       {"parameters_adapter", part[RF_PART_ADAPTER]},
   };
   for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) json_object_set_new(model, row[i].key, json_integer((json_int_t)row[i].count));
+  const rf_model *m = &plan->graph->model;
+  const struct {
+    const char *key;
+    int64_t count;
+  } shape[] = {{"experts", m->experts},
+               {"experts_used", m->experts_used},
+               {"experts_shared", m->experts_shared},
+               {"expert_ff", m->experts ? rf_model_expert_ff(m) : 0},
+               {"first_dense", m->first_dense},
+               {"q_rank", m->q_rank},
+               {"kv_rank", m->kv_rank},
+               {"rope_dim", m->rope_dim},
+               {"value_dim", m->value_dim},
+               {"window", m->window}};
+  for (size_t i = 0; i < sizeof shape / sizeof shape[0]; i++) /* what the model does not have is left out */
+    if (shape[i].count > 0) json_object_set_new(model, shape[i].key, json_integer((json_int_t)shape[i].count));
 }
 
 void rf_report_print_parameters(FILE *out, const rf_plan *plan) {

@@ -37,11 +37,16 @@ static void put_cache(FILE *out, const rf_plan *plan) {
   char a[32];
   fprintf(out, "\ncache     %s a sequence, %s, pages of %lld tokens\n", rf_text_bytes((double)rf_kv_sequence_bytes(&kv, plan->options.build.seq), a),
           rf_dtype_name(kv.dtype), (long long)kv.page);
+  const rf_model *model = &plan->graph->model;
+  double rows = (double)plan->options.build.microbatch;
   for (int c = 0; c < RF_KV_CLASSES; c++)
     if (kv.of[c].layers)
       fprintf(out, "  %-12s %10s  %lld layers, %lld pages of %s each\n", rf_kv_class_name((rf_kv_class)c),
               rf_text_bytes((double)(kv.of[c].most * kv.of[c].page_bytes), a), (long long)kv.of[c].layers, (long long)kv.of[c].most,
               kv.of[c].window ? "what the window reaches" : "the whole context");
+  if (model->experts > 0)
+    fprintf(out, "experts   a token of every sequence meets %.1f of the %lld of a layer, expected of an even choice\n",
+            rf_experts_met((double)model->experts, (double)model->experts_used, rows), (long long)model->experts);
 }
 
 /* Buffers of one kind over all blocks: "block.N/mlp/up/u". */

@@ -205,11 +205,13 @@ const rf_op_def RF_OP_DISPATCH_BWD = {
 
 /* ---- the experts' linear layers --------------------------------------------------------------------------------- */
 
+double rf_experts_met(double experts, double used, double rows) { return experts * (1 - pow(1 - used / experts, rows)); }
+
 /* FLOPs of the rows there are. What is moved of the weights (operand `weights`) is those of the experts that are met: of n rows that each choose k
  * of E experts, evenly and each for itself, E (1 - (1 - k/E)^n). */
 static rf_work product_work(const rf_graph *graph, const rf_op *op, int weights, int64_t rows, int64_t inner, int64_t columns) {
   rf_work work = rf_work_bytes(graph, op);
-  double experts = op->attr.experts, used = op->attr.experts_used, met = experts * (1 - pow(1 - used / experts, (double)rows / used));
+  double experts = op->attr.experts, used = op->attr.experts_used, met = rf_experts_met(experts, used, (double)rows / used);
   work.flops = work.flops_full = 2.0 * (double)rows * (double)inner * (double)columns;
   if (weights >= 0) work.bytes_read -= (1 - met / experts) * (double)rf_tensor_bytes(&graph->tensor[op->input[weights]]);
   return work;
