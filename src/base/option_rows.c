@@ -54,6 +54,7 @@ const rf_option RF_OPTION_ROWS[] = {
   CHOICE("cpu", "auto|base|avx2|avx512|avx512bf16", "auto", MODELS | CALIBRATE, "highest instruction set to use"),
 
   WORDS("mesh", TEXT, "AXIS=CHIPS,..", NULL, PLAN, "chips along data, fsdp, tensor, sequence, context, pipeline, expert, slice: data=2,fsdp=16,tensor=4"),
+  NUMBER("capacity", FLOAT, "TIMES", 0.01, 1e6, "1", PLAN, "along expert: rows that an expert takes of a chip, as a multiple of an even share; what is more is left out"),
   NUMBER("zero", INT, NULL, 0, 3, NULL, PLAN, "what the fsdp axis (without one: data) splits: 1 the optimizer's states, 2 gradients too, 3 weights too; unset: 3 for fsdp, 0 for data"),
 
   CHOICE("collectives", "core|offload|none", "core", PLAN, "who moves what chips exchange: the core beside its work, an engine of its own, or the core instead of its work"),

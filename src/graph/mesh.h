@@ -26,6 +26,7 @@ typedef uint8_t rf_axes; /* a set of axes: bit of each */
 typedef struct rf_mesh {
   int32_t of[RF_AXES]; /* chips along each axis; 0 counts as 1 */
   int32_t zero;        /* ZeRO stage: 1 splits the optimizer's states, 2 gradients too, 3 weights too; 0: none */
+  float capacity;      /* along expert: rows that an expert takes of a chip, as a multiple of an even share; 0: 1. What is more is left out */
   rf_axes pinned;      /* the one axis that sits on the link between two dies of a chip; 0: none */
 } rf_mesh;
 

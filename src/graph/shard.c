@@ -483,12 +483,35 @@ static rf_status shard_adamw(sharder *s, const rf_op *op) {
   return gather_updated(s, op, p, run, weight);
 }
 
+/* Rows go to the chips that have their experts, run by run, and what those say comes back the same way. */
+static int to_experts(sharder *s, const rf_op *op, int id, const char *label) {
+  const rf_spec exchanged = {.split = {0, 0, 0, 0xff}};
+  int found = find_copy(s, id, &exchanged, ALWAYS);
+  if (found != RF_NONE) return found;
+  exchange x = {.def = &RF_OP_ALL_TO_ALL,
+                .from = id,
+                .to_id = RF_WANTED,
+                .axes = RF_AXIS_BIT(RF_AXIS_EXPERT),
+                .label = label,
+                .spec = s->graph->tensor[id].spec,
+                .class = s->graph->tensor[id].class};
+  int made = emit_exchange(s, &x, op->name, op->section, op->backward);
+  if (made != RF_NONE) keep_copy(s, id, &exchanged, ALWAYS, made);
+  return made;
+}
+
+static bool deals_experts(const sharder *s) { return rf_mesh_extent(s->mesh, RF_AXIS_EXPERT) > 1; }
+static bool brings_back(const rf_op *op) { return op->def == &RF_OP_COMBINE || op->def == &RF_OP_COMBINE_BWD || op->def == &RF_OP_DISPATCH_BWD; }
+static bool sends_out(const rf_op *op) { return op->def == &RF_OP_DISPATCH || op->def == &RF_OP_COMBINE_BWD; }
+
 static rf_status emit_local(sharder *s, const rf_op *op, rf_sharding *r) {
   int inputs[RF_MAX_INPUTS], outputs[RF_MAX_OUTPUTS];
   for (int i = 0; i < op->input_count; i++) {
     inputs[i] = RF_NONE;
     if (op->input[i] >= 0) RF_TRY(obtain(s, op, i, &r->in[i], &inputs[i]));
   }
+  if (deals_experts(s) && brings_back(op)) inputs[0] = to_experts(s, op, inputs[0], "back");
+  if (inputs[0] == RF_NONE && op->input[0] >= 0) return RAFTER_FAILED;
   for (int i = 0; i < op->output_count; i++) {
     int t = op->output[i];
     outputs[i] = t < 0 ? RF_NONE : RF_WANTED;
@@ -516,6 +539,8 @@ static rf_status emit_local(sharder *s, const rf_op *op, rf_sharding *r) {
       s->at[t] = (place){made, r->out[i]};
     } else if (outputs[i] == RF_WANTED) {
       RF_TRY(settle_output(s, op, i, made, r->out[i], r->keeps_sums));
+      if (i == 0 && deals_experts(s) && sends_out(op)) s->at[t].id = to_experts(s, op, s->at[t].id, "out");
+      if (s->at[t].id == RF_NONE) return RAFTER_FAILED;
     } else if (s->at[t].id == RF_NONE) {
       s->at[t] = (place){made, r->out[i]};
     }

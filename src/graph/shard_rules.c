@@ -114,6 +114,7 @@ static int state_axis(const rf_graph *graph, const rf_mesh *mesh, int p, const r
   double least = 2;
   for (int d = 0; d < param->rank && param->rank == 2; d++) {
     if (use->split[d] & ~RF_AXIS_BIT(RF_AXIS_EXPERT)) continue;
+    if (use->split[d] && axes & RF_AXIS_BIT(RF_AXIS_DATA)) continue; /* what is gathered must be the innermost cut */
     int64_t extent = rf_shard_extent(graph, mesh, p, use, d, param->shape[d]);
     double waste = (double)((extent + chips - 1) / chips * chips) / (double)extent;
     if (waste < least) least = waste, best = d;

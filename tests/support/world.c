@@ -52,6 +52,7 @@ void world_put(world *w, int64_t chip, int tensor, int64_t i, double value) {
 
 typedef struct cut {
   int64_t rank, chips, local, whole;
+  int64_t each; /* of an expert */
   rf_form form;
   const rf_model *model;
 } cut;
@@ -103,11 +104,22 @@ int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *w
       at = at * all[d] + rf_mesh_rank(mesh, outer, place) * (all[d] / rf_mesh_size(mesh, outer)) + run * chips + rf_mesh_rank(mesh, dealt, place);
       continue;
     }
-    cut c = {
-        rf_mesh_rank(&w->graph->mesh, axes, place), rf_mesh_size(&w->graph->mesh, axes), mine[d], all[d], (rf_form)t->spec.form[d], &w->graph->model};
+    int64_t block = 0;
+    if (axes & RF_AXIS_BIT(RF_AXIS_EXPERT) && t->spec.form[d] == RF_FORM_EACH) { /* runs of experts, of each of which a run */
+      rf_axes experts = RF_AXIS_BIT(RF_AXIS_EXPERT);
+      all[d] /= rf_mesh_size(&w->graph->mesh, experts), block = rf_mesh_rank(&w->graph->mesh, experts, place) * all[d], axes &= (rf_axes)~experts;
+      at *= rf_mesh_size(&w->graph->mesh, experts);
+    }
+    cut c = {rf_mesh_rank(&w->graph->mesh, axes, place),
+             rf_mesh_size(&w->graph->mesh, axes),
+             mine[d],
+             all[d],
+             w->graph->model.experts && d < whole->rank ? whole->shape[d] / w->graph->model.experts : 0,
+             (rf_form)t->spec.form[d],
+             &w->graph->model};
     int64_t in_whole = c.chips > 1 ? of_dim(&c, index[d]) : index[d];
     if (in_whole < 0) return -1;
-    at = at * all[d] + in_whole;
+    at = at * all[d] + block + in_whole;
   }
   return at;
 }
@@ -187,6 +199,11 @@ static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t r
       each *= wide, kv *= wide;
     }
     index[1] = ((part == 0 ? at : each + (part - 1) * kv + at)) * op->attr.head_dim + column % op->attr.head_dim;
+    return of_member(w, op, chip, from, in, index);
+  }
+  if (!strcmp(name, "all_to_all") && dim == to) {
+    int64_t run = in[dim] / op->attr.group, from = index[dim] / run;
+    index[dim] = rank * run + index[dim] % run;
     return of_member(w, op, chip, from, in, index);
   }
   if (!strcmp(name, "all_to_all")) {

@@ -89,6 +89,11 @@ void rf_reference_route(const rf_call *call) {
       if (chosen[i] == e) place[i] = at++;
   }
   starts[experts] = at;
+  for (int64_t i = 0; attr->part > 0 && i < rows * used; i++) {
+    int64_t e = chosen[i], behind = place[i] - starts[e];
+    place[i] = behind < attr->part ? (int32_t)(e * attr->part + behind) : -1;
+  }
+  for (int64_t e = 0; attr->part > 0 && e <= experts; e++) starts[e] = (int32_t)(e * attr->part);
 }
 
 /* logits, weights, experts, dweights -> dlogits */
@@ -119,8 +124,9 @@ void rf_reference_route_bwd(const rf_call *call) {
 void rf_reference_dispatch(const rf_call *call) {
   rf_view x = in_view(call, 0), sorted = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1], used = call->op->attr.experts_used;
+  for (int64_t i = 0; call->op->attr.part > 0 && i < rf_tensor_count(rf_out(call, 0)); i++) store(sorted, i, 0);
   for (int64_t i = 0; i < rows * used; i++)
-    for (int64_t d = 0; d < width; d++) store(sorted, ids(call, 1)[i] * width + d, load(x, i / used * width + d));
+    for (int64_t d = 0; d < width && ids(call, 1)[i] >= 0; d++) store(sorted, ids(call, 1)[i] * width + d, load(x, i / used * width + d));
 }
 
 /* drows (n*k,D), place -> dx (n,D) */
@@ -131,20 +137,25 @@ void rf_reference_dispatch_bwd(const rf_call *call) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t d = 0; d < width; d++) {
       double sum = 0;
-      for (int64_t j = 0; j < used; j++) sum = exact_add(wide, sum, load(sorted, ids(call, 1)[r * used + j] * width + d));
+      for (int64_t j = 0; j < used; j++)
+        if (ids(call, 1)[r * used + j] >= 0) sum = exact_add(wide, sum, load(sorted, ids(call, 1)[r * used + j] * width + d));
       store(dx, r * width + d, sum);
     }
 }
+
+/* Runs of rows: run r is of expert r modulo their number. */
+static int64_t runs(const rf_call *call) { return call->op->attr.experts * (int64_t)(call->op->attr.group > 1 ? call->op->attr.group : 1); }
 
 /* x (R,K), w (E*K,N), starts -> u (R,N) */
 void rf_reference_matmul_experts(const rf_call *call) {
   rf_view x = in_view(call, 0), w = in_view(call, 1), u = out_view(call, 0);
   int64_t inner = rf_in(call, 0)->shape[1], columns = rf_in(call, 1)->shape[1];
   bool wide = u.dtype == RF_F64;
-  for (int64_t e = 0; e < call->op->attr.experts; e++)
-    for (int64_t p = ids(call, 2)[e]; p < ids(call, 2)[e + 1]; p++)
+  for (int64_t run = 0, e; run < runs(call); run++)
+    for (int64_t p = ids(call, 2)[run]; p < ids(call, 2)[run + 1]; p++)
       for (int64_t n = 0; n < columns; n++) {
         double sum = 0;
+        e = run % call->op->attr.experts;
         for (int64_t i = 0; i < inner; i++) sum = exact_fma(wide, load(x, p * inner + i), load(w, (e * inner + i) * columns + n), sum);
         store(u, p * columns + n, sum);
       }
@@ -155,10 +166,11 @@ void rf_reference_matmul_experts_dx(const rf_call *call) {
   rf_view dy = in_view(call, 0), w = in_view(call, 1), dx = out_view(call, 0);
   int64_t inner = rf_out(call, 0)->shape[1], columns = rf_in(call, 1)->shape[1];
   bool wide = dx.dtype == RF_F64;
-  for (int64_t e = 0; e < call->op->attr.experts; e++)
-    for (int64_t p = ids(call, 2)[e]; p < ids(call, 2)[e + 1]; p++)
+  for (int64_t run = 0, e; run < runs(call); run++)
+    for (int64_t p = ids(call, 2)[run]; p < ids(call, 2)[run + 1]; p++)
       for (int64_t i = 0; i < inner; i++) {
         double sum = 0;
+        e = run % call->op->attr.experts;
         for (int64_t n = 0; n < columns; n++) sum = exact_fma(wide, load(dy, p * columns + n), load(w, (e * inner + i) * columns + n), sum);
         store(dx, p * inner + i, sum);
       }
@@ -174,7 +186,9 @@ void rf_reference_matmul_experts_dw(const rf_call *call) {
       for (int64_t n = 0; n < columns; n++) {
         int64_t at = (e * inner + i) * columns + n;
         double sum = start(call, 0, dw, at);
-        for (int64_t p = ids(call, 2)[e]; p < ids(call, 2)[e + 1]; p++) sum = exact_fma(wide, load(x, p * inner + i), load(dy, p * columns + n), sum);
+        for (int64_t run = e; run < runs(call); run += call->op->attr.experts)
+          for (int64_t p = ids(call, 2)[run]; p < ids(call, 2)[run + 1]; p++)
+            sum = exact_fma(wide, load(x, p * inner + i), load(dy, p * columns + n), sum);
         store(dw, at, sum);
       }
 }
@@ -187,7 +201,8 @@ void rf_reference_combine(const rf_call *call) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t d = 0; d < width; d++) {
       double sum = 0;
-      for (int64_t i = r * used; i < (r + 1) * used; i++) sum = exact_fma(wide, load(weights, i), load(h, ids(call, 2)[i] * width + d), sum);
+      for (int64_t i = r * used; i < (r + 1) * used; i++)
+        if (ids(call, 2)[i] >= 0) sum = exact_fma(wide, load(weights, i), load(h, ids(call, 2)[i] * width + d), sum);
       store(y, r * width + d, sum);
     }
 }
@@ -197,10 +212,11 @@ void rf_reference_combine_bwd(const rf_call *call) {
   rf_view h = in_view(call, 0), weights = in_view(call, 1), dy = in_view(call, 3), dh = out_view(call, 0), dweights = out_view(call, 1);
   int64_t rows = rows_in_use(call, rf_in(call, 1)->shape[0]), width = rf_in(call, 0)->shape[1], used = call->op->attr.experts_used;
   bool wide = rf_in(call, 0)->dtype == RF_F64;
+  for (int64_t i = 0; dh.data && call->op->attr.part > 0 && i < rf_tensor_count(rf_out(call, 0)); i++) store(dh, i, 0);
   for (int64_t i = 0; i < rows * used; i++) {
     int64_t at = ids(call, 2)[i] * width, row = i / used * width;
     double sum = 0;
-    for (int64_t d = 0; d < width; d++) {
+    for (int64_t d = 0; d < width && at >= 0; d++) {
       if (dh.data) store(dh, at + d, exact_mul(wide, load(weights, i), load(dy, row + d)));
       sum += load(h, at + d) * load(dy, row + d);
     }

@@ -6,10 +6,14 @@
 
 /* Rows sorted by expert, R = n k. */
 static int64_t sorted_rows(const rf_op *op, int64_t rows) { return rows * op->attr.experts_used; }
+/* Where experts stand on several chips each has room for `part` rows of a chip: R = E part, and what more there is has no place. */
+static int64_t placed_rows(const rf_op *op, int64_t rows) { return op->attr.part > 0 ? op->attr.experts * op->attr.part : sorted_rows(op, rows); }
+/* Runs of rows: of every expert, from every chip of its group. */
+static int64_t run_count(const rf_op *op) { return op->attr.experts * (int64_t)(op->attr.group > 1 ? op->attr.group : 1); }
 
 static rf_status check_experts(const rf_op *op, rf_error *error) {
   int experts = op->attr.experts, used = op->attr.experts_used;
-  if (experts >= 1 && used >= 1 && used <= experts && used <= RF_EXPERTS_USED_MOST) return RAFTER_OK;
+  if (experts >= 1 && used >= 1 && used <= run_count(op) && used <= RF_EXPERTS_USED_MOST) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, NULL, "no such choice of experts (%s: expected 1 to %d of them used, got %d of %d)", op->name,
                  RF_EXPERTS_USED_MOST, used, experts);
 }
@@ -66,8 +70,19 @@ static rf_axes rows_of_group(const rf_spec *rows) {
   return rows->split[0] & (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_SEQUENCE));
 }
 
+/* Rows that an expert takes of a chip, where experts stand on several. */
+static void give_room(rf_sharding *s, int64_t whole_rows, rf_axes rows) {
+  rf_axes axes = rf_mesh_live(s->mesh, RF_AXIS_BIT(RF_AXIS_EXPERT));
+  if (!axes) return;
+  double share = (double)(whole_rows / rf_mesh_size(s->mesh, rows)) * s->attr.experts_used / s->attr.experts;
+  s->attr.part = (int64_t)ceil(share * (s->mesh->capacity > 0 ? (double)s->mesh->capacity : 1));
+  if (s->attr.part < 1) s->attr.part = 1;
+}
+static int64_t whole_dim(const rf_sharding *s, int slot) { return s->graph->tensor[s->op->input[slot]].shape[0]; }
+
 static rf_status route_shard(rf_sharding *s, rf_error *error) {
   (void)error;
+  give_room(s, whole_dim(s, 0), rows_of_group(&s->in[0]));
   rf_spec rows = rf_spec_of(rows_of_group(&s->in[0]), 0, RF_FORM_BLOCKS);
   s->in[0] = s->out[0] = s->out[1] = s->out[2] = rows;
   s->in[1] = s->out[3] = (rf_spec){.split = {0}};
@@ -77,6 +92,7 @@ static rf_status route_shard(rf_sharding *s, rf_error *error) {
 static rf_status dispatch_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   bool back = s->op->def == &RF_OP_DISPATCH_BWD;
+  give_room(s, whole_dim(s, 1) / s->attr.experts_used, rows_of_group(&s->in[0]));
   rf_axes sums = s->in[0].partial;
   s->in[0] = s->in[1] = s->out[0] = rf_spec_of(rows_of_group(&s->in[0]), 0, RF_FORM_BLOCKS);
   if (back) s->in[0].partial = s->out[0].partial = sums;
@@ -86,6 +102,7 @@ static rf_status dispatch_shard(rf_sharding *s, rf_error *error) {
 static rf_status combine_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   bool back = s->op->def == &RF_OP_COMBINE_BWD;
+  give_room(s, whole_dim(s, 1), rows_of_group(&s->in[0]));
   rf_axes sums = s->in[0].partial;
   rf_spec rows = rf_spec_of(rows_of_group(&s->in[0]), 0, RF_FORM_BLOCKS);
   for (int i = 0; i < 4; i++) s->in[i] = rows;
@@ -95,13 +112,23 @@ static rf_status combine_shard(rf_sharding *s, rf_error *error) {
   return RAFTER_OK;
 }
 
+/* A chip's own experts, of runs of rows that came from every chip of the group. */
+static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
+  rf_axes axes = w->split[0] & RF_AXIS_BIT(RF_AXIS_EXPERT);
+  s->attr.group = (int32_t)rf_mesh_size(s->mesh, axes), s->attr.experts /= s->attr.group;
+  return axes;
+}
+
 /* a (rows, k) times w over k: axis `k` of w and n the other. */
 static rf_status experts_product_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   int k = s->op->def == &RF_OP_MATMUL_EXPERTS ? 0 : 1, n = 1 - k;
+  rf_axes experts = own_experts(s, &s->in[1]);
+  s->in[1].split[0] &= (rf_axes)~experts;
   rf_axes sum = s->in[0].split[1] & s->in[1].split[k], columns = s->in[1].split[n], rows = rows_of_group(&s->in[0]);
   rf_spec w = {.split = {0}};
   w.split[k] = sum, w.form[k] = s->in[1].form[k], w.split[n] = columns, w.form[n] = s->in[1].form[n];
+  w.split[0] |= experts;
   s->in[0] = rf_spec_of(rows, sum, (rf_form)s->in[0].form[1]);
   s->in[1] = w, s->in[2] = (rf_spec){.split = {0}};
   s->out[0] = rf_spec_of(rows, columns, n == 1 ? (rf_form)w.form[1] : RF_FORM_BLOCKS);
@@ -112,22 +139,25 @@ static rf_status experts_product_shard(rf_sharding *s, rf_error *error) {
 
 static rf_status experts_dw_shard(rf_sharding *s, rf_error *error) {
   (void)error;
-  rf_axes rows = rows_of_group(&s->in[0]), x = s->in[0].split[1], dy = s->in[1].split[1];
+  rf_axes experts = own_experts(s, &s->out[0]), rows = rows_of_group(&s->in[0]), x = s->in[0].split[1], dy = s->in[1].split[1];
   s->in[0].split[0] = s->in[1].split[0] = rows;
   s->in[0].partial = s->in[1].partial = 0;
   s->in[2] = (rf_spec){.split = {0}};
-  s->out[0] = (rf_spec){.split = {x, dy}, .partial = rows, .form = {x ? RF_FORM_EACH : RF_FORM_BLOCKS, s->in[1].form[1]}};
+  s->out[0] =
+      (rf_spec){.split = {x | experts, dy}, .partial = rows & (rf_axes)~experts, .form = {x ? RF_FORM_EACH : RF_FORM_BLOCKS, s->in[1].form[1]}};
   return RAFTER_OK;
 }
 
 const rf_op_def RF_OP_ROUTE = {
     .name = "route",
-    .formula = "experts[r k + j] = the expert of the j-th largest logits[r,:], of equal ones the lower; weights[r,j] = exp(logits[r,experts]) / "
-               "sum_i exp(logits[r,experts[r k + i]]), which is the softmax over all, divided by what the chosen have of it; with router.sigmoid "
-               "sigmoids of the logits stand for the softmax, with router.as_is the scores are the weights undivided, all times router.scale; choice "
-               "joins what is compared; with router.groups only experts of the router.groups_used best groups are compared, by their best expert, "
-               "with sigmoids by the sum of their best two; rows in use sorted by expert, then r: place[r k + j] = where (r,j) stands, starts[e] = "
-               "where expert e begins, starts[E] = the count; f32",
+    .formula =
+        "experts[r k + j] = the expert of the j-th largest logits[r,:], of equal ones the lower; weights[r,j] = exp(logits[r,experts]) / "
+        "sum_i exp(logits[r,experts[r k + i]]), which is the softmax over all, divided by what the chosen have of it; with router.sigmoid "
+        "sigmoids of the logits stand for the softmax, with router.as_is the scores are the weights undivided, all times router.scale; choice "
+        "joins what is compared; with router.groups only experts of the router.groups_used best groups are compared, by their best expert, "
+        "with sigmoids by the sum of their best two; rows in use sorted by expert, then r: place[r k + j] = where (r,j) stands, starts[e] = "
+        "where expert e begins, starts[E] = the count; with part > 0 expert e has the rows from e part on, starts say so, and a row beyond its part "
+        "has place -1; f32",
     .inputs = {"logits (n,E)", "choice (E)?"},
     .outputs = {"weights (n,k)", "experts i32 (n*k)", "place i32 (n*k)", "starts i32 (E+1)"},
     .shape = route_shape,
@@ -158,7 +188,7 @@ static rf_status dispatch_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   RF_TRY(check_experts(op, error));
   RF_IN(0, RF_ANY_FLOAT, rows, width);
   RF_IN(1, RF_I32, sorted_rows(op, rows));
-  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), sorted_rows(op, rows), width);
+  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), placed_rows(op, rows), width);
   return RAFTER_OK;
 }
 
@@ -172,17 +202,17 @@ static rf_status dispatch_backward(rf_graph *graph, const rf_op *op, const int *
 }
 
 static rf_status dispatch_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t sorted = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
+  int64_t sorted = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1), places = rf_input_dim(graph, op, 1, 0);
   RF_TRY(check_experts(op, error));
-  RF_IN(0, RF_ANY_FLOAT, sorted, width);
-  RF_IN(1, RF_I32, sorted);
-  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), sorted / op->attr.experts_used, width);
+  RF_IN(0, RF_ANY_FLOAT, op->attr.part > 0 ? op->attr.experts * op->attr.part : places, width);
+  RF_IN(1, RF_I32, op->attr.part > 0 ? places : sorted);
+  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), places / op->attr.experts_used, width);
   return RAFTER_OK;
 }
 
 const rf_op_def RF_OP_DISPATCH = {
     .name = "dispatch",
-    .formula = "rows[place[r k + j],d] = x[r,d]",
+    .formula = "rows[place[r k + j],d] = x[r,d]; with part > 0 places of -1 are left out and rows that nobody fills are 0",
     .inputs = {"x (n,D)", "place i32 (n*k)"},
     .outputs = {"rows (n*k,D)"},
     .shape = dispatch_shape,
@@ -222,7 +252,7 @@ static rf_status matmul_experts_shape(rf_graph *graph, rf_op *op, rf_error *erro
   RF_TRY(check_experts(op, error));
   RF_IN(0, RF_ANY_FLOAT, rows, inner);
   RF_IN(1, RF_ANY_WEIGHT, op->attr.experts * inner, columns);
-  RF_IN(2, RF_I32, (int64_t)op->attr.experts + 1);
+  RF_IN(2, RF_I32, run_count(op) + 1);
   RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, columns);
   return RAFTER_OK;
 }
@@ -254,7 +284,7 @@ static rf_status matmul_experts_dx_shape(rf_graph *graph, rf_op *op, rf_error *e
   int64_t inner = rf_input_dim(graph, op, 1, 0) / op->attr.experts;
   RF_IN(0, RF_ANY_FLOAT, rows, columns);
   RF_IN(1, RF_ANY_WEIGHT, op->attr.experts * inner, columns);
-  RF_IN(2, RF_I32, (int64_t)op->attr.experts + 1);
+  RF_IN(2, RF_I32, run_count(op) + 1);
   RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, inner);
   return RAFTER_OK;
 }
@@ -268,7 +298,7 @@ static rf_status matmul_experts_dw_shape(rf_graph *graph, rf_op *op, rf_error *e
   RF_TRY(check_experts(op, error));
   RF_IN(0, RF_ANY_FLOAT, rows, inner);
   RF_IN(1, dtype, rows, columns);
-  RF_IN(2, RF_I32, (int64_t)op->attr.experts + 1);
+  RF_IN(2, RF_I32, run_count(op) + 1);
   RF_OUT(0, RF_CLASS_GRADIENT, rf_wide_dtype(dtype), op->attr.experts * inner, columns);
   return RAFTER_OK;
 }
@@ -279,7 +309,8 @@ static rf_work matmul_experts_dw_work(const rf_graph *graph, const rf_op *op) {
 
 const rf_op_def RF_OP_MATMUL_EXPERTS = {
     .name = "matmul_experts",
-    .formula = "for p in starts[e] .. starts[e+1]-1: acc = fma(x[p,i], w[e K + i,n], acc) for i ascending from 0, f32; u[p,n] = round(acc)",
+    .formula = "for p in starts[e] .. starts[e+1]-1 (and, of a group of chips, of every E-th run of rows from e on): acc = fma(x[p,i], w[e K + i,n], "
+               "acc) for i ascending from 0, f32; u[p,n] = round(acc)",
     .inputs = {"x (R,K)", "w (E*K,N)", "starts i32 (E+1)"},
     .outputs = {"u (R,N)"},
     .shape = matmul_experts_shape,
@@ -316,11 +347,11 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DW = {
 /* ---- what they say ---------------------------------------------------------------------------------------------- */
 
 static rf_status combine_inputs(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t sorted = rf_input_dim(graph, op, 0, 0);
+  int64_t rows = rf_input_dim(graph, op, 1, 0);
   RF_TRY(check_experts(op, error));
-  RF_IN(0, RF_ANY_FLOAT, sorted, rf_input_dim(graph, op, 0, 1));
-  RF_IN(1, rf_wide_dtype(rf_input_dtype(graph, op, 0)), sorted / op->attr.experts_used, (int64_t)op->attr.experts_used);
-  RF_IN(2, RF_I32, sorted);
+  RF_IN(0, RF_ANY_FLOAT, placed_rows(op, rows), rf_input_dim(graph, op, 0, 1));
+  RF_IN(1, rf_wide_dtype(rf_input_dtype(graph, op, 0)), rows, (int64_t)op->attr.experts_used);
+  RF_IN(2, RF_I32, sorted_rows(op, rows));
   return RAFTER_OK;
 }
 
@@ -340,12 +371,13 @@ static rf_status combine_backward(rf_graph *graph, const rf_op *op, const int *g
 }
 
 static rf_status combine_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t sorted = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1), used = op->attr.experts_used;
+  int64_t sorted = rf_input_dim(graph, op, 0, 0), rows = rf_input_dim(graph, op, 1, 0), width = rf_input_dim(graph, op, 0, 1),
+          used = op->attr.experts_used;
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   RF_TRY(combine_inputs(graph, op, error));
-  RF_IN(3, dtype, sorted / used, width);
+  RF_IN(3, dtype, rows, width);
   RF_OUT(0, RF_CLASS_ACTIVATION, dtype, sorted, width);
-  RF_OUT(1, RF_CLASS_ACTIVATION, rf_wide_dtype(dtype), sorted / used, used);
+  RF_OUT(1, RF_CLASS_ACTIVATION, rf_wide_dtype(dtype), rows, used);
   return RAFTER_OK;
 }
 

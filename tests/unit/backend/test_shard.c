@@ -11,6 +11,7 @@
 #define LEAST_NEOX "pythia-70m:layers=2,width=16,heads=4,ff=32,vocab=40,seq=16"
 
 #define LEAST_MIXTRAL "mixtral:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=5,experts_used=2"
+#define LEAST_EXPERTS "mixtral:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=4,experts_used=2"
 #define LEAST_DEEPSEEK \
   "deepseek:layers=3,width=16,heads=2,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_ff=8,experts=4,vocab=40,seq=16"
 
@@ -149,6 +150,7 @@ static pair make_job(const setting *s, rf_build_options options) {
   rf_error error = {0};
   pair p = {.whole = fixture_graph(&model, &options, s->after)};
   if (rf_mesh_parse(s->mesh, s->zero, &options.mesh, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  options.mesh.capacity = 4; /* room for every row */
   if (rf_graph_build(&model, &options, s->after, &p.cut, &error) != RAFTER_OK) fail_msg("%s, %s: %s", s->model, s->mesh, error.message);
   if (rf_graph_verify(p.cut, &error) != RAFTER_OK) fail_msg("%s, %s: %s", s->model, s->mesh, error.message);
   p.one = world_new(p.whole, p.whole->rows), p.many = world_new(p.cut, p.whole->rows);
@@ -187,6 +189,11 @@ static const setting SETTINGS[] = {
     {LEAST_MIXTRAL, "tensor=2", 0, 1, 1, 0, NULL, NULL},
     {LEAST_MIXTRAL, "data=2,fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
     {LEAST_MIXTRAL, "context=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
+    {LEAST_EXPERTS, "expert=2", 0, 1, 1, 0, NULL, NULL},
+    {LEAST_EXPERTS, "expert=4", 3, 2, 1, 0, NULL, NULL},
+    {LEAST_EXPERTS, "expert=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
+    {LEAST_EXPERTS, "data=2,expert=2", 1, 1, 0, 0, NULL, NULL},
+    {LEAST_DEEPSEEK, "expert=2,fsdp=2", 3, 1, 1, 0, NULL, NULL},
     {LEAST_DEEPSEEK, "data=2,fsdp=2", 3, 1, 1, 0, NULL, NULL},
     {LEAST_LLAMA, "context=2", 0, 1, 1, 0, NULL, NULL},
     {LEAST_LLAMA, "context=2,tensor=2", 0, 2, 1, 0, NULL, NULL},
