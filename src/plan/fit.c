@@ -278,9 +278,10 @@ static void find_remedy(const rf_plan *plan, int64_t room, char *text, size_t ca
     }
   }
   snprintf(text, capacity,
-           "the smallest setting tried needs %.2f GiB, %.2f GiB of it weights and what the optimizer keeps of them: take a smaller model or "
+           "the smallest setting tried needs %.2f GiB, %.2f GiB of it %s: take a smaller model or "
            "a machine with more memory",
-           (double)least / 0x1p30, (double)plan->persistent_bytes / 0x1p30);
+           (double)least / 0x1p30, (double)plan->persistent_bytes / 0x1p30,
+           plan->options.build.job == RF_JOB_TRAIN ? "weights and what the optimizer keeps of them" : "weights and caches");
 }
 
 /* The largest buffers at the peak, by name and size; of a JAX program, whose buffers are not ours, what they are. */
