@@ -110,6 +110,10 @@ static void say_chips(json_t *list, const rf_plan *plan) {
     snprintf(line, sizeof line, "the chips are a mesh of %s; memory is that of one; what they exchange moves at %.0f %% of the links' rate, by %s",
              rf_mesh_text(&plan->graph->mesh, mesh), 100 * reached, movers[plan->options.collectives]);
     json_array_append_new(list, json_string(line));
+    json_array_append_new(list, json_string("gains of norms and biases are whole on every chip; a matrix that does not divide is padded; bytes of a "
+                                            "token's keys and values are the whole model's"));
+    if (rf_mesh_extent(&plan->graph->mesh, RF_AXIS_EXPERT) > 1)
+      json_array_append_new(list, json_string("rows beyond an expert's share (--capacity) are left out, as the plan counts them"));
   }
   if (!m->by_device) return;
   snprintf(line, sizeof line, "a chip of %s is two devices: chips counts devices, and every figure is of one", m->name);
