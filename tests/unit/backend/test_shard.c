@@ -272,20 +272,20 @@ static void test_recomputation(void **state) {
       char text[300];
       rf_error error = {0};
       pair p = make(&settings[i]);
+      world_free(p.many); /* of the graph as it was */
       bool *gone = calloc((size_t)p.cut->tensor_count, sizeof *gone);
       rf_remat_policy(p.cut, policy, gone);
       if (rf_pass_remat(p.cut, gone, &error) != RAFTER_OK || rf_graph_verify(p.cut, &error) != RAFTER_OK) fail_msg("%s", error.message);
-      world *w = world_new(p.cut, p.whole->rows);
-      step(p.one, p.whole), step(w, p.whole);
-      const char *wrong = difference(w, p.one, text);
+      p.many = world_new(p.cut, p.whole->rows);
+      step(p.one, p.whole), step(p.many, p.whole);
+      const char *wrong = difference(p.many, p.one, text);
       for (int o = 0, seen = 0; o < p.cut->op_count; o++) { /* a weight is gathered for forward and for backward, not a third time */
         if (p.cut->op[o].def != rf_op_find("all_gather") || strcmp(p.cut->tensor[p.cut->op[o].input[0]].name, "block.0/mlp/down/weight")) continue;
         if (++seen > 2) fail_msg("%s over %s, remat %s: %s", settings[i].model, settings[i].mesh, rf_remat_name(policy), p.cut->op[o].name);
       }
       if (wrong) fail_msg("%s over %s, remat %s: %s", settings[i].model, settings[i].mesh, rf_remat_name(policy), wrong);
-      world_free(w), world_free(p.one);
-      p.one = world_new(p.whole, p.whole->rows);
-      free(gone), rf_graph_free(p.whole), rf_graph_free(p.cut);
+      free(gone);
+      drop(&p);
     }
 }
 
