@@ -176,8 +176,8 @@ static double peak_flops(const rf_machine *machine, rf_dtype dtype) {
 }
 
 /* Shares of a data sheet's efficiency, which is that of large plain products. Attention: FlashAttention-2 reaches 73 % of an A100's peak forward and
- * 63 % backward where products reach about 86 % (Dao 2023, section 4.1). Grouped products and products in 8
- * bits, whose operands are cast and scaled in a pass of their own: choices, made with the published runs of tests/published_runs in view. */
+ * 63 % backward where products reach about 86 % (Dao 2023, section 4.1). Grouped products and products in 8 bits,
+ * whose operands are cast and scaled in a pass of their own: choices, made with the published runs of tests/published_runs in view. */
 enum { NARROW_HEAD = 128 };
 static const double ATTENTION_FORWARD = 0.85, ATTENTION_BACKWARD = 0.73, GROUPED = 0.65, EIGHT_BITS = 0.8;
 

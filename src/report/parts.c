@@ -63,7 +63,7 @@ void rf_report_print_parameters(FILE *out, const rf_plan *plan) {
 
 /* ---- work ------------------------------------------------------------------------------------------------------- */
 
-/* What /work/by_part tells apart, and of what each is made. */
+/* What `by_part` of `work` tells apart, and of what each is made. */
 static const struct group {
   const char *name;
   rf_part part[5];

@@ -6,8 +6,9 @@
 
 static int64_t tiles_of(int64_t m) { return (m + RF_FAST_ROWS - 1) / RF_FAST_ROWS; }
 static int64_t tile_bytes(int64_t k) { return k / RF_FAST_BLOCK * RF_FAST_ITEMS * RF_FAST_ROWS * (int64_t)sizeof(int32_t); }
-/* Rows a tile is packed for: the next of 1, 2, 4, 8. */
-static int packed_rows(int64_t used) { return used > 4 ? 8 : used > 2 ? 4 : (int)used; }
+/* Rows of tile t; and what it is packed for: the next of 1, 2, 4, 8. */
+static int rows_of(const rf_gemm *g, int64_t t) { return g->m - t * RF_FAST_ROWS < RF_FAST_ROWS ? (int)(g->m - t * RF_FAST_ROWS) : RF_FAST_ROWS; }
+static int packed_rows(int used) { return used > 4 ? 8 : used > 2 ? 4 : used; }
 
 size_t rf_fast_workspace(const rf_gemm *g, int threads) {
   int64_t m = g->m_bound > g->m ? g->m_bound : g->m;
@@ -24,15 +25,15 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
     float *y = rooms + omp_get_thread_num() * RF_FAST_ROWS * RF_PANEL_LANES;
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < tiles; t++) {
-      int64_t used = g->m - t * RF_FAST_ROWS < RF_FAST_ROWS ? g->m - t * RF_FAST_ROWS : RF_FAST_ROWS;
-      fast->pack(g, t * RF_FAST_ROWS, (int)used, packed_rows(used), (char *)workspace + t * bytes);
+      int used = rows_of(g, t);
+      fast->pack(g, t * RF_FAST_ROWS, used, packed_rows(used), (char *)workspace + t * bytes);
     }
     for (int64_t p; (p = atomic_fetch_add(&next, 1)) < panels;) {
       rf_panel panel = rf_panels_at(g->panels, p);
       for (int64_t t = 0; t < tiles; t++) {
-        int64_t used = g->m - t * RF_FAST_ROWS < RF_FAST_ROWS ? g->m - t * RF_FAST_ROWS : RF_FAST_ROWS;
+        int used = rows_of(g, t);
         fast->panel(&panel, (const char *)g->b + panel.offset, g->k, (char *)workspace + t * bytes, packed_rows(used), y);
-        gemm->finish(g, y, RF_PANEL_LANES, t * RF_FAST_ROWS, (int)used, panel.first, panel.used);
+        gemm->finish(g, y, RF_PANEL_LANES, t * RF_FAST_ROWS, used, panel.first, panel.used);
       }
     }
   }

@@ -16,7 +16,6 @@
 enum { RF_FAST_ROWS = 8, RF_FAST_WORDS = 8, RF_FAST_ITEMS = 12 };
 
 typedef struct rf_fast_isa {
-  const char *name;
   void (*pack)(const rf_gemm *g, int64_t i0, int used, int rows, void *tile);
   /* y [rows][RF_PANEL_LANES] of one panel */
   void (*panel)(const rf_panel *panel, const char *at, int64_t inner, const void *tile, int rows, float *y);

@@ -28,7 +28,7 @@ static void pack(const rf_gemm *g, int64_t i0, int used, int rows, void *tile) {
       memcpy(&largest, &most, sizeof largest);
       float steps = largest > 0 ? 127.0f / largest : 0.0f;
       s = largest / 127.0f;
-      if (!(steps <= 3.0e38f)) steps = 0.0f, s = 0.0f; /* subnormal numbers count as nothing */
+      if (isinf(steps)) steps = 0.0f, s = 0.0f; /* subnormal numbers count as nothing */
       if (most >= 0x7f800000) steps = 0.0f, s = NAN;
       for (int i = 0; i < RF_FAST_BLOCK; i++) a[i] = steps == 0.0f ? 0 : (int32_t)nearbyintf(x[i] * steps);
       for (int i = 0; i < RF_FAST_BLOCK / 2; i++) first += a[i], second += a[i + RF_FAST_BLOCK / 2];
@@ -102,8 +102,7 @@ typedef struct part {
   float *y;
 } part;
 
-/* Integers are variables with names (gcc 12 keeps an array in memory); f32 sums stay in y, which is in the L1. */
-#define EACH_VECTOR(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
+/* Sums of integers stay in registers, those in f32 in y, which is in the L1. */
 #define EACH(X) \
   EACH_VECTOR(X, 0) EACH_VECTOR(X, 1) EACH_VECTOR(X, 2) EACH_VECTOR(X, 3) EACH_VECTOR(X, 4) EACH_VECTOR(X, 5) EACH_VECTOR(X, 6) EACH_VECTOR(X, 7)
 #define SUM_ZERO(r, l) w_word sum_##r##_##l = w_set_word(0);

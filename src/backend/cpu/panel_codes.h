@@ -37,6 +37,8 @@ RF_INLINE w_float w_bf16(const void *p) {
 }
 RF_INLINE w_word w_merge(w_word mask, w_word y, w_word x) { return w_or(w_and(mask, y), _mm256_andnot_si256(mask, x)); }
 #endif
+/* X(row, vector) of four vectors: sums are variables with names, because gcc 12 keeps an array in memory. */
+#define EACH_VECTOR(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
 #define w_set(x) W(set1_ps)(x)
 #define w_set_word(x) W(set1_epi32)(x)
 #define w_right(x, by) W(srli_epi32)(x, by) /* by: a constant after unrolling, or any */

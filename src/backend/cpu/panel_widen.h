@@ -74,8 +74,7 @@ WIDEN_BLOCKS(q6_k, RF_Q_Q6_K, 256)
  * steps of k before the next lanes, so that the rows stay in the L1. Other ways for M = 16, one thread, from memory, as fractions of the multiply-add peak
  * for bf16, q4_0 and q6_k (this one 65, 68, 61): 64 lanes widened and then multiplied 53, 64, 53 (memory waits meanwhile); eight rows and two vectors that
  * leave their values to eight other rows 53, 70, 52; four rows and four vectors that leave them to the chains of panel_product.h 61, 67, 53.
- * Sums are variables with names: gcc 12 keeps an array in memory. FEW_EACH(X) is X(row, vector) of all. */
-#define EACH_VECTOR(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
+ * FEW_EACH(X) is X(row, vector) of all. */
 #define FOUR_ROWS(X, r0, r1, r2, r3) EACH_VECTOR(X, r0) EACH_VECTOR(X, r1) EACH_VECTOR(X, r2) EACH_VECTOR(X, r3)
 #if defined(__AVX512F__)
 enum { FEW_ROWS_MOST = 16 };

@@ -294,7 +294,7 @@ const rf_op_def RF_OP_LOSS_SUM = {
 const rf_op_def RF_OP_HEAD_LOGITS = {
     .name = "head_logits",
     .formula = "logits[i,v] = acc + bias[v] in f32, acc = fma(x[rows[i],d], w[d,v], acc) for d ascending from 0 (w[v,d] when transpose), softcap "
-               "as in head_loss; rows[i] = -1: 0; lse[i] as in head_loss, 0 for rows[i] = -1",
+               "as in head_loss; rows[i] = -1: 0; lse[i] as in head_loss, 0 for rows[i] = -1; fast: x as in matmul",
     .inputs = {RF_HEAD_INPUTS, "rows i32 (R)"},
     .outputs = {"logits (R,V)", "lse (R)?"},
     .shape = head_logits_shape,

@@ -150,7 +150,8 @@ static rf_status matmul_dw_shard(rf_sharding *s, rf_error *error) {
 const rf_op_def RF_OP_MATMUL = {
     .name = "matmul",
     .formula = "acc[m,n]: acc = fma(x[m,k], w[k,n], acc) for k ascending from 0, f32 (w[n,k] when transpose); u = round(acc + bias[n]); "
-               "epilogue gelu: out = round(gelu(u)); epilogue residual: out = round(residual + drop(u)), drop as in add_dropout",
+               "epilogue gelu: out = round(gelu(u)); epilogue residual: out = round(residual + drop(u)), drop as in add_dropout; fast: x[m,k] is "
+               "s*a, for 32 k at a time s = max|x|/127 and a = x/s rounded to an integer, halves to even, and acc their sums in f32",
     .inputs = {"x (M,K)", "w (K,N)", "bias (N)?", "residual (M,N)?"},
     .outputs = {"u (M,N)?", "out (M,N)?"},
     .shape = matmul_shape,
