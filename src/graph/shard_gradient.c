@@ -1,0 +1,130 @@
+/* shard_gradient.c - the sums of gradients over chips, and the optimizer that reads them: each chip updates its run of a parameter. */
+#include "graph/shard_pass.h"
+
+bool rf_is_gradient(const rf_tensor *tensor) { return tensor->class == RF_CLASS_GRADIENT && tensor->param >= 0; }
+
+bool rf_sharder_scatters(const rf_sharder *s, int p) { return s->specs[p].gathered && s->mesh->zero >= 2; }
+
+/* Where an op writes a parameter's gradient, and how. */
+int rf_sharder_gradient(rf_sharder *s, int t, rf_accumulate *how) {
+  const rf_tensor *tensor = &s->whole.tensor[t];
+  rf_on_its_way *g = &s->gradient[tensor->param];
+  if (!rf_sharder_scatters(s, tensor->param)) return s->at[t].id;
+  *how = g->whole == RF_NONE ? RF_WRITE : RF_ACCUMULATE_ADD;
+  if (g->whole == RF_NONE) {
+    g->whole = rf_sharder_tensor(s, t, &s->specs[tensor->param].use);
+    rf_tensor *whole = &s->graph->tensor[g->whole];
+    whole->name = rf_graph_join(s->graph, tensor->name, "/whole", "");
+    whole->class = RF_CLASS_COLLECTIVE;
+    whole->reason = "until its sum over chips is made";
+  }
+  return g->whole;
+}
+
+static rf_axes state_axes(const rf_sharder *s, int p) { return rf_spec_splits(&s->specs[p].state) & (rf_axes)~rf_spec_splits(&s->specs[p].use); }
+static int state_dim(const rf_sharder *s, int p) { return s->specs[p].state.split[0] != s->specs[p].use.split[0] ? 0 : 1; }
+
+/* Behind the last writer in a microbatch: this chip keeps its run only. */
+rf_status rf_sharder_scatter(rf_sharder *s, const rf_op *op, int t) {
+  int p = s->whole.tensor[t].param;
+  rf_on_its_way *g = &s->gradient[p];
+  rf_exchange x = {.def = &RF_OP_REDUCE_SCATTER,
+                   .from = g->whole,
+                   .to_id = s->at[t].id,
+                   .axes = state_axes(s, p),
+                   .dim = state_dim(s, p),
+                   .label = rf_sharder_label(s, s->whole.tensor[t].name),
+                   .accumulate = s->whole.accumulate > 1 ? RF_ACCUMULATE_MICRO : RF_WRITE,
+                   .spec = s->specs[p].state};
+  g->partial &= (rf_axes)~x.axes;
+  return rf_sharder_exchange(s, &x, op->name, op->section, true) == RF_NONE ? RAFTER_FAILED : RAFTER_OK;
+}
+
+/* The rest of a gradient's sum, before the optimizer reads it: over what still holds different shares of it; across the data-centre network only
+ * after each slice has summed its own, so that a chip sends a run of it. */
+rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
+  int p = s->whole.tensor[t].param;
+  rf_on_its_way *g = &s->gradient[p];
+  rf_place *at = &s->at[t];
+  const char *path = rf_pool_format(s->graph->pool, "%s/%s", op->section == RF_SECTION_MICRO ? "step/micro" : "step/end", s->whole.tensor[t].name);
+  rf_spec have = at->spec, need = at->spec;
+  g->settled = true;
+  have.partial = g->partial;
+  if (s->specs[p].gathered && s->mesh->zero == 1) need = s->specs[p].state;
+  rf_axes slice = have.partial & RF_AXIS_BIT(RF_AXIS_SLICE), inside = have.partial & (rf_axes)~slice & (rf_axes)~rf_spec_splits(&need);
+  bool runs = slice && inside && s->whole.tensor[t].rank == 2;
+  int64_t extent = s->graph->tensor[at->id].shape[0];
+  if (runs && rf_spec_same(&(rf_spec){.split = {need.split[0], need.split[1]}}, &(rf_spec){.split = {have.split[0], have.split[1]}})) {
+    rf_spec run = need;
+    run.split[0] |= inside, run.partial = slice;
+    at->id = rf_sharder_convert(s, at->id, have, run, path, "@slice", op->section, true, NULL, RF_CLASS_GRADIENT);
+    if (at->id == RF_NONE) return RAFTER_FAILED;
+    have = run, run.partial = 0;
+    at->id = rf_sharder_convert(s, at->id, have, run, path, "@slice", op->section, true, NULL, RF_CLASS_GRADIENT);
+    if (at->id == RF_NONE) return RAFTER_FAILED;
+    have = run;
+    at->id = rf_sharder_convert(s, at->id, have, need, path, "@slice", op->section, true, &extent, RF_CLASS_GRADIENT);
+  } else {
+    at->id = rf_sharder_convert(s, at->id, have, need, path, "", op->section, true, NULL, RF_CLASS_GRADIENT);
+  }
+  if (at->id == RF_NONE) return RAFTER_FAILED;
+  at->spec = need;
+  return RAFTER_OK;
+}
+
+/* Weights that all chips have whole are put together again from the runs that each has updated. */
+static rf_status gather_updated(rf_sharder *s, const rf_op *op, int p, int from, int weight) {
+  rf_exchange x = {.def = &RF_OP_ALL_GATHER,
+                   .from = from,
+                   .to_id = s->at[weight].id,
+                   .axes = state_axes(s, p),
+                   .dim = state_dim(s, p),
+                   .whole = s->graph->tensor[s->at[weight].id].shape[state_dim(s, p)],
+                   .label = "",
+                   .spec = s->specs[p].use};
+  return rf_sharder_exchange(s, &x, op->name, op->section, false) == RF_NONE ? RAFTER_FAILED : RAFTER_OK;
+}
+
+rf_status rf_sharder_adamw(rf_sharder *s, const rf_op *op) {
+  int g = op->input[0], p = s->whole.tensor[g].param, weight = op->output[3] == RF_NONE ? op->output[0] : op->output[3];
+  bool updates_run = s->specs[p].gathered && s->mesh->zero < 3;
+  int inputs[RF_MAX_INPUTS], outputs[RF_MAX_OUTPUTS] = {RF_NONE};
+  if (!s->gradient[p].settled) RF_TRY(rf_sharder_settle(s, op, g));
+  for (int i = 0; i < op->input_count; i++) inputs[i] = op->input[i] < 0 ? RF_NONE : s->at[op->input[i]].id;
+  if (updates_run && op->output[3] == RF_NONE) inputs[1] = s->master[p];
+  for (int i = 0; i < 3; i++) outputs[i] = inputs[i + 1];
+  outputs[3] = op->output[3] == RF_NONE ? RF_NONE : updates_run ? RF_WANTED : s->at[weight].id;
+  int id = rf_graph_emit(s->graph, op->def, op->name, op->section, inputs, op->input_count, outputs, op->output_count, &op->attr, s->error);
+  if (id < 0) return RAFTER_INVALID;
+  if (!updates_run) return RAFTER_OK;
+  if (op->output[3] == RF_NONE) return gather_updated(s, op, p, s->master[p], weight);
+  int run = s->graph->op[id].output[3];
+  s->graph->tensor[run].class = RF_CLASS_COLLECTIVE;
+  s->graph->tensor[run].name = rf_graph_join(s->graph, s->whole.tensor[weight].name, "/run", "");
+  return gather_updated(s, op, p, run, weight);
+}
+
+void rf_sharder_find_gradients(rf_sharder *s) {
+  const rf_graph *old = &s->whole;
+  for (int p = 0; p < old->params.count; p++) s->gradient[p] = (rf_on_its_way){RF_NONE, RF_NONE, RF_NONE, 0, false}, s->master[p] = RF_NONE;
+  for (int o = 0; o < old->op_count; o++)
+    for (int i = 0; i < old->op[o].output_count; i++) {
+      int t = old->op[o].output[i];
+      if (t >= 0 && rf_is_gradient(&old->tensor[t])) s->gradient[old->tensor[t].param].tensor = t, s->gradient[old->tensor[t].param].last_writer = o;
+    }
+}
+
+/* An f32 weight that every chip has whole is updated in runs: each chip's run is a state of its own. */
+void rf_sharder_make_masters(rf_sharder *s) {
+  const rf_graph *old = &s->whole;
+  for (int o = 0; o < old->op_count && s->mesh->zero >= 1 && s->mesh->zero < 3; o++) {
+    const rf_op *op = &old->op[o];
+    if (op->def != &RF_OP_ADAMW || op->output[3] != RF_NONE) continue;
+    int t = op->output[0], p = old->tensor[t].param;
+    if (!s->specs[p].gathered) continue;
+    int id = s->master[p] = rf_sharder_tensor(s, t, &s->specs[p].state);
+    s->graph->tensor[id].name = rf_graph_join(s->graph, old->tensor[t].name, "/master", "");
+    s->graph->tensor[id].class = RF_CLASS_MASTER;
+    s->graph->tensor[id].reason = "the run of the weight that this chip updates";
+  }
+}

@@ -1,0 +1,113 @@
+/* shard_parts.c - ops that no rule cuts as they are, and that are made of others: a head whose words are dealt out, attention of tokens that are. */
+#include "graph/shard_pass.h"
+
+#include <string.h>
+
+/* A head whose words are cut: each chip says what it knows of a row, and all put it together. */
+rf_status rf_sharder_head(rf_sharder *s, const rf_op *op) {
+  rf_graph *graph = s->graph;
+  bool score = op->def == &RF_OP_HEAD_SCORE;
+  rf_sharding r = {.graph = &s->whole, .op = op, .mesh = s->mesh, .attr = op->attr};
+  int inputs[4], parts, id;
+  const char *path = rf_pool_format(graph->pool, "%.*s", (int)(strlen(op->name) - strlen("/fwd")), op->name);
+  for (int i = 0; i < 4; i++)
+    if (op->input[i] >= 0) r.in[i] = rf_sharder_input(s, op->input[i]);
+  RF_TRY(RF_OP_HEAD_PART.shard(&r, s->error));
+  r.attr.index = 0;
+  for (int i = 0; i < 4; i++) {
+    inputs[i] = RF_NONE;
+    if (op->input[i] >= 0) RF_TRY(rf_sharder_obtain(s, op, i, &r.in[i], &inputs[i]));
+  }
+  id = rf_graph_emit(graph, &RF_OP_HEAD_PART, rf_graph_join(graph, path, "/part", ""), op->section, inputs, 4, (const int[]){RF_WANTED}, 1, &r.attr,
+                     s->error);
+  if (id < 0) return RAFTER_INVALID;
+  rf_exchange x = {.def = &RF_OP_ALL_GATHER,
+                   .from = graph->op[id].output[0],
+                   .to_id = RF_WANTED,
+                   .axes = r.attr.axes,
+                   .dim = 1,
+                   .label = "",
+                   .spec = r.out[0],
+                   .class = RF_CLASS_COLLECTIVE};
+  parts = rf_sharder_exchange(s, &x, path, op->section, false);
+  if (parts == RF_NONE) return RAFTER_FAILED;
+  int outputs[] = {score ? RF_NONE : RF_WANTED, score ? RF_NONE : RF_WANTED, score || op->output[2] == RF_NONE ? RF_NONE : RF_WANTED,
+                   score ? RF_WANTED : RF_NONE};
+  id = rf_graph_emit(graph, &RF_OP_HEAD_MERGE, rf_graph_join(graph, path, "/merge", ""), op->section, (const int[]){parts, inputs[3]}, 2, outputs, 4,
+                     NULL, s->error);
+  if (id < 0) return RAFTER_INVALID;
+  rf_op merge = graph->op[id];
+  for (int i = 0; i < (score ? 1 : 3); i++) {
+    int t = op->output[i], made = merge.output[score ? 3 : i];
+    if (t < 0 || made < 0) continue;
+    graph->tensor[made].spec = r.out[0], graph->tensor[made].output = s->whole.tensor[t].output,
+    graph->tensor[made].reason = s->whole.tensor[t].reason;
+    graph->tensor[made].name = s->whole.tensor[t].name, graph->tensor[made].class = s->whole.tensor[t].class;
+    s->at[t] = (rf_place){made, r.out[0]};
+  }
+  return RAFTER_OK;
+}
+
+/* What an op of a part of the rows' attention makes. */
+static rf_status made_part(rf_sharder *s, const rf_op *op, int slot, int id, rf_spec spec) {
+  int t = op->output[slot];
+  s->graph->tensor[id].spec = spec, s->graph->tensor[id].reason = s->whole.tensor[t].reason, s->graph->tensor[id].name = s->whole.tensor[t].name;
+  s->at[t] = (rf_place){id, spec};
+  return RAFTER_OK;
+}
+
+/* Tokens dealt out along context: queries stay, keys and values of all chips are gathered, and their gradients summed to where they belong. */
+rf_status rf_sharder_context(rf_sharder *s, const rf_op *op) {
+  rf_graph *graph = s->graph;
+  bool backward = op->def == &RF_OP_ATTENTION_BWD;
+  rf_axes axes = RF_AXIS_BIT(RF_AXIS_CONTEXT);
+  rf_sharding r = {.graph = &s->whole, .op = op, .mesh = s->mesh, .attr = op->attr};
+  int inputs[RF_MAX_INPUTS], id;
+  for (int i = 0; i < op->input_count; i++) r.in[i] = rf_sharder_input(s, op->input[i]);
+  RF_TRY(op->def->shard(&r, s->error));
+  for (int i = 0; i < op->input_count; i++) RF_TRY(rf_sharder_obtain(s, op, i, &r.in[i], &inputs[i]));
+  r.attr.axes = axes, r.attr.group = (int32_t)rf_mesh_size(s->mesh, axes);
+  id = rf_graph_emit(graph, &RF_OP_KV_ROWS, rf_graph_join(graph, op->name, "/kv_rows", ""), op->section, inputs, 1, (const int[]){RF_WANTED}, 1,
+                     &r.attr, s->error);
+  if (id < 0) return RAFTER_INVALID;
+  graph->op[id].backward = backward;
+  rf_spec mine = rf_spec_of(r.in[0].split[0], r.in[0].split[1], RF_FORM_BLOCKS), all = mine;
+  all.split[0] &= (rf_axes)~axes;
+  graph->tensor[graph->op[id].output[0]].spec = mine;
+  int kv = rf_sharder_convert(s, graph->op[id].output[0], mine, all, op->name, "kv", op->section, backward, NULL, RF_CLASS_COLLECTIVE);
+  if (kv == RF_NONE) return RAFTER_FAILED;
+  if (!backward) {
+    id = rf_graph_emit(graph, &RF_OP_ATTENTION_PART, op->name, op->section, (const int[]){inputs[0], kv, inputs[1]}, 3,
+                       (const int[]){RF_WANTED, RF_WANTED}, 2, &r.attr, s->error);
+    if (id < 0) return RAFTER_INVALID;
+    int made[] = {graph->op[id].output[0], graph->op[id].output[1]};
+    RF_TRY(made_part(s, op, 0, made[0], r.out[0]));
+    return made_part(s, op, 1, made[1], r.out[1]);
+  }
+  id =
+      rf_graph_emit(graph, &RF_OP_ATTENTION_PART_BWD, op->name, op->section, (const int[]){inputs[0], kv, inputs[1], inputs[2], inputs[3], inputs[4]},
+                    6, (const int[]){RF_WANTED, RF_WANTED}, 2, &r.attr, s->error);
+  if (id < 0) return RAFTER_INVALID;
+  graph->op[id].backward = true;
+  int dq = graph->op[id].output[0], dkv = graph->op[id].output[1];
+  graph->tensor[dkv].class = RF_CLASS_COLLECTIVE;
+  all.partial = axes;
+  dkv = rf_sharder_convert(s, dkv, all, mine, op->name, "dkv", op->section, true, NULL, RF_CLASS_ACTIVATION);
+  if (dkv == RF_NONE) return RAFTER_FAILED;
+  r.attr.axes = 0, r.attr.group = 0;
+  id = rf_graph_emit(graph, &RF_OP_KV_JOIN, rf_graph_join(graph, op->name, "/kv_join", ""), op->section, (const int[]){dq, dkv}, 2,
+                     (const int[]){RF_WANTED}, 1, &r.attr, s->error);
+  if (id < 0) return RAFTER_INVALID;
+  graph->op[id].backward = true;
+  return made_part(s, op, 0, graph->op[id].output[0], r.out[0]);
+}
+
+bool rf_sharder_cuts_context(const rf_sharder *s, const rf_op *op) {
+  if (op->def != &RF_OP_ATTENTION && op->def != &RF_OP_ATTENTION_BWD) return false;
+  return (s->rows & RF_AXIS_BIT(RF_AXIS_CONTEXT)) != 0;
+}
+
+bool rf_sharder_cuts_words(const rf_sharder *s, const rf_op *op) {
+  if (op->def != &RF_OP_HEAD_LOSS && (op->def != &RF_OP_HEAD_SCORE || op->attr.index > 0)) return false;
+  return rf_sharder_input(s, op->input[1]).split[op->attr.transpose ? 0 : 1] != 0;
+}
