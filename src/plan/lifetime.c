@@ -106,11 +106,10 @@ void rf_plan_lifetimes(rf_plan *plan) {
 
 static bool is_used(const rf_plan *plan, int t) { return plan->graph->tensor[t].persistent || plan->tensor[t].last != RF_NONE; }
 
-int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[RF_CLASSES]) {
+/* change[i + 1]: how the sum of live bytes changes on entering op i; a tensor in place of another counts from the op after. */
+static int64_t *live_changes(const rf_plan *plan, rf_pool *pool) {
   const rf_graph *graph = plan->graph;
-  rf_pool *scratch = rf_pool_new();
-  /* change[i + 1]: how the sum changes on entering op i; a tensor in place of another counts from the op after. */
-  int64_t *change = rf_pool_alloc(scratch, ((size_t)graph->op_count + 4) * sizeof *change);
+  int64_t *change = rf_pool_alloc(pool, ((size_t)graph->op_count + 4) * sizeof *change);
   for (int t = 0; t < graph->tensor_count; t++) {
     if (!is_used(plan, t)) continue;
     const rf_plan_tensor *p = &plan->tensor[t];
@@ -118,7 +117,32 @@ int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[R
     change[p->first + 1 + (p->shares != RF_NONE)] += bytes;
     change[p->last + 2] -= bytes;
   }
-  int64_t most = 0, sum = change[0];
+  return change;
+}
+
+void rf_plan_memory_curve(const rf_plan *plan, int64_t *live, int64_t *top) {
+  const rf_graph *graph = plan->graph;
+  rf_pool *scratch = rf_pool_new();
+  int64_t *change = live_changes(plan, scratch), sum = change[0], floor = plan->persistent_bytes;
+  for (int i = 0; i < graph->op_count; i++) live[i] = sum += change[i + 1], top[i] = 0;
+  for (int t = 0; t < graph->tensor_count; t++) {
+    const rf_plan_tensor *p = &plan->tensor[t];
+    int64_t end = p->offset + p->bytes;
+    if (p->offset < 0) continue;
+    bool always = p->first <= 0 && p->last >= graph->op_count - 1;
+    if (always && end > floor) floor = end;
+    for (int i = p->first < 0 ? 0 : p->first; !always && i <= p->last && i < graph->op_count; i++)
+      if (end > top[i]) top[i] = end;
+  }
+  for (int i = 0; i < graph->op_count; i++)
+    if (top[i] < floor) top[i] = floor;
+  rf_pool_free(scratch);
+}
+
+int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[RF_CLASSES]) {
+  const rf_graph *graph = plan->graph;
+  rf_pool *scratch = rf_pool_new();
+  int64_t *change = live_changes(plan, scratch), most = 0, sum = change[0];
   int at = 0;
   for (int i = 0; i < graph->op_count; i++) {
     sum += change[i + 1];

@@ -78,6 +78,9 @@ rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf
 void rf_plan_free(rf_plan *plan);
 /* Bytes a plan with these options may take: the budget, or the machine's memory less its reserve. */
 int64_t rf_plan_room(const rf_plan_options *options);
+/* For each op (op_count entries): bytes of what is live there, whose largest is live_bytes, and the end of the arena's used part, whose largest
+ * is arena_bytes (less a debug guard's gaps). */
+void rf_plan_memory_curve(const rf_plan *plan, int64_t *live, int64_t *top);
 /* The name of the op where the memory is largest; "" of an empty graph. */
 const char *rf_plan_peak(const rf_plan *plan);
 /* RAFTER_NO_FIT when the plan is larger than its room: by how much, what is largest, and what would fit. */

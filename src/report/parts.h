@@ -12,4 +12,18 @@ void rf_report_put_work(json_t *work, const rf_plan *plan);
 void rf_report_print_parameters(FILE *out, const rf_plan *plan);
 void rf_report_print_work(FILE *out, const rf_plan *plan);
 
+json_t *rf_report_shape_json(const rf_tensor *tensor);
+
+/* Buffers of one kind over all blocks: "block.N/mlp/up/u". */
+typedef struct rf_report_buffers {
+  char name[96];
+  int tensor, count; /* tensor: the first of them */
+  int64_t bytes;     /* of all; as laid out */
+  int64_t each_bytes;
+} rf_report_buffers;
+
+/* What is alive where the memory is largest, by kind, largest first. malloc'ed; NULL without memory. */
+rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count);
+json_t *rf_report_largest_json(const rf_plan *plan);
+
 #endif

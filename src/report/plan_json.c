@@ -3,9 +3,12 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const BOUND[RF_BOUNDS] = {"compute", "memory", "latency", "network"};
+
+static json_t *real_or_null(double value, bool known) { return known ? json_real(value) : json_null(); }
 
 static json_t *model_json(const rf_plan *plan) {
   const rf_model *m = &plan->graph->model;
@@ -17,6 +20,15 @@ static json_t *model_json(const rf_plan *plan) {
                            "parameters_active", (json_int_t)p->active);
   if (json) rf_report_put_parameters(json, plan);
   return json;
+}
+
+/* `ceilings`: of all chips, what utilisation is measured against; null: unknown. */
+static json_t *machine_json(const rf_plan *plan) {
+  const rf_machine *m = &plan->machine;
+  double flops = rf_plan_peak_flops(plan), matmul = rf_plan_matmul_peak_flops(plan), read = m->read_bps * m->chips, copy = m->copy_bps * m->chips;
+  return json_pack("{ss si ss ss s{so so so so}}", "name", m->name, "chips", m->chips, "source", m->source, "kind", m->kind, "ceilings",
+                   "flops_per_second", real_or_null(flops, flops > 0), "matmul_flops_per_second", real_or_null(matmul, matmul > 0),
+                   "read_bytes_per_second", real_or_null(read, read > 0), "copy_bytes_per_second", real_or_null(copy, copy > 0));
 }
 
 /* Its axes that have more than one chip, and how far states are split. */
@@ -43,10 +55,11 @@ static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
   double room = plan->options.budget_bytes > 0 ? (double)plan->options.budget_bytes : capacity - reserve;
   json_t *by_class = json_object();
   for (int c = 0; c < RF_CLASSES; c++) json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)largest->by_class[c]));
-  return json_pack("{sI sI sI sI sb sI ss so}", "capacity_bytes", (json_int_t)capacity, "reserve_bytes", (json_int_t)reserve, "peak_bytes",
-                   (json_int_t)largest->arena_bytes, "persistent_bytes", (json_int_t)largest->persistent_bytes, "fits",
-                   (double)largest->arena_bytes <= room, "headroom_bytes", (json_int_t)(room - (double)largest->arena_bytes), "peak_op",
-                   rf_plan_peak(largest), "by_class", by_class);
+  return json_pack("{sI sI sI sI sI sb sI ss so so}", "capacity_bytes", (json_int_t)capacity, "reserve_bytes", (json_int_t)reserve, "peak_bytes",
+                   (json_int_t)largest->arena_bytes, "persistent_bytes", (json_int_t)largest->persistent_bytes, "live_bytes",
+                   (json_int_t)largest->live_bytes, "fits", (double)largest->arena_bytes <= room, "headroom_bytes",
+                   (json_int_t)(room - (double)largest->arena_bytes), "peak_op", rf_plan_peak(largest), "by_class", by_class, "largest",
+                   rf_report_largest_json(largest));
 }
 
 /* What XLA's memory analysis would report, and what the temporaries are made of where they are largest. */
@@ -73,8 +86,6 @@ static json_t *rate_json(const rf_plan *plan) {
                    wide > 0 ? plan->model_flops / wide : 0, "bandwidth_fraction",
                    t > 0 && plan->machine.read_bps > 0 ? plan->bytes / (t * plan->machine.read_bps * plan->machine.chips) : 0);
 }
-
-static json_t *real_or_null(double value, bool known) { return known ? json_real(value) : json_null(); }
 
 /* Of all chips. What no source gives is null, never 0: `assumptions` says so too. */
 static json_t *cost_json(const rf_report_plan *report) {
@@ -143,12 +154,6 @@ static json_t *assumptions_json(const rf_plan *plan) {
   return list;
 }
 
-static json_t *shape_json(const rf_tensor *t) {
-  json_t *shape = json_array();
-  for (int i = 0; i < t->rank; i++) json_array_append_new(shape, json_integer((json_int_t)t->shape[i]));
-  return shape;
-}
-
 static json_t *tensors_json(const rf_plan *plan) {
   char type[64];
   json_t *list = json_array();
@@ -156,9 +161,11 @@ static json_t *tensors_json(const rf_plan *plan) {
     const rf_tensor *tensor = &plan->graph->tensor[t];
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset < 0) continue;
-    json_array_append_new(list, json_pack("{si ss ss ss so sI sI si si ss?}", "id", t, "name", tensor->name, "class", rf_class_name(tensor->class),
-                                          "dtype", rf_tensor_type(tensor, type), "shape", shape_json(tensor), "bytes", (json_int_t)p->bytes, "offset",
-                                          (json_int_t)p->offset, "first", p->first, "last", p->last, "reason", tensor->reason));
+    json_t *row = json_pack("{si ss ss ss so sI sI si si ss?}", "id", t, "name", tensor->name, "class", rf_class_name(tensor->class), "dtype",
+                            rf_tensor_type(tensor, type), "shape", rf_report_shape_json(tensor), "bytes", (json_int_t)p->bytes, "offset",
+                            (json_int_t)p->offset, "first", p->first, "last", p->last, "reason", tensor->reason);
+    if (p->shares != RF_NONE) json_object_set_new(row, "shares", json_integer(p->shares));
+    json_array_append_new(list, row);
   }
   return list;
 }
@@ -180,12 +187,18 @@ static json_t *axes_json(rf_axes axes) {
 
 static json_t *ops_json(const rf_plan *plan) {
   json_t *list = json_array();
+  size_t count = (size_t)plan->graph->op_count + 1;
+  int64_t *live = calloc(2 * count, sizeof *live), *top = live + count;
+  if (!live) return list;
+  rf_plan_memory_curve(plan, live, top);
   for (int i = 0; i < plan->graph->op_count; i++) {
     const rf_op *op = &plan->graph->op[i];
     const rf_plan_op *p = &plan->op[i];
-    json_t *row = json_pack("{si ss ss ss sf sf sf ss si so so}", "id", i, "name", op->name, "op", op->def->name, "kernel", p->kernel->name, "flops",
-                            p->work.flops, "bytes", p->work.bytes_read + p->work.bytes_written, "seconds", p->seconds, "bound", BOUND[p->bound],
-                            "calls", p->calls, "inputs", ids_json(op->input, op->input_count), "outputs", ids_json(op->output, op->output_count));
+    double bytes = p->work.bytes_read + p->work.bytes_written;
+    json_t *row = json_pack("{si ss ss ss sf sf sf sf ss si sI sI so so}", "id", i, "name", op->name, "op", op->def->name, "kernel", p->kernel->name,
+                            "flops", p->work.flops, "bytes", bytes, "intensity", bytes > 0 ? p->work.flops / bytes : 0, "seconds", p->seconds,
+                            "bound", BOUND[p->bound], "calls", p->calls, "live_bytes", (json_int_t)live[i], "top_bytes", (json_int_t)top[i], "inputs",
+                            ids_json(op->input, op->input_count), "outputs", ids_json(op->output, op->output_count));
     if (rf_op_is_exchange(op->def)) {
       json_object_set_new(row, "sent_bytes", json_real(p->work.sent_bytes));
       json_object_set_new(row, "axes", axes_json(op->attr.axes));
@@ -193,6 +206,7 @@ static json_t *ops_json(const rf_plan *plan) {
     }
     json_array_append_new(list, row);
   }
+  free(live);
   return list;
 }
 
@@ -234,15 +248,13 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
     json_array_append_new(advice,
                           json_pack("{ss sI sf ss}", "change", report->advice[i].change, "peak_bytes", (json_int_t)report->advice[i].peak_bytes,
                                     "seconds", report->advice[i].seconds, "why", report->advice[i].why));
-  json_t *json = json_pack(
-      "{ss ss ss so so so so so so so so so so ss sf}", "rafter", number, "command", "plan", "job", report->job, "model", model_json(plan), "machine",
-      json_pack("{ss si ss ss}", "name", plan->machine.name, "chips", plan->machine.chips, "source", plan->machine.source, "kind",
-                plan->machine.kind),
-      "settings", settings_json(plan), "memory", memory_json(plan, largest), "work",
-      json_pack("{sf sf sf sf sf ss}", "model_flops", plan->model_flops, "hardware_flops", plan->hardware_flops, "flops_full_square",
-                plan->flops_full_square, "bytes", plan->bytes, "collective_bytes", plan->sent_bytes, "flops_convention", "causal"),
-      "time", time_json(plan), "rate", rate_json(plan), "cost", cost_json(report), "advice", advice, "assumptions", assumptions_json(plan), "digest",
-      plan->digest, "plan_seconds", plan->build_seconds);
+  json_t *json =
+      json_pack("{ss ss ss so so so so so so so so so so ss sf}", "rafter", number, "command", "plan", "job", report->job, "model", model_json(plan),
+                "machine", machine_json(plan), "settings", settings_json(plan), "memory", memory_json(plan, largest), "work",
+                json_pack("{sf sf sf sf sf ss}", "model_flops", plan->model_flops, "hardware_flops", plan->hardware_flops, "flops_full_square",
+                          plan->flops_full_square, "bytes", plan->bytes, "collective_bytes", plan->sent_bytes, "flops_convention", "causal"),
+                "time", time_json(plan), "rate", rate_json(plan), "cost", cost_json(report), "advice", advice, "assumptions", assumptions_json(plan),
+                "digest", plan->digest, "plan_seconds", plan->build_seconds);
   if (json && plan->options.program.program != RF_PROGRAM_RAFTER)
     json_object_set_new(json_object_get(json, "memory"), "program", program_json(largest));
   if (json) rf_report_put_work(json_object_get(json, "work"), plan);

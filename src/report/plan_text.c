@@ -49,51 +49,18 @@ static void put_cache(FILE *out, const rf_plan *plan) {
             rf_experts_met((double)model->experts, (double)model->experts_used, rows), (long long)model->experts);
 }
 
-/* Buffers of one kind over all blocks: "block.N/mlp/up/u". */
-typedef struct family {
-  char name[96];
-  int tensor, count;
-  int64_t bytes;
-} family;
-
-static int larger_first(const void *a, const void *b) {
-  const family *x = a, *y = b;
-  return x->bytes != y->bytes ? (x->bytes > y->bytes ? -1 : 1) : x->tensor - y->tensor;
-}
-
-static void family_name(const char *name, char out[96]) {
-  const char *digits = strstr(name, "block.");
-  size_t before = digits ? (size_t)(digits - name) + 6 : 0;
-  if (digits) snprintf(out, 96, "%.*s*%s", (int)before, name, name + before + strspn(name + before, "0123456789"));
-  else snprintf(out, 96, "%s", name);
-}
-
 /* The largest buffers alive at the peak, by kind, and why they are alive. */
 static void put_largest(FILE *out, const rf_plan *plan) {
-  enum { MOST = 512, SHOWN = 8 };
-  family *list = calloc(MOST, sizeof *list);
+  enum { SHOWN = 8 };
+  char a[32], b[32];
   int count = 0;
-  char a[32], b[32], name[96];
-  if (!list) return;
-  for (int t = 0; t < plan->graph->tensor_count; t++) {
-    const rf_plan_tensor *p = &plan->tensor[t];
-    bool holds =
-        p->offset >= 0 && p->first + (p->shares != RF_NONE) <= plan->peak_op && p->last >= plan->peak_op; /* an heir counts from its second op on */
-    if (!holds) continue;
-    family_name(plan->graph->tensor[t].name, name);
-    int k = 0;
-    while (k < count && strcmp(list[k].name, name)) k++;
-    if (k == MOST) continue;
-    if (k == count) list[count++] = (family){.tensor = t}, memcpy(list[k].name, name, sizeof name);
-    list[k].count++, list[k].bytes += p->bytes;
-  }
-  qsort(list, (size_t)count, sizeof *list, larger_first);
+  rf_report_buffers *list = rf_report_largest(plan, &count);
   fprintf(out, "\nlargest at the peak\n");
   for (int i = 0; i < count && i < SHOWN; i++) {
     const rf_tensor *t = &plan->graph->tensor[list[i].tensor];
     char shape[96] = "", each[48] = "", type[64];
     for (int d = 0; d < t->rank; d++) snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%lld", d ? "," : "", (long long)t->shape[d]);
-    if (list[i].count > 1) snprintf(each, sizeof each, "%d x %s", list[i].count, rf_text_bytes((double)rf_tensor_bytes(t), b));
+    if (list[i].count > 1) snprintf(each, sizeof each, "%d x %s", list[i].count, rf_text_bytes((double)list[i].each_bytes, b));
     fprintf(out, "  %10s %14s  %-36s (%s) %s%s%s\n", rf_text_bytes((double)list[i].bytes, a), each, list[i].name, shape, rf_tensor_type(t, type),
             t->reason ? ": " : "", t->reason ? t->reason : "");
   }

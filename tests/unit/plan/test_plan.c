@@ -116,6 +116,34 @@ static void orderings_hold(void **state) {
   }
 }
 
+/* The curve against a walk over every tensor at every op; its largest values are the plan's two sizes. */
+static void the_memory_curve_is_that_of_the_tensors(void **state) {
+  (void)state;
+  for (int accumulate = 1; accumulate <= 4; accumulate += 3) {
+    rf_plan *plan = uva(RF_BF16, 16, accumulate, accumulate > 1 ? RF_REMAT_MLP : RF_REMAT_NONE);
+    int ops = plan->graph->op_count;
+    int64_t *live = malloc((size_t)ops * sizeof *live), *top = malloc((size_t)ops * sizeof *top), most = 0, highest = 0;
+    assert_non_null(live), assert_non_null(top);
+    rf_plan_memory_curve(plan, live, top);
+    for (int i = 0; i < ops; i++) {
+      int64_t sum = 0, padded = 0, end = plan->persistent_bytes;
+      for (int t = 0; t < plan->graph->tensor_count; t++) {
+        const rf_plan_tensor *p = &plan->tensor[t];
+        if (p->offset < 0 || p->first > i || p->last < i) continue;
+        if (p->offset + p->bytes > end) end = p->offset + p->bytes;
+        if (p->shares == RF_NONE || p->first < i) sum += rf_tensor_bytes(&plan->graph->tensor[t]), padded += p->bytes;
+      }
+      assert_true(sum <= live[i] && live[i] <= padded && padded <= end && top[i] == end);
+      if (live[i] > most) most = live[i];
+      if (top[i] > highest) highest = top[i];
+    }
+    assert_int_equal(most, plan->live_bytes);
+    assert_int_equal(live[plan->peak_op], plan->live_bytes);
+    assert_int_equal(highest, plan->arena_bytes);
+    free(live), free(top), rf_plan_free(plan);
+  }
+}
+
 static void a_405b_model_plans_in_milliseconds(void **state) {
   (void)state;
   rf_model model = model_named("llama3-405b");
@@ -334,6 +362,7 @@ int main(void) {
       cmocka_unit_test(uva_stays_below_every_published_row),
       cmocka_unit_test(sheets_know_no_threads),
       cmocka_unit_test(orderings_hold),
+      cmocka_unit_test(the_memory_curve_is_that_of_the_tensors),
       cmocka_unit_test(a_405b_model_plans_in_milliseconds),
       cmocka_unit_test(auto_recomputes_no_more_than_the_budget_asks),
       cmocka_unit_test(the_search_finds_the_fastest_that_fits),

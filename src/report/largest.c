@@ -1,0 +1,63 @@
+/* largest.c - what is alive where a plan's memory is largest, by kind over all blocks. */
+#include "report/parts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+json_t *rf_report_shape_json(const rf_tensor *t) {
+  json_t *shape = json_array();
+  for (int i = 0; i < t->rank; i++) json_array_append_new(shape, json_integer((json_int_t)t->shape[i]));
+  return shape;
+}
+
+static int larger_first(const void *a, const void *b) {
+  const rf_report_buffers *x = a, *y = b;
+  return x->bytes != y->bytes ? (x->bytes > y->bytes ? -1 : 1) : x->tensor - y->tensor;
+}
+
+static void kind_name(const char *name, char out[96]) {
+  const char *digits = strstr(name, "block.");
+  size_t before = digits ? (size_t)(digits - name) + 6 : 0;
+  if (digits) snprintf(out, 96, "%.*s*%s", (int)before, name, name + before + strspn(name + before, "0123456789"));
+  else snprintf(out, 96, "%s", name);
+}
+
+rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count) {
+  enum { MOST = 512 };
+  rf_report_buffers *list = calloc(MOST, sizeof *list);
+  char name[96];
+  *count = 0;
+  for (int t = 0; list && t < plan->graph->tensor_count; t++) {
+    const rf_plan_tensor *p = &plan->tensor[t];
+    bool holds =
+        p->offset >= 0 && p->first + (p->shares != RF_NONE) <= plan->peak_op && p->last >= plan->peak_op; /* an heir counts from its second op on */
+    if (!holds) continue;
+    kind_name(plan->graph->tensor[t].name, name);
+    int k = 0;
+    while (k < *count && strcmp(list[k].name, name)) k++;
+    if (k == MOST) continue;
+    if (k == *count) {
+      list[(*count)++] = (rf_report_buffers){.tensor = t, .each_bytes = rf_tensor_bytes(&plan->graph->tensor[t])};
+      memcpy(list[k].name, name, sizeof name);
+    }
+    list[k].count++, list[k].bytes += p->bytes;
+  }
+  if (list) qsort(list, (size_t)*count, sizeof *list, larger_first);
+  return list;
+}
+
+json_t *rf_report_largest_json(const rf_plan *plan) {
+  json_t *rows = json_array();
+  char type[64];
+  int count = 0;
+  rf_report_buffers *list = rf_report_largest(plan, &count);
+  for (int i = 0; i < count; i++) {
+    const rf_tensor *t = &plan->graph->tensor[list[i].tensor];
+    json_array_append_new(rows, json_pack("{ss ss ss so si sI sI ss?}", "name", list[i].name, "class", rf_class_name(t->class), "dtype",
+                                          rf_tensor_type(t, type), "shape", rf_report_shape_json(t), "count", list[i].count, "each_bytes",
+                                          (json_int_t)list[i].each_bytes, "bytes", (json_int_t)list[i].bytes, "reason", t->reason));
+  }
+  free(list);
+  return rows;
+}
