@@ -1,5 +1,6 @@
 /* eval.c - `rafter eval TASK MODEL`: the command, and what its tasks share. */
 #define _GNU_SOURCE
+#define XXH_INLINE_ALL
 #include "api/eval.h"
 
 #include "api/answers.h"
@@ -11,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
 
 enum { WALK_ROWS = 1024 }; /* rows of a walk unless --batch says otherwise */
 
@@ -65,19 +68,19 @@ rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **sco
   return RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to score with");
 }
 
-rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, int64_t count, rf_error *error) {
-  int64_t rows = rf_scorer_rows(scorer), done = 0, walked = 0;
+rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, int64_t count, int64_t *done, rf_error *error) {
+  int64_t rows = rf_scorer_rows(scorer), walked = 0;
   double start = rf_now_seconds();
-  while (done < count) {
+  *done = 0;
+  while (*done < count && !e->stopped) {
     int64_t at = 0, some = 0;
-    while (done + some < count && at + text[done + some].count <= rows) at += text[done + some++].count;
-    RF_TRY(rf_scorer_walk(scorer, text + done, (int)some, error));
-    done += some, walked += at;
+    while (*done + some < count && at + text[*done + some].count <= rows) at += text[*done + some++].count;
+    RF_TRY(rf_scorer_walk(scorer, text + *done, (int)some, error));
+    *done += some, walked += at;
     double seconds = rf_now_seconds() - start;
-    rf_put_bar(e->sink, "%lld of %lld texts, %.0f tokens/s, %.0f s left", (long long)done, (long long)count, (double)walked / seconds,
-               seconds * (double)(count - done) / (double)done);
-    if (rf_asked_to_stop(e->sink))
-      return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %lld of %lld texts", (long long)done, (long long)count);
+    rf_put_bar(e->sink, "%lld of %lld texts, %.0f tokens/s, %.0f s left", (long long)*done, (long long)count, (double)walked / seconds,
+               seconds * (double)(count - *done) / (double)*done);
+    e->stopped = *done < count && rf_asked_to_stop(e->sink);
   }
   rf_put_bar(e->sink, "%s", "");
   double seconds = rf_now_seconds() - start, predicted = scorer->plan->step_seconds * (double)walked / (double)rows;
@@ -112,6 +115,59 @@ void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_
          (long long)n, 100 * low, 100 * high);
 }
 
+/* ---- rows ------------------------------------------------------------------------------------------------------------- */
+
+/* What rows depend on: all options but those that only say where they go, how many there are, and how they are walked. */
+static void identify(rf_evaluation *e, const char *task) {
+  static const char *const FREE[] = {"output", "continue", "limit", "batch", "prefill-chunk", "threads", "json", "quiet", "verbose", "debug", "on"};
+  json_t *all = rf_options_json(e->options);
+  json_object_set_new(all, "task", json_string(task));
+  for (size_t i = 0; i < sizeof FREE / sizeof *FREE; i++) json_object_del(all, FREE[i]);
+  char *text = rf_json_text(all, 0);
+  snprintf(e->of, sizeof e->of, "%016llx", text ? (unsigned long long)XXH3_64bits(text, strlen(text)) : 0ULL);
+  free(text);
+  json_decref(all);
+}
+
+static rf_status read_kept(rf_evaluation *e, const char *path, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rf_json_lines lines;
+  json_t *row = NULL;
+  if (access(path, F_OK)) return RAFTER_OK; /* it was stopped before there was a row */
+  RF_TRY(rf_json_lines_open(path, NULL, &lines, error));
+  for (;;) {
+    RF_GO(rf_json_lines_next(&lines, &row, error));
+    if (!row) break;
+    const char *of = json_string_value(json_object_get(row, "of"));
+    const json_t *index = json_object_get(row, "row");
+    char key[24];
+    if (!of || strcmp(of, e->of) || !json_is_integer(index)) {
+      status = RF_FAIL(error, RAFTER_FAILED, "give the same command again, or leave --continue out, which writes the file anew",
+                       "a row belongs to another evaluation (%s, line %lld: expected \"of\": \"%s\", got \"%.40s\")", path, (long long)lines.line,
+                       e->of, of ? of : "");
+      goto done;
+    }
+    snprintf(key, sizeof key, "%lld", (long long)json_integer_value(index));
+    json_object_set_new(e->kept, key, row), row = NULL;
+  }
+done:
+  json_decref(row);
+  rf_json_lines_close(&lines);
+  return status;
+}
+
+void rf_eval_put_row(rf_evaluation *e, int64_t index, json_t *row) {
+  json_object_set_new(row, "row", json_integer(index));
+  json_object_set_new(row, "of", json_string(e->of));
+  json_array_append_new(e->rows, row);
+}
+
+const json_t *rf_eval_kept(const rf_evaluation *e, int64_t index) {
+  char key[24];
+  snprintf(key, sizeof key, "%lld", (long long)index);
+  return json_object_get(e->kept, key);
+}
+
 /* ---- the command ------------------------------------------------------------------------------------------------------ */
 
 static rf_status write_rows(const char *path, const json_t *rows, rf_error *error) {
@@ -132,16 +188,24 @@ static rf_status write_rows(const char *path, const json_t *rows, rf_error *erro
 static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *error) {
   e->options = o;
   if (!rf_options_is_set(o, "data")) return RF_FAIL(error, RAFTER_INVALID, "give --data FILE", "nothing to evaluate on (--data is missing)");
+  const char *output = rf_options_is_set(o, "output") ? rf_options_text(o, "output") : NULL;
+  if (rf_options_flag(o, "continue") && !output)
+    return RF_FAIL(error, RAFTER_INVALID, "give --output FILE", "--continue needs the rows that were written (--output is missing)");
   RF_TRY(rf_settings_resolve(o, TASKS[task].job, &e->settings, error));
   RF_TRY(rf_tokenizer_for(&e->settings.model, e->settings.weights_folder, &e->tokenizer, error));
-  e->rows = json_array();
+  e->rows = json_array(), e->kept = json_object();
   e->result =
       json_pack("{ss ss ss ss}", "command", "eval", "task", TASKS[task].name, "model", e->settings.model.name, "data", rf_options_text(o, "data"));
-  if (!e->result || !e->rows) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  if (!e->result || !e->rows || !e->kept) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  identify(e, TASKS[task].name);
+  if (rf_options_flag(o, "continue")) RF_TRY(read_kept(e, output, error));
   RF_TRY(TASKS[task].run(e, error));
-  if (rf_options_is_set(o, "output")) RF_TRY(write_rows(rf_options_text(o, "output"), e->rows, error));
+  if (output && json_array_size(e->rows)) RF_TRY(write_rows(output, e->rows, error));
+  if (e->stopped) json_object_set_new(e->result, "stopped", json_true());
   rf_put_json(e->sink, json_incref(e->result));
-  return RAFTER_OK;
+  if (!e->stopped) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INTERRUPTED, output ? "the same command with --continue goes on from here" : "--output FILE keeps what is done",
+                 "stopped by a signal; the figures are of %zu rows", json_array_size(e->rows));
 }
 
 rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
@@ -165,7 +229,7 @@ rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_err
   if (status == RAFTER_OK) status = run(o, task, e, error);
   if (e) {
     rf_tokenizer_close(e->tokenizer);
-    json_decref(e->result), json_decref(e->rows);
+    json_decref(e->result), json_decref(e->rows), json_decref(e->kept);
   }
   rf_options_free(o);
   free(e);

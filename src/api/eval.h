@@ -13,8 +13,16 @@ typedef struct rf_evaluation {
   rf_settings settings;
   rf_tokenizer *tokenizer;
   json_t *result; /* of --json: the task adds its numbers */
-  json_t *rows;   /* of --output */
+  json_t *rows;   /* of --output, put there by rf_eval_put_row */
+  json_t *kept;   /* --continue: rows that --output holds already, by their number */
+  char of[17];    /* hex XXH3 of all that decides a row: rows of another evaluation are no part of this one */
+  bool stopped;   /* by a signal: the task counts what is done */
 } rf_evaluation;
+
+/* A row of --output: number `index` of --data. Takes the reference. */
+void rf_eval_put_row(rf_evaluation *e, int64_t index, json_t *row);
+/* The row that an earlier evaluation left; NULL: it is to be done. */
+const json_t *rf_eval_kept(const rf_evaluation *e, int64_t index);
 
 /* A task: reads e->settings' model and --data, says its table, fills result and rows. */
 typedef rf_status (*rf_eval_task)(rf_evaluation *e, rf_error *error);
@@ -24,9 +32,10 @@ rf_status rf_eval_gsm8k(rf_evaluation *e, rf_error *error);
 
 /* The objects of a .jsonl file, at most `limit` (0: all) and at least one. json_decref() the list. */
 rf_status rf_eval_read_rows(const char *path, int64_t limit, json_t **rows, rf_error *error);
-/* Opens a scorer whose walks take texts of up to `longest` tokens; rf_eval_score sends any number of texts through it. */
+/* Opens a scorer whose walks take texts of up to `longest` tokens; rf_eval_score sends any number of texts through it, or as many (*done) as there were
+ * before a signal. */
 rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **scorer, rf_error *error);
-rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, int64_t count, rf_error *error);
+rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, int64_t count, int64_t *done, rf_error *error);
 
 /* Ids of a text with what the tokenizer puts in front of it, but with nothing that ends it. */
 rf_status rf_eval_encode(rf_evaluation *e, const char *text, size_t bytes, int flags, rf_ids *ids, rf_error *error);

@@ -22,6 +22,7 @@ typedef struct choice {
 
 typedef struct question {
   int first, count, answer; /* of choices */
+  bool done;
 } question;
 
 typedef struct sheet {
@@ -117,7 +118,7 @@ static rf_status add_question(rf_evaluation *e, sheet *s, const json_t *row, con
   choice *grown = realloc(s->choice, (size_t)(s->choices + count) * sizeof *grown);
   if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   s->choice = grown;
-  s->question[s->questions++] = (question){s->choices, count, answer};
+  s->question[s->questions++] = (question){s->choices, count, answer, false};
   char *asked = NULL;
   if (asprintf(&asked, !strcmp(CONTEXTS[which], "question") ? "Question: %s\nAnswer:" : "%s", json_string_value(context)) < 0)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -131,21 +132,40 @@ static rf_status add_question(rf_evaluation *e, sheet *s, const json_t *row, con
   return status;
 }
 
+/* What an earlier evaluation found. */
+static void take_kept(const rf_evaluation *e, sheet *s) {
+  for (int i = 0; i < s->questions; i++) {
+    question *q = &s->question[i];
+    const json_t *logprobs = json_object_get(rf_eval_kept(e, i), "logprobs");
+    q->done = json_array_size(logprobs) == (size_t)q->count;
+    for (int c = 0; c < q->count && q->done; c++) s->choice[q->first + c].logprob = json_number_value(json_array_get(logprobs, (size_t)c));
+  }
+}
+
 static rf_status walk(rf_evaluation *e, sheet *s, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_scorer *scorer = NULL;
   rf_scored *scored = calloc((size_t)s->choices, sizeof *scored);
   float *logprobs = malloc((size_t)s->ids.count * sizeof *logprobs);
+  int64_t count = 0, done = 0, at = 0;
   if (!scored || !logprobs) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
     goto done;
   }
-  for (int i = 0; i < s->choices; i++)
-    scored[i] = (rf_scored){.tokens = s->ids.at + s->choice[i].first, .count = s->choice[i].count, .logprobs = logprobs + s->choice[i].first};
+  for (int i = 0; i < s->questions; i++)
+    for (int c = s->question[i].first; c < s->question[i].first + s->question[i].count && !s->question[i].done; c++)
+      scored[count++] = (rf_scored){.tokens = s->ids.at + s->choice[c].first, .count = s->choice[c].count, .logprobs = logprobs + s->choice[c].first};
+  if (!count) goto done;
   RF_GO(rf_eval_open_scorer(e, s->longest, &scorer, error));
-  RF_GO(rf_eval_score(e, scorer, scored, s->choices, error));
-  for (int i = 0; i < s->choices; i++)
-    for (int64_t t = s->choice[i].count - s->choice[i].own; t < s->choice[i].count; t++) s->choice[i].logprob += (double)scored[i].logprobs[t];
+  RF_GO(rf_eval_score(e, scorer, scored, count, &done, error));
+  for (int i = 0; i < s->questions; i++) {
+    question *q = &s->question[i];
+    if (q->done) continue;
+    if (at + q->count > done) break;
+    for (int c = q->first; c < q->first + q->count; c++, at++)
+      for (int64_t t = s->choice[c].count - s->choice[c].own; t < s->choice[c].count; t++) s->choice[c].logprob += (double)scored[at].logprobs[t];
+    q->done = true;
+  }
 done:
   rf_scorer_close(scorer);
   free(scored), free(logprobs);
@@ -165,22 +185,24 @@ static int likeliest(const sheet *s, const question *q, bool by_character) {
 }
 
 static void answer(rf_evaluation *e, const sheet *s, const json_t *rows) {
-  int64_t plain = 0, normal = 0;
+  int64_t plain = 0, normal = 0, n = 0;
   for (int i = 0; i < s->questions; i++) {
     const question *q = &s->question[i];
+    if (!q->done) continue;
     int first = likeliest(s, q, false), second = likeliest(s, q, true);
     json_t *logprobs = json_array(), *id = json_object_get(json_array_get(rows, (size_t)i), "id");
     for (int c = 0; c < q->count; c++) json_array_append_new(logprobs, json_real(s->choice[q->first + c].logprob));
-    plain += first == q->answer, normal += second == q->answer;
+    n++, plain += first == q->answer, normal += second == q->answer;
     json_t *row = json_pack("{si si si so}", "answer", q->answer, "likeliest", first, "likeliest_by_character", second, "logprobs", logprobs);
     if (id) json_object_set(row, "id", id);
-    json_array_append_new(e->rows, row);
+    rf_eval_put_row(e, i, row);
   }
-  json_object_set_new(e->result, "n", json_integer(s->questions));
+  json_object_set_new(e->result, "n", json_integer(n));
   if (s->cut) rf_say(e->sink, "%lld contexts were longer than the model sees and lost their beginning\n", (long long)s->cut);
   json_object_set_new(e->result, "contexts_cut", json_integer(s->cut));
-  rf_eval_put_share(e, "accuracy", plain, s->questions);
-  rf_eval_put_share(e, "accuracy_normalised", normal, s->questions);
+  if (!n) return; /* stopped before there was anything */
+  rf_eval_put_share(e, "accuracy", plain, n);
+  rf_eval_put_share(e, "accuracy_normalised", normal, n);
 }
 
 rf_status rf_eval_choices(rf_evaluation *e, rf_error *error) {
@@ -198,7 +220,7 @@ rf_status rf_eval_choices(rf_evaluation *e, rf_error *error) {
     snprintf(where, sizeof where, "%.500s, row %zu", path, i + 1);
     status = add_question(e, &s, row, where, error);
   }
-  if (status == RAFTER_OK) status = walk(e, &s, error);
+  if (status == RAFTER_OK) take_kept(e, &s), status = walk(e, &s, error);
   if (status == RAFTER_OK) answer(e, &s, rows);
   json_decref(rows);
   rf_ids_free(&s.ids);

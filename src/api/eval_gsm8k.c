@@ -20,7 +20,8 @@ typedef struct problem {
   rf_ids ids;
   rf_reply reply;
   int64_t request;
-  bool ended;
+  bool ended;         /* answered, here or before */
+  const json_t *kept; /* the row that an earlier evaluation left */
 } problem;
 
 typedef struct exam {
@@ -127,6 +128,7 @@ static rf_status prepare(exam *x, rf_error *error) {
   for (int i = 0; i < x->count; i++) {
     problem *p = &x->problem[i];
     const json_t *row = json_array_get(x->rows, (size_t)i);
+    p->kept = rf_eval_kept(e, i), p->ended = p->kept != NULL;
     RF_TRY(x->chat ? encode_chat(x, row, p, error) : encode_plain(x, row, p, error));
     RF_TRY(rf_reply_start(&p->reply, e->tokenizer, &x->stop, 0, error));
     if (p->ids.count > x->longest) x->longest = p->ids.count;
@@ -151,7 +153,7 @@ static rf_status answer_all(exam *x, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_generator *g = NULL;
   int64_t most = rf_options_given(o, "seq") ? rf_options_int(o, "seq") : e->settings.model.max_seq, answer_tokens = rf_options_int(o, "max-tokens");
-  int done = 0;
+  int done = 0, left = 0;
   rf_request request = {.max_tokens = answer_tokens, .stop = x->marks.id, .stop_count = x->marks.count};
   rf_sampling_typed(o, &request.sampler); /* not generation_config.json: a figure says how it was measured */
   json_object_set_new(e->result, "sampling", rf_sampling_json(&request.sampler));
@@ -159,8 +161,10 @@ static rf_status answer_all(exam *x, rf_error *error) {
   if (x->longest >= most)
     return RF_FAIL(error, RAFTER_INVALID, "fewer --shots, or a larger --seq",
                    "the prompts leave no room to answer (expected fewer than %lld tokens, got %lld)", (long long)most, (long long)x->longest);
+  for (int i = 0; i < x->count; i++) left += !x->problem[i].ended;
+  if (!left) return RAFTER_OK;
   b->seq = x->longest + answer_tokens < most ? x->longest + answer_tokens : most;
-  b->microbatch = rf_options_given(o, "batch") ? rf_options_int(o, "batch") : x->count < BATCH ? x->count : BATCH;
+  b->microbatch = rf_options_given(o, "batch") ? rf_options_int(o, "batch") : left < BATCH ? left : BATCH;
   rf_generate_settings settings = {.model = e->settings.model,
                                    .plan = e->settings.plan,
                                    .weights_folder = e->settings.weights_folder,
@@ -174,11 +178,12 @@ static rf_status answer_all(exam *x, rf_error *error) {
   }
   for (int i = 0; i < x->count; i++) {
     problem *p = &x->problem[i];
+    if (p->ended) continue;
     request.tokens = p->ids.at, request.count = p->ids.count, request.owner = p;
     RF_GO(rf_generator_submit(g, &request, &p->request, error));
   }
   double start = rf_now_seconds();
-  while (rf_generator_busy(g)) {
+  while (rf_generator_busy(g) && !e->stopped) {
     const rf_event *event;
     int count;
     RF_GO(rf_generator_step(g, &event, &count, error));
@@ -186,11 +191,8 @@ static rf_status answer_all(exam *x, rf_error *error) {
       RF_GO(take(g, &event[i], error));
       done += ((problem *)event[i].owner)->ended;
     }
-    rf_put_bar(e->sink, "%d of %d answers, %.1f tokens/s", done, x->count, (double)rf_generator_counts(g).tokens / (rf_now_seconds() - start));
-    if (rf_asked_to_stop(e->sink)) {
-      status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %d of %d answers", done, x->count);
-      goto done;
-    }
+    rf_put_bar(e->sink, "%d of %d answers, %.1f tokens/s", done, left, (double)rf_generator_counts(g).tokens / (rf_now_seconds() - start));
+    e->stopped = rf_generator_busy(g) && rf_asked_to_stop(e->sink);
   }
   rf_put_bar(e->sink, "%s", "");
   double seconds = rf_now_seconds() - start;
@@ -234,32 +236,41 @@ static bool final_number(const exam *x, const char *text, bool *marked, char num
   return *marked || number_in(x, text, true, number);
 }
 
+static json_t *mark(const exam *x, const problem *p, const json_t *given) {
+  char expected[64] = "", number[64] = "";
+  bool marked, ignored;
+  final_number(x, json_string_value(json_object_get(given, "answer")), &ignored, expected);
+  bool found = final_number(x, p->reply.text, &marked, number), same = found && strtod(number, NULL) == strtod(expected, NULL);
+  json_t *row = json_pack("{ss ss* ss sb sb}", "expected", expected, "number", found ? number : NULL, "finish_reason",
+                          rf_finish_name(p->reply.finish), "right", same, "marked", marked);
+  json_object_set_new(row, "text", rf_json_bytes(p->reply.text, p->reply.bytes));
+  if (json_object_get(given, "id")) json_object_set(row, "id", json_object_get(given, "id"));
+  return row;
+}
+
 static void mark_all(exam *x) {
   rf_evaluation *e = x->e;
-  int64_t right = 0, strict = 0, cut = 0;
+  int64_t n = 0, right = 0, strict = 0, cut = 0;
   for (int i = 0; i < x->count; i++) {
     const problem *p = &x->problem[i];
-    const json_t *given = json_array_get(x->rows, (size_t)i);
-    char expected[64] = "", number[64] = "";
-    bool marked, ignored;
-    final_number(x, json_string_value(json_object_get(given, "answer")), &ignored, expected);
-    bool found = final_number(x, p->reply.text, &marked, number), same = found && strtod(number, NULL) == strtod(expected, NULL);
-    right += same, strict += same && marked, cut += p->reply.finish == RF_FINISH_LENGTH;
-    json_t *row = json_pack("{ss ss* ss sb}", "expected", expected, "number", found ? number : NULL, "finish_reason", rf_finish_name(p->reply.finish),
-                            "right", same);
-    json_object_set_new(row, "text", rf_json_bytes(p->reply.text, p->reply.bytes));
-    if (json_object_get(given, "id")) json_object_set(row, "id", json_object_get(given, "id"));
-    json_array_append_new(e->rows, row);
+    if (!p->ended) continue;
+    json_t *row = p->kept ? json_deep_copy(p->kept) : mark(x, p, json_array_get(x->rows, (size_t)i));
+    const char *finish = json_string_value(json_object_get(row, "finish_reason"));
+    bool same = json_is_true(json_object_get(row, "right"));
+    n++, right += same, strict += same && json_is_true(json_object_get(row, "marked"));
+    cut += finish && !strcmp(finish, rf_finish_name(RF_FINISH_LENGTH));
+    rf_eval_put_row(e, i, row);
   }
-  rf_say(e->sink, "%d questions, %s, %zu worked examples; the number is the first behind \"####\", else the last, as /%s/ finds it\n", x->count,
+  rf_say(e->sink, "%d questions, %s, %zu worked examples; the number is the first behind \"####\", else the last, as /%s/ finds it\n", (int)n,
          x->chat ? "chat template" : "plain text", json_array_size(x->shots), NUMBER);
   if (cut) rf_say(e->sink, "%lld answers were cut by --max-tokens\n", (long long)cut);
-  json_t *numbers = json_pack("{sI sI sb ss sI}", "n", (json_int_t)x->count, "shots", (json_int_t)json_array_size(x->shots), "chat", x->chat != NULL,
+  json_t *numbers = json_pack("{sI sI sb ss sI}", "n", (json_int_t)n, "shots", (json_int_t)json_array_size(x->shots), "chat", x->chat != NULL,
                               "number", NUMBER, "answers_cut", (json_int_t)cut);
   json_object_update(e->result, numbers);
   json_decref(numbers);
-  rf_eval_put_share(e, "accuracy", right, x->count);
-  rf_eval_put_share(e, "accuracy_marked", strict, x->count);
+  if (!n) return; /* stopped before there was an answer */
+  rf_eval_put_share(e, "accuracy", right, n);
+  rf_eval_put_share(e, "accuracy_marked", strict, n);
 }
 
 rf_status rf_eval_gsm8k(rf_evaluation *e, rf_error *error) {

@@ -20,6 +20,7 @@ typedef struct document {
   rf_ids ids; /* plain text: nothing in it is a special token */
   double nll, squares;
   int64_t scored, bytes; /* bytes: of the scored tokens */
+  int64_t windows;       /* that are scored: the first ones */
 } document;
 
 typedef struct texts {
@@ -97,39 +98,54 @@ static void account(rf_evaluation *e, const texts *t, document *d, const window 
     d->nll += nll, d->squares += nll * nll, d->scored++;
     d->bytes += (int64_t)rf_tokenizer_text_of(e->tokenizer, d->ids.at[w->begin + i]).bytes;
   }
+  d->windows++;
+}
+
+/* What an earlier evaluation found of a text. */
+static void take_kept(const json_t *row, document *d) {
+  d->nll = json_number_value(json_object_get(row, "nll")), d->squares = json_number_value(json_object_get(row, "squares"));
+  d->scored = json_integer_value(json_object_get(row, "tokens")), d->bytes = json_integer_value(json_object_get(row, "bytes"));
+  d->windows = json_integer_value(json_object_get(row, "windows"));
 }
 
 /* All windows through the scorer, then their sums into the documents. */
 static rf_status walk(rf_evaluation *e, texts *t, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_scorer *scorer = NULL;
-  int64_t windows = 0, tokens = 0, at = 0, n = 0, longest = 2;
+  rf_scored *scored = NULL;
+  int32_t *ids = NULL;
+  float *logprobs = NULL;
+  int64_t windows = 0, tokens = 0, at = 0, n = 0, longest = 2, all = 0, done = 0;
   window w;
-  for (int d = 0; d < t->count; d++)
-    for (int64_t k = 0; window_at(t, t->at[d].ids.count, k, &w) && (!t->limit || windows < t->limit); k++) {
+  for (int d = 0; d < t->count; d++) {
+    take_kept(rf_eval_kept(e, d), &t->at[d]);
+    for (int64_t k = 0; window_at(t, t->at[d].ids.count, k, &w) && (!t->limit || all < t->limit); k++, all++) {
+      if (k < t->at[d].windows) continue;
       windows++, tokens += w.count + t->bos;
       if (w.count + t->bos > longest) longest = w.count + t->bos;
     }
-  rf_scored *scored = calloc((size_t)windows + 1, sizeof *scored);
-  int32_t *ids = malloc((size_t)(tokens + 1) * sizeof *ids);
-  float *logprobs = malloc((size_t)(tokens + 1) * sizeof *logprobs);
+  }
+  if (!windows) goto counted;
+  scored = calloc((size_t)windows + 1, sizeof *scored);
+  ids = malloc((size_t)(tokens + 1) * sizeof *ids), logprobs = malloc((size_t)(tokens + 1) * sizeof *logprobs);
   if (!scored || !ids || !logprobs) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
     goto done;
   }
   for (int d = 0; d < t->count; d++)
-    for (int64_t k = 0; n < windows && window_at(t, t->at[d].ids.count, k, &w); k++, n++) {
+    for (int64_t k = t->at[d].windows; n < windows && window_at(t, t->at[d].ids.count, k, &w); k++, n++) {
       scored[n] = (rf_scored){.tokens = ids + at, .count = w.count + t->bos, .logprobs = logprobs + at};
       if (t->bos) ids[at++] = rf_tokenizer_bos(e->tokenizer);
       memcpy(ids + at, t->at[d].ids.at + w.begin, (size_t)w.count * sizeof *ids);
       at += w.count;
     }
   RF_GO(rf_eval_open_scorer(e, longest, &scorer, error));
-  RF_GO(rf_eval_score(e, scorer, scored, windows, error));
+  RF_GO(rf_eval_score(e, scorer, scored, windows, &done, error));
   n = 0;
   for (int d = 0; d < t->count; d++)
-    for (int64_t k = 0; n < windows && window_at(t, t->at[d].ids.count, k, &w); k++, n++) account(e, t, &t->at[d], &w, &scored[n]);
-  json_object_set_new(e->result, "windows", json_integer(windows));
+    for (int64_t k = t->at[d].windows; n < done && window_at(t, t->at[d].ids.count, k, &w); k++, n++) account(e, t, &t->at[d], &w, &scored[n]);
+counted:
+  json_object_set_new(e->result, "windows", json_integer(all - (windows - done)));
 done:
   rf_scorer_close(scorer);
   free(scored), free(ids), free(logprobs);
@@ -142,10 +158,12 @@ static rf_status answer(rf_evaluation *e, const texts *t, rf_error *error) {
     const document *d = &t->at[i];
     all.nll += d->nll, all.squares += d->squares, all.scored += d->scored, all.bytes += d->bytes;
     if (!d->scored) continue;
-    json_t *row = json_pack("{sI sf sf}", "tokens", (json_int_t)d->scored, "nll", d->nll, "perplexity", exp(d->nll / (double)d->scored));
+    json_t *row = json_pack("{sI sf sf sf sI sI}", "tokens", (json_int_t)d->scored, "nll", d->nll, "perplexity", exp(d->nll / (double)d->scored),
+                            "squares", d->squares, "bytes", (json_int_t)d->bytes, "windows", (json_int_t)d->windows);
     if (d->id) json_object_set(row, "id", d->id);
-    json_array_append_new(e->rows, row);
+    rf_eval_put_row(e, i, row);
   }
+  if (!all.scored && e->stopped) return RAFTER_OK;
   if (!all.scored)
     return RF_FAIL(error, RAFTER_FAILED, "give a longer text", "nothing to score (%s: expected at least 2 tokens)",
                    rf_options_text(e->options, "data"));

@@ -169,6 +169,7 @@ const rf_option RF_OPTION_ROWS[] = {
   WORDS("text", TEXT, "TEXT", NULL, SCORE, "text to score"),
   WORDS("input", PATH, "FILE", NULL, SCORE, "what to score; .jsonl: rows with \"text\" or \"tokens\", and \"id\"; any other file: one text"),
   WORDS("output", PATH, "FILE", NULL, SCORE | EVAL, "write the rows there as JSON Lines"),
+  FLAG("continue", EVAL, "go on behind the rows that the same command left in --output when it was stopped"),
   NUMBER("top", INT, "K", 0, 64, "0", SCORE, "likeliest tokens given at every position"),
   WORDS("data", PATH, "FILE", NULL, EVAL, "perplexity: a text, or .jsonl rows with \"text\"; choices: rows with \"context\", \"choices\", \"answer\"; gsm8k: its own rows"),
   NUMBER("limit", INT, "N", 0, 1e12, "0", EVAL, "only the first so many rows of a .jsonl file, or windows of a text; 0: all"),

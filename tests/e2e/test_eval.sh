@@ -102,6 +102,34 @@ refuses 1 'nothere' eval_ gsm8k run --data test.jsonl --shots-from nothere.jsonl
 refuses 1 'template' eval_ gsm8k run --data test.jsonl --chat
 refuses 2 'leave no room' eval_ gsm8k run --data test.jsonl --shots 2 --seq 20
 
+# A signal ends an evaluation behind the walk at hand: what is done is counted and written, and --continue goes on from there to the same rows and figures.
+stopped() { # TASK ARGUMENTS...: until `part` has some rows but not all
+  "$RAFTER" eval "$@" --seed 5 --threads 1 --output part --json >out 2>err & pid=$!
+  for _ in $(seq 300); do ((0x$(sed -n 's/^SigCgt:\s*//p' /proc/$pid/status) & 2)) && break; sleep 0.01; done # it listens
+  kill -INT $pid; wait $pid; got=$?
+  [ $got = 130 ] && says 'hint: .*--continue' || fail "an interrupted evaluation of $1 exits $got: $(cat err)"
+  holds out 'd["stopped"] is True'
+}
+SLOW=gpt:layers=2,width=128,heads=2,ff=512,vocab=256,seq=128
+python3 -c 'import json; open("many.jsonl", "w").writelines(json.dumps({"id": i, "context": "in the beginning %d" % i, "choices": ["was", "of it all", "x"][:2 + i % 2], "answer": 0}) + "\n" for i in range(300))'
+text book.txt 12000
+python3 -c 'import json; open("asked.jsonl", "w").writelines(json.dumps({"id": i, "question": "Add %d?" % i, "answer": "#### 2"}) + "\n" for i in range(60))'
+for task in "choices $SLOW --data many.jsonl --batch 1" "perplexity $SLOW --data book.txt --seq 64 --stride 16 --batch 1" "gsm8k $SLOW --data asked.jsonl --shots 0 --max-tokens 16 --batch 2"; do
+  # shellcheck disable=SC2086
+  { rm -f part; stopped $task
+    status 0 eval_ $task --output whole --json && cp out figures
+    [ ! -e part ] || holds part 'rows == [r for r in map(json.loads, open("whole")) if r["row"] in {p["row"] for p in rows}] or rows[0]["windows"] < json.loads(open("whole").read())["windows"]'
+    status 0 eval_ $task --output part --continue --json && same whole part "a continued evaluation of $task"
+    python3 - <<'PY' || fail "a continued evaluation has other figures: $task"
+import json
+clock = ("seconds", "predicted_seconds", "tokens_per_second", "arena_bytes", "completion_tokens", "prompt_tokens", "batch")
+assert len({json.dumps({k: v for k, v in json.load(open(n)).items() if k not in clock}, sort_keys=True) for n in ("out", "figures")}) == 1, (open("out").read(), open("figures").read())
+PY
+    status 0 eval_ $task --output part --continue --json && same whole part "nothing was left of $task"; }
+done
+refuses 1 'part, line 1' eval_ gsm8k "$SLOW" --data asked.jsonl --shots 0 --max-tokens 15 --output part --continue
+refuses 2 '--output' eval_ gsm8k "$SLOW" --data asked.jsonl --continue
+
 refuses 2 'nearest: choices' eval_ choice "$MODEL" --data choices.jsonl
 refuses 2 'data' eval_ choices "$MODEL"
 refuses 1 'nothere' eval_ perplexity "$MODEL" --data nothere.txt
