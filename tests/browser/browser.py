@@ -1,0 +1,157 @@
+"""Headless Chromium on the report's pages: Debian's chromium, chromium-driver and python3-selenium (./dev setup all)."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+PAGE_OF = os.environ.get("PAGE_OF", "build/page_of")
+RAFTER = os.environ.get("RAFTER", "build/rafter")
+
+
+def skip(why):
+    print(f"skipped: {why}; ./dev setup all installs it")
+    sys.exit(77)
+
+
+try:
+    from selenium import webdriver
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.chrome.service import Service
+except ImportError:
+    skip("python3-selenium is missing")
+if not CHROMIUM or not DRIVER:
+    skip("chromium or chromium-driver is missing")
+
+
+class Browser:
+    """One browser for many pages; `expectations` that failed are counted and printed."""
+
+    def __init__(self, width=1400, height=900, scale=1, dark=False):
+        self.folder = tempfile.mkdtemp(prefix="rafter-browser-")
+        options = webdriver.ChromeOptions()
+        options.binary_location = CHROMIUM
+        for argument in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars", f"--user-data-dir={self.folder}/profile",
+                         f"--window-size={width},{height}", f"--force-device-scale-factor={scale}", "--host-resolver-rules=MAP * ~NOTFOUND"):
+            options.add_argument(argument)
+        if os.geteuid() == 0:
+            options.add_argument("--no-sandbox")
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        environment = dict(os.environ, HOME=self.folder, XDG_CONFIG_HOME=self.folder, XDG_CACHE_HOME=self.folder)
+        self.driver = webdriver.Chrome(service=Service(DRIVER, env=environment), options=options)
+        self.driver.set_script_timeout(60)
+        self.command("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False)
+        self.scheme("dark" if dark else "light")
+        self.failures = self.checks = 0
+
+    def command(self, name, **arguments):
+        return self.driver.execute_cdp_cmd(name, arguments)
+
+    def scheme(self, name):
+        self.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
+
+    def page(self, model, name="page"):
+        """A page of a model, as the program makes it; its path."""
+        source, page = f"{self.folder}/{name}.json", f"{self.folder}/{name}.html"
+        with open(source, "w", encoding="utf-8") as file:
+            json.dump(model, file)
+        subprocess.run([PAGE_OF, source, page], check=True)
+        os.remove(source)
+        return page
+
+    def open(self, path, panel="", wait=True):
+        """Opens a file:// page and waits until every panel is drawn; seconds that took."""
+        self.driver.get("about:blank")
+        start = time.monotonic()
+        self.driver.get(f"file://{os.path.abspath(path)}" + (f"#{panel}" if panel else ""))
+        if wait:
+            self.wait("rafter.state.ready")
+        return time.monotonic() - start
+
+    def js(self, expression, *arguments):
+        return self.driver.execute_script(f"return ({expression})", *arguments)
+
+    def wait(self, expression, seconds=30):
+        end = time.monotonic() + seconds
+        while not self.js(expression):
+            if time.monotonic() > end:
+                raise AssertionError(f"not within {seconds} s: {expression}; console: {self.console()}")
+            time.sleep(0.02)
+
+    def settle(self):
+        """Two frames later: what was asked to be drawn has been drawn."""
+        self.driver.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))")
+
+    def console(self):
+        return [f"{entry['level']}: {entry['message']}" for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+    def key(self, *keys):
+        ActionChains(self.driver).send_keys(*keys).perform()
+        self.settle()
+
+    def find(self, selector):
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def mouse(self, kind, x, y, **more):
+        self.command("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
+
+    def wheel(self, x, y, down):
+        self.mouse("mouseWheel", x, y, deltaX=0, deltaY=down)
+        self.settle()
+
+    def click(self, x, y, modifiers=0):
+        for kind in ("mousePressed", "mouseReleased"):
+            self.mouse(kind, x, y, button="left", clickCount=1, modifiers=modifiers)
+        self.settle()
+
+    def drag(self, x, y, to_x, to_y, modifiers=0):
+        """modifiers: 8 is shift."""
+        self.mouse("mousePressed", x, y, button="left", clickCount=1, modifiers=modifiers)
+        for part in (0.25, 0.5, 0.75, 1):
+            self.mouse("mouseMoved", x + (to_x - x) * part, y + (to_y - y) * part, button="left", buttons=1, modifiers=modifiers)
+        self.mouse("mouseReleased", to_x, to_y, button="left", clickCount=1, modifiers=modifiers)
+        self.settle()
+
+    def box(self, selector):
+        """x, y, width, height in the window."""
+        return self.js("(() => { const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.x, b.y, b.width, b.height]; })()"
+                       .replace("arguments[0]", json.dumps(selector)))
+
+    def picture(self, path, full=False):
+        if full:
+            size = self.command("Page.getLayoutMetrics")["cssContentSize"]
+            clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+            data = self.command("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)["data"]
+            import base64
+            with open(path, "wb") as file:
+                file.write(base64.b64decode(data))
+        else:
+            self.driver.save_screenshot(path)
+
+    def expect(self, what, holds, got=None):
+        self.checks += 1
+        if not holds:
+            self.failures += 1
+            print(f"FAIL: {what}" + (f" (got {got!r})" if got is not None else ""))
+
+    def clean(self, what):
+        """The page said nothing on the console, asked for nothing, and no panel failed."""
+        said = self.console()
+        self.expect(f"{what}: a silent console", not said, said[:5])
+        self.expect(f"{what}: no panel failed", not self.js("rafter.state.errors"), self.js("rafter.state.errors"))
+        asked = self.js("performance.getEntriesByType('resource').map((entry) => entry.name).filter((name) => !name.startsWith('data:') && !name.startsWith('blob:'))")
+        self.expect(f"{what}: nothing fetched", not asked, asked)
+
+    def close(self):
+        self.driver.quit()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def finish(self):
+        print(f"{self.checks} expectations, {self.failures} failed")
+        self.close()
+        sys.exit(1 if self.failures else 0)
