@@ -48,6 +48,7 @@ rf_status rf_command_chat(const rafter_job *job, const rafter_sink *sink, rf_err
 rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_pull(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_export(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 
 /* A model as a GGUF file with matrices of this storage type: what quantize does. */
@@ -65,6 +66,8 @@ void rf_put_bar(const rafter_sink *sink, const char *format, ...) __attribute__(
 rf_progress rf_load_bar(const rafter_sink *sink);
 /* One JSON object to the sink; takes the reference. */
 void rf_put_json(const rafter_sink *sink, json_t *json);
+/* Where runs go: $RAFTER_RUNS, else "runs". */
+const char *rf_runs_root(void);
 bool rf_asked_to_stop(const rafter_sink *sink);
 
 /* The plan that a trainer walks; the trainer's. */

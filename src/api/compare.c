@@ -52,8 +52,7 @@ static rf_status set_words(rf_options *options, char *words, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* One side: a MODEL, options, or both. */
-static rf_status apply_side(rf_options *options, const char *text, rf_error *error) {
+rf_status rf_options_apply(rf_options *options, const char *text, rf_error *error) {
   rf_status status;
   char *copy = strdup(text);
   if (!copy) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while comparing");
@@ -67,7 +66,7 @@ static rf_status apply_side(rf_options *options, const char *text, rf_error *err
 static rf_status plan_side(const rafter_job *job, const char *text, json_t **json, rf_error *error) {
   rafter_job one = {rf_options_copy(job->options)};
   rf_error inner = {0};
-  rf_status status = text ? apply_side(one.options, text, &inner) : RAFTER_OK;
+  rf_status status = text ? rf_options_apply(one.options, text, &inner) : RAFTER_OK;
   if (status == RAFTER_OK && !rf_options_argument(one.options, 0))
     status = RF_FAIL(&inner, RAFTER_INVALID, "name a model: `rafter plan MODEL --compare A B`, or in A and B themselves",
                      "which model? (MODEL is missing)");

@@ -28,7 +28,11 @@ rf_status rf_plan_once(const rafter_job *job, const rafter_sink *sink, json_t **
 
 /* --on with so many chips of the machine that it names. */
 rf_status rf_set_chips(rf_options *options, const char *machine, const char *chips, rf_error *error);
-/* compare.c: b - a of all numbers that both have, at their places; or b / a. */
+/* compare.c: sets what a text says: a MODEL, options as NAME=VALUE,NAME=VALUE or as typed. */
+rf_status rf_options_apply(rf_options *options, const char *text, rf_error *error);
+/* report.c: the plan of a run (its entry in a report model) with that change, tensors and ops with it. */
+rf_status rf_report_replan(const json_t *entry, const char *change, json_t **plan, rf_error *error);
+/* b - a of all numbers that both have, at their places; or b / a. */
 json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio);
 /* published.c: --compare published:ID. */
 rf_status rf_compare_published(const rafter_job *job, const char *id, const rafter_sink *sink, rf_error *error);

@@ -1,6 +1,6 @@
 /* train.c - trainers from jobs, and `rafter train`. */
 #define _GNU_SOURCE
-#include "api/api.h"
+#include "api/record.h"
 
 #include "base/file.h"
 #include "train/checkpoint.h"
@@ -188,11 +188,20 @@ rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_byte
   return RAFTER_OK;
 }
 
-static json_t *report_json(const rafter_trainer *t) {
+/* The plans that were walked, with what was measured of them. */
+static int walks_of(const rafter_trainer *t, rf_report_walk walk[2]) {
   const rf_trainer *r = t->trainer;
-  return json_pack("{ss sI sI ss so}", "rafter", RF_VERSION, "arena_bytes", (json_int_t)rf_run_arena_bytes(r->run), "peak_bytes",
-                   (json_int_t)r->plan->arena_bytes, "digest", r->plan->digest, "ops",
-                   rf_report_measured_json(r->plan, rf_run_measured(r->run, 0), false));
+  walk[0] = (rf_report_walk){.name = "step", .plan = r->plan, .measured = rf_run_measured(r->run, 0), .count = r->counted.steps};
+  walk[0].seconds = r->counted.step_seconds;
+  if (!r->val_plan) return 1;
+  walk[1] = (rf_report_walk){.name = "validation", .plan = r->val_plan, .measured = rf_run_measured(r->run, 1), .count = r->counted.validation_walks};
+  walk[1].seconds = r->counted.validation_seconds;
+  return 2;
+}
+
+static json_t *report_json(const rafter_trainer *t) {
+  rf_report_walk walk[2];
+  return rf_record_report(t->trainer->run, walk, walks_of(t, walk));
 }
 
 rafter_status rafter_trainer_report(const rafter_trainer *t, char **json, rafter_error *error) {
@@ -290,24 +299,6 @@ static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   return options;
 }
 
-/* run.json and plan.json stand before the first step, so that a run that dies can be understood and repeated. */
-static rf_status write_records(const rafter_trainer *t, const rafter_job *job, rf_error *error) {
-  char path[4200];
-  const rf_plan *plan = t->trainer->plan;
-  json_t *run = json_pack("{ss ss so ss ss si}", "rafter", rafter_version(), "command", "train", "options", recorded_options(t, job->options),
-                          "digest", plan->digest, "machine", plan->machine.name, "threads", plan->options.threads);
-  snprintf(path, sizeof path, "%s/run.json", t->out);
-  rf_status status = rf_json_write(path, run, 1, error);
-  json_decref(run);
-  RF_TRY(status);
-  rf_report_plan report = {.plan = plan, .job = "train", .tensors = true, .ops = true};
-  json_t *json = rf_report_plan_json(&report);
-  snprintf(path, sizeof path, "%s/plan.json", t->out);
-  status = rf_json_write(path, json, 0, error);
-  json_decref(json);
-  return status;
-}
-
 /* Lines of metrics.jsonl that a run continued at `step` keeps: whole ones of steps it will not take again. */
 static size_t kept_bytes(const char *text, int64_t step) {
   const char *at = text, *end;
@@ -390,9 +381,9 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
   return RAFTER_OK;
 }
 
-static rf_status say_end(const rafter_trainer *t, run_log *log, rf_error *error) {
+static rf_status say_end(const rafter_trainer *t, run_log *log, const rf_record *record, rf_error *error) {
   const rf_trainer *r = t->trainer;
-  char path[4200], a[32], b[32], c[32];
+  char a[32], b[32], c[32];
   int64_t done = r->step - log->first_step;
   if (done < 1) return RAFTER_OK;
   double measured = log->step_seconds / (double)done, planned = r->plan->step_seconds, peak = rf_plan_peak_flops(r->plan);
@@ -412,9 +403,8 @@ static rf_status say_end(const rafter_trainer *t, run_log *log, rf_error *error)
       rf_say(log->sink, "; %.1f %% counting the whole attention square", 100 * r->plan->flops_full_square / (measured * peak));
     rf_say(log->sink, ")\n");
   }
-  snprintf(path, sizeof path, "%s/report.json", t->out);
   json_t *json = report_json(t);
-  rf_status status = rf_json_write(path, json, 1, error);
+  rf_status status = rf_record_write_report(record, json, error);
   json_decref(json);
   return status;
 }
@@ -448,6 +438,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   const rf_options *o = job->options;
   rf_status status = RAFTER_OK;
   rafter_trainer *t = NULL;
+  rf_record record = {0};
   bool stopped = false;
   run_log log = {.saved_step = -1,
                  .sink = sink,
@@ -460,13 +451,16 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   if (rf_options_is_set(o, "max-seconds")) log.seconds_limit = rf_options_float(o, "max-seconds");
   RF_TRY(open_trainer(job, sink, &t, error));
   log.first_step = t->trainer->step, log.first_tokens = t->trainer->tokens, log.steps = t->trainer->settings.schedule.steps;
-  RF_GO(write_records(t, job, error));
+  rf_report_walk walk[2];
+  int walks = walks_of(t, walk);
+  /* They stand before the first step, so that a run that dies can be understood and repeated. */
+  RF_GO(rf_record_begin(&record, sink, "train", recorded_options(t, o), t->out, walk, walks, error));
   RF_GO(open_metrics(t, &log, error));
   RF_GO(say_start(t, &log, error));
   RF_GO(train_loop(t, &log, &stopped, error));
   rf_put_bar(sink, "%s", "");
   RF_GO(save_checkpoint(t, &log, error));
-  RF_GO(say_end(t, &log, error));
+  RF_GO(say_end(t, &log, &record, error));
   if (stopped)
     status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped at step %lld; continue with --resume %s", (long long)t->trainer->step, t->out);
 done:

@@ -17,9 +17,10 @@ enum {
   PULL = 2048,
   EVAL = 4096,
   CHAT = 8192,
-  EXPORT = 16384
+  EXPORT = 16384,
+  REPORT = 32768
 };
-enum { ALL = 32767, MODELS = PLAN | TRAIN | GENERATE | BENCH | SCORE | EVAL | CHAT, STEPS = PLAN | TRAIN | BENCH };
+enum { ALL = 65535, MODELS = PLAN | TRAIN | GENERATE | BENCH | SCORE | EVAL | CHAT, STEPS = PLAN | TRAIN | BENCH };
 
 // clang-format off
 const rf_command RF_COMMAND_ROWS[] = {
@@ -38,6 +39,7 @@ const rf_command RF_COMMAND_ROWS[] = {
   {"eval", "perplexity|choices|gsm8k MODEL", 2, 2, "measure a model on a task"},
   {"chat", "MODEL", 1, 1, "talk with a model; /help there lists what else it does"},
   {"export", "MODEL OUT", 2, 2, "write a model, or the newest checkpoint of a run, for other programs"},
+  {"report", "RUN...", 1, 64, "show what runs did and plans say: where every byte and microsecond went"},
 };
 const int RF_COMMAND_ROW_COUNT = sizeof RF_COMMAND_ROWS / sizeof RF_COMMAND_ROWS[0];
 
@@ -279,9 +281,13 @@ const rf_option RF_OPTION_ROWS[] = {
   CHOICE("dtype", "f32|bf16|f16", NULL, EXPORT, "of the values; unset: as all are stored where that is one of these, else f32; adapters alone are f32"),
   WORDS("shard-size", SIZE, "BYTES", "5GB", EXPORT, "safetensors: more than this goes into several files with an index"),
 
+  /* reporting */
+  WORDS("against", TEXTS, "OPTION=VALUE", NULL, REPORT, "plan the first RUN again with this change and show it beside; may be repeated"),
+
   /* everywhere */
   NUMBER("seed", INT, NULL, 0, 0x1p62, "0", PLAN | TRAIN | GENERATE | BENCH | SCORE | EVAL | CHAT, "of every random number"),
   WORDS("out", PATH, "DIR", NULL, TRAIN | BENCH, "folder of the run; unset: runs/ID"),
+  WORDS("out", PATH, "FILE", NULL, REPORT, "where to write the page; unset: report.html in the folder of the first RUN; with --json only when it is given"),
   WORDS("out", PATH, "FILE", NULL, CALIBRATE, "where to write the machine file; unset: where --on local looks"),
   WORDS("config", PATH, "FILE", NULL, ALL, "JSON file of options, for example a run.json; what is typed wins over it"),
   FLAG("json", ALL, "exactly one JSON object on stdout, all else on stderr"),

@@ -231,6 +231,25 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
   return most + launch;
 }
 
+/* The larger of the two roofs, without a kernel's own efficiency. */
+double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_op *op, rf_work work, rf_bound *bound) {
+  bool linear = graph->matmul != RF_DTYPES && !strncmp(op->def->name, "matmul", 6);
+  double flops = work.flops + work.flops_again, bytes = work.bytes_read + work.bytes_written;
+  double bandwidth = work.bytes_written > 0.25 * bytes ? machine->copy_bps : machine->read_bps;
+  double peak = peak_flops(machine, linear ? graph->matmul : dtype_of(graph, op));
+  if (op->attr.fast && machine->flops[RF_I8] > 0 && !strcmp(machine->kind, "cpu")) peak = machine->flops[RF_I8];
+  double compute = flops / peak, memory = bandwidth > 0 ? bytes / bandwidth : 0;
+  if (bound) *bound = compute >= memory ? RF_BOUND_COMPUTE : RF_BOUND_MEMORY;
+  return compute >= memory ? compute : memory;
+}
+
+double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound) {
+  const rf_plan_op *p = &plan->op[op];
+  if (!p->lanes) return rf_cost_limit(&plan->machine, plan->graph, &plan->graph->op[op], p->work, bound);
+  if (bound) *bound = RF_BOUND_NETWORK;
+  return p->seconds - p->wait;
+}
+
 /* ---- the step ----------------------------------------------------------------------------------------------------- */
 
 void rf_plan_cost(rf_plan *plan) {

@@ -129,6 +129,10 @@ double rf_cost_work(rf_work work);
 /* Predicted seconds of one op on a machine. Larger of work/ceiling terms, scaled by the machine's curves where it has them. */
 double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel, rf_work work, rf_bound *bound);
 
+/* Seconds that no kernel can beat: the larger of FLOPs over the peak of its products and bytes over the bandwidth, one call; of a transfer its time
+ * on the links. *bound (may be NULL): which of them. */
+double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound);
+
 /* Rows of one sequence in a walk of a generate job: a chunk of its prompt, or one row of its answer. */
 typedef struct rf_extent {
   int64_t rows, context; /* context: keys that the last of them sees, itself among them */

@@ -33,21 +33,32 @@ static int kinds_of(const rf_plan *plan, const rf_measured *measured, kind *kind
   return count;
 }
 
-json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured, bool per_op) {
+json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured) {
   json_t *list = json_array();
-  if (per_op) {
-    for (int i = 0; i < plan->graph->op_count; i++)
-      json_array_append_new(list, json_pack("{si ss sf sf sf sI}", "id", i, "name", plan->graph->op[i].name, "predicted_seconds", plan->op[i].seconds,
-                                            "seconds", measured[i].calls ? measured[i].seconds / (double)measured[i].calls : 0, "least_seconds",
-                                            measured[i].least, "calls", (json_int_t)measured[i].calls));
-    return list;
-  }
   kind kinds[64];
   int count = kinds_of(plan, measured, kinds, 64);
   for (int k = 0; k < count; k++)
     json_array_append_new(list, json_pack("{ss sf sf sf sI}", "op", kinds[k].op, "predicted_seconds", kinds[k].predicted, "seconds", kinds[k].seconds,
                                           "flops", kinds[k].flops, "calls", (json_int_t)kinds[k].calls));
   return list;
+}
+
+json_t *rf_report_walk_json(const rf_report_walk *walk) {
+  const rf_plan *plan = walk->plan;
+  json_t *ops = json_array();
+  double predicted = 0;
+  for (int i = 0; i < plan->graph->op_count; i++) {
+    const rf_measured *m = &walk->measured[i];
+    double calls = (double)m->calls;
+    if (!m->calls) continue; /* this run never reached it */
+    double planned = walk->predicted ? walk->predicted[i] / calls : plan->op[i].seconds;
+    double limit = walk->limit ? walk->limit[i] / calls : rf_plan_limit(plan, i, NULL);
+    predicted += planned * calls;
+    json_array_append_new(ops, json_pack("{si ss sI sf sf sf sf}", "id", i, "name", plan->graph->op[i].name, "calls", (json_int_t)m->calls, "seconds",
+                                         m->seconds / calls, "least_seconds", m->least, "predicted_seconds", planned, "limit_seconds", limit));
+  }
+  return json_pack("{ss sI sf sf so}", "walk", walk->name, "count", (json_int_t)walk->count, "seconds", walk->seconds, "predicted_seconds", predicted,
+                   "ops", ops);
 }
 
 char *rf_report_measured_text(const rf_plan *plan, const rf_measured *measured, int64_t steps) {

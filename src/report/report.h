@@ -26,8 +26,20 @@ json_t *rf_report_plan_json(const rf_report_plan *report);
 /* The same as a table of at most 100 columns. malloc'ed. */
 char *rf_report_plan_text(const rf_report_plan *report);
 
-/* Predicted beside measured, one row per kind of op (`per_op`: one per op), joined by op id. */
-json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured, bool per_op);
+/* Predicted beside measured, one row per kind of op, joined by op id. */
+json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured);
+
+/* One of the plans that a run walked. */
+typedef struct rf_report_walk {
+  const char *name; /* "step", "validation", "prefill", "decode", "score" */
+  const rf_plan *plan;
+  const rf_measured *measured;     /* NULL before the run */
+  int64_t count;                   /* steps, or walks */
+  double seconds;                  /* of all of them, by the wall's clock; 0: not taken */
+  const double *predicted, *limit; /* (ops): seconds of all calls where walks were shorter than the plan's; NULL: the plan's own */
+} rf_report_walk;
+/* Per op, a call each: predicted, measured and limit; see docs/formats.md, "report.json". */
+json_t *rf_report_walk_json(const rf_report_walk *walk);
 /* `steps`: optimizer steps the measurements cover. */
 char *rf_report_measured_text(const rf_plan *plan, const rf_measured *measured, int64_t steps);
 

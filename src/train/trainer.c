@@ -140,6 +140,7 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error
   trainer->step++, trainer->tokens += tokens, trainer->loss_tokens += valid;
   double seconds = rf_now_seconds() - start, flops = rf_step_flops(&trainer->work, &trainer->loader, tokens);
   trainer->flops += flops;
+  trainer->counted.steps++, trainer->counted.step_seconds += seconds;
   *out = (rafter_step){.step = trainer->step,
                        .tokens = trainer->tokens,
                        .loss_tokens = trainer->loss_tokens,
@@ -164,7 +165,9 @@ rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, r
     int64_t valid = 0;
     RF_TRY(rf_loader_fill_held_out(&trainer->loader, at, batch, trainer->val_batch, &valid, error));
     rf_run_inputs inputs = inputs_of(trainer, valid);
+    double start = rf_now_seconds();
     for (int s = 0; s < RF_SECTIONS; s++) RF_TRY(rf_run_section(trainer->run, 1, (rf_section)s, &inputs, error));
+    trainer->counted.validation_walks++, trainer->counted.validation_seconds += rf_now_seconds() - start;
     nll += trainer->val_metrics[0], labels += trainer->val_metrics[1];
   }
   *loss = labels > 0 ? nll / labels : 0;

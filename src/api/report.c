@@ -1,0 +1,106 @@
+/* report.c - `rafter report RUN...`: what runs left and plans say as one page, one JSON object, or a table. */
+#define _GNU_SOURCE
+#include "api/plan.h"
+
+#include "report/model.h"
+#include "report/page.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *rf_runs_root(void) {
+  const char *root = getenv("RAFTER_RUNS");
+  return root && *root ? root : "runs";
+}
+
+/* What a run's command plans, as --job names it. */
+static const char *job_of(const json_t *run, const json_t *plan) {
+  const char *command = json_string_value(json_object_get(run, "command")), *job = json_string_value(json_object_get(plan, "job"));
+  return command && !strcmp(command, "train") ? "train" : job;
+}
+
+/* The options of `rafter plan` that plan a run again: those of run.json, and of its plan what the command found out by itself. */
+static rf_status plan_options(const json_t *entry, rf_options **out, rf_error *error) {
+  const json_t *run = json_object_get(entry, "run"), *plan = json_object_get(entry, "plan"), *settings = json_object_get(plan, "settings");
+  static const char *const found[] = {"batch", "seq"};
+  const char *id = json_string_value(json_object_get(entry, "id"));
+  rf_options *o = NULL;
+  rf_status status = RAFTER_OK;
+  if (!run)
+    return RF_FAIL(error, RAFTER_INVALID, "give the folder of a run first, or use `rafter plan --compare`",
+                   "%s is a plan alone, which cannot be planned again", id);
+  RF_TRY(rf_options_new("plan", &o, error));
+  RF_GO(rf_options_read_json(o, json_object_get(run, "options"), "run.json", error));
+  RF_GO(rf_options_set(o, "job", job_of(run, plan), error));
+  for (size_t i = 0; i < sizeof found / sizeof *found; i++) {
+    char text[32];
+    const json_t *value = json_object_get(settings, found[i]);
+    bool trains = !strcmp(job_of(run, plan), "train");
+    snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
+    if (!trains && json_is_integer(value)) RF_GO(rf_options_set(o, found[i], text, error));
+  }
+  RF_GO(rf_options_set(o, "tensors", "true", error));
+  RF_GO(rf_options_set(o, "ops", "true", error));
+done:
+  if (status == RAFTER_OK) *out = o;
+  else rf_options_free(o);
+  return status;
+}
+
+rf_status rf_report_replan(const json_t *entry, const char *change, json_t **plan, rf_error *error) {
+  rafter_job job = {0};
+  rf_error inner = {0};
+  RF_TRY(plan_options(entry, &job.options, error));
+  rf_status status = rf_options_apply(job.options, change, &inner);
+  if (status == RAFTER_OK) status = rf_plan_once(&job, NULL, plan, &inner);
+  rf_options_free(job.options);
+  return status == RAFTER_OK ? status : RF_FAIL(error, status, inner.hint, "--against %.100s: %s", change, inner.message);
+}
+
+/* --against: the first run, planned again with a change. */
+static rf_status add_against(const rf_options *o, json_t *model, rf_error *error) {
+  int count = 0;
+  const char *const *changes = rf_options_is_set(o, "against") ? rf_options_texts(o, "against", &count) : NULL;
+  for (int i = 0; i < count; i++) {
+    const json_t *first = json_array_get(json_object_get(model, "runs"), 0);
+    json_t *plan = NULL;
+    if (!first) return RF_FAIL(error, RAFTER_INVALID, "give the folder of a run", "--against needs a run that is planned again");
+    RF_TRY(rf_report_replan(first, changes[i], &plan, error));
+    RF_TRY(rf_report_add_plan(model, changes[i], json_string_value(json_object_get(first, "id")), plan, error));
+  }
+  return RAFTER_OK;
+}
+
+/* Where the page goes: --out, else into the folder of the first run, else here. */
+static void page_path(const rf_options *o, const json_t *model, char path[4200]) {
+  const json_t *first = json_array_get(json_object_get(model, "runs"), 0);
+  const char *folder = json_string_value(json_object_get(first, "folder"));
+  if (rf_options_is_set(o, "out")) snprintf(path, 4200, "%.4000s", rf_options_text(o, "out"));
+  else snprintf(path, 4200, "%s%sreport.html", folder ? folder : "", folder ? "/" : "");
+}
+
+static rf_status write_page(const rf_options *o, const json_t *model, const rafter_sink *sink, rf_error *error) {
+  char path[4200], size[32], *html = NULL;
+  size_t bytes = 0;
+  page_path(o, model, path);
+  RF_TRY(rf_report_page_html(model, &html, &bytes, error));
+  rf_status status = rf_file_write(path, html, bytes, error);
+  free(html);
+  if (status == RAFTER_OK) rf_say(sink, "%s (%s)\n", path, rf_text_bytes((double)bytes, size));
+  return status;
+}
+
+rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+  const rf_options *o = job->options;
+  json_t *model = rf_report_model();
+  rf_status status = RAFTER_OK;
+  for (int i = 0; i < rf_options_argument_count(o); i++) RF_GO(rf_report_add(model, rf_runs_root(), rf_options_argument(o, i), error));
+  RF_GO(add_against(o, model, error));
+  bool json = rf_options_flag(o, "json");
+  if (!json || rf_options_is_set(o, "out")) RF_GO(write_page(o, model, sink, error));
+  if (json) rf_put_json(sink, json_incref(model));
+done:
+  json_decref(model);
+  return status;
+}

@@ -1,0 +1,32 @@
+/* kind.c - what sort of work an op is, and which phase of a step it belongs to: the names that recorders and reports group by. */
+#include "graph/graph.h"
+
+#include <fnmatch.h>
+
+/* The first pattern that fits an op's name; what none fits is elementwise. */
+static const struct {
+  const char *pattern, *kind;
+} KINDS[] = {
+    {"norm_sq", "optimizer"},       {"clip", "optimizer"},    {"adamw", "optimizer"},      {"loss_sum", "head"},
+    {"head_norm*", "norm"},         {"head*", "head"},        {"*norm*", "norm"},          {"embed*", "embed"},
+    {"matmul*", "matmul"},          {"lora*", "matmul"},      {"attention*", "attention"}, {"kv_*", "cache"},
+    {"route*", "experts"},          {"dispatch*", "experts"}, {"combine*", "experts"},     {"all_*", "exchange"},
+    {"reduce_scatter", "exchange"}, {"permute", "exchange"},  {"offload_*", "exchange"},   {"take_run", "exchange"},
+};
+
+const char *rf_op_kind(const rf_op *op) {
+  for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
+    if (!fnmatch(KINDS[i].pattern, op->def->name, 0)) return KINDS[i].kind;
+  return "elementwise";
+}
+
+rf_phase rf_op_phase(const rf_op *op) {
+  if (op->def == rf_op_find("norm_sq") || op->def == rf_op_find("clip") || op->def == rf_op_find("adamw")) return RF_PHASE_OPTIMIZER;
+  if (op->recompute_of != RF_NONE) return RF_PHASE_RECOMPUTE;
+  return op->backward ? RF_PHASE_BACKWARD : RF_PHASE_FORWARD;
+}
+
+const char *rf_phase_name(rf_phase phase) {
+  static const char *const names[RF_PHASES] = {"forward", "recompute", "backward", "optimizer"};
+  return names[phase];
+}

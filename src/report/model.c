@@ -1,0 +1,330 @@
+/* model.c - reads run folders, plans and sweeps into the report model, and trusts none of them. */
+#include "report/model.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "base/json_lines.h"
+#include "report/report.h"
+
+enum { RUN_MOST = 1 << 20, METRICS_MOST = 1 << 22, OPS_MOST = 1 << 22 };
+static const size_t PLAN_MOST = (size_t)512 << 20;
+static const double MOST = 0x1p62;
+
+json_t *rf_report_model(void) {
+  char number[32] = "";
+  sscanf(rafter_version(), "rafter %31s", number);
+  return rf_must(json_pack("{ss s[] s[]}", "rafter", number, "runs", "sweeps"));
+}
+
+/* ---- checks ------------------------------------------------------------------------------------------------------- */
+
+static rf_status object_at(const json_t *object, const char *key, const char *where, const json_t **value, rf_error *error) {
+  *value = json_object_get(object, key);
+  if (json_is_object(*value)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "give what `rafter plan --json` printed, or the folder of a run",
+                 "%s has no object \"%s\" (expected a plan of this program)", where, key);
+}
+
+static rf_status list_at(const json_t *object, const char *key, const char *where, const json_t **value, rf_error *error) {
+  *value = json_object_get(object, key);
+  if (json_is_array(*value)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no list \"%s\"", where, key);
+}
+
+static rf_status check_number(const json_t *object, const char *key, const char *where, rf_error *error) {
+  double value;
+  return rf_json_float(object, key, where, 0, 1e300, &value, error);
+}
+static rf_status check_text(const json_t *object, const char *key, const char *where, rf_error *error) {
+  const char *text;
+  return rf_json_string(object, key, where, &text, error);
+}
+
+static rf_status check_tensors(const json_t *plan, int64_t arena, const char *where, int64_t *most_id, rf_error *error) {
+  const json_t *list = json_object_get(plan, "tensors"), *tensor, *shape;
+  size_t i;
+  if (!list) return RAFTER_OK;
+  RF_TRY(list_at(plan, "tensors", where, &list, error));
+  json_array_foreach((json_t *)list, i, tensor) {
+    char at[160];
+    int64_t id, bytes, offset, first, last;
+    snprintf(at, sizeof at, "%.100s, tensor %zu", where, i);
+    RF_TRY(rf_json_int(tensor, "id", at, 0, INT_MAX, &id, error));
+    RF_TRY(check_text(tensor, "name", at, error));
+    RF_TRY(check_text(tensor, "class", at, error));
+    RF_TRY(check_text(tensor, "dtype", at, error));
+    RF_TRY(rf_json_int(tensor, "bytes", at, 0, arena, &bytes, error));
+    RF_TRY(rf_json_int(tensor, "offset", at, 0, arena - bytes, &offset, error));
+    RF_TRY(rf_json_int(tensor, "first", at, -1, INT_MAX, &first, error));
+    RF_TRY(rf_json_int(tensor, "last", at, first, INT_MAX, &last, error));
+    RF_TRY(list_at(tensor, "shape", at, &shape, error));
+    if (id > *most_id) *most_id = id;
+  }
+  return RAFTER_OK;
+}
+
+static rf_status check_ids(const json_t *op, const char *key, const char *where, int64_t most_id, rf_error *error) {
+  const json_t *list, *id;
+  size_t i;
+  RF_TRY(list_at(op, key, where, &list, error));
+  json_array_foreach((json_t *)list, i,
+                     id) if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+                             json_integer_value(id) > most_id) return RF_FAIL(error, RAFTER_FAILED, NULL,
+                                                                              "%s names no tensor of the plan (%s %zu: expected 0 to %lld)", where,
+                                                                              key, i, (long long)most_id);
+  return RAFTER_OK;
+}
+
+static rf_status check_ops(const json_t *plan, const char *where, int64_t most_id, rf_error *error) {
+  static const char *const numbers[] = {"flops", "bytes", "seconds", "calls", "hardware_flops", "limit_seconds"};
+  static const char *const texts[] = {"name", "op", "kernel", "bound", "kind", "phase", "limit"};
+  const json_t *list = json_object_get(plan, "ops"), *op;
+  size_t i;
+  if (!list) return RAFTER_OK;
+  RF_TRY(list_at(plan, "ops", where, &list, error));
+  json_array_foreach((json_t *)list, i, op) {
+    char at[160];
+    int64_t id;
+    snprintf(at, sizeof at, "%.100s, op %zu", where, i);
+    RF_TRY(rf_json_int(op, "id", at, (int64_t)i, (int64_t)i, &id, error));
+    for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) RF_TRY(check_number(op, numbers[k], at, error));
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) RF_TRY(check_text(op, texts[k], at, error));
+    if (!json_object_get(plan, "tensors")) continue;
+    RF_TRY(check_ids(op, "inputs", at, most_id, error));
+    RF_TRY(check_ids(op, "outputs", at, most_id, error));
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_report_check_plan(const json_t *plan, const char *where, rf_error *error) {
+  static const struct {
+    const char *object, *key;
+  } numbers[] = {{"memory", "peak_bytes"},      {"memory", "capacity_bytes"}, {"time", "seconds"},
+                 {"rate", "tokens_per_second"}, {"work", "hardware_flops"},   {"work", "bytes"},
+                 {"model", "parameters"}},
+    texts[] = {{"model", "name"}, {"machine", "name"}, {"machine", "kind"}, {"machine", "source"}, {"memory", "peak_op"}, {"time", "bound"}};
+  const json_t *part;
+  int64_t arena, most_id = -1;
+  RF_TRY(check_text(plan, "job", where, error));
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    RF_TRY(object_at(plan, numbers[i].object, where, &part, error));
+    RF_TRY(check_number(part, numbers[i].key, where, error));
+  }
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    RF_TRY(object_at(plan, texts[i].object, where, &part, error));
+    RF_TRY(check_text(part, texts[i].key, where, error));
+  }
+  RF_TRY(object_at(plan, "settings", where, &part, error));
+  RF_TRY(object_at(json_object_get(plan, "memory"), "by_class", where, &part, error));
+  RF_TRY(rf_json_int(json_object_get(plan, "memory"), "peak_bytes", where, 0, (int64_t)MOST, &arena, error));
+  /* Of two plans in one arena the larger says its size; tensors of either lie inside. */
+  RF_TRY(check_tensors(plan, arena, where, &most_id, error));
+  return check_ops(plan, where, most_id, error);
+}
+
+/* report.json: joined by op id, so every id must be one of the plan's. */
+static rf_status check_measured(const json_t *run, const json_t *report, const char *where, rf_error *error) {
+  static const char *const numbers[] = {"calls", "seconds", "least_seconds", "predicted_seconds", "limit_seconds"};
+  const json_t *walks = json_object_get(report, "walks"), *walk, *ops, *op;
+  size_t w, i;
+  if (!walks) return RAFTER_OK; /* of an older program */
+  RF_TRY(list_at(report, "walks", where, &walks, error));
+  json_array_foreach((json_t *)walks, w, walk) {
+    const char *name;
+    int64_t count;
+    RF_TRY(rf_json_string(walk, "walk", where, &name, error));
+    RF_TRY(rf_json_int(walk, "count", where, 0, INT64_MAX / 2, &count, error));
+    RF_TRY(check_number(walk, "seconds", where, error));
+    RF_TRY(check_number(walk, "predicted_seconds", where, error));
+    RF_TRY(list_at(walk, "ops", where, &ops, error));
+    const json_t *plan = rf_report_plan_of(run, name), *planned = json_object_get(plan, "ops");
+    json_array_foreach((json_t *)ops, i, op) {
+      char at[160];
+      int64_t id;
+      snprintf(at, sizeof at, "%.80s, walk %.30s, op %zu", where, name, i);
+      RF_TRY(rf_json_int(op, "id", at, 0, planned ? (int64_t)json_array_size(planned) - 1 : OPS_MOST, &id, error));
+      for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) RF_TRY(check_number(op, numbers[k], at, error));
+    }
+  }
+  return RAFTER_OK;
+}
+
+/* ---- what there is ------------------------------------------------------------------------------------------------- */
+
+static bool there(const char *folder, const char *name, char path[4400]) {
+  struct stat info;
+  return snprintf(path, 4400, "%.4000s/%s", folder, name) < 4400 && !stat(path, &info);
+}
+
+json_t *rf_report_run(const json_t *model, const char *id) {
+  json_t *run;
+  size_t i;
+  json_array_foreach(json_object_get(model, "runs"), i, run) if (!strcmp(json_string_value(json_object_get(run, "id")), id) ||
+                                                                 !strcmp(json_string_value(json_object_get(run, "name")), id)) return run;
+  return NULL;
+}
+
+const json_t *rf_report_walk_of(const json_t *run, const char *walk) {
+  const json_t *one;
+  size_t i;
+  json_array_foreach(json_object_get(json_object_get(run, "measured"), "walks"), i,
+                     one) if (!walk || !strcmp(json_string_value(json_object_get(one, "walk")), walk)) return one;
+  return NULL;
+}
+
+const json_t *rf_report_plan_of(const json_t *run, const char *walk) {
+  const json_t *plan = json_object_get(run, "plan"), *one;
+  const char *own = json_string_value(json_object_get(plan, "walk"));
+  size_t i;
+  if (!walk || !own || !strcmp(own, walk)) return plan;
+  json_array_foreach(json_object_get(plan, "walks"), i, one) {
+    const char *name = json_string_value(json_object_get(one, "walk"));
+    if (name && !strcmp(name, walk)) return one;
+  }
+  return NULL;
+}
+
+/* An id that nothing else in the model has: the name, with a number behind it where that is taken. */
+static void name_entry(const json_t *model, const char *name, char id[320]) {
+  snprintf(id, 320, "%.280s", name);
+  for (int n = 2; rf_report_run(model, id); n++) snprintf(id, 320, "%.280s (%d)", name, n);
+}
+
+static rf_status append(json_t *model, json_t *entry, const char *name, rf_error *error) {
+  char id[320];
+  name_entry(model, name, id);
+  json_t *text = json_string(id), *title = json_string(name);
+  if (!text || !title) {
+    json_decref(text), json_decref(title), json_decref(entry);
+    return RF_FAIL(error, RAFTER_FAILED, "rename the folder or file", "a name is not UTF-8 text");
+  }
+  json_object_set_new(entry, "id", text), json_object_set_new(entry, "name", title);
+  json_array_append_new(json_object_get(model, "runs"), entry);
+  return RAFTER_OK;
+}
+
+/* The last part of a path, "." and a trailing slash looked through. */
+static void base_of(const char *path, char base[256]) {
+  char *real = realpath(path, NULL);
+  const char *from = real ? real : path, *slash = strrchr(from, '/');
+  snprintf(base, 256, "%.255s", slash && slash[1] ? slash + 1 : from);
+  free(real);
+}
+
+static rf_status read_metrics(const char *path, json_t *entry, rf_error *error) {
+  rf_json_lines lines;
+  rf_status status;
+  json_t *rows = json_array(), *row = NULL, *step;
+  RF_TRY(rf_json_lines_open(path, NULL, &lines, error));
+  while ((status = rf_json_lines_next(&lines, &row, error)) == RAFTER_OK && row) {
+    step = json_object_get(row, "step");
+    if (!step && !json_object_get(entry, "start")) json_object_set_new(entry, "start", row);
+    else if (json_is_integer(step) && json_array_size(rows) < METRICS_MOST) json_array_append_new(rows, row);
+    else {
+      status =
+          RF_FAIL(error, RAFTER_FAILED, NULL, "a line is no step (%s, line %lld: expected a whole number \"step\")", path, (long long)lines.line);
+      json_decref(row);
+      break;
+    }
+  }
+  /* A run that was killed while it wrote leaves half a line: what stands before it is whole. */
+  if (status != RAFTER_OK && json_array_size(rows) && lines.text && lines.bytes && lines.text[lines.bytes - 1] != '\n') status = RAFTER_OK;
+  rf_json_lines_close(&lines);
+  json_object_set_new(entry, "metrics", rows);
+  return status;
+}
+
+static rf_status check_metrics(const json_t *entry, const char *where, rf_error *error) {
+  const json_t *row, *value;
+  const char *key;
+  size_t i;
+  json_array_foreach(json_object_get(entry, "metrics"), i, row)
+      json_object_foreach((json_t *)row, key, value) if (!json_is_number(value)) return RF_FAIL(
+          error, RAFTER_FAILED, NULL, "a step has something else than a number (%s, step %zu: \"%.60s\")", where, i + 1, key);
+  return RAFTER_OK;
+}
+
+static rf_status add_run(json_t *model, const char *folder, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  char path[4400], base[256];
+  json_t *entry = json_object(), *part = NULL, *walk;
+  const json_t *options;
+  size_t i;
+  snprintf(path, sizeof path, "%.4000s/run.json", folder);
+  RF_GO(rf_json_read(path, RUN_MOST, &part, error));
+  json_object_set_new(entry, "run", part);
+  RF_GO(check_text(part, "command", path, error));
+  RF_GO(object_at(part, "options", path, &options, error));
+  snprintf(path, sizeof path, "%.4000s/plan.json", folder);
+  RF_GO(rf_json_read(path, PLAN_MOST, &part, error));
+  json_object_set_new(entry, "plan", part);
+  RF_GO(rf_report_check_plan(part, path, error));
+  if (json_object_get(part, "walks")) {
+    RF_GO(list_at(part, "walks", path, &options, error));
+    json_array_foreach((json_t *)options, i, walk) {
+      RF_GO(check_text(walk, "walk", path, error));
+      RF_GO(rf_report_check_plan(walk, path, error));
+    }
+  }
+  if (there(folder, "metrics.jsonl", path)) {
+    RF_GO(read_metrics(path, entry, error));
+    RF_GO(check_metrics(entry, path, error));
+  }
+  if (there(folder, "report.json", path)) {
+    RF_GO(rf_json_read(path, PLAN_MOST, &part, error));
+    json_object_set_new(entry, "measured", part);
+    RF_GO(check_measured(entry, part, path, error));
+  }
+  base_of(folder, base);
+  json_object_set_new(entry, "folder", json_string(folder));
+  return append(model, entry, base, error);
+done:
+  json_decref(entry);
+  return status;
+}
+
+static rf_status add_file(json_t *model, const char *path, rf_error *error) {
+  json_t *json = NULL;
+  char base[256];
+  RF_TRY(rf_json_read(path, PLAN_MOST, &json, error));
+  rf_status status = RAFTER_OK;
+  base_of(path, base);
+  if (json_is_array(json_object_get(json, "rows")) && json_object_get(json, "sweep")) {
+    json_object_set_new(json, "name", json_string(base));
+    return json_array_append_new(json_object_get(model, "sweeps"), json) ? RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory") : RAFTER_OK;
+  }
+  status = rf_report_check_plan(json, path, error);
+  if (status == RAFTER_OK) return append(model, rf_must(json_pack("{so}", "plan", json)), base, error);
+  json_decref(json);
+  return status;
+}
+
+rf_status rf_report_add(json_t *model, const char *root, const char *given, rf_error *error) {
+  char named[4400], run[4400];
+  struct stat info;
+  const char *path = given;
+  if (stat(path, &info) && root && !strchr(given, '/') && there(root, given, named)) path = named;
+  if (stat(path, &info))
+    return RF_FAIL(error, RAFTER_FAILED, "`rafter runs list` shows which there are", "%s is neither a run nor a file (%s)", given, strerror(errno));
+  if (!S_ISDIR(info.st_mode)) return add_file(model, path, error);
+  if (there(path, "run.json", run)) return add_run(model, path, error);
+  if (there(path, "../run.json", run)) return snprintf(run, sizeof run, "%.4000s/..", path), add_run(model, run, error); /* a checkpoint */
+  return RF_FAIL(error, RAFTER_FAILED, "give the folder of a run, or what `rafter plan --json` printed", "%s is no run (expected run.json in it)",
+                 given);
+}
+
+rf_status rf_report_add_plan(json_t *model, const char *name, const char *of, json_t *plan, rf_error *error) {
+  rf_status status = rf_report_check_plan(plan, name, error);
+  if (status != RAFTER_OK) {
+    json_decref(plan);
+    return status;
+  }
+  return append(model, rf_must(json_pack("{so ss?}", "plan", plan, "of", of)), name, error);
+}

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# `rafter report`: the model that page and scripts share holds what the run's files and the plan say, value for value, and trusts none of them.
+. "$(dirname "$0")/lib.sh"
+export RAFTER_RUNS=$WORK/runs
+text book.txt 20000
+TRAIN=("$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt)
+REPORT=("$RAFTER" report)
+
+status 0 "${TRAIN[@]}" --steps 6 --val-every 3 --out runs/first
+status 0 "${TRAIN[@]}" --steps 6 --val-every 3 --remat block --out runs/second
+status 0 "${REPORT[@]}" runs/first second --json && cp out model.json && {
+  python3 - model.json runs/first runs/second <<'PY' || fail 'the model is not what the runs left'
+import json, sys
+model, bad = json.load(open(sys.argv[1])), []
+for run, folder in zip(model["runs"], sys.argv[2:]):
+    for key, name in ("run", "run.json"), ("plan", "plan.json"), ("measured", "report.json"):
+        if run[key] != json.load(open(f"{folder}/{name}")): bad.append(f"{folder}: {key} is not {name}")
+    rows = [json.loads(line) for line in open(folder + "/metrics.jsonl")]
+    if run["metrics"] != [r for r in rows if "step" in r] or run["start"] != rows[0]: bad.append(f"{folder}: metrics")
+    plan, measured = run["plan"], run["measured"]
+    if [w["walk"] for w in measured["walks"]] != ["step", "validation"] or plan["walk"] != "step" or plan["walks"][0]["walk"] != "validation": bad.append("walks")
+    walk = measured["walks"][0]
+    if walk["count"] != 6 or [o["id"] for o in walk["ops"]] != [o["id"] for o in plan["ops"]]: bad.append(f"{folder}: ops")
+    for op, planned in zip(walk["ops"], plan["ops"]):
+        if op["calls"] != 6 * planned["calls"] or op["predicted_seconds"] != planned["seconds"] or op["limit_seconds"] != planned["limit_seconds"]: bad.append(op)
+    inside = sum(o["seconds"] * o["calls"] for o in walk["ops"])
+    if not 0 < inside <= walk["seconds"]: bad.append(f"ops take {inside} s of {walk['seconds']} s")
+    if any(o["seconds"] <= 0 or o["limit_seconds"] > 1.01 * o["seconds"] for o in plan["ops"] if o["bytes"]): bad.append("an op without a predicted time, or above its limit")
+    if {o["phase"] for o in plan["ops"]} - {"forward", "recompute", "backward", "optimizer"}: bad.append("phases")
+print(*bad[:5], sep="\n") if bad else None
+sys.exit(bool(bad))
+PY
+}
+holds model.json '{o["phase"] for o in d["runs"][1]["plan"]["ops"]} == {"forward", "recompute", "backward", "optimizer"}' 'remat=block recomputes'
+
+# --against plans the run again with a change: the same plan that `plan` makes of it; without one, that of the run to the value.
+status 0 "${REPORT[@]}" runs/first --against remat=block --json && cp out against.json && status 0 "$RAFTER" plan --config runs/first/run.json --remat block --tensors --ops --json && {
+  python3 - against.json out runs/second/plan.json <<'PY' || fail '--against makes another plan than `plan --json --tensors --ops`'
+import json, sys
+model, plan, other = (json.load(open(n)) for n in sys.argv[1:])
+made = model["runs"][1]["plan"]
+for p in made, plan, other: p.pop("plan_seconds"), p.pop("walk", 0), p.pop("walks", 0), p.pop("advice")
+assert model["runs"][1]["of"] == "first" and model["runs"][1]["name"] == "remat=block"
+for p in plan, other:
+    # What this machine has left is looked up anew.
+    for key in "capacity_bytes", "reserve_bytes", "headroom_bytes": made["memory"].pop(key, 0), p["memory"].pop(key, 0)
+    wrong = [k for k in made if made[k] != p.get(k)]
+    assert not wrong, [(k, made[k], p.get(k)) for k in wrong]
+PY
+}
+refuses 2 'unknown|does not know|no option' "${REPORT[@]}" runs/first --against rematt=block --json
+refuses 2 'planned again|plan alone' "${REPORT[@]}" runs/first/plan.json --against remat=block --json
+
+# Plans and sweeps alone.
+"$RAFTER" plan "$TINY" --batch 4 --json --tensors --ops >plan.json
+"$RAFTER" plan "$TINY" --sweep batch=1,2,4 --json >sweep.json
+status 0 "${REPORT[@]}" plan.json sweep.json --json && holds out 'd["runs"][0]["name"] == "plan.json" and len(d["sweeps"][0]["rows"]) == 3 and len(d["runs"]) == 1'
+
+# The page: beside the run unless --out says otherwise.
+status 0 "${REPORT[@]}" runs/first runs/second sweep.json && says '^runs/first/report.html' out && grep -q '</html>' runs/first/report.html || fail 'no page beside the run'
+status 0 "${REPORT[@]}" plan.json --out page.html && [ -s page.html ] || fail '--out writes no page'
+
+# Files are not trusted: one error that names the file and the field.
+refuses 1 'nowhere is neither a run nor a file' "${REPORT[@]}" nowhere --json
+mkdir empty && refuses 1 'empty is no run' "${REPORT[@]}" empty --json
+damage() { # FILE PYTHON PATTERN: a copy of the run whose FILE was changed is refused
+  rm -rf bad && cp -r runs/first bad
+  python3 -c "import json, sys; p = sys.argv[1]; d = json.load(open(p)); exec(sys.argv[2]); json.dump(d, open(p, 'w'))" "bad/$1" "$2"
+  refuses 1 "$3" "${REPORT[@]}" bad --json
+}
+damage run.json 'd.pop("options")' 'run.json.*options'
+damage run.json 'd["command"] = 5' 'run.json.*command'
+damage plan.json 'd["memory"]["peak_bytes"] = -1' 'plan.json.*peak_bytes'
+damage plan.json 'd["memory"] = []' 'plan.json.*memory'
+damage plan.json 'd["tensors"][3]["offset"] = 1 << 60' 'tensor 3.*offset'
+damage plan.json 'd["tensors"][0]["bytes"] = "many"' 'tensor 0.*bytes'
+damage plan.json 'd["ops"][2]["inputs"] = [99999]' 'op 2.*no tensor'
+damage plan.json 'd["ops"][1]["id"] = 7' 'op 1.*id'
+damage plan.json 'd["ops"][1]["seconds"] = None' 'op 1.*seconds'
+damage report.json 'd["walks"][0]["ops"][0]["id"] = 99999' 'walk step, op 0.*id'
+damage report.json 'd["walks"] = 3' 'walks'
+for name in run.json plan.json report.json; do
+  rm -rf bad && cp -r runs/first bad && head -c 300 "runs/first/$name" >"bad/$name" && refuses 1 "$name" "${REPORT[@]}" bad --json
+done
+rm -rf bad && cp -r runs/first bad && rm bad/plan.json && refuses 1 'plan.json' "${REPORT[@]}" bad --json
+rm -rf bad && cp -r runs/first bad && echo '{"step": "one"}' >>bad/metrics.jsonl && refuses 1 'metrics.jsonl, line' "${REPORT[@]}" bad --json
+# Half a last line is what a killed run leaves.
+rm -rf bad && cp -r runs/first bad && printf '{"step": 7, "lo' >>bad/metrics.jsonl && status 0 "${REPORT[@]}" bad --json && holds out 'len(d["runs"][0]["metrics"]) == 6'
+finish
