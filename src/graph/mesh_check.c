@@ -75,18 +75,13 @@ rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_bui
   RF_TRY(not_yet(mesh, RF_AXIS_SEQUENCE, options->job != RF_JOB_GENERATE, error));
   RF_TRY(check_heads(mesh, model, learns, error));
   RF_TRY(divides(model->experts > 0 ? rf_model_expert_ff(model) : model->ff, "the width of the MLP", mesh, AXIS(TENSOR), error));
-  rf_axes latent = AXIS(TENSOR) | AXIS(SEQUENCE) | AXIS(CONTEXT);
-  if (model->kv_rank > 0 && (rf_mesh_live(mesh, latent) || options->job == RF_JOB_GENERATE))
-    return RF_FAIL(error, RAFTER_INVALID, "use data and fsdp", "this version cuts latent attention by sequences only, in training and scoring (%s)",
-                   model->name);
+  if (model->kv_rank > 0 && rf_mesh_extent(mesh, RF_AXIS_CONTEXT) > 1)
+    return RF_FAIL(error, RAFTER_INVALID, "deal tokens out along sequence, or heads along tensor",
+                   "this version does not deal the tokens of latent attention out (--mesh context: expected 1 for %s, got %lld)", model->name,
+                   (long long)rf_mesh_extent(mesh, RF_AXIS_CONTEXT));
   if (rf_mesh_extent(mesh, RF_AXIS_EXPERT) > 1 && model->experts == 0)
     return RF_FAIL(error, RAFTER_INVALID, "leave the axis expert out",
                    "%s has no experts to put on several chips (--mesh expert: expected 1, got %lld)", model->name,
-                   (long long)rf_mesh_extent(mesh, RF_AXIS_EXPERT));
-  if (rf_mesh_extent(mesh, RF_AXIS_EXPERT) > 1 && rf_mesh_live(mesh, AXIS(TENSOR) | AXIS(SEQUENCE) | AXIS(CONTEXT)))
-    return RF_FAIL(error, RAFTER_INVALID, "use expert with data and fsdp",
-                   "this version puts experts on several chips beside data, fsdp and slice only (--mesh expert: expected 1 "
-                   "with tensor, sequence or context, got %lld)",
                    (long long)rf_mesh_extent(mesh, RF_AXIS_EXPERT));
   if (model->experts > 0) RF_TRY(divides(model->experts, "the experts", mesh, AXIS(EXPERT), error));
   float dropout = options->dropout < 0 ? model->dropout : options->dropout;

@@ -38,8 +38,9 @@ static rf_spec input_spec(const rf_sharder *s, const rf_tensor *tensor, int64_t 
   return rf_spec_of(rows, 0, RF_FORM_BLOCKS);
 }
 
-/* Keys and values of the heads that a chip has. */
+/* Keys and values of the heads that a chip has; a latent row serves all heads. */
 static rf_spec cache_spec(const rf_sharder *s) {
+  if (s->whole.model.kv_rank > 0) return (rf_spec){.split = {0}};
   return (rf_spec){.split = {0, 0, 0, rf_mesh_live(s->mesh, RF_AXIS_BIT(RF_AXIS_TENSOR))}, .form = {0, 0, 0, RF_FORM_KEYS}};
 }
 
@@ -47,7 +48,7 @@ static void make_cache(rf_sharder *s, int t, rf_spec *spec) {
   *spec = cache_spec(s);
   int64_t chips = rf_mesh_size(s->mesh, spec->split[3]), heads = s->whole.model.kv_heads, per_head = s->whole.tensor[t].shape[3] / heads;
   int id = rf_sharder_tensor(s, t, spec);
-  s->graph->tensor[id].shape[3] = (heads > chips ? heads / chips : 1) * per_head;
+  if (spec->split[3]) s->graph->tensor[id].shape[3] = (heads > chips ? heads / chips : 1) * per_head;
   s->at[t] = (rf_place){id, *spec};
 }
 

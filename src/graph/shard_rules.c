@@ -132,11 +132,14 @@ rf_param_specs rf_shard_param(const rf_graph *graph, const rf_mesh *mesh, int p)
   specs.state = specs.use;
   rf_axes over = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_FSDP));
   if (!over) over = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_DATA));
-  if (param->experts == 0) over |= expert;
-  if (!over || mesh->zero < 1) return specs;
-  int cut = state_axis(graph, mesh, p, &specs.use, over);
-  if (cut < 0) return specs;
-  specs.state.split[cut] |= over;
-  specs.gathered = true;
+  if (param->experts > 0) expert = 0;
+  /* Over as many chips as its extents have room for. */
+  const rf_axes tries[] = {over | expert, over, expert};
+  for (int i = 0; i < 3 && mesh->zero >= 1 && !specs.gathered; i++) {
+    int cut = tries[i] ? state_axis(graph, mesh, p, &specs.use, tries[i]) : -1;
+    if (cut < 0) continue;
+    specs.state.split[cut] |= tries[i];
+    specs.gathered = true;
+  }
   return specs;
 }

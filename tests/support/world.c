@@ -52,7 +52,7 @@ void world_put(world *w, int64_t chip, int tensor, int64_t i, double value) {
 
 typedef struct cut {
   int64_t rank, chips, local, whole;
-  int64_t each; /* of an expert */
+  int64_t each; /* rows of an expert, of all chips */
   rf_form form;
   const rf_model *model;
 } cut;
@@ -78,7 +78,7 @@ static int64_t of_dim(const cut *c, int64_t i) {
     each = c->whole / c->model->kv_heads; /* numbers of a head */
     mine = c->model->kv_heads >= c->chips ? c->rank * (c->model->kv_heads / c->chips) : c->rank * c->model->kv_heads / c->chips;
     return mine * each + i;
-  case RF_FORM_EACH: each = c->whole / c->model->experts, mine = each / c->chips; return i / mine * each + c->rank * mine + i % mine;
+  case RF_FORM_EACH: each = c->each, mine = each / c->chips; return i / mine * each + c->rank * mine + i % mine;
   default: return at < c->whole ? at : -1;
   }
 }
@@ -86,6 +86,8 @@ static int64_t of_dim(const cut *c, int64_t i) {
 static void shape_of(const rf_tensor *t, int64_t dims[4]) {
   for (int d = 0; d < 4; d++) dims[d] = d < t->rank ? t->shape[d] : 1;
 }
+
+static bool has_experts(const world *w, const rf_tensor *t) { return t->param >= 0 && w->graph->params.at[t->param].experts > 0; }
 
 int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *whole, int64_t i) {
   const rf_tensor *t = &w->graph->tensor[tensor];
@@ -105,7 +107,7 @@ int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *w
       continue;
     }
     int64_t block = 0;
-    if (axes & RF_AXIS_BIT(RF_AXIS_EXPERT) && t->spec.form[d] == RF_FORM_EACH) { /* runs of experts, of each of which a run */
+    if (axes & RF_AXIS_BIT(RF_AXIS_EXPERT) && has_experts(w, t)) { /* runs of experts, of each of which a run */
       rf_axes experts = RF_AXIS_BIT(RF_AXIS_EXPERT);
       all[d] /= rf_mesh_size(&w->graph->mesh, experts), block = rf_mesh_rank(&w->graph->mesh, experts, place) * all[d], axes &= (rf_axes)~experts;
       at *= rf_mesh_size(&w->graph->mesh, experts);

@@ -149,17 +149,21 @@ static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* Rows alone: whole segments of them. */
+/* Heads are dealt out, as in attention; the part of the keys that turned serves all of them, so its gradient is a sum over who has heads. */
 static rf_status attention_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
   bool backward = s->op->def == &RF_OP_ATTENTION_LATENT_BWD;
-  int segments = backward ? 6 : 3;
-  rf_spec rows = rf_spec_of(s->in[0].split[0], 0, RF_FORM_BLOCKS), lse = rf_spec_of(0, s->in[0].split[0], RF_FORM_BLOCKS);
-  for (int i = 0; i < segments; i++) s->in[i] = rows;
-  for (int i = 0; i < s->op->output_count; i++) s->out[i] = rows;
-  if (backward) s->in[4] = lse;
-  else s->out[1] = lse;
-  return RAFTER_OK;
+  rf_axes dealt = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = dealt | RF_AXIS_BIT(RF_AXIS_TENSOR);
+  rf_axes rows = s->in[0].split[0] & (rf_axes)~here, heads = s->in[0].split[1] | (s->in[0].split[0] & dealt);
+  rf_spec mine = rf_spec_of(rows, heads, RF_FORM_BLOCKS), all = rf_spec_of(rows, 0, RF_FORM_BLOCKS), lse = rf_spec_of(heads, rows, RF_FORM_BLOCKS);
+  s->in[0] = s->in[1] = mine, s->in[2] = all;
+  s->out[0] = s->out[1] = mine;
+  if (backward) {
+    s->in[3] = s->in[5] = mine, s->in[4] = lse;
+    s->out[2] = all, s->out[2].partial = heads;
+  } else {
+    s->out[1] = lse;
+  }
+  return rf_shard_heads(s, heads, error);
 }
 
 const rf_op_def RF_OP_ATTENTION_LATENT = {
@@ -222,6 +226,14 @@ rf_cached rf_cached_latent(const rf_graph *graph, const rf_op *op) {
                                     (double)rf_tensor_bytes(&graph->tensor[op->input[3]])};
 }
 
+/* A chip widens nothing but its own heads' part of w; the latent rows it has whole, as every chip of the group. */
+static rf_status attention_kv_shard(rf_sharding *s, rf_error *error) {
+  rf_axes heads = s->in[0].split[1] & s->in[3].split[1];
+  s->in[0] = s->in[3] = s->out[0] = rf_spec_of(0, heads, RF_FORM_BLOCKS);
+  s->in[1] = s->in[2] = (rf_spec){.split = {0}};
+  return rf_shard_heads(s, heads, error);
+}
+
 const rf_op_def RF_OP_ATTENTION_LATENT_KV = {
     .name = "attention_latent_kv",
     .formula =
@@ -235,5 +247,6 @@ const rf_op_def RF_OP_ATTENTION_LATENT_KV = {
     .outputs = {"ctx (n,NW)", "cache (B,1,G,C+R)"},
     .shape = attention_kv_shape,
     .work = rf_cached_work,
+    .shard = attention_kv_shard,
     .tolerance = {1e-5f, 2e-2f},
 };

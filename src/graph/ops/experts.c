@@ -66,9 +66,7 @@ static rf_status route_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 }
 
 /* Chips that hold runs of the experts' widths see the same rows: all of them route all rows of the group, and what they say is summed. */
-static rf_axes rows_of_group(const rf_spec *rows) {
-  return rows->split[0] & (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_SEQUENCE));
-}
+static rf_axes rows_of_group(const rf_spec *rows) { return rows->split[0] & (rf_axes)~RF_AXIS_BIT(RF_AXIS_TENSOR); }
 
 /* Rows that an expert takes of a chip, where experts stand on several. */
 static void give_room(rf_sharding *s, int64_t whole_rows, rf_axes rows) {

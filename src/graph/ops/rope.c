@@ -23,11 +23,11 @@ static rf_status rope_backward(rf_graph *graph, const rf_op *op, const int *grad
   return RAFTER_OK;
 }
 
-/* Heads that were dealt out around attention come back as rows, as the positions lie. */
+/* Heads that were dealt out around attention come back as rows, as the positions lie. Rows without key heads are blocks, one for each head. */
 static rf_status rope_shard(rf_sharding *s, rf_error *error) {
-  rf_axes dealt = s->in[0].split[1] & s->in[1].split[0], rows = (s->in[0].split[0] | dealt) & s->in[1].split[0],
-          heads = s->in[0].split[1] & (rf_axes)~dealt;
-  s->in[0] = s->out[0] = rf_spec_of(rows, heads, RF_FORM_HEADS);
+  rf_axes dealt = s->in[0].split[1] & s->in[1].split[0], heads = s->in[0].split[1] & (rf_axes)~dealt,
+          rows = (s->in[0].split[0] | dealt) & (rf_axes)~heads;
+  s->in[0] = s->out[0] = rf_spec_of(rows, heads, s->attr.kv_heads > 0 ? RF_FORM_HEADS : RF_FORM_BLOCKS);
   s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
   return rf_shard_heads(s, heads, error);
 }

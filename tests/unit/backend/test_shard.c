@@ -15,6 +15,9 @@
 #define LEAST_DEEPSEEK \
   "deepseek:layers=3,width=16,heads=2,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_ff=8,experts=4,vocab=40,seq=16"
 
+#define LEAST_LATENT \
+  "deepseek:layers=3,width=16,heads=4,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_ff=8,experts=4,vocab=40,seq=16"
+
 enum { SEQUENCES = 12, SEQ = 8 };
 
 typedef struct setting {
@@ -194,6 +197,17 @@ static const setting SETTINGS[] = {
     {LEAST_EXPERTS, "expert=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
     {LEAST_EXPERTS, "data=2,expert=2", 1, 1, 0, 0, NULL, NULL},
     {LEAST_DEEPSEEK, "expert=2,fsdp=2", 3, 1, 1, 0, NULL, NULL},
+    {LEAST_EXPERTS, "expert=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
+    {LEAST_EXPERTS, "expert=2,fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
+    {LEAST_EXPERTS, "slice=2,expert=2,sequence=2", 1, 1, 1, 0, NULL, NULL},
+    {LEAST_EXPERTS, "expert=2,context=2,tensor=2", 3, 1, 1, 0, NULL, NULL},
+    {LEAST_EXPERTS, "data=3,expert=4,sequence=2", 1, 1, 1, 0, NULL, NULL},
+    {LEAST_LATENT, "tensor=2", 0, 2, 1, 0, NULL, NULL},
+    {LEAST_LATENT, "fsdp=2,tensor=4", 3, 1, 1, 0, NULL, NULL},
+    {LEAST_LATENT, "sequence=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
+    {LEAST_LATENT, "expert=2,fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
+    {LEAST_LATENT, "fsdp=2,tensor=2", 3, 1, 1, 0, "rank=2,targets=out", NULL},
+    {LEAST_LATENT, "expert=4,fsdp=3", 3, 1, 1, 0, NULL, NULL},
     {LEAST_DEEPSEEK, "data=2,fsdp=2", 3, 1, 1, 0, NULL, NULL},
     {LEAST_LLAMA, "context=2", 0, 1, 1, 0, NULL, NULL},
     {LEAST_LLAMA, "context=2,tensor=2", 0, 2, 1, 0, NULL, NULL},
@@ -235,11 +249,10 @@ static void same_results(const setting *s, rf_build_options options, const char 
 /* A walk of a generator over a cache that holds something, key heads dealt out or, where there are fewer of them than chips, shared. */
 static void test_walks_of_a_generator(void **state) {
   (void)state;
-  static const setting settings[] = {{LEAST_LLAMA, "tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_GEMMA, "tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_GEMMA, "tensor=4", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_GPT, "tensor=4", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_MIXTRAL, "tensor=2", 0, 1, 0, 0, NULL, NULL}};
+  static const setting settings[] = {{LEAST_LLAMA, "tensor=2", 0, 1, 0, 0, NULL, NULL},   {LEAST_GEMMA, "tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {LEAST_GEMMA, "tensor=4", 0, 1, 0, 0, NULL, NULL},   {LEAST_GPT, "tensor=4", 0, 1, 0, 0, NULL, NULL},
+                                     {LEAST_MIXTRAL, "tensor=2", 0, 1, 0, 0, NULL, NULL}, {LEAST_LATENT, "tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {LEAST_LATENT, "tensor=4", 0, 1, 0, 0, NULL, NULL}};
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
     rf_build_options options = fixture_generate(RF_F64, 3, 3);
     options.seq = 16;
@@ -293,7 +306,9 @@ static void test_recomputation(void **state) {
 static void test_a_missing_exchange_is_found(void **state) {
   (void)state;
   static const setting settings[] = {{LEAST_LLAMA, "fsdp=2,tensor=2", 3, 1, 1, 0, NULL, NULL},
-                                     {LEAST_GPT, "slice=2,data=2,tensor=2", 0, 1, 1, 0, NULL, NULL}};
+                                     {LEAST_GPT, "slice=2,data=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
+                                     {LEAST_EXPERTS, "expert=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
+                                     {LEAST_LATENT, "sequence=2,tensor=2", 0, 1, 1, 0, NULL, NULL}};
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
     pair p = make(&settings[i]);
     step(p.one, p.whole);
