@@ -1,11 +1,279 @@
-/* trace.js - the trace viewer: lanes of threads with the predicted lane above them. */
+/* trace.js - the trace viewer's panel: what is looked at, moved by mouse and keys; drawn by trace_draw.js, told in words by trace_words.js. */
 (() => {
+  const {el} = rafter;
+  const GUTTER = 116, MINIMAP = 40, RULER = 20, LEAST_NS = 200;
+
+  class Viewer {
+    constructor(element, run, trace) {
+      Object.assign(this, {element, run, trace, gutter: GUTTER, minimap: MINIMAP, ruler: RULER});
+      this.from = trace.from; this.to = trace.to;
+      this.selection = null; this.selected = null; this.hover = null; this.search = ''; this.only = new Set(); this.matches = 0;
+      let y = MINIMAP + RULER + 4;
+      this.lanes = [...trace.rows, ...trace.counters].map((row) => {
+        const lane = {row, y};
+        y += row.height + (row.kind === 'thread' || row.title === '' ? 2 : 5);
+        return lane;
+      });
+      this.height = y + 6;
+      this.main = trace.rows.find((row) => row.kind === 'op') || trace.rows.find((row) => row.kind === 'thread') || trace.rows[0];
+      rafter.state.trace = this.state = {events: trace.header.count, drawn: 0, frames: 0};
+      this.build();
+      this.changed();
+    }
+
+    /* ---- the panel's elements --------------------------------------------------------------------------------------- */
+
+    build() {
+      const {element} = this, button = (text, label, action) => el('button', {type: 'button', 'aria-label': label, title: label, onclick: action}, text);
+      this.input = el('input', {type: 'search', id: 'trace-search', placeholder: 'Search ops by name', 'aria-label': 'Search ops by name', size: 26, oninput: () => this.find(this.input.value),
+        onkeydown: (event) => {
+          if (event.key === 'Enter') { event.preventDefault(); this.next(event.shiftKey ? -1 : 1); }
+          if (event.key === 'Escape') { this.input.value = ''; this.find(''); this.view.node.focus(); }
+        }});
+      this.found = el('span', {class: 'note', 'aria-live': 'polite'});
+      element.append(el('div', {class: 'bar'}, this.input, button('‹', 'Match before (N)', () => this.next(-1)), button('›', 'Next match (n)', () => this.next(1)), this.found,
+        el('span', {class: 'spring'}),
+        el('span', {class: 'group'}, button('−', 'Zoom out (−)', () => this.zoom(1.6)), button('+', 'Zoom in (+)', () => this.zoom(1 / 1.6)), button('Fit', 'Show everything (0)', () => this.fit())),
+        button('Zoom to selection', 'Zoom to the selection (z)', () => this.zoomToSelection())));
+      const steps = rafter.objects(this.trace.header.steps);
+      if (steps.length > 1) {
+        this.stepBar = el('div', {class: 'bar'}, el('span', {class: 'note'}, 'Step'), el('span', {class: 'group'},
+          steps.slice(0, 16).map((step) => button(String(step.step), `Show step ${step.step}`, () => this.look(step.begin, step.end)))));
+        element.append(this.stepBar);
+      }
+      this.legend = el('div', {class: 'bar paints', role: 'group', 'aria-label': 'Show only'});
+      element.append(this.legend);
+      const frame = el('div', {class: 'trace'});
+      element.append(frame);
+      this.view = rafter.canvas(frame, {label: this.label(), height: this.height, focusable: true, role: 'application', draw: (context, w, h) => rafter.traceParts.draw(this, context, w, h)});
+      element.append(el('p', {class: 'note'}, 'Wheel zooms at the pointer, dragging moves, shift and drag selects a range, a click shows an op; ',
+        el('kbd', {}, '?'), ' lists the keys. Where many ops share a pixel, a bar is as high as the share of time in which the lane worked, in the colour of what took most.'));
+      this.words = el('div', {class: 'columns'});
+      element.append(this.words);
+      this.details = el('section', {'aria-live': 'polite'});
+      this.sums = el('section', {});
+      this.words.append(this.details, this.sums);
+      rafter.traceParts.gaps(this, element);
+      rafter.traceParts.details(this);
+      this.fillLegend();
+      this.listen();
+      rafter.onTheme(() => { this.minimapPicture = null; });
+    }
+
+    label() {
+      const {trace} = this;
+      return `Trace of ${rafter.seconds((trace.to - trace.from) / 1e9)}: ${rafter.whole(trace.header.count)} spans in ${trace.rows.length} lanes. ` +
+        'Plus and minus zoom, left and right move, up and down change the lane, comma and full stop step from op to op.';
+    }
+
+    fillLegend() {
+      const seen = new Set();
+      for (const row of this.trace.rows) if (row.kind === 'op' || row.kind === 'thread') for (let i = 0; i < row.count; i++) seen.add(this.trace.things.paint[row.key[i]]);
+      this.legend.replaceChildren(...this.trace.things.paints.map((paint, index) => seen.has(index) && el('button', {type: 'button', class: 'paint', 'aria-pressed': 'false',
+        'data-paint': paint.id, onclick: (event) => this.toggle(index, event.currentTarget)}, el('span', {class: `swatch ${paint.colour}`, style: {background: `var(--${paint.colour})`}}), paint.title)).filter(Boolean));
+    }
+
+    /* ---- what is looked at ------------------------------------------------------------------------------------------- */
+
+    /* Times of the view, kept inside the trace. */
+    look(from, to) {
+      const {trace} = this, whole = trace.to - trace.from, room = 0.02 * whole;
+      const width = Math.min(Math.max(to - from, LEAST_NS), whole + 2 * room);
+      const middle = (from + to) / 2;
+      let start = middle - width / 2;
+      start = Math.min(Math.max(start, trace.from - room), Math.max(trace.from - room, trace.to + room - width));
+      this.from = start; this.to = start + width;
+      this.changed();
+    }
+    fit() { this.look(this.trace.from, this.trace.to); }
+    /* Factors above 1 show more; `at` stays where it is. */
+    zoom(factor, at = (this.from + this.to) / 2) { this.look(at - (at - this.from) * factor, at + (this.to - at) * factor); }
+    pan(fraction) { const by = fraction * (this.to - this.from); this.look(this.from + by, this.to + by); }
+    zoomToSelection() {
+      if (this.selection) this.look(...this.selection);
+      else if (this.selected) {
+        const {row, i} = this.selected, room = 0.5 * (row.end[i] - row.begin[i]);
+        this.look(row.begin[i] - room, row.end[i] + room);
+      }
+    }
+    scale() { return (this.view.width - GUTTER - 2) / (this.to - this.from); }
+    timeAt(x) { return this.from + (x - GUTTER) / this.scale(); }
+    xAt(time) { return GUTTER + (time - this.from) * this.scale(); }
+
+    changed() {
+      const {state} = this;
+      Object.assign(state, {from: this.from, to: this.to, selection: this.selection, search: this.search, matches: this.matches, only: [...this.only].map((i) => this.trace.things.paints[i].id)});
+      if (this.view) this.view.redraw();
+      clearTimeout(this.later);
+      this.later = setTimeout(() => rafter.traceParts.sums(this), this.summed ? 120 : 0);
+    }
+
+    /* ---- choosing ------------------------------------------------------------------------------------------------------ */
+
+    hit(x, y) {
+      if (x < GUTTER) return null;
+      const lane = this.lanes.find((one) => y >= one.y && y < one.y + one.row.height);
+      if (!lane) return null;
+      if (lane.row.kind === 'counter') return {row: lane.row, i: lane.row.at(this.timeAt(x))};
+      const i = lane.row.at(this.timeAt(x), 2 / this.scale());
+      return i < 0 ? null : {row: lane.row, i};
+    }
+    select(hit) {
+      this.selected = hit && hit.row.kind !== 'counter' && hit.i >= 0 ? hit : null;
+      this.state.selected = this.selected && this.trace.things.title[this.selected.row.key[this.selected.i]];
+      this.state.selectedRow = this.selected && this.selected.row.id;
+      rafter.traceParts.details(this);
+      if (this.selected) rafter.announce(`${this.state.selected}, ${rafter.seconds((hit.row.end[hit.i] - hit.row.begin[hit.i]) / 1e9)}, on ${hit.row.id}`);
+      this.view.redraw();
+    }
+    /* Brings a span into view without zooming further than it needs. */
+    reveal({row, i}) {
+      const middle = (row.begin[i] + row.end[i]) / 2, width = Math.max(this.to - this.from, 1.2 * (row.end[i] - row.begin[i]));
+      if (row.begin[i] < this.from || row.end[i] > this.to) this.look(middle - width / 2, middle + width / 2);
+    }
+    step(by) {
+      const now = this.selected || {row: this.main, i: this.main.after(this.from) - (by > 0 ? 1 : 0)};
+      const i = Math.min(Math.max(now.i + by, 0), now.row.count - 1);
+      if (i < 0) return;
+      this.select({row: now.row, i});
+      this.reveal({row: now.row, i});
+    }
+    lane(by) {
+      const rows = this.trace.rows, now = this.selected, time = now ? (now.row.begin[now.i] + now.row.end[now.i]) / 2 : (this.from + this.to) / 2;
+      for (let at = (now ? rows.indexOf(now.row) : rows.indexOf(this.main) - by) + by; at >= 0 && at < rows.length; at += by) {
+        const i = Math.min(rows[at].after(time), rows[at].count - 1);
+        if (i >= 0) { this.select({row: rows[at], i}); this.reveal({row: rows[at], i}); return; }
+      }
+    }
+
+    /* ---- search and filter ------------------------------------------------------------------------------------------------ */
+
+    find(text) {
+      this.search = text.trim().toLowerCase();
+      this.cursor = null;
+      this.repaint();
+      const {things} = this.trace, row = this.main;
+      this.matches = 0;
+      if (this.search) for (let i = 0; i < row.count; i++) if (this.isMatch[row.key[i]]) this.matches++;
+      this.found.textContent = !this.search ? '' : this.matches ? `${rafter.whole(this.matches)} runs of ${rafter.whole(this.isMatch.reduce((sum, one) => sum + one, 0))} ops` : 'nothing has that name';
+      this.changed();
+      return things;
+    }
+    toggle(paint, button) {
+      if (this.only.has(paint)) this.only.delete(paint); else this.only.add(paint);
+      button.setAttribute('aria-pressed', String(this.only.has(paint)));
+      this.repaint();
+      this.changed();
+    }
+    /* What is neither searched for nor chosen is dimmed, in every zoom. */
+    repaint() {
+      const {things, rows} = this.trace;
+      this.isMatch = new Uint8Array(things.title.length);
+      for (let key = 0; key < things.title.length; key++) {
+        const named = this.search && key < things.ops && things.title[key].toLowerCase().includes(this.search);
+        if (named) this.isMatch[key] = 1;
+        const shown = (!this.search || named) && (!this.only.size || this.only.has(things.paint[key]));
+        things.shown[key] = shown || things.paints[things.paint[key]].id.startsWith('phase-') || key === things.step ? things.paint[key] : things.dim;
+      }
+      rows.forEach((row) => row.recount(things));
+      this.minimapPicture = null;
+    }
+    next(by) {
+      if (!this.matches) return;
+      const row = this.main;
+      let i = this.cursor !== null ? this.cursor : this.selected && this.selected.row === row ? this.selected.i : row.after(this.from) - (by > 0 ? 1 : 0);
+      for (let seen = 0; seen < row.count; seen++) {
+        i = (i + by + row.count) % row.count;
+        if (this.isMatch[row.key[i]]) {
+          this.cursor = i;
+          this.select({row, i});
+          this.reveal({row, i});
+          return;
+        }
+      }
+    }
+
+    /* ---- mouse and keys ----------------------------------------------------------------------------------------------------- */
+
+    listen() {
+      const {node} = this.view, place = (event) => { const box = node.getBoundingClientRect(); return [event.clientX - box.x, event.clientY - box.y]; };
+      let drag = null;
+      node.addEventListener('pointerdown', (event) => {
+        if (event.button) return;
+        const [x, y] = place(event);
+        node.focus({preventScroll: true});
+        node.setPointerCapture(event.pointerId);
+        drag = {x, y, from: this.from, to: this.to, moved: false, kind: y < MINIMAP ? 'minimap' : event.shiftKey || (y < MINIMAP + RULER) ? 'select' : 'pan'};
+        if (drag.kind === 'minimap') this.centreOnMinimap(x);
+        rafter.tooltip.hide();
+      });
+      node.addEventListener('pointermove', (event) => {
+        const [x, y] = place(event);
+        if (!drag) { this.point(event, x, y); return; }
+        if (Math.abs(x - drag.x) + Math.abs(y - drag.y) > 3) drag.moved = true;
+        if (drag.kind === 'minimap') this.centreOnMinimap(x);
+        else if (drag.kind === 'select' && drag.moved) {
+          const a = this.timeAt(Math.max(GUTTER, drag.x)), b = this.timeAt(Math.max(GUTTER, x));
+          this.selection = a < b ? [a, b] : [b, a];
+          this.changed();
+        } else if (drag.kind === 'pan' && drag.moved) {
+          const by = (drag.x - x) * (drag.to - drag.from) / (this.view.width - GUTTER);
+          this.look(drag.from + by, drag.to + by);
+        }
+      });
+      node.addEventListener('pointerup', (event) => {
+        const [x, y] = place(event);
+        if (drag && !drag.moved && drag.kind !== 'minimap') {
+          if (drag.kind === 'select') { this.selection = null; this.changed(); } else this.select(this.hit(x, y));
+        }
+        drag = null;
+      });
+      node.addEventListener('pointercancel', () => { drag = null; });
+      node.addEventListener('pointerleave', () => { rafter.tooltip.hide(); this.hover = null; this.view.redraw(); });
+      node.addEventListener('dblclick', (event) => { const hit = this.hit(...place(event)); if (hit && hit.row.kind !== 'counter') { this.select(hit); this.zoomToSelection(); } });
+      node.addEventListener('wheel', (event) => {
+        const [x] = place(event);
+        if (x < GUTTER) return; /* there the wheel moves the page */
+        event.preventDefault();
+        const unit = event.deltaMode === 1 ? 24 : event.deltaMode === 2 ? 240 : 1;
+        const across = event.shiftKey ? event.deltaY || event.deltaX : event.deltaX;
+        if (Math.abs(across) > Math.abs(event.deltaY) || event.shiftKey) this.pan(across * unit / (this.view.width - GUTTER));
+        else this.zoom(Math.exp(event.deltaY * unit * 0.002), this.timeAt(x));
+      }, {passive: false});
+      const clear = () => { this.selection = null; this.select(null); this.changed(); };
+      rafter.keys(this.element, 'Trace', [
+        [['+', '=', 'w'], 'zoom in', () => this.zoom(1 / 1.6)], [['-', '_', 's'], 'zoom out', () => this.zoom(1.6)],
+        [['ArrowLeft', 'a'], 'move to earlier', () => this.pan(-0.2)], [['ArrowRight', 'd'], 'move to later', () => this.pan(0.2)],
+        [['0', 'f'], 'show everything', () => this.fit()], [['z', 'Enter'], 'zoom to the selected range or op', () => this.zoomToSelection()],
+        [['/'], 'search', () => { this.input.focus(); this.input.select(); }], [['n'], 'next match', () => this.next(1)], [['N'], 'match before', () => this.next(-1)],
+        [['.'], 'next op in the lane', () => this.step(1)], [[','], 'op before', () => this.step(-1)],
+        [['ArrowUp'], 'lane above', () => this.lane(-1)], [['ArrowDown'], 'lane below', () => this.lane(1)],
+        [['v'], 'select what is in view', () => { this.selection = [this.from, this.to]; this.changed(); }], [['Escape'], 'clear what is selected', clear],
+      ]);
+    }
+    centreOnMinimap(x) {
+      const {trace} = this, time = trace.from + (x - GUTTER) / (this.view.width - GUTTER - 2) * (trace.to - trace.from), half = (this.to - this.from) / 2;
+      this.look(time - half, time + half);
+    }
+    point(event, x, y) {
+      const hit = this.hit(x, y), before = this.hover;
+      this.hover = hit;
+      if (!hit || hit.i < 0) rafter.tooltip.hide(); else rafter.tooltip.show(event.clientX, event.clientY, rafter.traceParts.hint(this, hit, this.timeAt(x)));
+      if ((hit && hit.i) !== (before && before.i) || (hit && hit.row) !== (before && before.row)) this.view.redraw();
+    }
+  }
+
+  rafter.traceParts = {};
   rafter.panel({
     id: 'trace', title: 'Trace', order: 20, perRun: true,
-    about: 'Every op that was recorded, on the thread that ran it.',
+    about: 'Every op that was recorded, on the thread that ran it, below the time that the plan predicted for it.',
     available: (model) => rafter.objects(model.runs).some((run) => run.trace),
-    render(element, model, run) {
-      if (!run.trace) element.append(rafter.el('p', {class: 'empty'}, 'This run was not traced: run it again with --trace steps=2..3.'));
+    async render(element, model, run) {
+      const trace = await rafter.trace(run);
+      rafter.state.trace = null;
+      if (!trace) element.append(el('p', {class: 'empty'}, 'This run was not traced. Run it again with ', el('code', {}, '--trace steps=2..3'), ' and report it again.'));
+      else if (!trace.rows.length) element.append(el('p', {class: 'empty'}, 'The trace of this run holds no span: none of its steps was among those asked for.'));
+      else rafter.traceViewer = new Viewer(element, run, trace);
     },
   });
 })();

@@ -1,0 +1,251 @@
+/* core_trace.js - a recorded trace as typed arrays: columns decoded, rows of spans that do not overlap, sums that any zoom can be drawn from. */
+(() => {
+  const TYPES = {u8: Uint8Array, i8: Int8Array, u16: Uint16Array, i16: Int16Array, u32: Uint32Array, i32: Int32Array, f32: Float32Array, f64: Float64Array};
+  const BLOCK = 64; /* spans whose sums are kept together */
+  const MOST_DEPTH = 4;
+
+  const fromBase64 = (text) => {
+    if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+    const raw = atob(text), bytes = new Uint8Array(raw.length);
+    for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+    return bytes;
+  };
+  const gunzip = async (bytes) => new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'))).arrayBuffer();
+
+  /* 64-bit integers as doubles: exact to 2^53 ns, 104 days. */
+  const wide = (buffer, at, count, signed) => {
+    const words = new Uint32Array(buffer.slice(at, at + 8 * count)), values = new Float64Array(count);
+    for (let i = 0; i < count; i++) values[i] = (signed ? words[2 * i + 1] | 0 : words[2 * i + 1]) * 4294967296 + words[2 * i];
+    return values;
+  };
+
+  /* header.columns: [{name, type}] in the order of the bytes, each of header.count values. */
+  const decodeColumns = (header, buffer) => {
+    const columns = {};
+    let at = 0;
+    for (const {name, type} of header.columns) {
+      const count = header.count, size = type === 'i64' || type === 'u64' ? 8 : TYPES[type] && TYPES[type].BYTES_PER_ELEMENT;
+      if (!size) throw new Error(`the trace has a column of an unknown type (${type})`);
+      if (at + size * count > buffer.byteLength) throw new Error('the trace is shorter than its header says');
+      columns[name] = size === 8 && type !== 'f64' ? wide(buffer, at, count, type === 'i64') : new TYPES[type](buffer.slice(at, at + size * count));
+      at += size * count;
+    }
+    return columns;
+  };
+
+  /* ---- what a span stands for -------------------------------------------------------------------------------------- */
+
+  /* How a span is painted. Waiting and gaps are pale: what is left is work. */
+  const GAP_PAINT = {launch: 'gap-launch', wait: 'gap-wait', serial: 'gap-serial', 'page fault': 'gap-system', fault: 'gap-system', allocation: 'gap-system', 'I/O': 'gap-system',
+    io: 'gap-system', others: 'gap-others', 'other threads': 'gap-others', unexplained: 'gap-unknown'};
+  /* Phases are shades: colours are for classes of ops. */
+  const PHASE_SHADE = {forward: 'phase-1', recompute: 'phase-2', backward: 'phase-2', accumulate: 'phase-3', optimizer: 'phase-3', sample: 'phase-2'};
+
+  class Things {
+    constructor(header, plans) {
+      this.title = []; this.paint = []; this.op = []; this.plan = [];
+      this.paints = rafter.opClasses.map(({id, title, colour}) => ({id, title, colour}));
+      this.plans = plans;
+      this.paintIndex = new Map(this.paints.map((paint, i) => [paint.id, i]));
+      const classOf = (kind) => this.paintIndex.get(rafter.opClass(kind).id);
+      this.base = plans.map((plan) => {
+        const base = this.title.length;
+        for (const op of rafter.objects(plan && plan.ops)) this.add(String(op.name), classOf(op.op), op, plan);
+        return base;
+      });
+      this.ops = this.title.length;
+      this.wait = this.add('waiting for other threads', this.paintOf('gap-wait', 'waiting', 'gap-wait'));
+      this.unknown = this.add('unknown', classOf('?'));
+      this.gap = (header.gaps || []).map((name) => this.add(String(name), this.paintOf(GAP_PAINT[name] || 'gap-unknown', name, GAP_PAINT[name] || 'gap-unknown')));
+      this.phase = (header.phases || []).map((name) => this.add(String(name), this.paintOf(`phase-${name}`, name, PHASE_SHADE[name] || 'phase-0')));
+      this.step = this.add('step', this.paintOf('step', 'step', 'step'));
+      this.dim = this.paintOf('dim', 'not chosen', 'dim');
+      this.shown = Uint8Array.from(this.paint);
+    }
+    add(title, paint, op = null, plan = null) {
+      this.title.push(title); this.paint.push(paint); this.op.push(op); this.plan.push(plan);
+      return this.title.length - 1;
+    }
+    paintOf(id, title, colour) {
+      if (!this.paintIndex.has(id)) { this.paintIndex.set(id, this.paints.length); this.paints.push({id, title, colour}); }
+      return this.paintIndex.get(id);
+    }
+    of(kind, plan, id) {
+      if (kind === 'wait') return this.wait;
+      if (kind === 'step') return this.step;
+      if (kind === 'gap') return this.gap[id] ?? this.unknown;
+      if (kind === 'phase') return this.phase[id] ?? this.unknown;
+      const base = this.base[plan], key = base + id;
+      return base !== undefined && id >= 0 && key < (this.base[plan + 1] ?? this.ops) ? key : this.unknown;
+    }
+  }
+
+  /* ---- rows ------------------------------------------------------------------------------------------------------------ */
+
+  /* Spans in order of time that do not overlap, with what each pixel of any zoom needs: sums over blocks, by paint. */
+  class Row {
+    constructor(id, title, kind, count, height) {
+      Object.assign(this, {id, title, kind, height, count: 0});
+      this.begin = new Float64Array(count); this.end = new Float64Array(count);
+      this.key = new Uint32Array(count); this.event = new Uint32Array(count);
+    }
+    push(begin, end, key, event) {
+      const i = this.count++;
+      this.begin[i] = begin; this.end[i] = end; this.key[i] = key; this.event[i] = event;
+    }
+    /* Sums of seconds by paint over blocks; asked again when what is dimmed changes. */
+    recount(things) {
+      const paints = things.paints.length, blocks = Math.ceil(this.count / BLOCK);
+      if (!this.sums || this.sums.length !== blocks * paints) this.sums = new Float32Array(blocks * paints);
+      else this.sums.fill(0);
+      for (let i = 0; i < this.count; i++) this.sums[((i / BLOCK) | 0) * paints + things.shown[this.key[i]]] += this.end[i] - this.begin[i];
+    }
+    /* The first span that ends after `time`. */
+    after(time) {
+      let low = 0, high = this.count;
+      while (low < high) {
+        const middle = (low + high) >>> 1;
+        if (this.end[middle] > time) high = middle; else low = middle + 1;
+      }
+      return low;
+    }
+    /* The span at `time`, or within `slack` of it; -1: none. */
+    at(time, slack = 0) {
+      const i = this.after(time - slack);
+      return i < this.count && this.begin[i] <= time + slack ? i : -1;
+    }
+    /* Adds to `into` the seconds (ns) of each paint in spans from..to-1, whole. */
+    sumSpans(things, from, to, into) {
+      const paints = things.paints.length;
+      let i = from;
+      while (i < to) {
+        if (i % BLOCK === 0 && i + BLOCK <= to) {
+          const at = (i / BLOCK) * paints;
+          for (let p = 0; p < paints; p++) into[p] += this.sums[at + p];
+          i += BLOCK;
+        } else {
+          into[things.shown[this.key[i]]] += this.end[i] - this.begin[i];
+          i++;
+        }
+      }
+    }
+    /* The same, of the time from a to b: spans at the edges are cut. */
+    sumTime(things, a, b, into) {
+      const from = this.after(a);
+      let to = from, high = this.count;
+      while (to < high) { /* the first that begins at b or later */
+        const middle = (to + high) >>> 1;
+        if (this.begin[middle] >= b) high = middle; else to = middle + 1;
+      }
+      if (to <= from) return [from, from];
+      if (to - from === 1) {
+        into[things.shown[this.key[from]]] += Math.min(b, this.end[from]) - Math.max(a, this.begin[from]);
+        return [from, to];
+      }
+      into[things.shown[this.key[from]]] += this.end[from] - Math.max(a, this.begin[from]);
+      into[things.shown[this.key[to - 1]]] += Math.min(b, this.end[to - 1]) - this.begin[to - 1];
+      this.sumSpans(things, from + 1, to - 1, into);
+      return [from, to];
+    }
+  }
+
+  /* A counter: its value from each time on. */
+  class Counter {
+    constructor(id, title, unit) { Object.assign(this, {id, title, unit, kind: 'counter', height: 40, count: 0, most: 0, begin: [], value: []}); }
+    push(begin, value) { this.begin.push(begin); this.value.push(value); this.count++; if (value > this.most) this.most = value; }
+    finish() { this.begin = Float64Array.from(this.begin); this.value = Float64Array.from(this.value); }
+    /* The last place at or before `time`; -1: none yet. */
+    at(time) {
+      let low = 0, high = this.count;
+      while (low < high) {
+        const middle = (low + high) >>> 1;
+        if (this.begin[middle] <= time) low = middle + 1; else high = middle;
+      }
+      return low - 1;
+    }
+  }
+
+  const ORDER = ['step', 'phase', 'predicted', 'op', 'thread'];
+  const HEIGHT = {step: 16, phase: 18, predicted: 24, op: 30, thread: 22};
+  const ROW_OF = {step: 'step', phase: 'phase', predicted: 'predicted', op: 'op', busy: 'thread', wait: 'thread', gap: 'thread'};
+  const TITLE = {step: 'steps', phase: 'phases', predicted: 'predicted', op: 'measured'};
+
+  /* Rows out of the columns, which stand by lane and begin, what contains before what it contains. */
+  const rowsOf = (header, columns, things) => {
+    const {begin, end, id, lane, kind, plan, value} = columns, names = header.kinds, n = header.count;
+    const groups = new Map(), counters = new Map();
+    const rowOfKind = names.map((name) => ROW_OF[name]);
+    const groupOf = new Int32Array(n).fill(-1), depth = new Uint8Array(n);
+    const list = [];
+    let from = Infinity, to = -Infinity;
+    let lastKey = '', last = null;
+    for (let i = 0; i < n; i++) {
+      const row = rowOfKind[kind[i]];
+      if (names[kind[i]] === 'counter') {
+        if (!counters.has(id[i])) {
+          const said = (header.counters || [])[id[i]] || {};
+          counters.set(id[i], new Counter(`counter-${id[i]}`, String(said.name ?? said), said.unit || ''));
+        }
+        counters.get(id[i]).push(begin[i], value[i]);
+        continue;
+      }
+      if (!row) continue;
+      const key = row === 'thread' ? `thread ${lane[i]}` : row;
+      if (key !== lastKey) {
+        lastKey = key;
+        last = groups.get(key);
+        if (!last) {
+          last = {key, kind: row, lane: row === 'thread' ? lane[i] : 0, counts: [], ends: [], unordered: false, before: -Infinity, index: list.length};
+          groups.set(key, last);
+          list.push(last);
+        }
+      }
+      let d = 0;
+      while (d < last.ends.length && last.ends[d] > begin[i] && d < MOST_DEPTH - 1) d++;
+      if (begin[i] < last.before) last.unordered = true;
+      last.before = begin[i];
+      last.ends[d] = Math.max(end[i], last.ends[d] ?? -Infinity);
+      last.counts[d] = (last.counts[d] || 0) + 1;
+      groupOf[i] = last.index;
+      depth[i] = d;
+      if (begin[i] < from) from = begin[i];
+      if (end[i] > to) to = end[i];
+    }
+    for (const group of list) {
+      if (group.unordered) throw new Error(`spans of ${group.key} are out of order`);
+      group.rows = group.counts.map((count, d) => new Row(d ? `${group.key}.${d}` : group.key, d ? '' : TITLE[group.kind] || group.key, group.kind, count,
+        d ? Math.round(0.6 * HEIGHT[group.kind]) : HEIGHT[group.kind]));
+    }
+    for (let i = 0; i < n; i++) {
+      if (groupOf[i] < 0) continue;
+      list[groupOf[i]].rows[depth[i]].push(begin[i], end[i], things.of(names[kind[i]], plan[i], id[i]), i);
+    }
+    list.sort((a, b) => ORDER.indexOf(a.kind) - ORDER.indexOf(b.kind) || a.lane - b.lane);
+    const rows = list.flatMap((group) => group.rows);
+    rows.forEach((row) => row.recount(things));
+    counters.forEach((counter) => counter.finish());
+    return {rows, counters: [...counters.values()], from: Number.isFinite(from) ? from : 0, to: Number.isFinite(to) ? to : 1};
+  };
+
+  /* The plan whose walk a trace names. */
+  const planNamed = (run, name, place) => {
+    const list = rafter.plans(run), found = list.find((one) => one.plan.walk === name || one.name === name);
+    return (found || list[place] || {plan: null}).plan;
+  };
+
+  const decode = async (run) => {
+    const {header, columns} = run.trace;
+    const buffer = await gunzip(fromBase64(columns));
+    const table = decodeColumns(header, buffer);
+    const things = new Things(header, (header.plans || []).map((name, place) => planNamed(run, String(name), place)));
+    return {header, things, columns: table, ...rowsOf(header, table, things)};
+  };
+
+  const decoded = new WeakMap();
+  /* {header, things, columns, rows, counters, from, to}: times in ns; null without a trace. */
+  rafter.trace = (run) => {
+    if (!run || !run.trace || !run.trace.header) return Promise.resolve(null);
+    if (!decoded.has(run)) decoded.set(run, decode(run));
+    return decoded.get(run);
+  };
+})();

@@ -1,0 +1,133 @@
+/* trace_words.js - the trace viewer in words: what a span is, what a range adds up to, why there are gaps. */
+(() => {
+  const {el} = rafter;
+  const seconds = (ns) => rafter.seconds(ns / 1e9);
+
+  const tensorOf = (plan, id) => {
+    if (!plan.byId) Object.defineProperty(plan, 'byId', {value: new Map(rafter.objects(plan.tensors).map((tensor) => [tensor.id, tensor]))});
+    return plan.byId.get(id);
+  };
+  const shapeText = (tensor) => tensor && `${tensor.name} [${(tensor.shape || []).join(', ')}] ${tensor.dtype}`;
+
+  const WHY = {
+    'launch': 'From one op to the next, and until a thread has begun its part. Many small ops make many of these; a larger microbatch makes fewer.',
+    'wait': 'A thread has done its part and waits for the others: the work was not split evenly, or another thread was slowed down.',
+    'serial': 'Work that is not shared among threads: an op too small for all of them, or a phase such as reading data.',
+    'page fault': 'The system maps a page that is touched for the first time. After the first step there should be few.',
+    'allocation': 'The heap grew. Between the first step and the last there should be none.',
+    'I/O': 'Pages were read from a disk, or files were written.',
+    'other threads': 'The thread was ready to run, but something else had its core: another program, or more threads than cores.',
+    'unexplained': 'Time that nothing above was measured in.',
+  };
+  const ALIAS = {fault: 'page fault', io: 'I/O', others: 'other threads'};
+  const why = (name) => WHY[name] || WHY[ALIAS[name]] || '';
+
+  const what = (viewer, {row, i}) => {
+    const {trace} = viewer, {things, columns, header} = trace, event = row.event[i], key = row.key[i], kind = header.kinds[columns.kind[event]];
+    const own = kind === 'wait' ? things.of('op', columns.plan[event], columns.id[event]) : key;
+    return {event, kind, key, title: kind === 'step' ? `step ${columns.value[event]}` : things.title[key], op: things.op[own], plan: things.plan[own], took: row.end[i] - row.begin[i]};
+  };
+
+  rafter.traceParts.hint = (viewer, hit, time) => {
+    if (hit.row.kind === 'counter') return el('div', {}, `${hit.row.title}: ${rafter.traceParts.amount(hit.row, hit.row.value[hit.i])}`);
+    const {title, op, took, kind} = what(viewer, hit);
+    const lines = [el('strong', {}, title), ` ${seconds(took)}`];
+    const more = [];
+    if (kind === 'wait' && op) more.push(`in ${op.name}`);
+    else if (op) more.push(`${op.kernel || op.op}`, kind === 'predicted' ? 'predicted' : `predicted ${rafter.seconds(op.seconds)}`);
+    else if (kind === 'gap') more.push(why(title));
+    return el('div', {}, el('div', {}, lines), more.length ? el('div', {class: 'muted'}, more.join(' · ')) : null, el('div', {class: 'muted'}, `at ${seconds(time - viewer.trace.from)}`));
+  };
+
+  /* All runs of one op in the measured lane. */
+  const runsOf = (viewer, key) => {
+    const row = viewer.main, took = [];
+    for (let i = 0; i < row.count; i++) if (row.key[i] === key) took.push(row.end[i] - row.begin[i]);
+    took.sort((a, b) => a - b);
+    return took;
+  };
+
+  rafter.traceParts.details = (viewer) => {
+    const box = viewer.details;
+    if (!viewer.selected) { box.replaceChildren(el('h3', {}, 'Op'), el('p', {class: 'note'}, 'Click a span, or step through the lane with , and . to see what it was.')); return; }
+    const {row, i} = viewer.selected, {title, op, plan, took, kind, key} = what(viewer, viewer.selected);
+    const parts = [el('h3', {}, title)];
+    const facts = [['Lane', row.id], ['Begins at', seconds(row.begin[i] - viewer.trace.from)]];
+    if (op && kind !== 'wait') {
+      const layer = rafter.layerOf(op.name), took1 = kind === 'predicted' ? null : took / 1e9, limit = op.limit_seconds;
+      facts.push(['Layer', layer === null ? null : String(layer)], ['Op', op.op], ['Kernel', op.kernel],
+        ['Measured', kind === 'op' ? seconds(took) : null], ['This thread worked', kind === 'busy' ? seconds(took) : null], ['Predicted', rafter.seconds(op.seconds)],
+        ['Measured / predicted', kind === 'op' && op.seconds > 0 ? rafter.times(took1 / op.seconds) : null],
+        ['Limit', limit > 0 ? `${rafter.seconds(limit)}${op.limit ? ` (${op.limit})` : ''}` : null], ['Of the limit', kind === 'op' && limit > 0 ? rafter.percent(limit / took1) : null],
+        ['Bound by', op.bound], ['FLOPs', rafter.flops(op.flops)], ['Bytes', rafter.bytes(op.bytes)], ['Phase', op.phase]);
+      parts.push(rafter.facts(facts));
+      const runs = kind === 'predicted' ? [] : runsOf(viewer, key);
+      if (runs.length > 1) parts.push(el('p', {class: 'note'}, `${rafter.whole(runs.length)} runs in this trace: least ${seconds(runs[0])}, median ${seconds(runs[runs.length >> 1])}, most ${seconds(runs[runs.length - 1])}.`));
+      const list = (ids, name) => {
+        const texts = (ids || []).map((id) => shapeText(tensorOf(plan, id))).filter(Boolean);
+        return texts.length ? [el('h4', {}, name), el('ul', {class: 'plain'}, texts.map((text) => el('li', {}, el('code', {}, text))))] : [];
+      };
+      parts.push(...list(op.outputs, 'Writes'), ...list(op.inputs, 'Reads'));
+    } else {
+      facts.push(['Took', seconds(took)], ['In', kind === 'wait' && op ? op.name : null]);
+      parts.push(rafter.facts(facts), kind === 'gap' || kind === 'wait' ? el('p', {}, why(kind === 'wait' ? 'wait' : title)) : '');
+    }
+    box.replaceChildren(...parts);
+  };
+
+  /* ---- sums of a range ----------------------------------------------------------------------------------------------------------- */
+
+  rafter.traceParts.sums = (viewer) => {
+    if (!viewer.element.isConnected) return;
+    const {trace, main} = viewer, {things} = trace, [a, b] = viewer.selection || [viewer.from, viewer.to];
+    const kinds = things.paints.map((paint) => ({paint, measured: 0, predicted: 0, count: 0}));
+    for (let i = main.after(a); i < main.count && main.begin[i] < b; i++) {
+      const key = main.key[i], whole = main.end[i] - main.begin[i], cut = Math.min(b, main.end[i]) - Math.max(a, main.begin[i]), row = kinds[things.paint[key]];
+      row.measured += cut;
+      row.count++;
+      if (things.op[key]) row.predicted += things.op[key].seconds * 1e9 * (whole > 0 ? cut / whole : 1);
+    }
+    const shown = kinds.filter((row) => row.count), all = shown.reduce((sum, row) => sum + row.measured, 0);
+    const lanes = trace.rows.filter((row) => row.kind === 'thread' && row.title).map((row) => {
+      const sums = new Float64Array(things.paints.length);
+      const plain = {paints: things.paints, shown: things.shown};
+      row.sumTime(plain, a, b, sums);
+      let work = 0, gap = 0;
+      sums.forEach((sum, paint) => { if (things.paints[paint].id.startsWith('gap-')) gap += sum; else work += sum; });
+      return {row, work, gap};
+    });
+    viewer.summed = true;
+    viewer.state.sums = {range: b - a, classes: Object.fromEntries(shown.map((row) => [row.paint.id, row.measured])), lanes: Object.fromEntries(lanes.map((lane) => [lane.row.id, lane.work]))};
+    const dimmed = viewer.search || viewer.only.size;
+    viewer.sums.replaceChildren(el('h3', {}, `${viewer.selection ? 'Selected' : 'In view'}: ${seconds(b - a)}`),
+      rafter.table([
+        {title: 'Class', value: (row) => row.paint.title, node: (row) => el('span', {}, el('span', {class: 'swatch', style: {background: `var(--${row.paint.colour})`}}), row.paint.title)},
+        {title: 'Runs', value: (row) => row.count, text: (row) => rafter.whole(row.count), number: true},
+        {title: 'Measured', value: (row) => row.measured, text: (row) => seconds(row.measured), number: true},
+        {title: 'Predicted', value: (row) => row.predicted, text: (row) => seconds(row.predicted), number: true},
+        {title: 'Share', value: (row) => row.measured, text: (row) => rafter.percent(row.measured / all), number: true},
+      ], shown, {sort: 2}),
+      lanes.length ? rafter.table([
+        {title: 'Lane', value: (lane) => lane.row.title}, {title: 'Worked', value: (lane) => lane.work, text: (lane) => seconds(lane.work), number: true},
+        {title: 'Of the range', value: (lane) => lane.work, text: (lane) => rafter.percent(lane.work / (b - a)), number: true},
+        {title: 'Waits and gaps', value: (lane) => lane.gap, text: (lane) => seconds(lane.gap), number: true},
+      ], lanes, {limit: 16}) : null,
+      ...(dimmed ? [el('p', {class: 'note'}, 'Dimmed spans count as work.')] : []));
+  };
+
+  /* ---- why there are gaps ------------------------------------------------------------------------------------------------------------ */
+
+  rafter.traceParts.gaps = (viewer, element) => {
+    const names = (viewer.trace.header.gaps || []).map(String), steps = rafter.objects(viewer.trace.header.steps).filter((step) => Array.isArray(step.gaps));
+    if (!names.length || !steps.length) return;
+    const total = (list, i) => list.reduce((sum, step) => sum + step.gaps.reduce((inner, group) => inner + (Array.isArray(group) ? group[i] || 0 : 0), 0), 0);
+    const rows = names.map((name, i) => ({name, seconds: total(steps, i)})), threads = viewer.trace.header.threads || 1;
+    const span = steps.reduce((sum, step) => sum + (step.end - step.begin) / 1e9, 0) * threads;
+    const work = steps.reduce((sum, step) => sum + (step.work || 0), 0);
+    element.append(el('h3', {}, 'Why the threads did not work'), el('p', {class: 'note'}, `Of ${rafter.seconds(span)} of ${threads} threads in ${steps.length} steps, ${rafter.seconds(work)} went into ops.`),
+      rafter.table([
+        {title: 'Gap', value: (row) => row.name}, {title: 'Seconds of threads', value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds), number: true},
+        {title: 'Of the steps', value: (row) => row.seconds, text: (row) => rafter.percent(row.seconds / span), number: true}, {title: 'What it is', value: (row) => why(row.name)},
+      ], rows, {sort: 1}));
+  };
+})();

@@ -1,0 +1,96 @@
+"""Report models that no run gave: real plans of the program with traces made up around them, as large as a test asks."""
+import array
+import base64
+import gzip
+import json
+import os
+import random
+import subprocess
+import sys
+
+RAFTER = os.environ.get("RAFTER", "build/rafter")
+TINY = "gpt:layers=2,width=32,heads=2,ff=64,vocab=256,seq=32"
+KINDS = ["op", "busy", "wait", "phase", "step", "counter", "lost", "gap", "predicted"]
+PHASES = ["data", "forward", "recompute", "backward", "accumulate", "optimizer", "sample", "checkpoint"]
+GAPS = ["launch", "wait", "serial", "page fault", "allocation", "I/O", "other threads", "unexplained"]
+COLUMNS = [("begin", "i64", "q"), ("end", "i64", "q"), ("value", "f64", "d"), ("id", "i32", "i"), ("lane", "u16", "H"), ("kind", "u8", "B"), ("plan", "u8", "B")]
+
+
+def plan(model=TINY, *options):
+    done = subprocess.run([RAFTER, "plan", model, "--batch", "8", "--microbatch", "4", "--threads", "2", "--json", "--ops", "--tensors", *options], check=True,
+                          stdout=subprocess.PIPE, env=dict(os.environ, HOME="/nonexistent"))
+    return json.loads(done.stdout)
+
+
+def step_spans(plan, threads, rng):
+    """One step's spans as (lane, begin, end, value, id, kind) in ns from its begin, and how long it took."""
+    spans, now, predicted = [], 2000, 0
+    spans.append((threads + 1, 0, 2000, 0, PHASES.index("data"), "phase"))
+    ops = plan["ops"]
+    micro = [op for op in ops if "/micro/" in op["name"]]
+    end = [op for op in ops if "/micro/" not in op["name"]]
+    live = 0
+    for walk, part in [(0, micro), (1, micro), (0, end)]:
+        phase, since = None, now
+        for op in part:
+            takes = max(400, int(op["seconds"] * 1e9 * rng.uniform(0.8, 2.2)))
+            name = "optimizer" if part is end else "backward" if "/bwd" in op["name"] else "forward"
+            if name != phase:
+                if phase:
+                    spans.append((threads + 1, since, now, walk, PHASES.index(phase), "phase"))
+                phase, since = name, now
+            spans.append((0, now, now + takes, walk, op["id"], "op"))
+            for thread in range(threads):
+                begins, works = now + (60 if thread else 10), int(takes * rng.uniform(0.75, 0.97))
+                spans.append((thread, begins, now + works, 0, op["id"], "busy"))
+                spans.append((thread, now + works, now + takes, 0, GAPS.index("wait"), "gap"))
+            live = max(0, live + rng.randint(-3, 4))
+            spans.append((threads + 3, now, now, (1 + live) * 4096, 0, "counter"))
+            ns = int(op["seconds"] * 1e9)
+            spans.append((threads, predicted, predicted + ns, walk, op["id"], "predicted"))
+            predicted += ns
+            now += takes + 150
+        spans.append((threads + 1, since, now, walk, PHASES.index(phase), "phase"))
+    return spans, now
+
+
+def trace(plan, steps=3, threads=2, seed=1):
+    """A trace of whole steps, all alike but for where they stand. Lanes are in order, and begins within each."""
+    spans, took = step_spans(plan, threads, random.Random(seed))
+    spans.append((threads + 2, 0, took, 0, 0, "step"))
+    spans.sort(key=lambda span: (span[0], span[1], -span[2]))
+    columns = {name: array.array(code) for name, _, code in COLUMNS}
+    for lane in range(threads + 4):
+        own = [span for span in spans if span[0] == lane]
+        begin, end = [span[1] for span in own], [span[2] for span in own]
+        fixed = {"value": array.array("d", [span[3] for span in own]), "id": array.array("i", [span[4] for span in own]),
+                 "lane": array.array("H", [lane] * len(own)), "kind": array.array("B", [KINDS.index(span[5]) for span in own]), "plan": array.array("B", [0] * len(own))}
+        if lane == threads + 2:
+            fixed["value"] = array.array("d")
+        for step in range(steps):
+            at = step * (took + 3000)
+            columns["begin"].extend([time + at for time in begin])
+            columns["end"].extend([time + at for time in end])
+            if lane == threads + 2:
+                columns["value"].append(step)
+            for name, values in fixed.items():
+                columns[name].extend(values)
+    count = len(columns["begin"])
+    if sys.byteorder == "big":
+        for column in columns.values():
+            column.byteswap()
+    data = b"".join(columns[name].tobytes() for name, _, _ in COLUMNS)
+    header = {"count": count, "columns": [{"name": name, "type": kind} for name, kind, _ in COLUMNS], "kinds": KINDS, "phases": PHASES, "gaps": GAPS,
+              "counters": [{"name": "live", "unit": "bytes"}], "plans": [plan.get("walk", "step")], "threads": threads, "dropped": 0,
+              "steps": [{"step": step, "begin": step * (took + 3000), "end": step * (took + 3000) + took, "tokens": 256, "work": 0.8 * took * threads / 1e9,
+                         "gaps": [[took * 1e-11 * (8 - gap) for gap in range(8)], [0] * 8]} for step in range(steps)]}
+    return {"header": header, "columns": base64.b64encode(gzip.compress(data, 1)).decode()}
+
+
+def model(runs=1, steps=3, threads=2, options=()):
+    """A report of traced runs. Names and numbers of ops are a plan's; times are made up."""
+    entries = []
+    for i in range(runs):
+        one = plan(TINY, *options)
+        entries.append({"id": f"run-{i}", "name": f"run-{i}", "plan": one, "run": {"command": "train", "options": {"batch": 8}}, "metrics": [], "trace": trace(one, steps, threads, seed=i + 1)})
+    return {"rafter": "0.1.0", "runs": entries, "sweeps": []}

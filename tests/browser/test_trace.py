@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""The trace viewer does what it says: zoom, pan, search, filters, selection, details, keys; and stays usable with two million spans."""
+import sys
+
+import models
+from browser import Browser, Keys
+
+VIEW = "({from: rafter.state.trace.from, to: rafter.state.trace.to})"
+SPAN = "rafter.state.trace.to - rafter.state.trace.from"
+
+
+def near(a, b, part=1e-6):
+    return abs(a - b) <= part * max(abs(a), abs(b), 1)
+
+
+def moving(b, x, y):
+    """Wheel, drag, keys, minimap."""
+    whole = b.js(SPAN)
+    under = b.js(f"rafter.traceViewer.timeAt({600})")
+    b.wheel(x + 600, y + 120, -300)
+    b.expect("the wheel zooms in", near(b.js(SPAN), whole * 2.718281828 ** -0.6, 1e-3), b.js(SPAN) / whole)
+    b.expect("the time under the pointer stays there", near(b.js("rafter.traceViewer.timeAt(600)"), under, 1e-3), (b.js("rafter.traceViewer.timeAt(600)"), under))
+    before = b.js(VIEW)
+    b.drag(x + 700, y + 120, x + 500, y + 120)
+    after = b.js(VIEW)
+    b.expect("dragging to the left moves to later", after["from"] > before["from"] and near(after["to"] - after["from"], before["to"] - before["from"]))
+    b.key("0")
+    b.expect("0 shows everything", near(b.js(SPAN), whole))
+    for inward, outward in (("+", "-"), ("w", "s")):
+        b.key(inward)
+        b.expect(f"{inward} zooms in", near(b.js(SPAN), whole / 1.6))
+        b.key(outward)
+        b.expect(f"{outward} zooms out", near(b.js(SPAN), whole), b.js(SPAN))
+    b.key("+", "+")
+    before = b.js(VIEW)
+    b.key("d")
+    b.expect("d moves to later", b.js(VIEW)["from"] > before["from"])
+    b.key("a")
+    b.expect("a moves back", near(b.js(VIEW)["from"], before["from"], 1e-3))
+    b.key(Keys.ARROW_RIGHT)
+    b.expect("the arrow moves to later", b.js(VIEW)["from"] > before["from"])
+    b.click(x + 200, y + 20)
+    b.expect("the overview moves the view", b.js(VIEW)["from"] < before["from"])
+    for _ in range(60):
+        b.key("+")
+    b.expect("zooming in ends", b.js(SPAN) >= 200, b.js(SPAN))
+    b.key("f")
+
+
+def choosing(b, x, y):
+    """Clicks, steps from op to op and lane to lane, double clicks, the details."""
+    lanes = b.js("rafter.traceViewer.lanes.map((lane) => [lane.row.id, lane.y + lane.row.height / 2])")
+    where = dict(lanes)
+    at = b.js("(() => { const row = rafter.traceViewer.main; return rafter.traceViewer.xAt((row.begin[2] + row.end[2]) / 2); })()")
+    b.click(x + at, y + where["op"])
+    name = b.js("rafter.state.trace.selected")
+    b.expect("a click shows the op", bool(name) and name in b.js("rafter.traceViewer.details.textContent"), name)
+    words = b.js("rafter.traceViewer.details.textContent")
+    for word in ("Kernel", "FLOPs", "Bytes", "Predicted", "Measured", "Writes", "f32"):
+        b.expect(f"the details say {word}", word in words)
+    first = b.js("rafter.traceViewer.selected.i")
+    b.key(".")
+    b.expect(". goes to the next op", b.js("rafter.traceViewer.selected.i") == first + 1)
+    b.key(",")
+    b.expect(", goes back", b.js("rafter.traceViewer.selected.i") == first)
+    b.key(Keys.ARROW_DOWN)
+    b.expect("down goes to the lane below", b.js("rafter.state.trace.selectedRow") == "thread 0", b.js("rafter.state.trace.selectedRow"))
+    b.key("z")
+    b.expect("z zooms to the op", b.js("rafter.traceViewer.selected.row.begin[rafter.traceViewer.selected.i] > rafter.state.trace.from"))
+    b.key(Keys.ESCAPE)
+    b.expect("escape clears", b.js("rafter.state.trace.selected") is None)
+    b.key("0")
+    gap = b.js("(() => { const viewer = rafter.traceViewer, row = viewer.trace.rows.find((one) => one.id === 'thread 1');"
+               "for (let i = 0; i < row.count; i++) if (viewer.trace.things.paints[viewer.trace.things.paint[row.key[i]]].id.startsWith('gap-')) { viewer.select({row, i}); break; }"
+               "return viewer.details.textContent; })()")
+    b.expect("a gap says why it is there", "waits for the others" in gap, gap)
+
+
+def searching(b):
+    b.key("/")
+    b.expect("/ goes to the search", b.js("document.activeElement.id") == "trace-search")
+    b.key("MLP/UP")
+    matches = b.js("rafter.state.trace.matches")
+    named = b.js("(() => { const viewer = rafter.traceViewer; let count = 0; for (let i = 0; i < viewer.main.count; i++)"
+                 "count += viewer.trace.things.title[viewer.main.key[i]].includes('mlp/up'); return count; })()")
+    b.expect("a search finds ops by a part of their name, in any case", matches == named > 0, (matches, named))
+    b.expect("the rest is dimmed", b.js("rafter.traceViewer.trace.things.shown.filter((paint) => paint === rafter.traceViewer.trace.things.dim).length") > 10)
+    b.key(Keys.ENTER)
+    one = b.js("rafter.traceViewer.selected.i")
+    b.expect("enter goes to a match", "mlp/up" in b.js("rafter.state.trace.selected"))
+    b.find(".trace canvas").send_keys("n")
+    b.settle()
+    two = b.js("rafter.traceViewer.selected.i")
+    b.expect("n goes to the next", two > one and "mlp/up" in b.js("rafter.state.trace.selected"), (one, two))
+    b.find(".trace canvas").send_keys("N")
+    b.settle()
+    b.expect("N goes back", b.js("rafter.traceViewer.selected.i") == one)
+    b.js("(rafter.traceViewer.find('no such op'), rafter.traceViewer.next(1))")
+    b.expect("nothing found is said", "nothing" in b.js("document.querySelector('#trace-search').parentNode.textContent"))
+    b.js("rafter.traceViewer.find('')")
+    b.find("[data-paint='attention']").click()
+    b.settle()
+    b.expect("a class can be shown alone", b.js("rafter.state.trace.only") == ["attention"] and b.find("[data-paint='attention']").get_attribute("aria-pressed") == "true")
+    b.expect("others are dimmed", b.js("rafter.traceViewer.trace.things.shown[rafter.traceViewer.main.key[2]] === rafter.traceViewer.trace.things.dim"))
+    b.find("[data-paint='attention']").click()
+    b.expect("and not alone again", b.js("rafter.state.trace.only") == [])
+
+
+def selecting(b, x, y):
+    b.key("0")
+    b.drag(x + 300, y + 150, x + 800, y + 150, modifiers=8)
+    chosen = b.js("rafter.state.trace.selection")
+    ends = b.js("[rafter.traceViewer.timeAt(300), rafter.traceViewer.timeAt(800)]")
+    b.expect("shift and drag selects", chosen and near(chosen[0], ends[0], 1e-3) and near(chosen[1], ends[1], 1e-3), (chosen, ends))
+    b.wait("rafter.state.trace.sums && Math.abs(rafter.state.trace.sums.range - (rafter.state.trace.selection[1] - rafter.state.trace.selection[0])) < 1")
+    slow = b.js("""(() => {
+      const viewer = rafter.traceViewer, [a, b] = rafter.state.trace.selection, things = viewer.trace.things, sums = {}, lanes = {};
+      const names = viewer.trace.header.kinds, c = viewer.trace.columns;
+      for (let i = 0; i < viewer.trace.header.count; i++) {
+        const cut = Math.min(b, c.end[i]) - Math.max(a, c.begin[i]), kind = names[c.kind[i]];
+        if (cut <= 0) continue;
+        if (kind === 'op') { const id = rafter.opClass(viewer.run.plan.ops[c.id[i]].op).id; sums[id] = (sums[id] || 0) + cut; }
+        if (kind === 'busy') { const id = `thread ${c.lane[i]}`; lanes[id] = (lanes[id] || 0) + cut; }
+      }
+      return {sums, lanes};
+    })()""")
+    fast = b.js("rafter.state.trace.sums")
+    b.expect("the sums of a selection are those of a slow look at every span", set(slow["sums"]) == set(fast["classes"]) and
+             all(near(fast["classes"][name], value, 1e-5) for name, value in slow["sums"].items()), (slow["sums"], fast["classes"]))
+    b.expect("and so are the lanes'", all(near(fast["lanes"][name], value, 1e-4) for name, value in slow["lanes"].items()), (slow["lanes"], fast["lanes"]))
+    b.key("z")
+    b.expect("z zooms to the selection", near(b.js(SPAN), chosen[1] - chosen[0], 1e-3))
+    b.key(Keys.ESCAPE)
+    b.expect("escape clears the selection", b.js("rafter.state.trace.selection") is None)
+
+
+def pixels(b):
+    """What is drawn by sums, pixel by pixel, is what a slow look at every span gives."""
+    worst = b.js("""(() => {
+      const viewer = rafter.traceViewer, things = viewer.trace.things;
+      let worst = 0;
+      for (const row of viewer.trace.rows) for (let trial = 0; trial < 40; trial++) {
+        const width = (viewer.trace.to - viewer.trace.from) * Math.pow(0.5, trial % 12), a = viewer.trace.from + width * ((trial * 0.37) % 1), b = a + width;
+        const fast = new Float64Array(things.paints.length), slow = new Float64Array(things.paints.length);
+        row.sumTime(things, a, b, fast);
+        for (let i = 0; i < row.count; i++) slow[things.shown[row.key[i]]] += Math.max(0, Math.min(b, row.end[i]) - Math.max(a, row.begin[i]));
+        for (let p = 0; p < fast.length; p++) worst = Math.max(worst, Math.abs(fast[p] - slow[p]) / width);
+      }
+      return worst;
+    })()""")
+    b.expect("sums over blocks are the sums of spans", worst < 1e-5, worst)  # f32 sums of 64 spans: 64 * 2^-24 of the width, and rounding
+
+
+def large(b, steps):
+    """Two million spans."""
+    model = models.model(steps=steps)
+    count = model["runs"][0]["trace"]["header"]["count"]
+    page = b.page(model, "large")
+    seconds = b.open(page, "trace")
+    x, y, width, _ = b.box(".trace canvas")
+    b.expect("all spans are there", b.js("rafter.state.trace.events") == count >= 2_000_000, count)
+    b.settle()
+    frames, drawn = [], []
+    for i in range(24):
+        b.wheel(x + 700, y + 120, -250 if i < 14 else 250)
+        frames.append(b.js("rafter.state.trace.frameSeconds"))
+        drawn.append(b.js("rafter.state.trace.drawn"))
+    for _ in range(8):
+        b.key("d")
+        frames.append(b.js("rafter.state.trace.frameSeconds"))
+        drawn.append(b.js("rafter.state.trace.drawn"))
+    search = b.js("(() => { const start = performance.now(); rafter.traceViewer.find('mlp'); rafter.traceViewer.view.drawNow(); return (performance.now() - start) / 1e3; })()")
+    rows = b.js("rafter.traceViewer.trace.rows.length")
+    frames.sort()
+    print(f"{count} spans: page ready after {seconds:.2f} s; a frame takes {1e3 * frames[len(frames) // 2]:.1f} ms (median) and {1e3 * frames[-1]:.1f} ms at most, "
+          f"a search {1e3 * search:.0f} ms; at most {max(drawn)} rectangles a frame")
+    # Each lane draws at most two rectangles a pixel, or two spans and their labels: bounded by the width, not by the spans.
+    b.expect("what is drawn is bounded by the pixels", max(drawn) <= 4 * width * rows, (max(drawn), rows))
+    b.clean("two million spans")
+
+
+def main():
+    b = Browser()
+    b.open(b.page(models.model(runs=2, steps=4)), "trace")
+    b.clean("a trace")
+    x, y, _, _ = b.box(".trace canvas")
+    moving(b, x, y)
+    choosing(b, x, y)
+    searching(b)
+    selecting(b, x, y)
+    pixels(b)
+    b.js("rafter.chooseRun(1)")
+    b.wait("rafter.state.ready && rafter.state.run === 1")
+    b.expect("another run's trace is shown", b.js("rafter.traceViewer.run === rafter.model.runs[1]"))
+    b.clean("after all that")
+    large(b, int(sys.argv[1]) if len(sys.argv) > 1 else 2010)
+    b.finish()
+
+
+if __name__ == "__main__":
+    main()
