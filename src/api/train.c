@@ -1,6 +1,6 @@
 /* train.c - trainers from jobs, and `rafter train`. */
 #define _GNU_SOURCE
-#include "api/record.h"
+#include "api/journal.h"
 
 #include "base/file.h"
 #include "train/checkpoint.h"
@@ -191,7 +191,7 @@ rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_byte
 /* The plans that were walked, with what was measured of them. */
 static int walks_of(const rafter_trainer *t, rf_report_walk walk[2]) {
   const rf_trainer *r = t->trainer;
-  walk[0] = (rf_report_walk){.name = "step", .plan = r->plan, .measured = rf_run_measured(r->run, 0), .count = r->counted.steps};
+  walk[0] = (rf_report_walk){.name = "train", .plan = r->plan, .measured = rf_run_measured(r->run, 0), .count = r->counted.steps};
   walk[0].seconds = r->counted.step_seconds;
   if (!r->val_plan) return 1;
   walk[1] = (rf_report_walk){.name = "validation", .plan = r->val_plan, .measured = rf_run_measured(r->run, 1), .count = r->counted.validation_walks};
@@ -201,7 +201,7 @@ static int walks_of(const rafter_trainer *t, rf_report_walk walk[2]) {
 
 static json_t *report_json(const rafter_trainer *t) {
   rf_report_walk walk[2];
-  return rf_record_report(t->trainer->run, walk, walks_of(t, walk));
+  return rf_journal_report(t->trainer->run, walk, walks_of(t, walk));
 }
 
 rafter_status rafter_trainer_report(const rafter_trainer *t, char **json, rafter_error *error) {
@@ -381,7 +381,7 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
   return RAFTER_OK;
 }
 
-static rf_status say_end(const rafter_trainer *t, run_log *log, const rf_record *record, rf_error *error) {
+static rf_status say_end(const rafter_trainer *t, run_log *log, const rf_journal *journal, rf_error *error) {
   const rf_trainer *r = t->trainer;
   char a[32], b[32], c[32];
   int64_t done = r->step - log->first_step;
@@ -404,7 +404,7 @@ static rf_status say_end(const rafter_trainer *t, run_log *log, const rf_record 
     rf_say(log->sink, ")\n");
   }
   json_t *json = report_json(t);
-  rf_status status = rf_record_write_report(record, json, error);
+  rf_status status = rf_journal_write_report(journal, json, error);
   json_decref(json);
   return status;
 }
@@ -438,7 +438,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   const rf_options *o = job->options;
   rf_status status = RAFTER_OK;
   rafter_trainer *t = NULL;
-  rf_record record = {0};
+  rf_journal journal = {0};
   bool stopped = false;
   run_log log = {.saved_step = -1,
                  .sink = sink,
@@ -454,13 +454,13 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   rf_report_walk walk[2];
   int walks = walks_of(t, walk);
   /* They stand before the first step, so that a run that dies can be understood and repeated. */
-  RF_GO(rf_record_begin(&record, sink, "train", recorded_options(t, o), t->out, walk, walks, error));
+  RF_GO(rf_journal_begin(&journal, sink, "train", recorded_options(t, o), t->out, walk, walks, error));
   RF_GO(open_metrics(t, &log, error));
   RF_GO(say_start(t, &log, error));
   RF_GO(train_loop(t, &log, &stopped, error));
   rf_put_bar(sink, "%s", "");
   RF_GO(save_checkpoint(t, &log, error));
-  RF_GO(say_end(t, &log, &record, error));
+  RF_GO(say_end(t, &log, &journal, error));
   if (stopped)
     status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped at step %lld; continue with --resume %s", (long long)t->trainer->step, t->out);
 done:

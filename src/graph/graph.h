@@ -181,10 +181,8 @@ const rf_op_def *rf_op_find(const char *name);
 bool rf_op_is_exchange(const rf_op_def *def); /* collectives and offload: it moves bytes off the chip or onto it */
 
 /* kind.c: the sort of work ("matmul", "attention", "norm", ...), and the phase of a step, that an op belongs to. */
-typedef enum rf_phase { RF_PHASE_FORWARD, RF_PHASE_RECOMPUTE, RF_PHASE_BACKWARD, RF_PHASE_OPTIMIZER, RF_PHASES } rf_phase;
 const char *rf_op_kind(const rf_op *op);
-rf_phase rf_op_phase(const rf_op *op);
-const char *rf_phase_name(rf_phase phase);
+const char *rf_op_phase(const rf_op *op); /* "forward", "recompute", "backward", "optimizer" */
 
 /* ---- building blocks ------------------------------------------------------------------------------------------- */
 

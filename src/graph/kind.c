@@ -2,6 +2,7 @@
 #include "graph/graph.h"
 
 #include <fnmatch.h>
+#include <string.h>
 
 /* The first pattern that fits an op's name; what none fits is elementwise. */
 static const struct {
@@ -20,13 +21,8 @@ const char *rf_op_kind(const rf_op *op) {
   return "elementwise";
 }
 
-rf_phase rf_op_phase(const rf_op *op) {
-  if (op->def == rf_op_find("norm_sq") || op->def == rf_op_find("clip") || op->def == rf_op_find("adamw")) return RF_PHASE_OPTIMIZER;
-  if (op->recompute_of != RF_NONE) return RF_PHASE_RECOMPUTE;
-  return op->backward ? RF_PHASE_BACKWARD : RF_PHASE_FORWARD;
-}
-
-const char *rf_phase_name(rf_phase phase) {
-  static const char *const names[RF_PHASES] = {"forward", "recompute", "backward", "optimizer"};
-  return names[phase];
+const char *rf_op_phase(const rf_op *op) {
+  if (!strcmp(rf_op_kind(op), "optimizer")) return "optimizer";
+  if (op->recompute_of != RF_NONE) return "recompute";
+  return op->backward ? "backward" : "forward";
 }

@@ -181,11 +181,11 @@ const json_t *rf_report_walk_of(const json_t *run, const char *walk) {
 
 const json_t *rf_report_plan_of(const json_t *run, const char *walk) {
   const json_t *plan = json_object_get(run, "plan"), *one;
-  const char *own = json_string_value(json_object_get(plan, "walk"));
+  const char *own = json_string_value(json_object_get(plan, "name"));
   size_t i;
   if (!walk || !own || !strcmp(own, walk)) return plan;
-  json_array_foreach(json_object_get(plan, "walks"), i, one) {
-    const char *name = json_string_value(json_object_get(one, "walk"));
+  json_array_foreach(json_object_get(plan, "plans"), i, one) {
+    const char *name = json_string_value(json_object_get(one, "name"));
     if (name && !strcmp(name, walk)) return one;
   }
   return NULL;
@@ -266,10 +266,10 @@ static rf_status add_run(json_t *model, const char *folder, rf_error *error) {
   RF_GO(rf_json_read(path, PLAN_MOST, &part, error));
   json_object_set_new(entry, "plan", part);
   RF_GO(rf_report_check_plan(part, path, error));
-  if (json_object_get(part, "walks")) {
-    RF_GO(list_at(part, "walks", path, &options, error));
+  if (json_object_get(part, "plans")) {
+    RF_GO(list_at(part, "plans", path, &options, error));
     json_array_foreach((json_t *)options, i, walk) {
-      RF_GO(check_text(walk, "walk", path, error));
+      RF_GO(check_text(walk, "name", path, error));
       RF_GO(rf_report_check_plan(walk, path, error));
     }
   }

@@ -22,7 +22,7 @@ rf_status rf_report_check_plan(const json_t *plan, const char *where, rf_error *
 
 /* The entry of an id or a name in "runs"; NULL: none. */
 json_t *rf_report_run(const json_t *model, const char *id);
-/* The measured walk ("step", "decode") of a run's entry, and the plan that it walked; NULL: none. */
+/* The measured walk ("train", "decode") of a run's entry, and the plan that it walked; NULL: none. */
 const json_t *rf_report_walk_of(const json_t *run, const char *walk);
 const json_t *rf_report_plan_of(const json_t *run, const char *walk);
 

@@ -200,7 +200,7 @@ static json_t *ops_json(const rf_plan *plan) {
                             "flops", p->work.flops, "bytes", bytes, "intensity", bytes > 0 ? p->work.flops / bytes : 0, "seconds", p->seconds,
                             "bound", BOUND[p->bound], "calls", p->calls, "live_bytes", (json_int_t)live[i], "top_bytes", (json_int_t)top[i], "inputs",
                             ids_json(op->input, op->input_count), "outputs", ids_json(op->output, op->output_count));
-    json_object_update_new(row, json_pack("{ss ss sf sf ss}", "kind", rf_op_kind(op), "phase", rf_phase_name(rf_op_phase(op)), "hardware_flops",
+    json_object_update_new(row, json_pack("{ss ss sf sf ss}", "kind", rf_op_kind(op), "phase", rf_op_phase(op), "hardware_flops",
                                           p->work.flops + p->work.flops_again, "limit_seconds", limit, "limit", BOUND[roof]));
     if (rf_op_is_exchange(op->def)) {
       json_object_set_new(row, "sent_bytes", json_real(p->work.sent_bytes));

@@ -31,7 +31,7 @@ json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured
 
 /* One of the plans that a run walked. */
 typedef struct rf_report_walk {
-  const char *name; /* "step", "validation", "prefill", "decode", "score" */
+  const char *name; /* "train", "validation", "prefill", "decode", "score" */
   const rf_plan *plan;
   const rf_measured *measured;     /* NULL before the run */
   int64_t count;                   /* steps, or walks */

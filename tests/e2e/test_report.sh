@@ -18,7 +18,7 @@ for run, folder in zip(model["runs"], sys.argv[2:]):
     rows = [json.loads(line) for line in open(folder + "/metrics.jsonl")]
     if run["metrics"] != [r for r in rows if "step" in r] or run["start"] != rows[0]: bad.append(f"{folder}: metrics")
     plan, measured = run["plan"], run["measured"]
-    if [w["walk"] for w in measured["walks"]] != ["step", "validation"] or plan["walk"] != "step" or plan["walks"][0]["walk"] != "validation": bad.append("walks")
+    if [w["walk"] for w in measured["walks"]] != ["train", "validation"] or plan["name"] != "train" or plan["plans"][0]["name"] != "validation": bad.append("walks")
     walk = measured["walks"][0]
     if walk["count"] != 6 or [o["id"] for o in walk["ops"]] != [o["id"] for o in plan["ops"]]: bad.append(f"{folder}: ops")
     for op, planned in zip(walk["ops"], plan["ops"]):
@@ -39,7 +39,7 @@ status 0 "${REPORT[@]}" runs/first --against remat=block --json && cp out agains
 import json, sys
 model, plan, other = (json.load(open(n)) for n in sys.argv[1:])
 made = model["runs"][1]["plan"]
-for p in made, plan, other: p.pop("plan_seconds"), p.pop("walk", 0), p.pop("walks", 0), p.pop("advice")
+for p in made, plan, other: p.pop("plan_seconds"), p.pop("name", 0), p.pop("plans", 0), p.pop("advice")
 assert model["runs"][1]["of"] == "first" and model["runs"][1]["name"] == "remat=block"
 for p in plan, other:
     # What this machine has left is looked up anew.
@@ -77,7 +77,7 @@ damage plan.json 'd["tensors"][0]["bytes"] = "many"' 'tensor 0.*bytes'
 damage plan.json 'd["ops"][2]["inputs"] = [99999]' 'op 2.*no tensor'
 damage plan.json 'd["ops"][1]["id"] = 7' 'op 1.*id'
 damage plan.json 'd["ops"][1]["seconds"] = None' 'op 1.*seconds'
-damage report.json 'd["walks"][0]["ops"][0]["id"] = 99999' 'walk step, op 0.*id'
+damage report.json 'd["walks"][0]["ops"][0]["id"] = 99999' 'walk train, op 0.*id'
 damage report.json 'd["walks"] = 3' 'walks'
 for name in run.json plan.json report.json; do
   rm -rf bad && cp -r runs/first bad && head -c 300 "runs/first/$name" >"bad/$name" && refuses 1 "$name" "${REPORT[@]}" bad --json

@@ -1,6 +1,6 @@
-/* record.c - see record.h. */
+/* journal.c - see journal.h. */
 #define _GNU_SOURCE
-#include "api/record.h"
+#include "api/journal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 static json_t *plan_of(const rf_report_walk *walk, const char *job, const rf_plan *prefill) {
   rf_report_plan report = {.plan = walk->plan, .prefill = prefill, .job = job, .tensors = true, .ops = true};
   json_t *json = rf_report_plan_json(&report);
-  if (json) json_object_set_new(json, "walk", json_string(walk->name));
+  if (json) json_object_set_new(json, "name", json_string(walk->name));
   return json;
 }
 
@@ -26,7 +26,7 @@ static json_t *plans_json(const rf_report_walk *walk, int walks) {
     if (!strcmp(walk[i].name, "prefill")) prefill = walk[i].plan;
   json_t *json = plan_of(&walk[0], job_of(walk[0].plan), prefill), *others = json_array();
   for (int i = 1; i < walks; i++) json_array_append_new(others, plan_of(&walk[i], job_of(walk[i].plan), NULL));
-  if (walks > 1) json_object_set_new(json, "walks", others);
+  if (walks > 1) json_object_set_new(json, "plans", others);
   else json_decref(others);
   return json;
 }
@@ -47,12 +47,12 @@ static rf_status write_in(const char *folder, const char *name, json_t *json, in
   return status;
 }
 
-rf_status rf_record_begin(rf_record *record, const rafter_sink *sink, const char *command, json_t *options, const char *folder,
-                          const rf_report_walk *walk, int walks, rf_error *error) {
+rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const char *command, json_t *options, const char *folder,
+                           const rf_report_walk *walk, int walks, rf_error *error) {
   const rf_plan *plan = walk[0].plan;
   char now[32], *here = getcwd(NULL, 0);
-  *record = (rf_record){.sink = sink};
-  snprintf(record->folder, sizeof record->folder, "%s", folder);
+  *journal = (rf_journal){.sink = sink};
+  snprintf(journal->folder, sizeof journal->folder, "%s", folder);
   now_text(now);
   json_t *run = json_pack("{ss ss so ss ss si ss ss?}", "rafter", rafter_version(), "command", command, "options", options, "digest", plan->digest,
                           "machine", plan->machine.name, "threads", plan->options.threads, "started", now, "directory", here);
@@ -65,7 +65,7 @@ rf_status rf_record_begin(rf_record *record, const rafter_sink *sink, const char
   return write_in(folder, "plan.json", plans_json(walk, walks), 0, error);
 }
 
-json_t *rf_record_report(const rf_run *run, const rf_report_walk *walk, int walks) {
+json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int walks) {
   json_t *list = json_array();
   for (int i = 0; i < walks; i++)
     if (walk[i].count) json_array_append_new(list, rf_report_walk_json(&walk[i]));
@@ -74,6 +74,6 @@ json_t *rf_record_report(const rf_run *run, const rf_report_walk *walk, int walk
                    rf_report_measured_json(walk[0].plan, walk[0].measured), "walks", list);
 }
 
-rf_status rf_record_write_report(const rf_record *record, const json_t *report, rf_error *error) {
-  return *record->folder ? write_in(record->folder, "report.json", json_incref((json_t *)report), 0, error) : RAFTER_OK;
+rf_status rf_journal_write_report(const rf_journal *journal, const json_t *report, rf_error *error) {
+  return *journal->folder ? write_in(journal->folder, "report.json", json_incref((json_t *)report), 0, error) : RAFTER_OK;
 }
