@@ -30,17 +30,11 @@ const rafter = (() => {
   const runName = (one) => (one && (one.name || one.id)) || 'run';
   const objects = (value) => (Array.isArray(value) ? value : []).filter((item) => item && typeof item === 'object');
 
-  /* Every plan a run carries, largest question first: [{name, plan}]. A plan has memory, time; with a trace also tensors[] and ops[]. */
+  /* Every plan a run carries, that of the run first, then those of its other walks: [{name, plan}]. */
   const plans = (one) => {
-    const list = [], seen = new Set();
-    const add = (name, plan) => {
-      if (!plan || typeof plan !== 'object' || seen.has(plan)) return;
-      seen.add(plan);
-      if (plan.ops || plan.memory) list.push({name: plan.name || name, plan});
-      objects(plan.plans).forEach((inner, i) => add(inner.name || `plan ${i + 1}`, inner));
-    };
-    add((one && one.plan && one.plan.job) || 'plan', one && one.plan);
-    return list;
+    const plan = one && one.plan;
+    if (!plan || typeof plan !== 'object') return [];
+    return [plan, ...objects(plan.walks)].map((each, i) => ({name: each.walk || (i ? `walk ${i + 1}` : plan.job || 'plan'), plan: each}));
   };
 
   /* ---- light and dark ----------------------------------------------------------------------------------------------- */
@@ -151,7 +145,10 @@ const rafter = (() => {
   /* ---- drawing ---------------------------------------------------------------------------------------------------------- */
 
   let pending = 0;
-  const drawAll = () => { pending = 0; redraws.forEach((draw) => draw()); };
+  const drawAll = () => { /* what its panel no longer holds is forgotten */
+    pending = 0;
+    redraws.forEach((one) => { if (one.node.isConnected) one.draw(); else redraws.delete(one); });
+  };
   const redraw = () => { if (!pending) pending = requestAnimationFrame(drawAll); };
 
   /* A canvas in device pixels that follows its width. draw(context, width, height) is called with CSS pixels, at most once a frame. */
@@ -178,7 +175,7 @@ const rafter = (() => {
       node.style.height = `${h}px`;
       view.redraw();
     };
-    redraws.add(() => (node.isConnected ? view.drawNow() : undefined));
+    redraws.add({node, draw: view.drawNow});
     new ResizeObserver(view.redraw).observe(node);
     parent.append(node);
     return view;
@@ -204,8 +201,8 @@ const rafter = (() => {
       make();
     };
     themeListeners.add(fresh);
-    redraws.add(() => { if (node.isConnected && made && frame.clientWidth) made.resize(); });
     make();
+    redraws.add({node, draw: () => { if (made && frame.clientWidth) made.resize(); }});
     return {node, get chart() { return made; }, update: fresh};
   };
 
@@ -247,7 +244,7 @@ const rafter = (() => {
   const help = () => {
     const general = {title: 'Page', rows: [[['←', '→'], 'next or previous panel, on its tab'], [['?'], 'these keys'], [['Esc'], 'close, clear']]};
     $('help').replaceChildren(el('h2', {}, 'Keys'),
-      [general, ...helps].map(({title, rows}) => [el('h3', {}, title), el('table', {class: 'keys'},
+      ...[general, ...helps].flatMap(({title, rows}) => [el('h3', {}, title), el('table', {class: 'keys'},
         el('tbody', {}, rows.map(([names, what]) => el('tr', {}, el('td', {}, names.map((name) => el('kbd', {}, name === ' ' ? 'space' : name))), el('td', {}, what)))))]),
       el('button', {type: 'button', onclick: () => $('help').close()}, 'Close'));
     $('help').showModal();
@@ -279,10 +276,15 @@ const rafter = (() => {
       if (event.key === '?' && !typing(event.target) && !$('help').open) { event.preventDefault(); help(); }
       if (event.key === 'Escape') tooltip.hide();
     });
-    /* On paper every panel is shown, in the light colours, at the paper's width. */
-    window.addEventListener('beforeprint', () => { printing = true; applyTheme(); drawAll(); });
-    window.addEventListener('afterprint', () => { printing = false; applyTheme(); });
-    window.matchMedia('print').addEventListener('change', () => drawAll());
+    /* On paper every panel is shown, in the light colours, at about the paper's width: the picture is made before the paper is laid out. */
+    const paper = (on) => {
+      printing = on;
+      document.documentElement.classList.toggle('printing', on);
+      applyTheme();
+      drawAll();
+    };
+    window.addEventListener('beforeprint', () => paper(true));
+    window.addEventListener('afterprint', () => paper(false));
     window.addEventListener('hashchange', () => show(location.hash.slice(1)));
     headline();
     provenance();
