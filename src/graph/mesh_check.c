@@ -35,12 +35,12 @@ static rf_status divides(int64_t number, const char *what, const rf_mesh *mesh, 
 
 #define AXIS(a) RF_AXIS_BIT(RF_AXIS_##a)
 
-static rf_status check_heads(const rf_mesh *mesh, const rf_model *model, bool learns, rf_error *error) {
+static rf_status check_heads(const rf_mesh *mesh, const rf_model *model, rf_error *error) {
   rf_axes axes = AXIS(TENSOR) | AXIS(SEQUENCE);
   int64_t chips = rf_mesh_size(mesh, axes);
   RF_TRY(divides(model->heads, "the heads", mesh, axes, error));
-  /* Where nothing is learnt a key head may stand on several chips. */
-  if (!learns && rf_mesh_extent(mesh, RF_AXIS_SEQUENCE) == 1 && chips % model->kv_heads == 0) return RAFTER_OK;
+  /* A key head may stand on several chips of a tensor group. */
+  if (rf_mesh_extent(mesh, RF_AXIS_SEQUENCE) == 1 && chips % model->kv_heads == 0) return RAFTER_OK;
   return divides(model->kv_heads, "the key and value heads", mesh, axes, error);
 }
 
@@ -73,7 +73,7 @@ rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_bui
   RF_TRY(not_yet(mesh, RF_AXIS_CONTEXT, options->job != RF_JOB_GENERATE, error));
   RF_TRY(not_yet(mesh, RF_AXIS_EXPERT, options->job != RF_JOB_GENERATE, error));
   RF_TRY(not_yet(mesh, RF_AXIS_SEQUENCE, options->job != RF_JOB_GENERATE, error));
-  RF_TRY(check_heads(mesh, model, learns, error));
+  RF_TRY(check_heads(mesh, model, error));
   RF_TRY(divides(model->experts > 0 ? rf_model_expert_ff(model) : model->ff, "the width of the MLP", mesh, AXIS(TENSOR), error));
   if (model->kv_rank > 0 && rf_mesh_extent(mesh, RF_AXIS_CONTEXT) > 1)
     return RF_FAIL(error, RAFTER_INVALID, "deal tokens out along sequence, or heads along tensor",

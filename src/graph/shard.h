@@ -25,8 +25,8 @@ rf_status rf_shard_same(rf_sharding *s, rf_error *error);
 rf_spec rf_spec_of(rf_axes rows, rf_axes columns, rf_form form);
 /* Fewer heads, as the columns of a fused row are cut over `axes`. */
 rf_status rf_shard_heads(rf_sharding *s, rf_axes axes, rf_error *error);
-/* Columns of adapters where those of the layer beside them are cut. */
-rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_error *error);
+/* Columns of adapters where those of the layer beside them, which lie as `form` says, are cut. */
+rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form, rf_error *error);
 
 /* How a parameter is cut for its use, and between uses. */
 typedef struct rf_param_specs {
@@ -34,6 +34,12 @@ typedef struct rf_param_specs {
   bool gathered;      /* they differ */
 } rf_param_specs;
 rf_param_specs rf_shard_param(const rf_graph *graph, const rf_mesh *mesh, int param);
+/* Of a fused row of query, key and value heads whose key heads are fewer than the chips that cut it: how many chips have the same ones, and the columns
+ * before them, which no other chip has. 1 chip: no such parameter. */
+typedef struct rf_copies {
+  int64_t chips, own;
+} rf_copies;
+rf_copies rf_shard_copies(const rf_graph *graph, const rf_mesh *mesh, int param);
 /* Extent of dimension `dim` of a parameter's tensor that lies as `spec` says. */
 int64_t rf_shard_extent(const rf_graph *graph, const rf_mesh *mesh, int param, const rf_spec *spec, int dim, int64_t whole);
 

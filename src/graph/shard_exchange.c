@@ -36,9 +36,10 @@ int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, const char *path, r
                   .form = x->form,
                   .whole = x->whole,
                   .accumulate = {x->accumulate}};
+  if (x->copies.chips > 1) attr.group = (int32_t)x->copies.chips, attr.part = x->copies.own;
   if (x->form == RF_FORM_HEADS) {
     int64_t chips = rf_mesh_size(s->mesh, others);
-    attr.heads = (int32_t)(graph->model.heads / chips), attr.kv_heads = (int32_t)(graph->model.kv_heads / chips),
+    attr.heads = (int32_t)(graph->model.heads / chips), attr.kv_heads = (int32_t)(graph->model.kv_heads > chips ? graph->model.kv_heads / chips : 1),
     attr.head_dim = (int32_t)graph->model.head_dim;
   }
   const char *name = rf_pool_format(graph->pool, "%s/%s%s%s", path, x->def->name, *x->label ? "/" : "", x->label);

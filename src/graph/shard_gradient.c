@@ -40,6 +40,22 @@ rf_status rf_sharder_scatter(rf_sharder *s, const rf_op *op, int t) {
   return rf_sharder_exchange(s, &x, op->name, op->section, true) == RF_NONE ? RAFTER_FAILED : RAFTER_OK;
 }
 
+/* Key and value heads that stand on several chips of a tensor group: each has what its own query heads give to them. */
+static rf_status sum_copies(rf_sharder *s, rf_place *at, int p, const char *path) {
+  rf_copies copies = rf_shard_copies(&s->whole, s->mesh, p);
+  if (copies.chips == 1) return RAFTER_OK;
+  rf_exchange x = {.def = &RF_OP_ALL_REDUCE,
+                   .from = at->id,
+                   .to_id = RF_WANTED,
+                   .axes = RF_AXIS_BIT(RF_AXIS_TENSOR),
+                   .copies = copies,
+                   .label = "copies",
+                   .spec = at->spec,
+                   .class = RF_CLASS_GRADIENT};
+  at->id = rf_sharder_exchange(s, &x, path, RF_SECTION_END, true);
+  return at->id == RF_NONE ? RAFTER_FAILED : RAFTER_OK;
+}
+
 /* The rest of a gradient's sum, before the optimizer reads it: over what still holds different shares of it; across the data-centre network only
  * after each slice has summed its own, so that a chip sends a run of it. */
 rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
@@ -69,7 +85,7 @@ rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
   }
   if (at->id == RF_NONE) return RAFTER_FAILED;
   at->spec = need;
-  return RAFTER_OK;
+  return sum_copies(s, at, p, path);
 }
 
 /* Weights that all chips have whole are put together again from the runs that each has updated. */

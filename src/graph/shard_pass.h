@@ -52,6 +52,7 @@ typedef struct rf_exchange {
   int dim, to;
   uint8_t form;
   int64_t whole;
+  rf_copies copies; /* all_reduce: of the last columns alone, over those of the group that have the same ones; chips 0: not so */
   rf_accumulate accumulate;
   rf_spec spec; /* of the result */
   const char *label;

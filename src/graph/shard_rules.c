@@ -58,10 +58,22 @@ rf_status rf_shard_heads(rf_sharding *s, rf_axes axes, rf_error *error) {
   return RAFTER_OK;
 }
 
-rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_error *error) {
+/* Where a chip has a bound between query, key and value heads that stands at column `at` of the whole row: behind its own heads of each kind. */
+static int64_t bound_of_heads(const rf_model *m, int64_t chips, int64_t at) {
+  int64_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim, mine = (m->kv_heads > chips ? m->kv_heads / chips : 1) * m->head_dim;
+  return at <= q ? at / chips : q / chips + (at - q) / kv * mine;
+}
+
+rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form, rf_error *error) {
+  const rf_model *m = &s->graph->model;
   int32_t chips = (int32_t)rf_mesh_size(s->mesh, axes);
   rf_lora_parts *parts = &s->attr.lora;
   for (int i = 0; i < parts->count; i++) {
+    int64_t at = parts->at[i], end = at + parts->columns[i];
+    if (form == RF_FORM_HEADS) {
+      parts->at[i] = (int32_t)bound_of_heads(m, chips, at), parts->columns[i] = (int32_t)(bound_of_heads(m, chips, end) - parts->at[i]);
+      continue;
+    }
     if (parts->at[i] % chips || parts->columns[i] % chips)
       return RF_FAIL(error, RAFTER_INVALID, "choose fewer chips along tensor",
                      "an adapter's columns cannot be dealt out (%s: %d columns at %d over %d chips)", s->op->name, parts->columns[i], parts->at[i],
@@ -98,12 +110,39 @@ static int tensor_axis(const rf_graph *graph, int p) {
   return base == side ? base : -1;
 }
 
-int64_t rf_shard_extent(const rf_graph *graph, const rf_mesh *mesh, int p, const rf_spec *spec, int dim, int64_t whole) {
+/* Columns of a chip, of a fused row or of what an adapter adds to some of its heads; *own: those of query heads. */
+static int64_t columns_of_heads(const rf_graph *graph, int64_t chips, int p, int64_t *own) {
   const rf_model *m = &graph->model;
-  int64_t chips = rf_mesh_size(mesh, spec->split[dim]);
-  if (spec->form[dim] == RF_FORM_HEADS && p >= 0 && graph->params.at[p].adapts < 0)
-    return (m->heads / chips + 2 * (m->kv_heads > chips ? m->kv_heads / chips : 1)) * m->head_dim;
+  const rf_param *param = &graph->params.at[p];
+  rf_lora_parts whole = {.count = 1, .columns = {(int32_t)((m->heads + 2 * m->kv_heads) * m->head_dim)}};
+  rf_lora_parts parts = param->adapts < 0 ? whole : rf_lora_parts_of(m, &graph->params.at[param->adapts]);
+  int64_t columns = 0, q = m->heads * m->head_dim;
+  *own = 0;
+  for (int i = 0; i < parts.count; i++) {
+    int64_t at = parts.at[i], end = at + parts.columns[i];
+    columns += bound_of_heads(m, chips, end) - bound_of_heads(m, chips, at);
+    if (at < q) *own += bound_of_heads(m, chips, end < q ? end : q) - bound_of_heads(m, chips, at);
+  }
+  return columns;
+}
+
+static int last_dim(const rf_graph *graph, int p) { return graph->params.at[p].rank - 1; }
+
+int64_t rf_shard_extent(const rf_graph *graph, const rf_mesh *mesh, int p, const rf_spec *spec, int dim, int64_t whole) {
+  int64_t chips = rf_mesh_size(mesh, spec->split[dim]), own;
+  if (p >= 0 && spec->split[dim] && spec->form[dim] == RF_FORM_HEADS && dim == last_dim(graph, p)) return columns_of_heads(graph, chips, p, &own);
   return (whole + chips - 1) / chips;
+}
+
+rf_copies rf_shard_copies(const rf_graph *graph, const rf_mesh *mesh, int p) {
+  rf_copies copies = {.chips = 1};
+  rf_spec use = rf_shard_param(graph, mesh, p).use;
+  int dim = last_dim(graph, p);
+  int64_t chips = rf_mesh_size(mesh, use.split[dim]), heads = graph->model.kv_heads;
+  if (use.form[dim] != RF_FORM_HEADS || chips <= heads) return copies;
+  copies.chips = chips / heads;
+  if (columns_of_heads(graph, chips, p, &copies.own) == copies.own) copies.chips = 1; /* of query heads alone */
+  return copies;
 }
 
 /* The dimension of a matrix that is cut between uses: the one with the least padding that tensor parallelism left whole; -1: none is long enough. */

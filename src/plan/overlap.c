@@ -28,6 +28,19 @@ static int kind_of(const rf_op *op) {
 static bool to_host(const rf_op *op) { return !strcmp(op->def->name, "offload_out"); }
 static bool from_host(const rf_op *op) { return !strcmp(op->def->name, "offload_in"); }
 
+/* The chips that an op exchanges with: all along its axes, or as many neighbours of them. */
+static bool is_part(const rf_graph *graph, const rf_op *op) {
+  return op->attr.axes == RF_AXIS_BIT(RF_AXIS_TENSOR) && op->attr.group < rf_mesh_size(&graph->mesh, op->attr.axes);
+}
+static rf_status group_of(const rf_machine *m, const rf_graph *graph, const rf_op *op, rf_group *group, rf_error *error) {
+  rf_mesh mesh = graph->mesh;
+  if (is_part(graph, op)) {
+    mesh.of[RF_AXIS_SEQUENCE] = (int32_t)(rf_mesh_size(&mesh, RF_AXIS_BIT(RF_AXIS_SEQUENCE) | op->attr.axes) / op->attr.group);
+    mesh.of[RF_AXIS_TENSOR] = op->attr.group;
+  }
+  return rf_machine_group(m, &mesh, op->attr.axes, group, error);
+}
+
 rf_status rf_plan_check_transfers(const rf_graph *graph, const rf_machine *m, rf_error *error) {
   bool known[256] = {false};
   rf_group group;
@@ -37,8 +50,8 @@ rf_status rf_plan_check_transfers(const rf_graph *graph, const rf_machine *m, rf
       return RF_FAIL(error, RAFTER_INVALID, "choose a machine with pcie_bps in data/machines.json", "%s has no figure for the way to its host",
                      m->name);
     if (kind_of(op) < 0 || known[op->attr.axes]) continue;
-    RF_TRY(rf_machine_group(m, &graph->mesh, op->attr.axes, &group, error));
-    known[op->attr.axes] = true;
+    RF_TRY(group_of(m, graph, op, &group, error));
+    known[op->attr.axes] = !is_part(graph, op);
   }
   return RAFTER_OK;
 }
@@ -46,7 +59,7 @@ rf_status rf_plan_check_transfers(const rf_graph *graph, const rf_machine *m, rf
 void rf_plan_price_transfers(rf_plan *plan) {
   const rf_graph *graph = plan->graph;
   const rf_machine *m = &plan->machine;
-  rf_group group[256];
+  rf_group group[256], part = {0};
   bool known[256] = {false};
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];
@@ -59,9 +72,11 @@ void rf_plan_price_transfers(rf_plan *plan) {
     }
     if (kind < 0) continue;
     rf_axes axes = op->attr.axes;
-    rf_group *g = &group[axes];
-    if (!known[axes] && rf_machine_group(m, &graph->mesh, axes, g, NULL) != RAFTER_OK) *g = (rf_group){.chips = 1}; /* a graph of one chip */
-    known[axes] = true;
+    bool some = is_part(graph, op);
+    rf_group *g = some ? &part : &group[axes];
+    bool there = some ? part.chips == op->attr.group : known[axes];
+    if (!there && group_of(m, graph, op, g, NULL) != RAFTER_OK) *g = (rf_group){.chips = 1}; /* a graph of one chip */
+    if (!some) known[axes] = true;
     if (g->chips < 2) continue;
     p->lanes = (g->resources & ((1u << LINK_COUNT) - 1)) << LINKS, p->bound = RF_BOUND_NETWORK;
     double seconds = rf_collective_seconds(g, (rf_collective)kind, p->work.sent_bytes, false, &p->wait);

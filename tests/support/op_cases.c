@@ -561,9 +561,11 @@ static void build_head_score(op_harness *h, const op_case *of, const op_size *si
 }
 
 static void build_norm_sq(op_harness *h, const op_case *of, const op_size *size) {
-  (void)of;
   int sums = op_tensor(h, "sums", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 3}, OP_SHAPE(5));
-  op_apply(h, "norm_sq", OP_IDS(gradient(h, "grad", OP_SHAPE(size->rows, size->width))), OP_IDS(sums), &(rf_attr){.index = 2});
+  rf_attr attr = {.index = 2};
+  if (of->flags & OP_KEEP_U) attr.group = 3;
+  if (of->flags & OP_IGNORED) attr.part = size->width / 2, attr.to = 2;
+  op_apply(h, "norm_sq", OP_IDS(gradient(h, "grad", OP_SHAPE(size->rows, size->width))), OP_IDS(sums), &attr);
 }
 
 static void build_clip(op_harness *h, const op_case *of, const op_size *size) {
@@ -764,6 +766,8 @@ const op_case OP_CASES[] = {
     {"head_logits", "plain", build_head_logits, HEAD_SIZES, OP_EXACT},
     {"head_logits", "transposed, bias, idle rows", build_head_logits, HEAD_SIZES, OP_TRANSPOSE | OP_BIAS | OP_IGNORED | OP_EXACT},
     {"norm_sq", "plain", build_norm_sq, FLAT_SIZES, 0},
+    {"norm_sq", "of three chips", build_norm_sq, FLAT_SIZES, OP_KEEP_U},
+    {"norm_sq", "of six chips, columns of two", build_norm_sq, FLAT_SIZES, OP_KEEP_U | OP_IGNORED},
     {"clip", "clipped", build_clip, ROW_SIZES, OP_CLIP},
     {"clip", "measured only", build_clip, ROW_SIZES, 0},
     {"adamw", "plain", build_adamw, FLAT_SIZES, 0},

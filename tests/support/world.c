@@ -53,13 +53,14 @@ void world_put(world *w, int64_t chip, int tensor, int64_t i, double value) {
 typedef struct cut {
   int64_t rank, chips, local, whole;
   int64_t each; /* rows of an expert, of all chips */
+  int64_t own;  /* columns of query heads of all chips: fewer, of an adapter, than the model has */
   rf_form form;
   const rf_model *model;
 } cut;
 
 /* Query, key and value heads: chips share key heads out, or several have the same one. */
 static int64_t of_heads(const cut *c, int64_t i) {
-  int64_t dim = c->model->head_dim, heads = c->model->heads, kv = c->model->kv_heads, mine = heads / c->chips,
+  int64_t dim = c->model->head_dim, heads = c->own / dim, kv = c->model->kv_heads, mine = heads / c->chips,
           kv_mine = kv > c->chips ? kv / c->chips : 1;
   int64_t head = i / dim, first = kv >= c->chips ? c->rank * kv_mine : c->rank * kv / c->chips;
   if (head < mine) return (c->rank * mine + head) * dim + i % dim;
@@ -89,6 +90,18 @@ static void shape_of(const rf_tensor *t, int64_t dims[4]) {
 
 static bool has_experts(const world *w, const rf_tensor *t) { return t->param >= 0 && w->graph->params.at[t->param].experts > 0; }
 
+/* An adapter adds to some of the heads of a fused row. */
+static int64_t queries_of(const world *w, const rf_tensor *t) {
+  const rf_model *model = &w->graph->model;
+  const rf_param *param = t->param < 0 ? NULL : &w->graph->params.at[t->param];
+  int64_t all = model->heads * model->head_dim, own = 0;
+  if (!param || param->adapts < 0) return all;
+  rf_lora_parts parts = rf_lora_parts_of(model, &w->graph->params.at[param->adapts]);
+  for (int i = 0; i < parts.count; i++)
+    if (parts.at[i] < all) own = all;
+  return own;
+}
+
 int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *whole, int64_t i) {
   const rf_tensor *t = &w->graph->tensor[tensor];
   int32_t place[RF_AXES];
@@ -117,6 +130,7 @@ int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *w
              mine[d],
              all[d],
              w->graph->model.experts && d < whole->rank ? whole->shape[d] / w->graph->model.experts : 0,
+             queries_of(w, t),
              (rf_form)t->spec.form[d],
              &w->graph->model};
     int64_t in_whole = c.chips > 1 ? of_dim(&c, index[d]) : index[d];
@@ -161,10 +175,12 @@ static double of_member(const world *w, const rf_op *op, int64_t chip, int64_t r
   return world_get(w, from, op->input[0], flat(dims, index));
 }
 
-static double sum_of(const world *w, const rf_op *op, int64_t chip, const int64_t dims[4], const int64_t index[4]) {
+/* The chips of a group that is part of its axes stand side by side. */
+static double sum_of(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t dims[4], const int64_t index[4]) {
   bool broken = w->broken >= 0 && op == &w->graph->op[w->broken];
+  int64_t group = op->attr.group, first = group < rf_mesh_size(&w->graph->mesh, op->attr.axes) ? rank / group * group : 0;
   double sum = 0;
-  for (int64_t r = 0; r < (broken ? 1 : op->attr.group); r++) {
+  for (int64_t r = first; r < (broken ? first + 1 : first + group); r++) {
     double x = of_member(w, op, chip, r, dims, index);
     sum += op->attr.index == 1 ? exp(x) : x;
   }
@@ -183,9 +199,13 @@ static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t r
   if (!strcmp(name, "reduce_scatter")) {
     int64_t part = (in[dim] + op->attr.group - 1) / op->attr.group;
     index[dim] = op->attr.form == RF_FORM_DEALT ? index[dim] * op->attr.group + rank : rank * part + index[dim];
-    return index[dim] < in[dim] ? sum_of(w, op, chip, in, index) : 0;
+    return index[dim] < in[dim] ? sum_of(w, op, chip, rank, in, index) : 0;
   }
-  if (!strcmp(name, "all_reduce")) return sum_of(w, op, chip, in, index);
+  if (!strcmp(name, "all_reduce")) {
+    const rf_tensor *x = &w->graph->tensor[op->input[0]];
+    bool shared = index[x->rank - 1] >= op->attr.part;
+    return shared ? sum_of(w, op, chip, rank, in, index) : of_member(w, op, chip, rank, in, index);
+  }
   if (!strcmp(name, "all_to_all") && op->attr.form == RF_FORM_HEADS) {
     int64_t column = index[1], group = op->attr.group, wide = dim == 1 ? 1 : group, from;
     int64_t head = column / op->attr.head_dim, each = op->attr.heads / (dim == 1 ? 1 : group), kv = op->attr.kv_heads / (dim == 1 ? 1 : group);

@@ -28,12 +28,21 @@ RF_INLINE double sum_of_squares(const float *x, int64_t count) {
   }
   return lane[0];
 }
+/* Columns from `part` on, which other chips have too, count for one of them. */
+static double sum_of_shared(const rf_call *call, int64_t first, int64_t count) {
+  const rf_tensor *grad = rf_in(call, 0);
+  const float *x = call->in[0];
+  int64_t columns = grad->shape[grad->rank - 1];
+  double own = 0, shared = 0;
+  for (int64_t i = first; i < first + count; i++) *(i % columns < call->op->attr.part ? &own : &shared) += (double)x[i] * (double)x[i];
+  return own + shared / call->op->attr.to;
+}
 static void norm_sq_range(const rf_call *call, int64_t begin, int64_t end) {
   int64_t count = rf_tensor_count(rf_in(call, 0));
   double *chunk_sums = call->workspace;
   for (int64_t chunk = begin; chunk < end; chunk++) {
     int64_t first = chunk * RF_NORM_CHUNK, n = count - first < RF_NORM_CHUNK ? count - first : RF_NORM_CHUNK;
-    chunk_sums[chunk] = sum_of_squares((const float *)call->in[0] + first, n);
+    chunk_sums[chunk] = call->op->attr.to > 1 ? sum_of_shared(call, first, n) : sum_of_squares((const float *)call->in[0] + first, n);
   }
 }
 static void norm_sq_run(const rf_call *call) {
@@ -41,7 +50,7 @@ static void norm_sq_run(const rf_call *call) {
   rf_split(call, chunks, 8, RF_NORM_CHUNK * 4, norm_sq_range);
   double sum = 0.0;
   for (int64_t chunk = 0; chunk < chunks; chunk++) sum += ((const double *)call->workspace)[chunk];
-  ((double *)call->out[0])[call->op->attr.index] = sum;
+  ((double *)call->out[0])[call->op->attr.index] = call->op->attr.group > 1 ? sum / call->op->attr.group : sum;
 }
 
 static void clip_run(const rf_call *call) {

@@ -5,11 +5,13 @@
 void rf_reference_norm_sq(const rf_call *call) {
   enum { CHUNK = 4096 };
   rf_view grad = in_view(call, 0), sums = out_view(call, 0);
-  int64_t count = rf_tensor_count(rf_in(call, 0));
+  const rf_tensor *tensor = rf_in(call, 0);
+  int64_t count = rf_tensor_count(tensor), columns = tensor->shape[tensor->rank - 1], part = call->op->attr.part, copies = call->op->attr.to;
   double total = 0;
   for (int64_t from = 0; from < count; from += CHUNK) {
     double sum = 0;
-    for (int64_t i = from; i < count && i < from + CHUNK; i++) sum += load(grad, i) * load(grad, i);
+    for (int64_t i = from; i < count && i < from + CHUNK; i++)
+      sum += load(grad, i) * load(grad, i) / (copies > 1 && i % columns >= part ? (double)copies : 1);
     total += sum;
   }
   store(sums, call->op->attr.index, call->op->attr.group > 1 ? total / call->op->attr.group : total);

@@ -51,7 +51,11 @@ static rf_work sends(const rf_graph *graph, const rf_op *op, double bytes) {
 static rf_work gather_work(const rf_graph *graph, const rf_op *op) {
   return sends(graph, op, (double)rf_tensor_bytes(&graph->tensor[op->output[0]]));
 }
-static rf_work reduce_work(const rf_graph *graph, const rf_op *op) { return sends(graph, op, (double)rf_tensor_bytes(&graph->tensor[op->input[0]])); }
+static rf_work reduce_work(const rf_graph *graph, const rf_op *op) {
+  const rf_tensor *x = &graph->tensor[op->input[0]];
+  double columns = (double)x->shape[x->rank - 1], share = op->def == &RF_OP_ALL_REDUCE ? (columns - (double)op->attr.part) / columns : 1;
+  return sends(graph, op, share * (double)rf_tensor_bytes(x));
+}
 static rf_work transpose_work(const rf_graph *graph, const rf_op *op) {
   return sends(graph, op, (double)rf_tensor_bytes(&graph->tensor[op->input[0]]) * op->attr.group);
 }
@@ -86,7 +90,7 @@ const rf_op_def RF_OP_REDUCE_SCATTER = {
 const rf_op_def RF_OP_ALL_REDUCE = {
     .name = "all_reduce",
     .formula = "y = the sum of the group's x in chip order, f32; with index 1: log(sum over the group of exp(x)); added to what is there where it "
-               "accumulates",
+               "accumulates; where the group is part of its axes it is so many neighbours, and from column `part` on there is a sum, before it y = x",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .shape = same_shape,

@@ -81,7 +81,7 @@ static rf_status lora_shard(rf_sharding *s, rf_error *error) {
   uint8_t form = s->in[0].form[1];
   s->in[0] = s->out[0] = rf_spec_of(rows, columns, (rf_form)form);
   s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS), s->in[2] = rf_spec_of(0, columns, (rf_form)form);
-  return rf_shard_adapters(s, columns, error);
+  return rf_shard_adapters(s, columns, (rf_form)form, error);
 }
 
 static rf_status lora_bwd_shard(rf_sharding *s, rf_error *error) {

@@ -50,6 +50,9 @@ static rf_status norm_sq_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   s->attr.axes = rf_mesh_live(s->mesh, (rf_axes) ~(s->in[0].split[0] | s->in[0].split[1] | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
   s->attr.group = (int32_t)rf_mesh_size(s->mesh, s->attr.axes);
+  int p = s->graph->tensor[s->op->input[0]].param;
+  rf_copies copies = p < 0 ? (rf_copies){.chips = 1} : rf_shard_copies(s->graph, s->mesh, p);
+  if (copies.chips > 1) s->attr.part = copies.own, s->attr.to = (int32_t)copies.chips;
   return RAFTER_OK;
 }
 
@@ -61,9 +64,10 @@ static rf_status clip_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_NORM_SQ = {
     .name = "norm_sq",
-    .formula = "sums[index] = sum of grad[i]^2 in f64: one sum per chunk of 4096 elements, chunk sums added in ascending order, divided by the chips "
-               "that count the same "
-               "ones (group, 0: 1); other elements stay",
+    .formula =
+        "sums[index] = sum of grad[i]^2 in f64: one sum per chunk of 4096 elements, chunk sums added in ascending order, divided by the chips "
+        "that count the same "
+        "ones (group, 0: 1), and what stands from column `part` on by those that have the same columns besides (to, 0: 1); other elements stay",
     .inputs = {"grad (P)"},
     .outputs = {"sums f64 (params)"},
     .shape = norm_sq_shape,

@@ -15,6 +15,8 @@
 #define LEAST_DEEPSEEK \
   "deepseek:layers=3,width=16,heads=2,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_ff=8,experts=4,vocab=40,seq=16"
 
+/* biases of queries and keys, one key head for four query heads */
+#define LEAST_QWEN "qwen2.5-0.5b:layers=2,width=16,heads=8,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
 #define LEAST_LATENT \
   "deepseek:layers=3,width=16,heads=4,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_ff=8,experts=4,vocab=40,seq=16"
 
@@ -202,6 +204,11 @@ static const setting SETTINGS[] = {
     {LEAST_EXPERTS, "slice=2,expert=2,sequence=2", 1, 1, 1, 0, NULL, NULL},
     {LEAST_EXPERTS, "expert=2,context=2,tensor=2", 3, 1, 1, 0, NULL, NULL},
     {LEAST_EXPERTS, "data=3,expert=4,sequence=2", 1, 1, 1, 0, NULL, NULL},
+    {LEAST_GEMMA, "tensor=4", 0, 2, 1, 0, NULL, NULL},
+    {LEAST_GEMMA, "fsdp=2,tensor=4", 3, 1, 1, 0, "rank=2,targets=all", NULL},
+    {LEAST_QWEN, "data=3,tensor=4", 1, 1, 1, 0, NULL, NULL},
+    {LEAST_QWEN, "slice=2,tensor=8", 0, 1, 1, 0, "rank=2,targets=k,v", NULL},
+    {LEAST_QWEN, "fsdp=2,context=2,tensor=4", 3, 2, 1, 0, NULL, NULL},
     {LEAST_LATENT, "tensor=2", 0, 2, 1, 0, NULL, NULL},
     {LEAST_LATENT, "fsdp=2,tensor=4", 3, 1, 1, 0, NULL, NULL},
     {LEAST_LATENT, "sequence=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
@@ -307,6 +314,7 @@ static void test_a_missing_exchange_is_found(void **state) {
   (void)state;
   static const setting settings[] = {{LEAST_LLAMA, "fsdp=2,tensor=2", 3, 1, 1, 0, NULL, NULL},
                                      {LEAST_GPT, "slice=2,data=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
+                                     {LEAST_GEMMA, "fsdp=2,tensor=4", 3, 1, 1, 0, NULL, NULL},
                                      {LEAST_EXPERTS, "expert=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
                                      {LEAST_LATENT, "sequence=2,tensor=2", 0, 1, 1, 0, NULL, NULL}};
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {

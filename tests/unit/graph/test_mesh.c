@@ -54,7 +54,7 @@ static void test_what_does_not_divide(void **state) {
   rf_build_options train = fixture_train(RF_F32, 1, 0, 0), generate = fixture_generate(RF_F32, 4, 4);
   train.microbatch = 6;
   refused_mesh(TINY_LLAMA, train, "tensor=3", "the heads", "1, 2 or 4");
-  refused_mesh(TINY_LLAMA, train, "tensor=4", "the key and value heads", "1 or 2");
+  refused_mesh(TINY_LLAMA, train, "sequence=4", "the key and value heads", "1 or 2");
   refused_mesh("llama:layers=2,width=64,heads=4,ff=90,vocab=512,seq=64", train, "tensor=4", "the width of the MLP", "1, 2, 3, 5, 6, 9, 10");
   refused_mesh(TINY_LLAMA, train, "data=4", "expected a multiple, got 6 sequences", "multiple of 4");
   refused_mesh(TINY_LLAMA, train, "data=2,fsdp=2", "fsdp = 4", "multiple of 4");
