@@ -2,7 +2,9 @@
 import array
 import base64
 import gzip
+import itertools
 import json
+import operator
 import os
 import random
 import subprocess
@@ -12,7 +14,7 @@ RAFTER = os.environ.get("RAFTER", "build/rafter")
 TINY = "gpt:layers=2,width=32,heads=2,ff=64,vocab=256,seq=32"
 KINDS = ["op", "busy", "wait", "phase", "step", "counter", "lost", "gap", "predicted"]
 PHASES = ["data", "forward", "recompute", "backward", "accumulate", "optimizer", "sample", "checkpoint"]
-GAPS = ["launch", "wait", "serial", "page fault", "allocation", "I/O", "other threads", "unexplained"]
+GAPS = ["launch", "wait", "serial", "page fault", "allocation", "io", "other threads", "unexplained"]
 COLUMNS = [("begin", "i64", "q"), ("end", "i64", "q"), ("value", "f64", "d"), ("id", "i32", "i"), ("lane", "u16", "H"), ("kind", "u8", "B"), ("plan", "u8", "B")]
 
 
@@ -54,6 +56,11 @@ def step_spans(plan, threads, rng):
     return spans, now
 
 
+def by_byte(values):
+    raw, size = values.tobytes(), values.itemsize
+    return b"".join(raw[byte::size] for byte in range(size))
+
+
 def trace(plan, steps=3, threads=2, seed=1):
     """A trace of whole steps, all alike but for where they stand. Lanes are in order, and begins within each."""
     spans, took = step_spans(plan, threads, random.Random(seed))
@@ -76,12 +83,15 @@ def trace(plan, steps=3, threads=2, seed=1):
             for name, values in fixed.items():
                 columns[name].extend(values)
     count = len(columns["begin"])
+    columns["end"] = array.array("q", map(operator.sub, columns["end"], columns["begin"]))
+    columns["begin"] = array.array("q", map(operator.sub, columns["begin"], itertools.chain([0], columns["begin"])))
     if sys.byteorder == "big":
         for column in columns.values():
             column.byteswap()
-    data = b"".join(columns[name].tobytes() for name, _, _ in COLUMNS)
-    header = {"count": count, "columns": [{"name": name, "type": kind} for name, kind, _ in COLUMNS], "kinds": KINDS, "phases": PHASES, "gaps": GAPS,
-              "counters": [{"name": "live", "unit": "bytes"}], "plans": [plan.get("walk", "step")], "threads": threads, "dropped": 0,
+    data = b"".join(by_byte(columns[name]) for name, _, _ in COLUMNS)
+    codings = {"begin": "difference", "end": "after begin"}
+    header = {"count": count, "columns": [{"name": name, "type": kind, "coding": codings.get(name, "bytes")} for name, kind, _ in COLUMNS], "kinds": KINDS, "phases": PHASES, "gaps": GAPS,
+              "counters": [{"name": "live", "unit": "bytes"}], "plans": [plan.get("walk", "step")], "digests": [plan["digest"]], "threads": threads, "dropped": 0,
               "steps": [{"step": step, "begin": step * (took + 3000), "end": step * (took + 3000) + took, "tokens": 256, "work": 0.8 * took * threads / 1e9,
                          "gaps": [[took * 1e-11 * (8 - gap) for gap in range(8)], [0] * 8]} for step in range(steps)]}
     return {"header": header, "columns": base64.b64encode(gzip.compress(data, 1)).decode()}

@@ -12,22 +12,34 @@
   };
   const gunzip = async (bytes) => new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'))).arrayBuffer();
 
-  /* 64-bit integers as doubles: exact to 2^53 ns, 104 days. */
-  const wide = (buffer, at, count, signed) => {
-    const words = new Uint32Array(buffer.slice(at, at + 8 * count)), values = new Float64Array(count);
-    for (let i = 0; i < count; i++) values[i] = (signed ? words[2 * i + 1] | 0 : words[2 * i + 1]) * 4294967296 + words[2 * i];
-    return values;
+  /* First bytes of all values, then second ones. 64-bit integers become doubles: exact to 2^53 ns, 104 days. */
+  const gather = (type, size, bytes, at, count) => {
+    if (type === 'i64' || type === 'u64') {
+      const values = new Float64Array(count), planes = [0, 1, 2, 3, 4, 5, 6, 7].map((b) => bytes.subarray(at + b * count, at + (b + 1) * count));
+      const [b0, b1, b2, b3, b4, b5, b6, b7] = planes;
+      for (let i = 0; i < count; i++) {
+        const high = b4[i] | b5[i] << 8 | b6[i] << 16 | b7[i] << 24;
+        values[i] = (type === 'i64' ? high : high >>> 0) * 4294967296 + ((b0[i] | b1[i] << 8 | b2[i] << 16 | b3[i] << 24) >>> 0);
+      }
+      return values;
+    }
+    const raw = new Uint8Array(count * size);
+    for (let b = 0; b < size; b++) for (let i = 0, from = at + b * count, to = b; i < count; i++, to += size) raw[to] = bytes[from + i];
+    return new TYPES[type](raw.buffer);
   };
 
-  /* header.columns: [{name, type}] in the order of the bytes, each of header.count values. */
-  const decodeColumns = (header, buffer) => {
-    const columns = {};
+  /* header.columns: [{name, type, coding}] in the order of the bytes, each of header.count values. */
+  const decodeColumns = (header, bytes) => {
+    const columns = {}, count = header.count;
     let at = 0;
-    for (const {name, type} of header.columns) {
-      const count = header.count, size = type === 'i64' || type === 'u64' ? 8 : TYPES[type] && TYPES[type].BYTES_PER_ELEMENT;
+    for (const {name, type, coding} of header.columns) {
+      const size = type === 'i64' || type === 'u64' ? 8 : TYPES[type] && TYPES[type].BYTES_PER_ELEMENT;
       if (!size) throw new Error(`the trace has a column of an unknown type (${type})`);
-      if (at + size * count > buffer.byteLength) throw new Error('the trace is shorter than its header says');
-      columns[name] = size === 8 && type !== 'f64' ? wide(buffer, at, count, type === 'i64') : new TYPES[type](buffer.slice(at, at + size * count));
+      if (at + size * count > bytes.length) throw new Error('the trace is shorter than its header says');
+      const values = gather(type, size, bytes, at, count);
+      if (coding === 'difference') for (let i = 1; i < count; i++) values[i] += values[i - 1];
+      if (coding === 'after begin') for (let i = 0; i < count; i++) values[i] += columns.begin[i];
+      columns[name] = values;
       at += size * count;
     }
     return columns;
@@ -36,8 +48,7 @@
   /* ---- what a span stands for -------------------------------------------------------------------------------------- */
 
   /* How a span is painted. Waiting and gaps are pale: what is left is work. */
-  const GAP_PAINT = {launch: 'gap-launch', wait: 'gap-wait', serial: 'gap-serial', 'page fault': 'gap-system', fault: 'gap-system', allocation: 'gap-system', 'I/O': 'gap-system',
-    io: 'gap-system', others: 'gap-others', 'other threads': 'gap-others', unexplained: 'gap-unknown'};
+  const GAP_PAINT = {launch: 'gap-launch', wait: 'gap-wait', serial: 'gap-serial', 'page fault': 'gap-system', allocation: 'gap-system', io: 'gap-system', 'other threads': 'gap-others', unexplained: 'gap-unknown'};
   /* Phases are shades: colours are for classes of ops. */
   const PHASE_SHADE = {forward: 'phase-1', recompute: 'phase-2', backward: 'phase-2', accumulate: 'phase-3', optimizer: 'phase-3', sample: 'phase-2'};
 
@@ -227,17 +238,18 @@
     return {rows, counters: [...counters.values()], from: Number.isFinite(from) ? from : 0, to: Number.isFinite(to) ? to : 1};
   };
 
-  /* The plan whose walk a trace names. */
-  const planNamed = (run, name, place) => {
-    const list = rafter.plans(run), found = list.find((one) => one.plan.walk === name || one.name === name);
-    return (found || list[place] || {plan: null}).plan;
-  };
+  /* The plans whose ops a trace ran: the run's own by digest or name of the walk; else what the trace says of their ops. */
+  const plansOf = (run, header) => (header.plans || []).map((name, place) => {
+    const list = rafter.plans(run).filter(({plan}) => rafter.objects(plan.ops).length), digest = (header.digests || [])[place];
+    const found = list.find(({plan}) => digest && plan.digest === digest) || (digest ? null : list.find(({plan}) => plan.walk === name) || list[place]);
+    return found ? found.plan : {ops: rafter.objects((header.ops || [])[place]), tensors: []};
+  });
 
   const decode = async (run) => {
     const {header, columns} = run.trace;
     const buffer = await gunzip(fromBase64(columns));
-    const table = decodeColumns(header, buffer);
-    const things = new Things(header, (header.plans || []).map((name, place) => planNamed(run, String(name), place)));
+    const table = decodeColumns(header, new Uint8Array(buffer));
+    const things = new Things(header, plansOf(run, header));
     return {header, things, columns: table, ...rowsOf(header, table, things)};
   };
 

@@ -15,12 +15,11 @@
     'serial': 'Work that is not shared among threads: an op too small for all of them, or a phase such as reading data.',
     'page fault': 'The system maps a page that is touched for the first time. After the first step there should be few.',
     'allocation': 'The heap grew. Between the first step and the last there should be none.',
-    'I/O': 'Pages were read from a disk, or files were written.',
+    'io': 'Pages were read from a disk, or files were written.',
     'other threads': 'The thread was ready to run, but something else had its core: another program, or more threads than cores.',
     'unexplained': 'Time that nothing above was measured in.',
   };
-  const ALIAS = {fault: 'page fault', io: 'I/O', others: 'other threads'};
-  const why = (name) => WHY[name] || WHY[ALIAS[name]] || '';
+  const why = (name) => WHY[name] || '';
 
   const what = (viewer, {row, i}) => {
     const {trace} = viewer, {things, columns, header} = trace, event = row.event[i], key = row.key[i], kind = header.kinds[columns.kind[event]];
@@ -63,6 +62,7 @@
       parts.push(rafter.facts(facts));
       const runs = kind === 'predicted' ? [] : runsOf(viewer, key);
       if (runs.length > 1) parts.push(el('p', {class: 'note'}, `${rafter.whole(runs.length)} runs in this trace: least ${seconds(runs[0])}, median ${seconds(runs[runs.length >> 1])}, most ${seconds(runs[runs.length - 1])}.`));
+      if (!op.outputs && op.shape) parts.push(el('h4', {}, 'Shape'), el('p', {}, el('code', {}, `[${op.shape.join(', ')}] ${op.dtype}`)));
       const list = (ids, name) => {
         const texts = (ids || []).map((id) => shapeText(tensorOf(plan, id))).filter(Boolean);
         return texts.length ? [el('h4', {}, name), el('ul', {class: 'plain'}, texts.map((text) => el('li', {}, el('code', {}, text))))] : [];
