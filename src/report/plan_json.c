@@ -195,13 +195,15 @@ static json_t *ops_json(const rf_plan *plan) {
     const rf_op *op = &plan->graph->op[i];
     const rf_plan_op *p = &plan->op[i];
     rf_bound roof;
-    double limit = rf_plan_limit(plan, i, &roof), bytes = p->work.bytes_read + p->work.bytes_written;
+    double limit = rf_plan_limit(plan, i, &roof), bytes = p->work.bytes_read + p->work.bytes_written, flops = p->work.flops + p->work.flops_again;
+    double per_second = p->seconds > 0 ? 1 / p->seconds : 0;
     json_t *row = json_pack("{si ss ss ss sf sf sf sf ss si sI sI so so}", "id", i, "name", op->name, "op", op->def->name, "kernel", p->kernel->name,
-                            "flops", p->work.flops, "bytes", bytes, "intensity", bytes > 0 ? p->work.flops / bytes : 0, "seconds", p->seconds,
-                            "bound", BOUND[p->bound], "calls", p->calls, "live_bytes", (json_int_t)live[i], "top_bytes", (json_int_t)top[i], "inputs",
+                            "flops", p->work.flops, "bytes", bytes, "intensity", bytes > 0 ? flops / bytes : 0, "seconds", p->seconds, "bound",
+                            BOUND[p->bound], "calls", p->calls, "live_bytes", (json_int_t)live[i], "top_bytes", (json_int_t)top[i], "inputs",
                             ids_json(op->input, op->input_count), "outputs", ids_json(op->output, op->output_count));
-    json_object_update_new(row, json_pack("{ss ss sf sf ss}", "kind", rf_op_kind(op), "phase", rf_op_phase(op), "hardware_flops",
-                                          p->work.flops + p->work.flops_again, "limit_seconds", limit, "limit", BOUND[roof]));
+    json_object_update_new(row, json_pack("{ss ss sf sf sf sf ss}", "kind", rf_op_kind(op), "phase", rf_op_phase(op), "hardware_flops", flops,
+                                          "flops_per_second", flops * per_second, "bytes_per_second", bytes * per_second, "limit_seconds", limit,
+                                          "limit", BOUND[roof]));
     if (rf_op_is_exchange(op->def)) {
       json_object_set_new(row, "sent_bytes", json_real(p->work.sent_bytes));
       json_object_set_new(row, "axes", axes_json(op->attr.axes));

@@ -34,7 +34,7 @@ const rafter = (() => {
   const plans = (one) => {
     const plan = one && one.plan;
     if (!plan || typeof plan !== 'object') return [];
-    return [plan, ...objects(plan.walks)].map((each, i) => ({name: each.walk || (i ? `walk ${i + 1}` : plan.job || 'plan'), plan: each}));
+    return [plan, ...objects(plan.plans)].map((each, i) => ({name: each.name || (i ? `plan ${i + 1}` : plan.job || 'plan'), plan: each}));
   };
 
   /* ---- light and dark ----------------------------------------------------------------------------------------------- */

@@ -241,7 +241,7 @@
   /* The plans whose ops a trace ran: the run's own by digest or name of the walk; else what the trace says of their ops. */
   const plansOf = (run, header) => (header.plans || []).map((name, place) => {
     const list = rafter.plans(run).filter(({plan}) => rafter.objects(plan.ops).length), digest = (header.digests || [])[place];
-    const found = list.find(({plan}) => digest && plan.digest === digest) || (digest ? null : list.find(({plan}) => plan.walk === name) || list[place]);
+    const found = list.find(({plan}) => digest && plan.digest === digest) || (digest ? null : list.find((one) => one.name === name) || list[place]);
     return found ? found.plan : {ops: rafter.objects((header.ops || [])[place]), tensors: []};
   });
 

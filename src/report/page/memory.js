@@ -4,8 +4,6 @@
   const GUTTER = 78, RIGHT = 12, PHASES = 9, MAP_TOP = 18, MAP = 400, GAP = 26, CURVE = 130, AXIS = 26, BAND = 34;
   const HEIGHT = MAP_TOP + MAP + GAP + CURVE + AXIS;
 
-  /* Buffers of one kind over all blocks, as the terminal groups them. */
-  const kindOf = (name) => name.replace(/block\.\d*/, 'block.*');
   const shapeText = (shape) => `(${shape.join(', ')})`;
 
   /* ---- a plan as arrays --------------------------------------------------------------------------------------------- */
@@ -70,7 +68,7 @@
     const kinds = new Map();
     p.list.forEach((tensor, t) => {
       if (p.start[t] > op || p.end[t] < op || tensor.first + (tensor.shares === undefined ? 0 : 1) > op) return;
-      const name = kindOf(tensor.name);
+      const name = rafter.kindOf(tensor.name);
       if (!kinds.has(name)) kinds.set(name, {name, class: tensor.class, dtype: tensor.dtype, shape: tensor.shape, count: 0, each_bytes: tensor.bytes, bytes: 0, reason: tensor.reason});
       const kind = kinds.get(name);
       kind.count++, kind.bytes += tensor.bytes;
@@ -139,7 +137,7 @@
       drawn: 0, over: null};
     const shown = p.classes.map(() => true);
     p.classes.forEach((name) => { state.classes[name] = true; });
-    let over = null, places = null, gone = [], view = null, instant = p.peakOp, hover = null, cursor = null, selected = null;
+    let over = null, places = null, gone = [], hatched = new Set(), view = null, instant = p.peakOp, hover = null, cursor = null, selected = null;
 
     const edges = () => p.edges[state.axis];
     const floor = () => (state.folded ? Math.min(p.persistent, p.arena - 64) : 0);
@@ -189,7 +187,7 @@
       c.font = `11px ${getComputedStyle(document.body).fontFamily}`;
       c.textBaseline = 'middle', c.textAlign = 'left';
       for (let t = 0; t < p.list.length; t++) {
-        if (!shown[p.kind[t]] || p.end[t] < p.start[t]) continue;
+        if (!shown[p.kind[t]] || p.end[t] < p.start[t] || hatched.has(t)) continue;
         const tensor = p.list[t], left = Math.max(GUTTER, X(at[p.start[t]])), right = Math.min(width - RIGHT, X(at[p.end[t] + 1]));
         const top = Math.max(MAP_TOP, Y(tensor.offset + tensor.bytes)), bottom = Math.min(mapBottom, Y(tensor.offset));
         if (right - left < 60 || bottom - top < 13) continue;
@@ -316,7 +314,7 @@
       drawTensors(c);
       if (over) drawGone(c);
       drawLabels(c);
-      if (selected) p.list.forEach((tensor, t) => { if (kindOf(tensor.name) === selected) outline(c, t, rafter.colour('mark'), 1.5); });
+      if (selected) p.list.forEach((tensor, t) => { if (rafter.kindOf(tensor.name) === selected) outline(c, t, rafter.colour('mark'), 1.5); });
       if (hover !== null) outline(c, hover, rafter.colour('ink'), 2);
       c.restore();
       drawCurve(c), drawAxes(c), drawPhases(c), drawMarks(c);
@@ -366,17 +364,10 @@
     };
 
     /* ---- controls ---- */
-    const choice = (title, options, current, choose) => {
-      const buttons = options.map(([value, text]) => el('button', {type: 'button', 'aria-pressed': String(value === current), 'data-value': value, onclick: () => {
-        buttons.forEach((button) => button.setAttribute('aria-pressed', String(button.dataset.value === value)));
-        choose(value);
-      }}, text));
-      return el('span', {class: 'group', role: 'group', 'aria-label': title}, buttons);
-    };
     const axes = [['ops', 'Ops'], ['predicted', 'Predicted time']];
     if (p.edges.measured) axes.push(['measured', 'Measured time']);
-    const bar = el('div', {class: 'bar'}, 'Time as', choice('Time axis', axes, 'ops', setAxis),
-      p.persistent > 0 && choice('What persists', [['fold', 'Persistent folded'], ['scale', 'to scale']], state.folded ? 'fold' : 'scale', (value) => {
+    const bar = el('div', {class: 'bar'}, 'Time as', rafter.choice('Time axis', axes, 'ops', setAxis),
+      p.persistent > 0 && rafter.choice('What persists', [['fold', 'Persistent folded'], ['scale', 'to scale']], state.folded ? 'fold' : 'scale', (value) => {
         state.folded = value === 'fold';
         view = {...view, y0: floor(), y1: p.arena};
         changed();
@@ -478,7 +469,7 @@
       state.instant = {op, name: p.ops[op].name, kinds: rows.length, bytes: sum, first: rows[0] && rows[0].name};
       about.replaceChildren(el('h3', {}, `${what}: ${p.ops[op].name}`),
         el('p', {}, `${rafter.whole(rows.reduce((total, one) => total + one.count, 0))} tensors hold ${rafter.bytes(sum)}` +
-          (op === p.peakOp ? ` of an arena of ${rafter.bytes(p.arena)} (${rafter.whole(p.arena)} bytes); the rest, ${rafter.bytes(p.arena - sum)}, lies in gaps between them.` : '; the arena is in use up to ' + rafter.bytes(p.ops[op].top_bytes) + '.')),
+          (op === p.peakOp ? ` of an arena of ${rafter.bytes(p.arena)} (${rafter.whole(p.arena)} bytes)${p.arena > sum ? `; the rest, ${rafter.bytes(p.arena - sum)}, lies in gaps between them` : ''}.` : '; the arena is in use up to ' + rafter.bytes(p.ops[op].top_bytes) + '.')),
         rafter.table([
           {title: 'Bytes', number: true, value: (one) => one.bytes, text: (one) => rafter.bytes(one.bytes)},
           {title: 'Each', number: true, value: (one) => one.each_bytes, text: (one) => (one.count > 1 ? `${one.count} × ${rafter.bytes(one.each_bytes)}` : '')},
@@ -499,22 +490,22 @@
     const setOver = (index) => {
       const other = index === '' ? null : others[index];
       over = other ? (other.read ||= read(other.name, other.plan)) : null;
-      places = over && align(p, over), gone = over ? goneIn(p, over, places) : [];
+      places = over && align(p, over), gone = over ? goneIn(p, over, places) : [], hatched = new Set(gone.map(([t]) => t));
       overAbout.replaceChildren();
       state.over = null;
       if (over) {
         const here = over.ops.findIndex((op) => op.name === p.ops[p.peakOp].name);
         const own = changes(aliveAt(p, p.peakOp), aliveAt(over, over.peakOp)), same = here < 0 ? null : changes(aliveAt(p, p.peakOp), aliveAt(over, here));
-        const peak = over.arena - p.arena, time = over.plan.time.seconds - p.plan.time.seconds, signed = (text, value) => (value > 0 ? `+${text(value)}` : value < 0 ? `−${text(-value)}` : text(0));
-        state.over = {name: over.name, peak_bytes: over.arena, peak_change: peak, seconds_change: time, gone: new Set(gone.map(([t]) => t)).size,
+        const peak = over.arena - p.arena, time = over.plan.time.seconds - p.plan.time.seconds;
+        state.over = {name: over.name, peak_bytes: over.arena, peak_change: peak, seconds_change: time, gone: hatched.size,
           same: same && same.map((one) => [one.name, one.change]), own: own.map((one) => [one.name, one.change])};
         overAbout.append(el('h3', {}, `With ${over.name} instead`),
-          el('div', {class: 'cards'}, [['Peak', rafter.bytes(over.arena), signed(rafter.bytes, peak), peak / p.arena], ['Predicted time', rafter.seconds(over.plan.time.seconds), signed(rafter.seconds, time), time / p.plan.time.seconds]].map(([title, now, change, part]) =>
-            el('div', {class: 'card'}, el('div', {class: 'beside'}, title), el('div', {class: 'figure'}, now), el('div', {class: 'beside'}, `${change} (${part > 0 ? '+' : ''}${rafter.percent(part)})`)))),
+          rafter.cards([['Peak', rafter.bytes(over.arena), rafter.signed(rafter.bytes, peak), peak / p.arena], ['Predicted time', rafter.seconds(over.plan.time.seconds), rafter.signed(rafter.seconds, time), time / p.plan.time.seconds]]
+            .map(([title, now, change, part]) => [title, now, `${change} (${part > 0 ? '+' : ''}${rafter.percent(part)})`])),
           el('p', {}, `In the picture the hatched parts of ${state.over.gone} tensors would hold nothing.`),
           el('div', {class: 'columns'}, [[same, `At ${p.ops[p.peakOp].name}, where the peak is now`], [own, "At each one's own peak"]].filter(([rows]) => rows).map(([rows, caption]) =>
             rafter.table([
-              {title: 'Change', number: true, value: (one) => one.change, text: (one) => signed(rafter.bytes, one.change)},
+              {title: 'Change', number: true, value: (one) => one.change, text: (one) => rafter.signed(rafter.bytes, one.change)},
               {title: 'Now', number: true, value: (one) => one.a, text: (one) => (one.a ? rafter.bytes(one.a) : '–')},
               {title: 'Then', number: true, value: (one) => one.b, text: (one) => (one.b ? rafter.bytes(one.b) : '–')},
               {title: 'Tensor', value: (one) => one.name}, {title: 'Class', value: (one) => one.class},
@@ -536,7 +527,7 @@
     if (m.capacity_bytes) list.push(['Room', rafter.bytes(m.capacity_bytes), m.fits ? `fits, ${rafter.bytes(m.headroom_bytes)} to spare` : `does not fit by ${rafter.bytes(-m.headroom_bytes)}`]);
     list.push(['Persistent', rafter.bytes(m.persistent_bytes), 'weights and states, kept between steps']);
     if (m.live_bytes) list.push(['Live at the peak', rafter.bytes(m.live_bytes), `${rafter.bytes(m.by_class && m.by_class.padding)} of the arena is alignment and gaps`]);
-    return el('div', {class: 'cards'}, list.map(([title, figure, beside]) => el('div', {class: 'card'}, el('div', {class: 'beside'}, title), el('div', {class: 'figure'}, figure), el('div', {class: 'beside'}, beside))));
+    return rafter.cards(list);
   };
 
   rafter.panel({
@@ -544,14 +535,14 @@
     about: 'The arena as it was planned and mapped: every tensor from the first op that holds it to the last, at its address.',
     available: (model) => rafter.objects(model.runs).some((run) => run.plan && run.plan.memory),
     render(element, model, run) {
-      const plans = rafter.plans(run);
+      const plans = rafter.walks(run);
       if (!plans.length) {
         element.append(el('p', {class: 'empty'}, 'This run has no plan. `rafter plan MODEL --json --tensors --ops` writes one that can be reported.'));
         return;
       }
       const body = el('div');
       const place = (index) => {
-        const {name, plan} = plans[index];
+        const {name, plan, measured} = plans[index];
         body.replaceChildren(cards(plan));
         if (!pictured(plan)) {
           body.append(el('p', {class: 'empty'}, 'This plan names no tensors, so there is no picture: record a run with --trace, or report the output of `rafter plan MODEL ... --json --tensors --ops`.'));
@@ -562,10 +553,9 @@
           rafter.state.memory = {plan: name, curve: null};
           return;
         }
-        const walks = rafter.objects(run.measured && run.measured.walks), walk = walks.find((one) => one.walk === plan.walk) || (plans.length === 1 ? walks[0] : undefined);
         const others = rafter.runs().flatMap((other) => rafter.plans(other).filter((one) => one.plan !== plan && pictured(one.plan))
           .map((one) => ({name: other === run ? one.name : rafter.plans(other).length > 1 ? `${rafter.runName(other)}: ${one.name}` : rafter.runName(other), plan: one.plan, of: other.of !== undefined && other.of === run.id})));
-        viewer(body, read(name, plan, walk && rafter.objects(walk.ops)), others);
+        viewer(body, read(name, plan, measured && rafter.objects(measured.ops)), others);
       };
       if (plans.length > 1) {
         const select = el('select', {id: 'memory-plan', onchange: () => place(Number(select.value))}, plans.map((one, i) => el('option', {value: i}, one.name)));

@@ -1,0 +1,59 @@
+/* core_parts.js - what several panels share: choices, signed numbers, kinds over layers, a run's walks, charts with a theme. */
+(() => {
+  const {el} = rafter;
+
+  /* Buttons of which one is pressed: choice('Time axis', [[value, text], ...], current, (value) => ...). */
+  rafter.choice = (title, options, current, choose) => {
+    const buttons = options.map(([value, text]) => el('button', {type: 'button', 'aria-pressed': String(value === current), 'data-value': value, onclick: () => {
+      buttons.forEach((button) => button.setAttribute('aria-pressed', String(button.dataset.value === value)));
+      choose(value);
+    }}, text));
+    return el('span', {class: 'group', role: 'group', 'aria-label': title}, buttons);
+  };
+
+  /* select('Plan', names, (index) => ...) */
+  rafter.select = (title, names, choose, {id, current = 0} = {}) => {
+    const node = el('select', {id, onchange: () => choose(Number(node.value))}, names.map((name, i) => el('option', {value: i}, name)));
+    node.value = current;
+    return el('label', {}, `${title} `, node);
+  };
+
+  rafter.signed = (text, value) => (!Number.isFinite(value) ? '–' : value > 0 ? `+${text(value)}` : value < 0 ? `−${text(-value)}` : text(0));
+
+  /* Of one kind over all blocks, as the terminal groups them: "block.3/mlp/up/u" -> "block.*\/mlp/up/u". */
+  rafter.kindOf = (name) => name.replace(/block\.\d*/, 'block.*');
+
+  /* [{name, plan, measured}]: every plan of a run with what was measured of it (ops[] by id, a call each; count, seconds), or null. */
+  rafter.walks = (run) => {
+    const walks = rafter.objects(run && run.measured && run.measured.walks), plans = rafter.plans(run);
+    return plans.map(({name, plan}) => ({name, plan, measured: walks.find((walk) => walk.walk === plan.name) || (plans.length === 1 && walks.length === 1 ? walks[0] : null)}));
+  };
+
+  rafter.empty = (...text) => el('p', {class: 'empty'}, ...text);
+  rafter.code = (text) => el('code', {}, text);
+  rafter.cards = (list) => el('div', {class: 'cards'}, list.map(([title, figure, beside]) => el('div', {class: 'card'},
+    el('div', {class: 'beside'}, title), el('div', {class: 'figure'}, figure), el('div', {class: 'beside'}, beside))));
+  rafter.swatch = (colour) => el('span', {class: 'swatch', style: {background: `var(--${colour})`}});
+
+  /* The colours of lines, the strongest first. */
+  rafter.line = (i) => ['c4', 'c5', 'c2', 'c6', 'c0', 'c1', 'c3', 'c7'][i % 8];
+
+  /* An axis with its title and text of ticks; 'logarithmic' ones name powers only. */
+  const powersOfTwo = (axis) => {
+    const raw = (axis.max - axis.min) / 6, step = 2 ** Math.ceil(Math.log2(raw > 0 ? raw : 1)), ticks = [];
+    for (let at = Math.ceil(axis.min / step) * step; at <= axis.max; at += step) ticks.push({value: at});
+    axis.ticks = ticks;
+  };
+  const powersOf32 = (axis) => {
+    const ticks = [];
+    for (let at = 1; at <= axis.max; at *= 32) if (at >= axis.min) ticks.push({value: at});
+    axis.ticks = ticks;
+  };
+  rafter.axis = (title, text, {type = 'linear', ...more} = {}) => (text === rafter.bytes ? {type, title: {display: true, text: title}, grid: {color: rafter.colour('grid')}, afterBuildTicks: type === 'logarithmic' ? powersOf32 : powersOfTwo,
+    ticks: {maxRotation: 0, callback: text}, ...more} : {type, title: {display: true, text: title}, grid: {color: rafter.colour('grid')},
+    ticks: {maxTicksLimit: 9, maxRotation: 0, callback(value) {
+      if (type !== 'logarithmic') return text(value);
+      const power = Math.log10(value);
+      return Math.abs(power - Math.round(power)) < 1e-9 ? text(value) : '';
+    }}, ...more});
+})();

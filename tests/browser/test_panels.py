@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Roofline, curves, sweeps, configuration: of real small runs and sweeps, every number they show is that of the files."""
+import json
+import math
+import os
+import subprocess
+from browser import Browser, RAFTER
+
+MODEL = "gpt:layers=2,width=32,heads=2,ff=64,vocab=300,seq=32"
+
+
+def main():
+    b = Browser()
+    folder = b.folder
+    rafter = os.path.abspath(RAFTER)
+
+    def run(*arguments, out=None):
+        done = subprocess.run([rafter, *arguments], cwd=folder, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if out:
+            with open(f"{folder}/{out}", "wb") as file:
+                file.write(done.stdout)
+        return done.stdout
+
+    with open(f"{folder}/text.txt", "w", encoding="utf-8") as file:
+        file.write(" ".join(f"{i * i % 97} walls and {i % 7} beams" for i in range(1500)))
+    for name, more in (("one", []), ("two", ["--remat", "mlp", "--lr", "1e-2"])):
+        run("train", MODEL, "--data", "text.txt", "--steps", "12", "--batch", "4", "--threads", "2", "--val-every", "4", "--val-rows", "4", "--out", name, "--quiet", *more)
+    run("plan", MODEL, "--on", "a5000", "--sweep", "batch=1..64", "--json", out="sweep.json")
+    run("plan", "llama3-8b", "--on", "h100-sxm", "--job", "serve", "--dtype", "bf16", "--rate", "1..16", "--json", out="serve.json")
+    run("report", "one", "two", "sweep.json", "serve.json", "--out", "page.html")
+    model = json.loads(run("report", "one", "two", "sweep.json", "serve.json", "--json"))
+    b.open(f"{folder}/page.html", "roofline")
+    b.clean("the page of two runs, a sweep and a serving plan")
+
+    # Roofline: the measured points of the first run, as report.json has them.
+    one = model["runs"][0]
+    ops = {op["id"]: op for op in one["plan"]["ops"]}
+    rows = one["measured"]["walks"][0]["ops"]
+    products = [r for r in rows if ops[r["id"]]["intensity"] > 0 and r.get("flops_per_second", 0) > 0]
+    streams = [r for r in rows if ops[r["id"]]["intensity"] == 0 and r.get("bytes_per_second", 0) > 0]
+    state = b.js("rafter.state.roofline")
+    b.expect("every measured product is a point", state["points"] == len(products) > 10, (state, len(products)))
+    b.expect("every measured stream is a point", state["streams"] == len(streams) > 10, (state, len(streams)))
+    for r in products:
+        o = ops[r["id"]]
+        if not math.isclose(r["flops_per_second"], o["hardware_flops"] / r["seconds"], rel_tol=1e-9) or not math.isclose(o["intensity"], o["hardware_flops"] / o["bytes"], rel_tol=1e-9):
+            b.expect("rates are work over time", False, r)
+    drawn = b.js("Chart.getChart(document.querySelector('#panel-roofline canvas')).data.datasets.filter(d => !d.roof).flatMap(d => d.data.map(p => [p.x, p.y])).sort((p, q) => p[0] - q[0] || p[1] - q[1])")
+    wanted = sorted([ops[r["id"]]["intensity"], r["flops_per_second"]] for r in products)
+    b.expect("at their intensity and speed", drawn == wanted, (drawn[:2], wanted[:2]))
+    roofs = b.js("Chart.getChart(document.querySelector('#panel-roofline canvas')).data.datasets.filter(d => d.roof).map(d => d.data)")
+    c = one["plan"]["machine"]["ceilings"]
+    b.expect("below the machine's ceilings", roofs[0][0]["y"] == c["flops_per_second"] and (len(roofs) < 2 or math.isclose(roofs[1][1]["y"] / roofs[1][1]["x"], c["read_bytes_per_second"])), roofs)
+    b.js("document.querySelector('#panel-roofline [data-value=predicted]').click()")
+    b.expect("predicted points", b.js("rafter.state.roofline.points") == sum(o["flops_per_second"] > 0 for o in ops.values()), b.js("rafter.state.roofline"))
+
+    # Curves of both runs.
+    b.js("rafter.show('curves')")
+    b.settle()
+    charts = b.js("rafter.state.curves.charts")
+    for r, entry in enumerate(model["runs"][:2]):
+        losses, validated = [m["loss"] for m in entry["metrics"]], [m["val_loss"] for m in entry["metrics"] if "val_loss" in m]
+        b.expect("losses of every step", charts["loss"][2 * r]["points"] == 12 and charts["loss"][2 * r]["last"] == losses[-1], charts["loss"])
+        b.expect("and of every validation", charts["loss"][2 * r + 1]["points"] == len(validated) == 3 and charts["loss"][2 * r + 1]["last"] == validated[-1], charts["loss"])
+        b.expect("predicted beside measured", charts["rate"][2 * r + 1]["last"] == entry["plan"]["rate"]["tokens_per_second"] and charts["seconds"][2 * r]["last"] == entry["metrics"][-1]["seconds"])
+    times = sorted(m["seconds"] for m in model["runs"][0]["metrics"][1:])
+    spread = b.js("rafter.state.curves.spread")[0]
+    b.expect("the spread of step times", (spread["low"], spread["median"], spread["high"]) == (times[0], times[5], times[-1]), (spread, times))
+    b.js("document.querySelector('#panel-curves [data-value=tokens]').click()")
+    last = b.js("(() => { const d = Chart.getChart(document.querySelector('#panel-curves canvas')).data.datasets[0].data; return d[d.length - 1]; })()")
+    b.expect("over tokens", last == {"x": model["runs"][0]["metrics"][-1]["tokens"], "y": model["runs"][0]["metrics"][-1]["loss"]}, last)
+
+    # Sweeps and serving.
+    b.js("rafter.show('sweep')")
+    b.settle()
+    state, sweep = b.js("rafter.state.sweep"), model["sweeps"][0]
+    b.expect("the sweep", state["sweeps"] == [{"name": "sweep.json", "rows": len(sweep["rows"]), "cliffs": len(sweep["cliffs"])}], state)
+    b.expect("the rates", [r["rates"] for r in state["rates"]] == [len(model["runs"][2]["plan"]["serving"]["rates"])], state)
+    drawn = b.js("Chart.getChart(document.querySelector('#panel-sweep canvas')).data.datasets[0].data.map(p => [p.x, p.y])")
+    b.expect("throughput over the swept value", drawn == [[float(r["batch"]), r["rate"]["tokens_per_second"]] for r in sweep["rows"]], drawn)
+    text = b.js("document.querySelector('#panel-sweep').textContent")
+    b.expect("causes of cliffs are said", all(cliff["cause"] in text for cliff in sweep["cliffs"]))
+
+    # Configuration: what differs stands first.
+    b.js("rafter.show('configuration')")
+    b.settle()
+    options = b.js("[...[...document.querySelectorAll('#panel-configuration h3')].find(h => h.textContent === 'Options').nextElementSibling.querySelectorAll('tbody tr')].map(r => [...r.cells].map(c => c.textContent))")
+    differ = [row[0] for row in options if row[1] != row[2]]
+    b.expect("options that differ stand first", {row[0] for row in options[:len(differ)]} == set(differ) == {"remat", "lr", "out"}, options[:4])
+    b.expect("every option is there", {row[0] for row in options} >= set(model["runs"][0]["run"]["options"]), len(options))
+
+    # Headings sort; the order is said to readers of the screen.
+    b.js("rafter.show('roofline')")
+    head = "[...document.querySelectorAll('#panel-roofline th button')].find(h => h.textContent === 'FLOP/byte')"
+    b.js(f"{head}.click()")
+    cells = b.js("[...document.querySelectorAll('#panel-roofline tbody tr')].map(r => r.cells[3].textContent)")
+    numbers = [float(cell) if cell != "–" else 0 for cell in cells]
+    b.expect("a heading sorts", numbers == sorted(numbers, reverse=True) and b.js(f"{head}.closest('th').getAttribute('aria-sort')") == "descending", numbers[:5])
+
+    # Dark, and on paper.
+    b.scheme("dark")
+    b.settle()
+    b.clean("in the dark")
+    b.open(b.page({"rafter": "0", "runs": [{"id": "p", "name": "p", "plan": {"job": "train", "memory": {"peak_bytes": 1, "by_class": {}}}}], "sweeps": []}), "curves")
+    for panel, command in (("curves", "rafter train"), ("sweep", "--sweep"), ("roofline", "--ops"), ("memory", "--tensors"), ("configuration", "rafter report")):
+        b.js(f"rafter.show('{panel}')")
+        b.expect(f"{panel}: the empty state names a command", command in b.js(f"document.querySelector('#panel-{panel}').textContent"))
+    b.clean("an empty page")
+    b.finish()
+
+
+if __name__ == "__main__":
+    main()
