@@ -1,4 +1,6 @@
 """Headless Chromium on the report's pages: Debian's chromium, chromium-driver and python3-selenium (./dev setup all)."""
+import atexit
+import base64
 import json
 import os
 import shutil
@@ -33,7 +35,8 @@ class Browser:
     """One browser for many pages; `expectations` that failed are counted and printed."""
 
     def __init__(self, width=1400, height=900, scale=1, dark=False):
-        self.folder = tempfile.mkdtemp(prefix="rafter-browser-")
+        self.folder, self.driver = tempfile.mkdtemp(prefix="rafter-browser-"), None
+        atexit.register(self.close)
         options = webdriver.ChromeOptions()
         options.binary_location = CHROMIUM
         for argument in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars", f"--user-data-dir={self.folder}/profile",
@@ -127,7 +130,6 @@ class Browser:
             size = self.command("Page.getLayoutMetrics")["cssContentSize"]
             clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
             data = self.command("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)["data"]
-            import base64
             with open(path, "wb") as file:
                 file.write(base64.b64decode(data))
         else:
@@ -148,7 +150,9 @@ class Browser:
         self.expect(f"{what}: nothing fetched", not asked, asked)
 
     def close(self):
-        self.driver.quit()
+        if self.driver:
+            self.driver.quit()
+        self.driver = None
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def finish(self):

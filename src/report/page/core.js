@@ -241,12 +241,13 @@ const rafter = (() => {
     };
     document.addEventListener('keydown', handler);
   };
+  const KEY_SIGN = {' ': 'space', ArrowLeft: '←', ArrowRight: '→', ArrowUp: '↑', ArrowDown: '↓', PageUp: 'page up', PageDown: 'page down', Escape: 'Esc', '-': '−', '_': null, '=': null};
   const help = () => {
-    const general = {title: 'Page', rows: [[['←', '→'], 'next or previous panel, on its tab'], [['?'], 'these keys'], [['Esc'], 'close, clear']]};
-    $('help').replaceChildren(el('h2', {}, 'Keys'),
-      ...[general, ...helps].flatMap(({title, rows}) => [el('h3', {}, title), el('table', {class: 'keys'},
-        el('tbody', {}, rows.map(([names, what]) => el('tr', {}, el('td', {}, names.map((name) => el('kbd', {}, name === ' ' ? 'space' : name))), el('td', {}, what)))))]),
-      el('button', {type: 'button', onclick: () => $('help').close()}, 'Close'));
+    const general = {title: 'Page', rows: [[['ArrowLeft', 'ArrowRight'], 'panel before, next panel (on its tab)'], [['?'], 'these keys'], [['Escape'], 'close']]};
+    const shown = panels.find((one) => one.id === state.panel), own = helps.filter(({title}) => shown && title === shown.title), rest = helps.filter((one) => !own.includes(one));
+    $('help').replaceChildren(el('div', {class: 'bar'}, el('h2', {}, 'Keys'), el('span', {class: 'spring'}), el('button', {type: 'button', onclick: () => $('help').close()}, 'Close')),
+      el('div', {class: 'columns'}, [...own, general, ...rest].map(({title, rows}) => el('section', {}, el('h3', {}, title), el('table', {class: 'keys'}, el('tbody', {}, rows.map(([names, what]) =>
+        el('tr', {}, el('td', {}, names.filter((name) => KEY_SIGN[name] !== null).map((name) => el('kbd', {}, KEY_SIGN[name] || name))), el('td', {}, what)))))))));
     $('help').showModal();
   };
 

@@ -177,7 +177,7 @@
   }
 
   const ORDER = ['step', 'phase', 'predicted', 'op', 'thread'];
-  const HEIGHT = {step: 16, phase: 18, predicted: 24, op: 30, thread: 22};
+  const HEIGHT = {step: 18, phase: 20, predicted: 30, op: 36, thread: 26};
   const ROW_OF = {step: 'step', phase: 'phase', predicted: 'predicted', op: 'op', busy: 'thread', wait: 'thread', gap: 'thread'};
   const TITLE = {step: 'steps', phase: 'phases', predicted: 'predicted', op: 'measured'};
 

@@ -20,8 +20,9 @@
       const list = [name.replace(/^(step|decode|prefill|score|eval)\//, '').replace(/^(micro|end)\//, '').replace(/^block\./, '')];
       list.push(list[0].replace(/\/(weight|bias|gain)$/, ''));
       list.push(list[1].replace(/\/(fwd|bwd|again|adamw|norm_sq)(\/.*)?$/, ''));
-      list.push(list[2].replace(/^\d+\//, ''));
-      list.push(list[3].replace(/^.*\//, ''));
+      list.push(list[2].replace(/\/(weight|bias|gain)$/, ''));
+      list.push(list[3].replace(/^\d+\//, ''));
+      list.push(list[4].replace(/^.*\//, ''));
       spellings.set(name, list);
     }
     return spellings.get(name);
@@ -55,6 +56,7 @@
     }
   }
   const isGap = (things, paint) => things.paints[paint].id.startsWith('gap-');
+  rafter.traceParts.isGap = isGap;
 
   /* One lane between two times into x0..x0+width. Few spans: each its own; many: pixel by pixel, from sums. */
   const drawLane = (viewer, batch, row, y, from, to, x0, width, height, labels = true) => {

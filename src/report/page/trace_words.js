@@ -51,7 +51,7 @@
     if (!viewer.selected) { box.replaceChildren(el('h3', {}, 'Op'), el('p', {class: 'note'}, 'Click a span, or step through the lane with , and . to see what it was.')); return; }
     const {row, i} = viewer.selected, {title, op, plan, took, kind, key} = what(viewer, viewer.selected);
     const parts = [el('h3', {}, title)];
-    const facts = [['Lane', row.id], ['Begins at', seconds(row.begin[i] - viewer.trace.from)]];
+    const facts = [['Lane', row.title || row.id], ['Begins at', seconds(row.begin[i] - viewer.trace.from)]];
     if (op && kind !== 'wait') {
       const layer = rafter.layerOf(op.name), took1 = kind === 'predicted' ? null : took / 1e9, limit = op.limit_seconds;
       facts.push(['Layer', layer === null ? null : String(layer)], ['Op', op.op], ['Kernel', op.kernel],
@@ -89,17 +89,16 @@
     }
     const shown = kinds.filter((row) => row.count), all = shown.reduce((sum, row) => sum + row.measured, 0);
     const lanes = trace.rows.filter((row) => row.kind === 'thread' && row.title).map((row) => {
-      const sums = new Float64Array(things.paints.length);
-      const plain = {paints: things.paints, shown: things.shown};
-      row.sumTime(plain, a, b, sums);
       let work = 0, gap = 0;
-      sums.forEach((sum, paint) => { if (things.paints[paint].id.startsWith('gap-')) gap += sum; else work += sum; });
+      for (let i = row.after(a); i < row.count && row.begin[i] < b; i++) {
+        const cut = Math.min(b, row.end[i]) - Math.max(a, row.begin[i]);
+        if (rafter.traceParts.isGap(things, things.paint[row.key[i]])) gap += cut; else work += cut;
+      }
       return {row, work, gap};
     });
     viewer.summed = true;
     viewer.state.sums = {range: b - a, classes: Object.fromEntries(shown.map((row) => [row.paint.id, row.measured])), lanes: Object.fromEntries(lanes.map((lane) => [lane.row.id, lane.work]))};
-    const dimmed = viewer.search || viewer.only.size;
-    viewer.sums.replaceChildren(el('h3', {}, `${viewer.selection ? 'Selected' : 'In view'}: ${seconds(b - a)}`),
+    viewer.sums.replaceChildren(...[el('h3', {}, `${viewer.selection ? 'Selected' : 'In view'}: ${seconds(b - a)}`),
       rafter.table([
         {title: 'Class', value: (row) => row.paint.title, node: (row) => el('span', {}, el('span', {class: 'swatch', style: {background: `var(--${row.paint.colour})`}}), row.paint.title)},
         {title: 'Runs', value: (row) => row.count, text: (row) => rafter.whole(row.count), number: true},
@@ -111,13 +110,14 @@
         {title: 'Lane', value: (lane) => lane.row.title}, {title: 'Worked', value: (lane) => lane.work, text: (lane) => seconds(lane.work), number: true},
         {title: 'Of the range', value: (lane) => lane.work, text: (lane) => rafter.percent(lane.work / (b - a)), number: true},
         {title: 'Waits and gaps', value: (lane) => lane.gap, text: (lane) => seconds(lane.gap), number: true},
-      ], lanes, {limit: 16}) : null,
-      ...(dimmed ? [el('p', {class: 'note'}, 'Dimmed spans count as work.')] : []));
+      ], lanes, {limit: 16}) : null].filter(Boolean));
   };
 
   /* ---- why there are gaps ------------------------------------------------------------------------------------------------------------ */
 
   rafter.traceParts.gaps = (viewer, element) => {
+    const {dropped} = viewer.trace.header;
+    if (dropped > 0) element.append(el('p', {class: 'note'}, `${rafter.whole(dropped)} older spans did not fit what was kept for recording, and are gone: trace fewer steps for all of them.`));
     const names = (viewer.trace.header.gaps || []).map(String), steps = rafter.objects(viewer.trace.header.steps).filter((step) => Array.isArray(step.gaps));
     if (!names.length || !steps.length) return;
     const total = (list, i) => list.reduce((sum, step) => sum + step.gaps.reduce((inner, group) => inner + (Array.isArray(group) ? group[i] || 0 : 0), 0), 0);
