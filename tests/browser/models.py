@@ -91,7 +91,7 @@ def trace(plan, steps=3, threads=2, seed=1):
     data = b"".join(by_byte(columns[name]) for name, _, _ in COLUMNS)
     codings = {"begin": "difference", "end": "after begin"}
     header = {"count": count, "columns": [{"name": name, "type": kind, "coding": codings.get(name, "bytes")} for name, kind, _ in COLUMNS], "kinds": KINDS, "phases": PHASES, "gaps": GAPS,
-              "counters": [{"name": "live", "unit": "bytes"}], "plans": [plan.get("walk", "step")], "digests": [plan["digest"]], "threads": threads, "dropped": 0,
+              "counters": [{"name": "live", "unit": "bytes"}], "plans": [plan.get("name", "train")], "digests": [plan["digest"]], "threads": threads, "dropped": 0,
               "steps": [{"step": step, "begin": step * (took + 3000), "end": step * (took + 3000) + took, "tokens": 256, "work": 0.8 * took * threads / 1e9,
                          "gaps": [[took * 1e-11 * (8 - gap) for gap in range(8)], [0] * 8]} for step in range(steps)]}
     return {"header": header, "columns": base64.b64encode(gzip.compress(data, 1)).decode()}

@@ -238,7 +238,7 @@
     return {rows, counters: [...counters.values()], from: Number.isFinite(from) ? from : 0, to: Number.isFinite(to) ? to : 1};
   };
 
-  /* The plans whose ops a trace ran: the run's own by digest or name of the walk; else what the trace says of their ops. */
+  /* The plans whose ops a trace ran: the run's own by digest or name; else what the trace says of their ops. */
   const plansOf = (run, header) => (header.plans || []).map((name, place) => {
     const list = rafter.plans(run).filter(({plan}) => rafter.objects(plan.ops).length), digest = (header.digests || [])[place];
     const found = list.find(({plan}) => digest && plan.digest === digest) || (digest ? null : list.find((one) => one.name === name) || list[place]);
