@@ -15,7 +15,8 @@ static rf_status print_graph(const rafter_job *job, const char *after, const raf
   bool learns = !strcmp(kind, "train") || !strcmp(kind, "rl"), scores = !strcmp(kind, "score");
   RF_GO(rf_settings_resolve(job->options, learns ? "train" : scores ? kind : "generate", s, error));
   if (!learns && !scores) s->plan.build.rows = s->plan.build.microbatch;
-  if (!strcmp(after, "remat")) {
+  if (!strcmp(after, "remat")) s->plan.build.offload = 0;
+  if (!strcmp(after, "remat") || !strcmp(after, "offload")) {
     rf_plan *plan = NULL;
     RF_GO(rf_plan_make(&s->model, &s->plan, &plan, error));
     rf_say_text(sink, strdup(rf_graph_print(plan->graph)));

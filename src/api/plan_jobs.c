@@ -145,7 +145,7 @@ static void put_rollout(FILE *out, const lengths *l, const rf_served *served, in
           (long long)(served->counts.prompt_tokens - served->counts.reused), (long long)served->counts.reused);
 }
 
-static rf_status fits(const rf_plan *plan) { return plan->arena_bytes <= rf_plan_room(&plan->options) ? RAFTER_OK : RAFTER_NO_FIT; }
+static rf_status fits(const rf_plan *plan) { return rf_plan_fits(plan) ? RAFTER_OK : RAFTER_NO_FIT; }
 
 static rf_status make_rollout(rafter_plan *p, const rf_options *o, rf_error *error) {
   lengths l;
@@ -311,7 +311,8 @@ static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
   memset(kept, 0, RF_CLASSES * sizeof *kept);
   for (int t = 0; t < policy->graph->tensor_count; t++) {
     const rf_tensor *tensor = &policy->graph->tensor[t];
-    if (tensor->persistent && policy->tensor[t].offset >= 0) kept[tensor->class] += rf_tensor_bytes(tensor), sum += rf_tensor_bytes(tensor);
+    if (tensor->persistent && !tensor->host && policy->tensor[t].offset >= 0)
+      kept[tensor->class] += rf_tensor_bytes(tensor), sum += rf_tensor_bytes(tensor);
   }
   kept[RF_CLASS_PADDING] += policy->persistent_bytes - sum;
 }
@@ -341,8 +342,9 @@ static json_t *rl_memory(rafter_plan *p, const phase *list, int count, json_t *p
   for (int c = 0; c < RF_CLASSES; c++) json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)best[c]));
   double room = (double)rf_plan_room(&p->settings.plan);
   p->needs = most;
-  return json_pack("{sI sI sb sI ss so}", "peak_bytes", (json_int_t)most, "persistent_bytes", (json_int_t)persistent, "fits", (double)most <= room,
-                   "headroom_bytes", (json_int_t)(room - (double)most), "peak_op", at, "by_class", by_class);
+  int64_t host = list[0].plan->host_bytes + policy->host_bytes; /* states, and caches while rollouts last */
+  return json_pack("{sI sI sb sI ss so sI}", "peak_bytes", (json_int_t)most, "persistent_bytes", (json_int_t)persistent, "fits", (double)most <= room,
+                   "headroom_bytes", (json_int_t)(room - (double)most), "peak_op", at, "by_class", by_class, "host_bytes", (json_int_t)host);
 }
 
 static void put_rl(rafter_plan *p, const phase *list, int count, const json_t *memory, const json_t *phases) {
@@ -379,7 +381,7 @@ static rf_status make_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   RF_GO(rf_generate_plans(&g, &prefill, &decode, error));
   RF_GO(make_train(p, o, error));
   rf_score_settings score = {.model = p->settings.model, .plan = roll->settings.plan};
-  score.model.lora = (rf_lora){0}, score.plan.build.microbatch = p->plan->options.build.microbatch;
+  score.model.lora = (rf_lora){0}, score.plan.build.microbatch = p->plan->options.build.microbatch, score.plan.build.offload &= RF_OFFLOAD_WEIGHTS;
   RF_GO(rf_score_plan(&score, &reference, error));
   memset(&served, 0, sizeof served);
   roll->settings.plan.budget_bytes = INT64_MAX; /* whether it fits is said of all phases together */

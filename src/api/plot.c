@@ -155,7 +155,7 @@ static double *live_bytes(const rf_plan *plan) {
   double *live = calloc((size_t)(ops + 1) * RF_CLASSES, sizeof *live);
   for (int t = 0; live && t < plan->graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
-    if (p->offset < 0) continue;
+    if (p->offset < 0 || plan->graph->tensor[t].host) continue;
     int class = (int)plan->graph->tensor[t].class, first = p->first + (p->shares != RF_NONE), last = p->last < ops ? p->last : ops - 1;
     for (int i = first < 0 ? 0 : first; i <= last; i++) live[i * RF_CLASSES + class] += (double)p->bytes;
   }

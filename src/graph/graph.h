@@ -42,6 +42,7 @@ typedef struct rf_tensor {
   bool persistent;            /* keeps its bytes from step to step (weights, masters, moments, KV) */
   bool input;                 /* the caller writes it before each microbatch / walk (tokens, labels, ...) */
   bool output;                /* the caller reads it after the step (metrics, logits) */
+  bool host;                  /* stands in the host's memory: only offload_in reads it, only offload_out writes it */
   const char *reason;         /* why it is kept, for the plan's reader; may be NULL */
   rf_panels panels;           /* of dtype RF_PACKED */
   rf_spec spec;               /* how it lies on the mesh; `shape` is what one chip has of it */
@@ -174,6 +175,8 @@ typedef struct rf_cached {
 } rf_cached;
 bool rf_op_is_cached(const rf_op *op);
 rf_cached rf_cached_of(const rf_graph *graph, const rf_op *op);
+/* What one position takes of a cache tensor (pages, parts, page, columns). */
+double rf_cache_position_bytes(const rf_tensor *cache);
 
 /* The op table, NULL-terminated, in docs order. */
 extern const rf_op_def *const RF_OPS[];
@@ -225,6 +228,12 @@ typedef enum rf_remat { RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP
 
 const char *rf_remat_name(rf_remat remat); /* "none", "mlp", "attn", "mlp+attn", "block", "auto" */
 
+/* What may stand in the host's memory: optimizer states, what backward reads of forward, the cache of a generate job, weights of blocks. */
+enum { RF_OFFLOAD_OPTIMIZER = 1, RF_OFFLOAD_ACTIVATIONS = 2, RF_OFFLOAD_KV = 4, RF_OFFLOAD_WEIGHTS = 8, RF_OFFLOADS = 4 };
+const char *rf_offload_name(int bit); /* 0 .. RF_OFFLOADS - 1: "optimizer", ... */
+/* A list of those names, separated by commas. RAFTER_INVALID names the wrong one. */
+rf_status rf_offload_parse(const char *text, unsigned *what, rf_error *error);
+
 typedef struct rf_build_options {
   rf_job_kind job;
   rf_dtype dtype; /* of weights and activations; bf16 keeps f32 masters */
@@ -248,9 +257,10 @@ typedef struct rf_build_options {
   float dropout; /* < 0: the model's own */
   rf_optimizer optimizer;
   float beta1, beta2, eps, weight_decay;
-  float clip;     /* 0: none */
-  bool loss_only; /* validation: forward and loss, no backward */
-  rf_mesh mesh;   /* over which chips; all 0: one */
+  float clip;       /* 0: none */
+  bool loss_only;   /* validation: forward and loss, no backward */
+  rf_mesh mesh;     /* over which chips; all 0: one */
+  unsigned offload; /* bits of rf_offload: what stands in the host's memory */
   const rf_weight_types *
       weights; /* of matrices that do not change (generate, score, under LoRA): what they are packed in; NULL: `dtype`. Read while the graph is built */
 } rf_build_options;
@@ -271,6 +281,9 @@ rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error);
 rf_status rf_pass_fuse(rf_graph *graph, rf_error *error);
 /* drop[t] true: tensor t (a forward activation that backward reads) is recomputed. Rewrites the graph; the same values come out, to the bit. */
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error);
+/* Moves what `what` names (bits of rf_offload) to the host's memory, with copies there and back around its uses: the same values, to the bit.
+ * RAFTER_INVALID: the graph has nothing of it. Behind remat. */
+rf_status rf_pass_offload(rf_graph *graph, unsigned what, rf_error *error);
 /* The set a named policy drops; `drop` has tensor_count entries. NONE and AUTO give an empty set. */
 void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop);
 /* Own-code legality check of a graph (ids, shapes, order, sections, single writer unless accumulating). Run between passes in tests. */

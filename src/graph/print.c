@@ -36,7 +36,7 @@ static void say_tensor(text *out, const rf_graph *graph, int id, const char *slo
   at = snprintf(line, sizeof line, ":%s(", rf_tensor_type(tensor, type));
   for (int i = 0; i < tensor->rank; i++) at += snprintf(line + at, sizeof line - (size_t)at, i ? ",%lld" : "%lld", (long long)tensor->shape[i]);
   put(out, line, (size_t)at);
-  say(out, ")");
+  say(out, tensor->host ? ")@host" : ")");
 }
 
 static void say_attributes(text *out, const rf_op *op) {

@@ -23,7 +23,13 @@ static bool in_place_state(const rf_op *op, int slot) {
   for (int i = 0; i < op->input_count; i++)
     if (op->input[i] == op->output[slot]) return true;
   /* the bf16 copy follows its master, and a weight that all chips have whole the runs that each has updated */
-  return (op->def == &RF_OP_ADAMW && slot == 3) || op->def == &RF_OP_ALL_GATHER;
+  return (op->def == &RF_OP_ADAMW && slot == 3) || op->def == &RF_OP_ALL_GATHER || op->def == &RF_OP_OFFLOAD_OUT;
+}
+
+/* A state that came from the host is updated where it stands on the chip. */
+static bool brought(const checker *c, const rf_op *op, int slot) {
+  int writer = c->writer[op->output[slot]];
+  return writer != RF_NONE && c->graph->op[writer].def == &RF_OP_OFFLOAD_IN && in_place_state(op, slot);
 }
 
 static rf_status check_tensor(checker *c, int t) {
@@ -78,6 +84,7 @@ static rf_status check_read(checker *c, const rf_op *op, int slot) {
   if (t < 0) return RAFTER_OK;
   const rf_tensor *tensor = &c->graph->tensor[t];
   c->read[t] = true;
+  if (tensor->host && op->def != &RF_OP_OFFLOAD_IN) return FAULT(c, "reads the host's memory (%s %s, %s)", op->def->name, op->name, tensor->name);
   if (tensor->input) {
     if (op->section == RF_SECTION_MICRO || c->graph->accumulate == 1) return RAFTER_OK;
     return FAULT(c, "reads an input of one microbatch outside of it (%s %s, %s)", op->def->name, op->name, tensor->name);
@@ -115,12 +122,13 @@ static rf_status check_write(checker *c, int o, int slot) {
   rf_accumulate how = op->attr.accumulate[slot];
   bool first = c->writer[t] == RF_NONE, element = op->def == &RF_OP_NORM_SQ, loops = op->section == RF_SECTION_MICRO && c->graph->accumulate > 1;
   if (tensor->input) return FAULT(c, "writes an input (%s %s, %s)", op->def->name, op->name, tensor->name);
+  if (tensor->host && op->def != &RF_OP_OFFLOAD_OUT) return FAULT(c, "writes the host's memory (%s %s, %s)", op->def->name, op->name, tensor->name);
   if (tensor->persistent) {
     if (!in_place_state(op, slot)) return FAULT(c, "overwrites a state (%s %s, %s)", op->def->name, op->name, tensor->name);
     if (!first) return FAULT(c, "second update of a state (%s %s, %s)", op->def->name, op->name, tensor->name);
     if (loops && tensor->class != RF_CLASS_KV)
       return FAULT(c, "wrong section (%s %s, %s: expected its update behind the last microbatch)", op->def->name, op->name, tensor->name);
-  } else {
+  } else if (!brought(c, op, slot)) {
     for (int i = 0; i < op->input_count; i++)
       if (op->input[i] == t) return FAULT(c, "writes what it reads (%s %s, %s)", op->def->name, op->name, tensor->name);
     bool summable = tensor->class == RF_CLASS_GRADIENT || tensor->class == RF_CLASS_IO || tensor->class == RF_CLASS_COLLECTIVE;

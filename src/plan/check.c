@@ -16,7 +16,7 @@ typedef struct checker {
   const rf_graph *graph;
   rf_error *error;
   rf_pool *pool;
-  range *held; /* disjoint, ascending: what lies in the arena now */
+  range *held; /* disjoint, ascending: what lies in the arena now, and behind its end what lies in the host's region */
   int held_count;
   bool *intact;       /* by tensor: its bytes are as its last writer left them */
   int *section_first; /* by tensor: first section that touches it, or RF_SECTIONS */
@@ -47,21 +47,27 @@ static int64_t bare_bytes(const rf_tensor *t) {
 
 static bool is_laid_out(const checker *c, int t) { return c->plan->tensor[t].offset >= 0; }
 
+/* Where its bytes begin, in one line of addresses for both memories. */
+static int64_t start_of(const checker *c, int t) { return c->plan->tensor[t].offset + (c->graph->tensor[t].host ? c->plan->arena_bytes : 0); }
+
 static rf_status check_tensor(checker *c, int t) {
   const rf_plan_tensor *p = &c->plan->tensor[t];
   const rf_tensor *tensor = &c->graph->tensor[t];
+  const char *where = tensor->host ? "the host's region" : "the arena";
+  int64_t end = tensor->host ? c->plan->host_bytes : c->plan->arena_bytes;
+  int64_t kept = tensor->host ? c->plan->host_persistent_bytes : c->plan->persistent_bytes;
   bool used = tensor->persistent || c->section_first[t] != RF_SECTIONS;
   if (!is_laid_out(c, t)) return used ? RF_WRONG(c, "%s is used but has no place in the arena", name_of(c, t)) : RAFTER_OK;
   if (p->offset % 64 != 0) return RF_WRONG(c, "%s is misaligned (offset: expected a multiple of 64, got %lld)", name_of(c, t), (long long)p->offset);
   if (p->bytes < bare_bytes(tensor))
     return RF_WRONG(c, "%s has too few bytes (expected at least %lld, got %lld)", name_of(c, t), (long long)bare_bytes(tensor), (long long)p->bytes);
-  if (p->offset + p->bytes > c->plan->arena_bytes || p->bytes > c->plan->arena_bytes)
-    return RF_WRONG(c, "%s lies outside the arena (end: expected at most %lld, got %lld)", name_of(c, t), (long long)c->plan->arena_bytes,
+  if (p->offset + p->bytes > end || p->bytes > end)
+    return RF_WRONG(c, "%s lies outside %s (end: expected at most %lld, got %lld)", name_of(c, t), where, (long long)end,
                     (long long)(p->offset + p->bytes));
-  bool front = p->offset + p->bytes <= c->plan->persistent_bytes, behind = p->offset >= c->plan->persistent_bytes;
+  bool front = p->offset + p->bytes <= kept, behind = p->offset >= kept;
   if (tensor->persistent ? !front : !behind)
     return RF_WRONG(c, "%s lies on the wrong side of the persistent region (%s: region ends at %lld, offset %lld)", name_of(c, t),
-                    tensor->persistent ? "persistent" : "not persistent", (long long)c->plan->persistent_bytes, (long long)p->offset);
+                    tensor->persistent ? "persistent" : "not persistent", (long long)kept, (long long)p->offset);
   return RAFTER_OK;
 }
 
@@ -92,8 +98,8 @@ static rf_status check_share(checker *c, int t) {
   int reads = 0, heirs = 0;
   for (int i = 0; i < op->input_count; i++) reads += op->input[i] == from;
   for (int i = 0; i < op->output_count; i++) heirs += op->output[i] >= 0 && c->plan->tensor[op->output[i]].shares == from;
-  if (!inplace_allowed(op, t, from) || reads != 1 || heirs != 1 || q->last != p->first || q->offset != p->offset || p->bytes > q->bytes ||
-      c->graph->tensor[from].persistent || c->graph->tensor[from].output || c->graph->tensor[t].persistent)
+  if (!inplace_allowed(op, t, from) || reads != 1 || heirs != 1 || q->last != p->first || start_of(c, t) != start_of(c, from) ||
+      p->bytes > q->bytes || c->graph->tensor[from].persistent || c->graph->tensor[from].output || c->graph->tensor[t].persistent)
     return RF_WRONG(c, "%s may not take the place of %s (%s)", name_of(c, t), name_of(c, from), op->name);
   return RAFTER_OK;
 }
@@ -123,11 +129,11 @@ static void insert_at(checker *c, int at, range r) {
 static range range_of(const checker *c, int t, bool with_guard) {
   const rf_plan_tensor *p = &c->plan->tensor[t];
   int64_t guard = with_guard && !c->graph->tensor[t].persistent ? c->plan->options.guard_bytes : 0;
-  return (range){p->offset, p->offset + p->bytes + guard, t};
+  return (range){start_of(c, t), start_of(c, t) + p->bytes + guard, t};
 }
 
 static void release(checker *c, int t) {
-  int at = seek(c, c->plan->tensor[t].offset);
+  int at = seek(c, start_of(c, t));
   if (at < c->held_count && c->held[at].tensor == t) drop_at(c, at, 1);
 }
 
@@ -153,6 +159,18 @@ static void by_op(const checker *c, bool begin, int *head, int *next) {
   }
 }
 
+/* Only transfers touch the host's memory. */
+static rf_status check_memories(checker *c, const rf_op *op) {
+  bool in = !strcmp(op->def->name, "offload_in"), out = !strcmp(op->def->name, "offload_out");
+  for (int k = 0; k < op->input_count; k++)
+    if (op->input[k] >= 0 && c->graph->tensor[op->input[k]].host != in)
+      return RF_WRONG(c, "%s reads %s in the wrong memory", op->name, name_of(c, op->input[k]));
+  for (int k = 0; k < op->output_count; k++)
+    if (op->output[k] >= 0 && c->graph->tensor[op->output[k]].host != out)
+      return RF_WRONG(c, "%s writes %s in the wrong memory", op->name, name_of(c, op->output[k]));
+  return RAFTER_OK;
+}
+
 static rf_status check_lifetimes(checker *c) {
   const rf_graph *graph = c->graph;
   size_t ops = (size_t)graph->op_count + 2, tensors = (size_t)graph->tensor_count + 1;
@@ -168,6 +186,7 @@ static rf_status check_lifetimes(checker *c) {
     for (int k = 0; k < op->output_count; k++)
       if (op->output[k] >= 0) RF_TRY(covers(c, op->output[k], i));
     if (c->plan->op[i].workspace >= 0) RF_TRY(covers(c, c->plan->op[i].workspace, i));
+    if (c->plan->host_bytes > 0) RF_TRY(check_memories(c, op));
   }
   for (int t = 0; t < graph->tensor_count; t++)
     if (is_laid_out(c, t)) RF_TRY(check_share(c, t));
@@ -210,9 +229,8 @@ static void renew(checker *c, int t) {
 
 static rf_status must_hold(checker *c, const rf_op *op, int t) {
   if (c->intact[t]) return RAFTER_OK;
-  int at = seek(c, c->plan->tensor[t].offset);
-  const char *taker =
-      at < c->held_count && c->held[at].start < c->plan->tensor[t].offset + c->plan->tensor[t].bytes ? name_of(c, c->held[at].tensor) : NULL;
+  int at = seek(c, start_of(c, t));
+  const char *taker = at < c->held_count && c->held[at].start < start_of(c, t) + c->plan->tensor[t].bytes ? name_of(c, c->held[at].tensor) : NULL;
   return RF_WRONG(c, "%s reads %s, whose bytes %s%s", op->name, name_of(c, t), taker ? "were overwritten by " : "nobody has written",
                   taker ? taker : "");
 }

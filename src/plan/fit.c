@@ -16,7 +16,7 @@ typedef struct fitter {
   int rows;
 } fitter;
 
-static rf_fit_row row_of(const rf_plan *plan, int64_t room) {
+static rf_fit_row row_of(const rf_plan *plan) {
   const rf_build_options *b = &plan->options.build;
   return (rf_fit_row){.dtype = b->dtype,
                       .remat = plan->options.remat,
@@ -25,12 +25,12 @@ static rf_fit_row row_of(const rf_plan *plan, int64_t room) {
                       .mesh = b->mesh,
                       .peak_bytes = plan->arena_bytes,
                       .seconds = plan->step_seconds,
-                      .fits = plan->arena_bytes <= room};
+                      .fits = rf_plan_fits(plan)};
 }
 
 /* Takes the plan over. */
 static void consider(fitter *f, rf_plan *plan) {
-  rf_fit_row row = row_of(plan, f->room);
+  rf_fit_row row = row_of(plan);
   if (f->rows < RF_MAX_FIT_ROWS * 2) f->row[f->rows++] = row;
   rf_plan **slot = row.fits ? &f->best : &f->least;
   bool better = !*slot || (row.fits ? plan->step_seconds < (*slot)->step_seconds : plan->arena_bytes < (*slot)->arena_bytes);
@@ -167,7 +167,7 @@ static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int 
     if (vary.dtype) options.build.dtype = RF_BF16;
     if (vary.remat) options.remat = policies[i];
     RF_TRY(rf_plan_make(f->model, &options, &plan, error));
-    bool fits = plan->arena_bytes <= f->room, slow = f->best && plan->step_seconds >= f->best->step_seconds;
+    bool fits = rf_plan_fits(plan), slow = f->best && plan->step_seconds >= f->best->step_seconds;
     consider(f, plan);
     if (fits || slow) break;
   }
@@ -244,7 +244,7 @@ static int find_largest(const rf_plan *plan, int largest[5]) {
   int count = 0;
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
-    if (p->offset < 0 || p->first + (p->shares != RF_NONE) > plan->peak_op || p->last < plan->peak_op) continue;
+    if (p->offset < 0 || plan->graph->tensor[t].host || p->first + (p->shares != RF_NONE) > plan->peak_op || p->last < plan->peak_op) continue;
     int at = count < 5 ? count++ : 5;
     while (at > 0 && plan->tensor[largest[at - 1]].bytes < p->bytes) {
       if (at < 5) largest[at] = largest[at - 1];
@@ -267,8 +267,9 @@ static void find_remedy(const rf_plan *plan, int64_t room, char *text, size_t ca
       options.build.microbatch /= halves, options.build.accumulate *= (int)halves;
       if (rf_plan_make(&plan->graph->model, &options, &other, NULL) != RAFTER_OK) break;
       int64_t bytes = other->arena_bytes;
+      bool fits = rf_plan_fits(other);
       rf_plan_free(other);
-      if (bytes <= room) {
+      if (fits) {
         snprintf(text, capacity, "this fits, in %.2f GiB: --remat %s --microbatch %lld --accumulate %d", (double)bytes / 0x1p30,
                  rf_remat_name(options.remat), (long long)options.build.microbatch, options.build.accumulate);
         return;
@@ -306,7 +307,11 @@ static void list_largest(const rf_plan *plan, char *list, size_t capacity) {
 
 rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error) {
   int64_t room = rf_plan_room(&plan->options);
-  if (plan->arena_bytes <= room) return RAFTER_OK;
+  if (rf_plan_fits(plan)) return RAFTER_OK;
+  if (plan->arena_bytes <= room)
+    return RF_FAIL(error, RAFTER_NO_FIT, "leave something out of --offload, or take a host with more memory",
+                   "%s does not fit the host of %s (memory of a chip's share: expected at most %.2f GiB, got %.2f GiB)", plan->graph->model.name,
+                   plan->machine.name, (double)rf_plan_host_room(&plan->machine) / 0x1p30, (double)plan->host_bytes / 0x1p30);
   char list[400] = "", hint[300];
   list_largest(plan, list, sizeof list);
   find_remedy(plan, room, hint, sizeof hint);

@@ -116,6 +116,33 @@ static rf_status resolve_mesh(const rf_options *options, rf_machine *machine, rf
                  (long long)chips);
 }
 
+/* What stands in the host's memory: something that the job has, on a machine that has a host. */
+static rf_status resolve_offload(const rf_options *options, const char *job, const rf_machine *machine, rf_build_options *build, rf_error *error) {
+  static const struct {
+    unsigned bit;
+    bool train, generate;
+  } of_job[] = {{RF_OFFLOAD_OPTIMIZER, true, false}, {RF_OFFLOAD_ACTIVATIONS, true, false}, {RF_OFFLOAD_KV, false, true}};
+  const char *text = text_or(options, "offload", NULL), *whole = text_or(options, "job", job);
+  bool rl = !strcmp(whole, "rl");
+  if (!text) return RAFTER_OK;
+  RF_TRY(rf_offload_parse(text, &build->offload, error));
+  if (!strcmp(machine->kind, "cpu"))
+    return RF_FAIL(error, RAFTER_INVALID, "leave --offload out, or plan for an accelerator with --on",
+                   "a CPU computes in its host's memory, so there is nowhere to move anything (--offload on %s)", machine->name);
+  for (size_t i = 0; i < sizeof of_job / sizeof *of_job; i++) {
+    bool here = build->job == RF_JOB_TRAIN ? of_job[i].train : build->job == RF_JOB_GENERATE ? of_job[i].generate : false;
+    if (here || !(build->offload & of_job[i].bit)) continue;
+    if (!rl)
+      return RF_FAIL(error, RAFTER_INVALID,
+                     of_job[i].train ? "optimizer and activations are of --job train"
+                                     : "kv is of jobs with a cache: generate, prefill, rollout, serve",
+                     "--job %s has no %s (--offload)", whole,
+                     of_job[i].train ? "optimizer and keeps no activations for a backward pass" : "cache of keys and values");
+    build->offload &= ~of_job[i].bit; /* of another phase */
+  }
+  return RAFTER_OK;
+}
+
 /* --adapter: adapters from a folder; --lora: new ones, in a job that trains them. */
 static rf_status resolve_lora(const rf_options *options, rf_settings *s, rf_error *error) {
   const char *adapter = text_or(options, "adapter", NULL), *lora = text_or(options, "lora", NULL);
@@ -177,10 +204,14 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
                    rf_options_float(options, "weight-decay"));
   build->clip = (float)float_or(options, "clip", 0);
   RF_TRY(resolve_mesh(options, &s->machine, build, error));
+  RF_TRY(resolve_offload(options, job, &s->machine, build, error));
   plan->collectives = rf_options_has(options, "collectives") ? (rf_collectives)rf_options_choice(options, "collectives") : RF_COLLECTIVES_CORE;
   /* The choices stand in the order of the enums. */
   plan->program.program = rf_options_has(options, "program") ? (rf_program)rf_options_choice(options, "program") : RF_PROGRAM_RAFTER;
   plan->program.result = rf_options_has(options, "returns") ? (rf_program_result)rf_options_choice(options, "returns") : RF_RESULT_LOSS;
+  if (build->offload && plan->program.program != RF_PROGRAM_RAFTER)
+    return RF_FAIL(error, RAFTER_INVALID, "leave --offload out, or plan our own program",
+                   "what a JAX program moves to its host is not known (--offload, --program %s)", rf_program_name(plan->program.program));
   plan->program.top = build->top > 0 ? build->top : RF_TOP_MOST;
   plan->remat = rf_options_has(options, "remat") ? (rf_remat)rf_options_choice(options, "remat") : RF_REMAT_NONE;
   if (rf_options_has(options, "fit") && given(options, "fit"))

@@ -291,7 +291,7 @@ static int compare_resident(const void *a, const void *b) {
 }
 
 /* Weights first, so that a plan without optimizer finds them where one with it put them; then masters, moments, KV. */
-static int64_t place_persistent(rf_plan *plan, rf_pool *scratch) {
+static int64_t place_persistent(rf_plan *plan, rf_pool *scratch, bool host) {
   static const int place_of[RF_CLASSES] = {
       [RF_CLASS_WEIGHT] = 0, [RF_CLASS_ADAPTER] = 1, [RF_CLASS_MASTER] = 2, [RF_CLASS_MOMENT] = 3, [RF_CLASS_KV] = 4};
   const rf_graph *graph = plan->graph;
@@ -299,7 +299,7 @@ static int64_t place_persistent(rf_plan *plan, rf_pool *scratch) {
   int count = 0;
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
-    if (!tensor->persistent) continue;
+    if (!tensor->persistent || tensor->host != host) continue;
     int place = tensor->class == RF_CLASS_WEIGHT ? 0 : place_of[tensor->class] ? place_of[tensor->class] : RF_CLASSES;
     list[count++] = (resident){place, tensor->param, t};
   }
@@ -309,35 +309,43 @@ static int64_t place_persistent(rf_plan *plan, rf_pool *scratch) {
     plan->tensor[list[i].tensor].offset = at;
     at += plan->tensor[list[i].tensor].bytes;
   }
-  int64_t asked = rf_align(plan->options.persistent_bytes);
+  int64_t asked = host ? 0 : rf_align(plan->options.persistent_bytes);
   return at > asked ? at : asked;
 }
 
-void rf_plan_layout(rf_plan *plan) {
+/* Places the tensors of the chip's memory or of the host's; returns the height and, in *persistent, where what stays from step to step ends. */
+static int64_t lay_out(rf_plan *plan, bool host, int64_t waste, int64_t *persistent) {
   const rf_graph *graph = plan->graph;
   rf_pool *scratch = rf_pool_new();
   size_t tensors = (size_t)graph->tensor_count + 1;
-  plan->persistent_bytes = place_persistent(plan, scratch);
+  *persistent = place_persistent(plan, scratch, host);
   /* A chain of tensors that take over each other's bytes is one block. */
   int *block_of = rf_pool_alloc(scratch, tensors * sizeof *block_of), count = 0;
   rf_block *block = rf_pool_alloc(scratch, tensors * sizeof *block);
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     block_of[t] = RF_NONE;
-    if (graph->tensor[t].persistent || p->last == RF_NONE || p->shares != RF_NONE) continue;
+    if (graph->tensor[t].persistent || graph->tensor[t].host != host || p->last == RF_NONE || p->shares != RF_NONE) continue;
     block_of[t] = count;
     block[count++] = (rf_block){.bytes = rf_align(p->bytes + plan->options.guard_bytes), .first = p->first, .last = p->last};
   }
   for (int t = 0; t < graph->tensor_count; t++) {
-    if (plan->tensor[t].shares == RF_NONE) continue;
+    if (plan->tensor[t].shares == RF_NONE || graph->tensor[t].host != host) continue;
     int root = t;
     while (plan->tensor[root].shares != RF_NONE) root = plan->tensor[root].shares;
     block_of[t] = block_of[root];
     if (plan->tensor[t].last > block[block_of[t]].last) block[block_of[t]].last = plan->tensor[t].last;
   }
-  int64_t live = rf_plan_live_bytes(plan, NULL, NULL);
-  plan->arena_bytes = plan->persistent_bytes + rf_layout_blocks(block, count, live / (count > MANY ? 500 : 2000));
+  int64_t height = *persistent + rf_layout_blocks(block, count, waste / (count > MANY ? 500 : 2000));
   for (int t = 0; t < graph->tensor_count; t++)
-    if (block_of[t] != RF_NONE) plan->tensor[t].offset = plan->persistent_bytes + block[block_of[t]].offset;
+    if (block_of[t] != RF_NONE) plan->tensor[t].offset = *persistent + block[block_of[t]].offset;
   rf_pool_free(scratch);
+  return height;
+}
+
+void rf_plan_layout(rf_plan *plan) {
+  bool host = false;
+  plan->arena_bytes = lay_out(plan, false, rf_plan_live_bytes(plan, NULL, NULL), &plan->persistent_bytes);
+  for (int t = 0; t < plan->graph->tensor_count; t++) host |= plan->graph->tensor[t].host;
+  if (host) plan->host_bytes = lay_out(plan, true, plan->arena_bytes, &plan->host_persistent_bytes);
 }

@@ -104,7 +104,10 @@ void rf_plan_lifetimes(rf_plan *plan) {
   rf_pool_free(scratch);
 }
 
-static bool is_used(const rf_plan *plan, int t) { return plan->graph->tensor[t].persistent || plan->tensor[t].last != RF_NONE; }
+static bool is_used(const rf_plan *plan, int t) {
+  const rf_tensor *tensor = &plan->graph->tensor[t];
+  return !tensor->host && (tensor->persistent || plan->tensor[t].last != RF_NONE);
+}
 
 /* change[i + 1]: how the sum of live bytes changes on entering op i; a tensor in place of another counts from the op after. */
 static int64_t *live_changes(const rf_plan *plan, rf_pool *pool) {
@@ -128,7 +131,7 @@ void rf_plan_memory_curve(const rf_plan *plan, int64_t *live, int64_t *top) {
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     int64_t end = p->offset + p->bytes;
-    if (p->offset < 0) continue;
+    if (p->offset < 0 || graph->tensor[t].host) continue;
     bool always = p->first <= 0 && p->last >= graph->op_count - 1;
     if (always && end > floor) floor = end;
     for (int i = p->first < 0 ? 0 : p->first; !always && i <= p->last && i < graph->op_count; i++)

@@ -86,7 +86,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
 
 /* ---- one section ------------------------------------------------------------------------------------------------- */
 
-enum { IN_FLIGHT = 32 };
+enum { IN_FLIGHT = 256 };
 typedef struct timeline {
   const rf_plan *plan;
   double *made; /* by tensor */
@@ -102,6 +102,7 @@ typedef struct timeline {
 static bool meet(const rf_plan *plan, int a, int b) {
   if (a < 0 || b < 0 || a == b) return false;
   const rf_plan_tensor *x = &plan->tensor[a], *y = &plan->tensor[b];
+  if (plan->graph->tensor[a].host != plan->graph->tensor[b].host) return false;
   return x->offset >= 0 && y->offset >= 0 && x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
 }
 
@@ -219,6 +220,7 @@ rf_step_time rf_plan_schedule(const rf_plan *plan) {
   if (t.made) {
     time.seconds = run_step(&t, &lane, &micro);
     t.without_host = true;
+    time.offload = host;
     double without = host > 0 ? run_step(&t, &unused, &unused) : time.seconds;
     time.offload_exposed = time.seconds > without ? time.seconds - without : 0;
     /* The first microbatch reaches the last stage when all before it have had it: stages - 1 times nobody works (1F1B and GPipe alike). */

@@ -45,6 +45,7 @@ static void hash_attr(XXH3_state_t *state, const rf_attr *a) {
   hash_int(state, a->experts), hash_int(state, a->experts_used);
   if (a->axes)
     hash_int(state, (int64_t)a->axes << 32 | a->group), hash_int(state, (int64_t)a->form << 32 | a->dim << 8 | a->to), hash_int(state, a->whole);
+  if (a->part && !a->axes) hash_int(state, a->part);
   if (r->scaling == RF_ROPE_TABLE) hash_bytes(state, r->divisor, (size_t)(r->dim / 2) * sizeof *r->divisor);
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) hash_int(state, a->accumulate[i]);
 }
@@ -65,7 +66,8 @@ static void make_digest(rf_plan *plan) {
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
     hash_text(state, tensor->name);
-    hash_int(state, (int64_t)tensor->dtype << 8 | (int64_t)tensor->class << 4 | tensor->persistent << 2 | tensor->input << 1 | tensor->output);
+    hash_int(state, (int64_t)tensor->dtype << 8 | (int64_t)tensor->class << 4 | tensor->host << 3 | tensor->persistent << 2 | tensor->input << 1 |
+                        tensor->output);
     hash_bytes(state, tensor->shape, (size_t)tensor->rank * sizeof *tensor->shape);
     hash_int(state, plan->tensor[t].offset);
     for (int i = 0; i < tensor->panels.parts; i++) {
@@ -93,6 +95,16 @@ int64_t rf_plan_room(const rf_plan_options *options) {
   if (options->budget_bytes > 0) return options->budget_bytes;
   double room = options->machine->memory_bytes - options->machine->reserve_bytes;
   return room > 0 ? (int64_t)room : 0;
+}
+
+int64_t rf_plan_host_room(const rf_machine *machine) {
+  int chips = machine->topology.host_chips > 0 ? machine->topology.host_chips : 1;
+  return (int64_t)(machine->host_bytes / chips);
+}
+
+bool rf_plan_fits(const rf_plan *plan) {
+  int64_t host = rf_plan_host_room(plan->options.machine);
+  return plan->arena_bytes <= rf_plan_room(&plan->options) && (host <= 0 || plan->host_bytes <= host);
 }
 
 const char *rf_plan_peak(const rf_plan *plan) {
@@ -158,8 +170,9 @@ rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf
   rf_graph *graph = NULL;
   RF_TRY(rf_graph_build(model, &options->build, NULL, &graph, error));
   rf_status status = check_bytes(graph, error);
-  if (status == RAFTER_OK) status = rf_plan_check_transfers(graph, options->machine, error);
   if (status == RAFTER_OK) status = apply_remat(graph, options, error);
+  if (status == RAFTER_OK && options->build.offload) status = rf_pass_offload(graph, options->build.offload, error);
+  if (status == RAFTER_OK) status = rf_plan_check_transfers(graph, options->machine, error);
   rf_plan *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, options, false) : NULL;
   if (!plan) {
     rf_graph_free(graph);

@@ -9,7 +9,7 @@
 typedef enum rf_bound { RF_BOUND_COMPUTE, RF_BOUND_MEMORY, RF_BOUND_LATENCY, RF_BOUND_NETWORK, RF_BOUNDS } rf_bound;
 
 typedef struct rf_plan_tensor {
-  int64_t offset; /* in the arena; RF_NONE for a tensor nobody uses */
+  int64_t offset; /* in the arena, of the host's in its own region; RF_NONE for a tensor nobody uses */
   int64_t bytes;  /* rounded up to the alignment */
   /* Op ids between which its bytes hold something; persistent: -1 and op_count. What is carried round the loop of microbatches starts at
    * the op before the loop (or -1) and ends at the op behind it (or op_count). */
@@ -52,6 +52,7 @@ typedef struct rf_step_time {
   double network_hidden;  /* transfers behind the core's work */
   double network_latency; /* part of all transfers, hidden or not, that no bandwidth shortens */
   double bubble;          /* of by[network]: a pipeline's stages wait for the first microbatch and after the last */
+  double offload;         /* all transfers to and from the host, hidden or not */
   double offload_exposed; /* of by[network]: waited for the host */
 } rf_step_time;
 
@@ -64,6 +65,7 @@ typedef struct rf_plan {
   int64_t persistent_bytes; /* [0, persistent) keeps its bytes between steps; the same layout for every plan of one model and optimizer */
   int64_t arena_bytes;      /* = peak_bytes */
   int64_t live_bytes;       /* the largest sum of live tensors: what a perfect layout would need */
+  int64_t host_bytes, host_persistent_bytes; /* the region of a chip's tensors in its host's memory, laid out like the arena */
   int peak_op;
   int64_t by_class[RF_CLASSES]; /* at the peak op; sums to arena_bytes with padding */
   rf_step_time time;
@@ -81,6 +83,10 @@ int64_t rf_plan_room(const rf_plan_options *options);
 /* For each op (op_count entries): bytes of what is live there, whose largest is live_bytes, and the end of the arena's used part, whose largest
  * is arena_bytes (less a debug guard's gaps). */
 void rf_plan_memory_curve(const rf_plan *plan, int64_t *live, int64_t *top);
+/* Bytes of its host's memory that a chip may take: an even share; 0: the machine has no figure. */
+int64_t rf_plan_host_room(const rf_machine *machine);
+/* Whether the arena fits its room, and what stands in the host's memory that one, as far as it is known. */
+bool rf_plan_fits(const rf_plan *plan);
 /* The name of the op where the memory is largest; "" of an empty graph. */
 const char *rf_plan_peak(const rf_plan *plan);
 /* RAFTER_NO_FIT when the plan is larger than its room: by how much, what is largest, and what would fit. */

@@ -98,6 +98,7 @@ static rf_graph *trial_graph(const rf_graph *base) {
 static rf_status try_drop(search *s, const bool *drop, bool lay_out, trial *result) {
   rf_graph *graph = trial_graph(s->base);
   rf_status status = rf_pass_remat(graph, drop, s->error);
+  if (status == RAFTER_OK && s->options->build.offload) status = rf_pass_offload(graph, s->options->build.offload, s->error);
   rf_plan *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, s->options, true) : NULL;
   if (!plan) {
     rf_graph_free(graph);

@@ -29,6 +29,30 @@ static rf_work cached_work(const rf_graph *graph, const rf_op *op, const rf_exte
   return work;
 }
 
+/* A cache in the host's memory: what the sequences have of it comes, and what their rows wrote goes back. */
+static bool moves_cache(const rf_graph *graph, const rf_op *op) {
+  return !strncmp(op->def->name, "offload_", 8) && graph->tensor[op->input[0]].class == RF_CLASS_KV;
+}
+
+static rf_work moved_work(const rf_graph *graph, const rf_op *op, const rf_extent *part, int parts) {
+  double window = op->attr.window, positions = 0;
+  for (int i = 0; i < parts; i++) {
+    double here = (double)part[i].rows, context = (double)part[i].context, reach = window > 0 ? window + here - 1 : context;
+    positions += op->attr.part > 0 ? here : context < reach ? context : reach;
+  }
+  double bytes = positions * rf_cache_position_bytes(&graph->tensor[op->input[0]]);
+  return (rf_work){.bytes_read = bytes, .bytes_written = bytes, .sent_bytes = bytes};
+}
+
+/* Ops whose cost depends on how long the sequences are. */
+static bool depends_on_context(const rf_graph *graph, const rf_op *op) { return rf_op_is_cached(op) || moves_cache(graph, op); }
+
+static rf_work work_of(const rf_graph *graph, const rf_op *op, const rf_extent *part, int parts) {
+  return rf_op_is_cached(op)      ? cached_work(graph, op, part, parts)
+         : moves_cache(graph, op) ? moved_work(graph, op, part, parts)
+                                  : op->def->work(graph, op);
+}
+
 /* Activations have their rows first; the logits' rows and what picks them are one for each sequence. */
 static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
   int64_t slots = 0;
@@ -47,7 +71,18 @@ static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
   }
 }
 
-/* An op in a walk. Transfers send in proportion to their rows, and nothing hides them: what a walk waits for stands between its products. */
+/* What comes from the host was asked for a block ahead, beside the walk's other work. */
+typedef struct spans {
+  double chip, in, out;
+} spans;
+
+static double longest(spans s) { return s.chip > s.in ? (s.chip > s.out ? s.chip : s.out) : s.in > s.out ? s.in : s.out; }
+
+static void add(spans *s, const rf_op *op, double seconds) {
+  *(!strcmp(op->def->name, "offload_in") ? &s->in : !strcmp(op->def->name, "offload_out") ? &s->out : &s->chip) += seconds;
+}
+
+/* An op in a walk. Transfers send in proportion to their rows. Nothing hides those between chips: what a walk waits for stands between its products. */
 static double walk_op_seconds(const rf_plan *plan, const rf_graph *graph, int i, rf_work work) {
   const rf_plan_op *p = &plan->op[i];
   if (!p->lanes) return rf_cost_op(&plan->machine, graph, &graph->op[i], p->kernel, work, NULL) * p->calls;
@@ -59,7 +94,7 @@ double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int part
   rf_graph graph = *plan->graph;
   size_t bytes = (size_t)graph.tensor_count * sizeof *graph.tensor;
   int64_t rows = 0;
-  double seconds = 0;
+  spans sum = {0};
   for (int i = 0; i < parts; i++) rows += part[i].rows;
   graph.tensor = malloc(bytes ? bytes : 1);
   if (!graph.tensor) return plan->step_seconds;
@@ -67,16 +102,16 @@ double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int part
   cut_rows(&graph, rows, parts);
   for (int i = 0; i < graph.op_count; i++) {
     const rf_op *op = &graph.op[i];
-    rf_work work = rf_op_is_cached(op) ? cached_work(&graph, op, part, parts) : op->def->work(&graph, op);
-    seconds += walk_op_seconds(plan, &graph, i, work);
+    add(&sum, op, walk_op_seconds(plan, &graph, i, work_of(&graph, op, part, parts)));
   }
   free(graph.tensor);
-  return seconds;
+  return longest(sum);
 }
 
 /* ---- many walks of one plan --------------------------------------------------------------------------------------- */
 
-/* All but attention depends on how many rows and sequences a walk has, and is kept for those numbers; attention's layers are alike but for their windows. */
+/* All but attention and what moves its cache depends on how many rows and sequences a walk has, and is kept for those numbers; layers are alike but for
+ * their windows. */
 enum { KEPT = 1 << 14 };
 struct rf_walk_prices {
   const rf_plan *plan;
@@ -85,16 +120,17 @@ struct rf_walk_prices {
   struct kept {
     int64_t rows;
     int parts;
-    double seconds;
+    spans spans;
   } kept[KEPT];
 };
 
 static bool same_cost(const rf_plan *plan, int a, int b) {
   const rf_op *x = &plan->graph->op[a], *y = &plan->graph->op[b];
-  const rf_tensor *s = &plan->graph->tensor[x->input[1]], *t = &plan->graph->tensor[y->input[1]];
-  return x->attr.window == y->attr.window && x->attr.heads == y->attr.heads && x->attr.head_dim == y->attr.head_dim &&
-         x->attr.kv_heads == y->attr.kv_heads && s->dtype == t->dtype && s->shape[3] == t->shape[3] && plan->op[a].kernel == plan->op[b].kernel &&
-         plan->op[a].calls == plan->op[b].calls;
+  int cache = rf_op_is_cached(x) ? 1 : 0;
+  const rf_tensor *s = &plan->graph->tensor[x->input[cache]], *t = &plan->graph->tensor[y->input[cache]];
+  return x->def == y->def && s->rank == t->rank && x->attr.window == y->attr.window && x->attr.heads == y->attr.heads &&
+         x->attr.head_dim == y->attr.head_dim && x->attr.kv_heads == y->attr.kv_heads && s->dtype == t->dtype && s->shape[3] == t->shape[3] &&
+         plan->op[a].kernel == plan->op[b].kernel && plan->op[a].calls == plan->op[b].calls;
 }
 
 void rf_walk_prices_close(rf_walk_prices *prices) {
@@ -116,7 +152,7 @@ rf_walk_prices *rf_walk_prices_open(const rf_plan *plan) {
   memcpy(w->graph.tensor, plan->graph->tensor, (size_t)plan->graph->tensor_count * sizeof *w->graph.tensor);
   for (int i = 0; i < plan->graph->op_count; i++) {
     int k = 0;
-    if (!rf_op_is_cached(&plan->graph->op[i])) continue;
+    if (!depends_on_context(plan->graph, &plan->graph->op[i])) continue;
     while (k < w->kinds && !same_cost(plan, w->alike[k], i)) k++;
     if (k == w->kinds) w->alike[w->kinds++] = i;
     w->count[k] += plan->op[i].calls;
@@ -124,31 +160,36 @@ rf_walk_prices *rf_walk_prices_open(const rf_plan *plan) {
   return w;
 }
 
-static double all_but_attention(rf_walk_prices *w, int64_t rows, int parts) {
+static spans all_but_attention(rf_walk_prices *w, int64_t rows, int parts) {
   struct kept *kept = &w->kept[(size_t)(rows * 31 + parts) % KEPT];
-  if (kept->rows == rows && kept->parts == parts) return kept->seconds;
+  if (kept->rows == rows && kept->parts == parts) return kept->spans;
   const rf_plan *plan = w->plan;
   memcpy(w->graph.tensor, plan->graph->tensor, (size_t)plan->graph->tensor_count * sizeof *w->graph.tensor);
   cut_rows(&w->graph, rows, parts);
   *kept = (struct kept){.rows = rows, .parts = parts};
   for (int i = 0; i < w->graph.op_count; i++) {
     const rf_op *op = &w->graph.op[i];
-    if (!rf_op_is_cached(op)) kept->seconds += walk_op_seconds(plan, &w->graph, i, op->def->work(&w->graph, op));
+    if (!depends_on_context(plan->graph, op)) add(&kept->spans, op, walk_op_seconds(plan, &w->graph, i, op->def->work(&w->graph, op)));
   }
-  return kept->seconds;
+  return kept->spans;
 }
 
 double rf_walk_price(rf_walk_prices *w, const rf_extent *part, int parts) {
   const rf_plan *plan = w->plan;
   int64_t rows = 0;
   for (int i = 0; i < parts; i++) rows += part[i].rows;
-  double seconds = all_but_attention(w, rows, parts);
+  spans sum = all_but_attention(w, rows, parts);
   for (int k = 0; k < w->kinds; k++) {
     const rf_op *op = &w->graph.op[w->alike[k]];
     const int own[] = {op->input[0], op->output[0]};
+    if (moves_cache(plan->graph, op)) {
+      add(&sum, op,
+          walk_op_seconds(plan, &w->graph, w->alike[k], moved_work(&w->graph, op, part, parts)) / plan->op[w->alike[k]].calls * w->count[k]);
+      continue;
+    }
     for (int t = 0; t < 2; t++) w->graph.tensor[own[t]].shape[0] = rf_rows_of_walk(plan->graph, plan->graph->tensor[own[t]].shape[0], rows);
     rf_work work = cached_work(&w->graph, op, part, parts);
-    seconds += rf_cost_op(&plan->machine, &w->graph, op, plan->op[w->alike[k]].kernel, work, NULL) * w->count[k];
+    sum.chip += rf_cost_op(&plan->machine, &w->graph, op, plan->op[w->alike[k]].kernel, work, NULL) * w->count[k];
   }
-  return seconds;
+  return longest(sum);
 }

@@ -30,8 +30,8 @@ rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count) {
   *count = 0;
   for (int t = 0; list && t < plan->graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
-    bool holds =
-        p->offset >= 0 && p->first + (p->shares != RF_NONE) <= plan->peak_op && p->last >= plan->peak_op; /* an heir counts from its second op on */
+    bool holds = p->offset >= 0 && !plan->graph->tensor[t].host && p->first + (p->shares != RF_NONE) <= plan->peak_op &&
+                 p->last >= plan->peak_op; /* an heir counts from its second op on */
     if (!holds) continue;
     kind_name(plan->graph->tensor[t].name, name);
     int k = 0;

@@ -60,8 +60,10 @@ static rf_status check_tensors(const json_t *plan, int64_t arena, const char *wh
     RF_TRY(check_text(tensor, "name", at, error));
     RF_TRY(check_text(tensor, "class", at, error));
     RF_TRY(check_text(tensor, "dtype", at, error));
-    RF_TRY(rf_json_int(tensor, "bytes", at, 0, arena, &bytes, error));
-    RF_TRY(rf_json_int(tensor, "offset", at, 0, arena - bytes, &offset, error));
+    const json_t *memory = json_object_get(tensor, "memory"); /* "host": its place is in a region there */
+    int64_t room = json_is_string(memory) && !strcmp(json_string_value(memory), "host") ? INT64_MAX : arena;
+    RF_TRY(rf_json_int(tensor, "bytes", at, 0, room, &bytes, error));
+    RF_TRY(rf_json_int(tensor, "offset", at, 0, room - bytes, &offset, error));
     RF_TRY(rf_json_int(tensor, "first", at, -1, INT_MAX, &first, error));
     RF_TRY(rf_json_int(tensor, "last", at, first, INT_MAX, &last, error));
     RF_TRY(list_at(tensor, "shape", at, &shape, error));

@@ -40,26 +40,36 @@ static json_t *mesh_json(const rf_mesh *mesh) {
   return axes;
 }
 
+static json_t *offload_json(unsigned what) {
+  json_t *list = json_array();
+  for (int bit = 0; bit < RF_OFFLOADS; bit++)
+    if (what & 1u << bit) json_array_append_new(list, json_string(rf_offload_name(bit)));
+  return list;
+}
+
 static json_t *settings_json(const rf_plan *plan) {
   const rf_build_options *b = &plan->options.build;
   bool host = plan->options.backend != &RF_BACKEND_SHEET; /* a data sheet's plan has no threads */
-  return json_pack("{sI sI sI si ss ss ss ss so sf so}", "batch", (json_int_t)(b->microbatch * b->accumulate), "seq", (json_int_t)b->seq,
+  return json_pack("{sI sI sI si ss ss ss ss so sf so so}", "batch", (json_int_t)(b->microbatch * b->accumulate), "seq", (json_int_t)b->seq,
                    "microbatch", (json_int_t)b->microbatch, "accumulate", b->accumulate, "dtype", rf_dtype_name(b->dtype), "softmax",
                    rf_dtype_name(b->softmax), "remat", rf_remat_name(plan->options.remat), "backend", plan->options.backend->name, "threads",
                    host ? json_integer(plan->options.threads) : json_null(), "dropout",
-                   b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh", mesh_json(&b->mesh));
+                   b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh", mesh_json(&b->mesh), "offload",
+                   offload_json(b->offload));
 }
 
 static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
   double capacity = plan->machine.memory_bytes, reserve = plan->machine.reserve_bytes;
   double room = plan->options.budget_bytes > 0 ? (double)plan->options.budget_bytes : capacity - reserve;
+  int64_t host = rf_plan_host_room(&plan->machine), host_bytes = plan->host_bytes > largest->host_bytes ? plan->host_bytes : largest->host_bytes;
   json_t *by_class = json_object();
   for (int c = 0; c < RF_CLASSES; c++) json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)largest->by_class[c]));
-  return json_pack("{sI sI sI sI sI sb sI ss so so}", "capacity_bytes", (json_int_t)capacity, "reserve_bytes", (json_int_t)reserve, "peak_bytes",
-                   (json_int_t)largest->arena_bytes, "persistent_bytes", (json_int_t)largest->persistent_bytes, "live_bytes",
-                   (json_int_t)largest->live_bytes, "fits", (double)largest->arena_bytes <= room, "headroom_bytes",
+  return json_pack("{sI sI sI sI sI sb sI ss so so sI so}", "capacity_bytes", (json_int_t)capacity, "reserve_bytes", (json_int_t)reserve,
+                   "peak_bytes", (json_int_t)largest->arena_bytes, "persistent_bytes", (json_int_t)largest->persistent_bytes, "live_bytes",
+                   (json_int_t)largest->live_bytes, "fits", rf_plan_fits(plan) && rf_plan_fits(largest), "headroom_bytes",
                    (json_int_t)(room - (double)largest->arena_bytes), "peak_op", rf_plan_peak(largest), "by_class", by_class, "largest",
-                   rf_report_largest_json(largest));
+                   rf_report_largest_json(largest), "host_bytes", (json_int_t)host_bytes, "host_capacity_bytes",
+                   host > 0 ? json_integer((json_int_t)host) : json_null());
 }
 
 /* What XLA's memory analysis would report, and what the temporaries are made of where they are largest. */
@@ -73,10 +83,11 @@ static json_t *program_json(const rf_plan *plan) {
 
 static json_t *time_json(const rf_plan *plan) {
   const rf_step_time *t = &plan->time;
-  return json_pack("{sf ss sf sf sf sf sf sf sf sf ss}", "seconds", t->seconds, "bound", BOUND[t->bound], "compute_seconds", t->by[RF_BOUND_COMPUTE],
-                   "memory_seconds", t->by[RF_BOUND_MEMORY], "network_seconds", t->by[RF_BOUND_NETWORK], "latency_seconds", t->by[RF_BOUND_LATENCY],
-                   "network_hidden_seconds", t->network_hidden, "network_latency_seconds", t->network_latency, "bubble_seconds", t->bubble,
-                   "offload_exposed_seconds", t->offload_exposed, "confidence", !strcmp(plan->machine.source, "detected") ? "low" : "normal");
+  return json_pack("{sf ss sf sf sf sf sf sf sf sf sf ss}", "seconds", t->seconds, "bound", BOUND[t->bound], "compute_seconds",
+                   t->by[RF_BOUND_COMPUTE], "memory_seconds", t->by[RF_BOUND_MEMORY], "network_seconds", t->by[RF_BOUND_NETWORK], "latency_seconds",
+                   t->by[RF_BOUND_LATENCY], "network_hidden_seconds", t->network_hidden, "network_latency_seconds", t->network_latency,
+                   "bubble_seconds", t->bubble, "offload_seconds", t->offload, "offload_exposed_seconds", t->offload_exposed, "confidence",
+                   !strcmp(plan->machine.source, "detected") ? "low" : "normal");
 }
 
 static json_t *rate_json(const rf_plan *plan) {
@@ -126,6 +137,13 @@ static void say_chips(json_t *list, const rf_plan *plan) {
     if (rf_mesh_extent(&plan->graph->mesh, RF_AXIS_EXPERT) > 1)
       json_array_append_new(list, json_string("rows beyond an expert's share (--capacity) are left out, as the plan counts them"));
   }
+  if (plan->graph && plan->options.build.offload) {
+    snprintf(line, sizeof line,
+             "what stands in the host's memory is asked for one block ahead and moves at %.3g GB/s each way, both ways at once; a copy on the chip "
+             "lives while ops use it, and the last block's activations stay",
+             m->pcie_bps * 1e-9);
+    json_array_append_new(list, json_string(line));
+  }
   if (!m->by_device) return;
   snprintf(line, sizeof line, "a chip of %s is two devices: chips counts devices, and every figure is of one", m->name);
   json_array_append_new(list, json_string(line));
@@ -165,6 +183,7 @@ static json_t *tensors_json(const rf_plan *plan) {
                             rf_tensor_type(tensor, type), "shape", rf_report_shape_json(tensor), "bytes", (json_int_t)p->bytes, "offset",
                             (json_int_t)p->offset, "first", p->first, "last", p->last, "reason", tensor->reason);
     if (p->shares != RF_NONE) json_object_set_new(row, "shares", json_integer(p->shares));
+    if (tensor->host) json_object_set_new(row, "memory", json_string("host"));
     json_array_append_new(list, row);
   }
   return list;

@@ -9,6 +9,16 @@
 
 static const char *const BOUND[RF_BOUNDS] = {"arithmetic", "memory bandwidth", "launch latency", "network"};
 
+/* What stands in the host's memory. */
+static void put_host(FILE *out, const rf_plan *plan) {
+  char a[32], b[32];
+  int64_t room = rf_plan_host_room(&plan->machine);
+  if (!plan->host_bytes) return;
+  fprintf(out, "  of its host  %9s", rf_text_bytes((double)plan->host_bytes, a));
+  if (room > 0) fprintf(out, "  of %s, a chip's share: %s\n", rf_text_bytes((double)room, b), plan->host_bytes <= room ? "fits" : "DOES NOT FIT");
+  else fprintf(out, "  (how much the host has is not known)\n");
+}
+
 static void put_memory(FILE *out, const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   if (report->prefill && report->prefill->arena_bytes > plan->arena_bytes) plan = report->prefill;
@@ -16,6 +26,7 @@ static void put_memory(FILE *out, const rf_report_plan *report) {
   double room = plan->options.budget_bytes > 0 ? (double)plan->options.budget_bytes : plan->machine.memory_bytes - plan->machine.reserve_bytes;
   fprintf(out, "\nmemory    %s of %s: %s\n", rf_text_bytes((double)plan->arena_bytes, a), rf_text_bytes(room, b),
           (double)plan->arena_bytes <= room ? "fits" : "DOES NOT FIT");
+  put_host(out, report->plan->host_bytes > plan->host_bytes ? report->plan : plan);
   for (int c = 0; c < RF_CLASSES; c++)
     if (plan->by_class[c])
       fprintf(out, "  %-12s %10s  %5.1f %%\n", rf_class_name((rf_class)c), rf_text_bytes((double)plan->by_class[c], a),
@@ -85,7 +96,7 @@ static void put_cost(FILE *out, const rf_report_plan *report, double t) {
 
 static void put_time(FILE *out, const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
-  char a[32];
+  char a[32], b[32];
   const double *by = plan->time.by;
   double peak = rf_plan_peak_flops(plan), t = plan->step_seconds;
   fprintf(out, "\ntime      %s per %s on %s (%s figures)\n", rf_text_seconds(t, a), report->prefill ? "token" : "step", plan->machine.name,
@@ -94,6 +105,9 @@ static void put_time(FILE *out, const rf_report_plan *report) {
     if (by[i] > 0) fprintf(out, "  %-18s %10s  %5.1f %%\n", BOUND[i], rf_text_seconds(by[i], a), 100 * by[i] / t);
   if (plan->time.network_hidden > 0)
     fprintf(out, "  network, hidden    %10s behind the chips' own work\n", rf_text_seconds(plan->time.network_hidden, a));
+  if (plan->time.offload > 0)
+    fprintf(out, "  host, waited for   %10s  %5.1f %%, of the network's share; all that moves to the host and back takes %s\n",
+            rf_text_seconds(plan->time.offload_exposed, a), 100 * plan->time.offload_exposed / t, rf_text_seconds(plan->time.offload, b));
   if (plan->time.bubble > 0)
     fprintf(out, "  pipeline bubble    %10s  %5.1f %%, of the network's share\n", rf_text_seconds(plan->time.bubble, a), 100 * plan->time.bubble / t);
   if (report->prefill)
@@ -147,8 +161,9 @@ static void put_tensors(FILE *out, const rf_plan *plan) {
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset >= 0)
-      fprintf(out, "  %17lld %12lld  %5d..%-5d  %-10s %-5s %s\n", (long long)p->offset, (long long)p->bytes, p->first, p->last,
-              rf_class_name(plan->graph->tensor[t].class), rf_tensor_type(&plan->graph->tensor[t], type), plan->graph->tensor[t].name);
+      fprintf(out, "  %17lld %12lld  %5d..%-5d  %-10s %-5s %s%s\n", (long long)p->offset, (long long)p->bytes, p->first, p->last,
+              rf_class_name(plan->graph->tensor[t].class), rf_tensor_type(&plan->graph->tensor[t], type), plan->graph->tensor[t].name,
+              plan->graph->tensor[t].host ? " (host)" : "");
   }
 }
 

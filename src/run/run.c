@@ -136,6 +136,10 @@ static void touch(unsigned char *arena, int64_t bytes, const rf_plan *plan) {
 static rf_status check_kernels(const rf_graph *graph, rf_error *error) {
   bool latent = graph->model.kv_rank > 0, unknown = graph->matmul != RF_DTYPES;
   const char *what = unknown ? "products in 8 bits" : NULL;
+  for (int t = 0; t < graph->tensor_count; t++)
+    if (graph->tensor[t].host)
+      return RF_FAIL(error, RAFTER_INVALID, "leave --offload out",
+                     "this version plans what stands in a host's memory and runs on the host itself (%s)", graph->tensor[t].name);
   for (int t = 0; t < graph->tensor_count && !what; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
     bool scaled = tensor->dtype == RF_I8 && tensor->class == RF_CLASS_KV && !latent;

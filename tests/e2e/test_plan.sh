@@ -143,6 +143,32 @@ status 0 "$RAFTER" plan llama3.2-1b --batch 64 --seq 1024 --fit --sweep on=tpu-v
   holds out 'all("network" in c["cause"] for c in d["cliffs"] if c["what"] == "scaling")'
 }
 
+# The host's memory: AdamW's f32 moments are 8 bytes a parameter there, and cross twice a step; what no work hides is waited for.
+for how in core none; do
+  status 0 "$RAFTER" plan gpt2 --on a100-80g --batch 4 --accumulate 2 --offload optimizer --collectives $how --json && {
+    holds out '0 <= d["memory"]["host_bytes"] - 8 * d["model"]["parameters"] < 128 * 2 * 150 and d["memory"]["by_class"]["moment"] == 0 and d["memory"]["host_capacity_bytes"] is None'
+    holds out 'abs(d["time"]["offload_seconds"] - 2 * 8 * d["model"]["parameters"] / 3.2e10) < 1e-3 * d["time"]["offload_seconds"] and d["settings"]["offload"] == ["optimizer"]'
+    [ $how = core ] || holds out 'abs(d["time"]["offload_exposed_seconds"] - d["time"]["offload_seconds"]) < 1e-9' 'what the core waits for is all'
+    [ $how = none ] || holds out 'd["time"]["offload_exposed_seconds"] < 0.7 * d["time"]["offload_seconds"]' 'both ways at once'
+  }
+done
+status 0 "$RAFTER" plan gpt2 --on a100-80g --offload optimizer && says 'of its host' out && says 'host, waited for' out
+status 0 "$RAFTER" plan gpt2 --on a100-80g --offload activations --remat block --after offload && says 'offload_in' out && says '@host' out
+# More than a host has: 512 GiB for 8 chips.
+refuses 3 'fit the host.*64.00 GiB' "$RAFTER" plan llama3-70b --on tpu-v5e --job generate --batch 1 --seq 256 --dtype bf16 --offload weights
+status 0 "$RAFTER" plan gemma3-1b --on tpu-v5e --job serve --batch 8 --dtype bf16 --offload kv,weights --rate 1 --requests 32 --json && holds out 'd["memory"]["host_bytes"] > 1e9 and d["time"]["bound"] == "network"'
+status 0 "$RAFTER" plan gemma3-270m --on tpu-v5e --job rl --batch 8 --dtype bf16 --seq 512 --prompt-tokens 256 --max-tokens 256 --offload kv,optimizer --json && holds out 'd["memory"]["host_bytes"] > 12 * d["model"]["parameters"]'
+refuses 2 'nowhere to move' "$RAFTER" plan "$TINY" --offload optimizer
+refuses 2 'nowhere to move' "$RAFTER" train "$TINY" --data random:seed=0 --offload optimizer
+refuses 2 'way to its host' "$RAFTER" plan gpt2 --on gb200 --offload optimizer
+refuses 2 'no cache' "$RAFTER" plan gpt2 --on a5000 --offload kv
+refuses 2 'no optimizer' "$RAFTER" plan gpt2 --on a5000 --job serve --offload optimizer
+refuses 2 'no optimizer' "$RAFTER" plan gpt2 --on a5000 --job score --offload activations
+refuses 2 "expected optimizer.*got 'moments'" "$RAFTER" plan gpt2 --on a5000 --offload moments
+refuses 2 "got ''" "$RAFTER" plan gpt2 --on a5000 --offload optimizer,
+refuses 2 'twice' "$RAFTER" plan gpt2 --on a5000 --offload kv,kv
+refuses 2 'JAX' "$RAFTER" plan gpt2 --on tpu-v5e --program jax-scan --offload optimizer
+
 # Pictures, drawn by gnuplot: of a sweep, of a frontier, of one plan. Without it a plain word on how to get it, before any work.
 if command -v gnuplot >/dev/null; then
   status 0 "$RAFTER" plan gpt2 --on a5000 --batch 8 --plot plan.png && [ "$(head -c 8 plan.png | od -An -tx1 | tr -d ' ')" = 89504e470d0a1a0a ] || fail "--plot plan.png is no PNG"

@@ -244,6 +244,12 @@ static bool adds_up(const world *w, const rf_op *op) {
 
 static void run_exchange(world *w, const rf_op *op) {
   const rf_tensor *x = &w->graph->tensor[op->input[0]], *y = &w->graph->tensor[op->output[0]];
+  bool left_out = w->broken >= 0 && op == &w->graph->op[w->broken];
+  if (!strncmp(op->def->name, "offload_", 8)) { /* each chip has a host memory of its own */
+    for (int64_t chip = 0; chip < w->chips && !left_out; chip++)
+      memcpy(world_data(w, chip, op->output[0]), world_data(w, chip, op->input[0]), (size_t)rf_tensor_bytes(y));
+    return;
+  }
   int64_t in[4], out[4], count = rf_tensor_count(y), index[4];
   double *results = malloc((size_t)(w->chips * count) * sizeof *results);
   shape_of(x, in), shape_of(y, out);

@@ -60,9 +60,9 @@ static rf_work transpose_work(const rf_graph *graph, const rf_op *op) {
   return sends(graph, op, (double)rf_tensor_bytes(&graph->tensor[op->input[0]]) * op->attr.group);
 }
 static rf_work offload_work(const rf_graph *graph, const rf_op *op) {
-  rf_work work = rf_work_bytes(graph, op);
-  work.sent_bytes = (double)rf_tensor_bytes(&graph->tensor[op->input[0]]);
-  return work;
+  const rf_tensor *x = &graph->tensor[op->input[0]];
+  double bytes = op->attr.part > 0 ? (double)op->attr.part * rf_cache_position_bytes(x) : (double)rf_tensor_bytes(x);
+  return (rf_work){.bytes_read = bytes, .bytes_written = bytes, .sent_bytes = bytes};
 }
 
 const rf_op_def RF_OP_ALL_GATHER = {
@@ -122,7 +122,7 @@ const rf_op_def RF_OP_PERMUTE = {
 
 const rf_op_def RF_OP_OFFLOAD_OUT = {
     .name = "offload_out",
-    .formula = "y = x, laid down in the host's memory: no byte of the chip's own is taken",
+    .formula = "y = x, laid down in the host's memory; of a cache (part > 0) only `part` rows are sent: the rest stands there already",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .shape = same_shape,

@@ -47,8 +47,6 @@ void rf_attention_pairs(const rf_graph *graph, int64_t rows, int window, double 
 /* Of attention over a cache of latent rows. */
 rf_cached rf_cached_latent(const rf_graph *graph, const rf_op *op);
 rf_work rf_cached_work(const rf_graph *graph, const rf_op *op);
-/* What one position takes of a cache tensor (pages, parts, page, columns). */
-double rf_cache_position_bytes(const rf_tensor *cache);
 
 /* ---- backward rules --------------------------------------------------------------------------------------------- */
 

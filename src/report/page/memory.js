@@ -9,7 +9,7 @@
   /* ---- a plan as arrays --------------------------------------------------------------------------------------------- */
 
   const read = (name, plan, measured) => {
-    const ops = plan.ops, list = plan.tensors, n = ops.length, count = list.length;
+    const ops = plan.ops, list = plan.tensors.filter((tensor) => tensor.memory !== 'host'), n = ops.length, count = list.length;
     const classes = [...new Set(list.map((tensor) => tensor.class))];
     const p = {name, plan, ops, list, n, classes, arena: plan.memory.peak_bytes, persistent: plan.memory.persistent_bytes,
       start: new Int32Array(count), end: new Int32Array(count), kind: new Uint8Array(count), fixed: new Uint8Array(count)};
