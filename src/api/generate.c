@@ -1,6 +1,7 @@
 /* generate.c - `rafter generate`: an answer as it comes, or the answers to a file of prompts. */
 #define _GNU_SOURCE
 #include "api/answers.h"
+#include "api/journal.h"
 #include "api/prompts.h"
 #include "base/file.h"
 
@@ -23,6 +24,8 @@ typedef struct job {
   const rafter_sink *sink;
   rf_generator *generator;
   rf_out_file *out;
+  rf_journal journal;
+  char folder[4096];
   bool json, streams;
   int top;
   int64_t written; /* rows whose answers are out */
@@ -187,6 +190,47 @@ static rf_status run(job *j, rf_error *error) {
   return RAFTER_OK;
 }
 
+/* ---- what it leaves ------------------------------------------------------------------------------------------------ */
+
+/* The decode plan stands first: its numbers are a generating job's. `shares`: 4 arrays of op_count numbers; NULL before the run. */
+static void walks_of(const rf_generator *g, rf_report_walk walk[2], double *const *shares) {
+  const rf_plan *plan[] = {g->decode, g->prefill};
+  for (int i = 0; i < 2; i++) {
+    int64_t rows = 0;
+    walk[i] = (rf_report_walk){.name = i ? "prefill" : "decode", .plan = plan[i], .measured = rf_run_measured(g->run, 1 - i)};
+    rf_generator_walked(g, 1 - i, &walk[i].count, &rows, &walk[i].seconds);
+    walk[i].tokens = (double)rows;
+    if (shares) walk[i].predicted = shares[2 * i], walk[i].limit = shares[2 * i + 1];
+  }
+}
+
+static rf_status sum_up(job *j, rf_error *error) {
+  const rf_generator *g = j->generator;
+  const rf_plan *plan[] = {g->decode, g->prefill};
+  double *shares[4] = {0};
+  rf_report_walk walk[2];
+  rf_status status = RAFTER_OK;
+  if (!g->io[0].tokens) return RAFTER_OK; /* the null backend computed nothing */
+  for (int i = 0; i < 4; i++) {
+    shares[i] = calloc((size_t)plan[i / 2]->graph->op_count + 1, sizeof *shares[i]);
+    if (!shares[i]) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory"));
+  }
+  for (int i = 0; i < 2; i++) RF_GO(rf_generator_predicted(g, 1 - i, shares[2 * i], shares[2 * i + 1], error));
+  walks_of(g, walk, shares);
+  RF_GO(rf_journal_sum_up(&j->journal, g->run, walk, 2, j->seconds, error));
+done:
+  for (int i = 0; i < 4; i++) free(shares[i]);
+  return status;
+}
+
+static rf_status begin_journal(job *j, const rf_options *o, rf_error *error) {
+  rf_report_walk walk[2];
+  RF_TRY(rf_journal_folder(o, j->folder, error));
+  walks_of(j->generator, walk, NULL);
+  j->journal.beside = true;
+  return rf_journal_begin(&j->journal, j->sink, "generate", rf_options_json(o), j->folder, walk, 2, error);
+}
+
 static rf_status end_file(job *j, rf_error *error) {
   rf_out_file *out = j->out;
   j->out = NULL;
@@ -211,6 +255,7 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   RF_TRY(rf_generator_open(&settings, &j->generator, error));
   if (rf_options_is_set(o, "output")) RF_TRY(rf_out_open(rf_options_text(o, "output"), 0, &j->out, error));
   RF_TRY(submit_all(j, o, error));
+  RF_TRY(begin_journal(j, o, error));
   if (j->streams && p->tokenizer && !p->chats && rf_options_is_set(o, "prompt")) rf_say_text(j->sink, strdup(rf_options_text(o, "prompt")));
   rf_status status = run(j, error);
   if (status == RAFTER_INTERRUPTED && j->out && j->written) RF_TRY(end_file(j, error)); /* whole rows, in their order */
@@ -218,6 +263,7 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   if (j->streams) rf_say(j->sink, "\n");
   if (single) put_single(j);
   else say_sum(j);
+  RF_TRY(sum_up(j, error));
   if (!j->out) return RAFTER_OK;
   RF_TRY(end_file(j, error));
   put_sum(j, rf_options_text(o, "output"));
@@ -232,6 +278,7 @@ rf_status rf_command_generate(const rafter_job *asked, const rafter_sink *sink, 
   rf_status status = rf_options_with_model(asked->options, rf_options_argument(asked->options, 0), &o, error);
   if (status == RAFTER_OK) status = generate(o, j, error);
   rf_out_discard(j->out);
+  rf_journal_close(&j->journal);
   rf_generator_close(j->generator);
   for (int64_t i = 0; j->of && i < j->prompts.rows; i++) {
     for (int s = 0; j->of[i].reply && s < j->of[i].row->samples; s++) rf_reply_free(&j->of[i].reply[s]);

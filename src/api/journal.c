@@ -2,33 +2,56 @@
 #define _GNU_SOURCE
 #include "api/journal.h"
 
+#include "report/summary.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-static json_t *plan_of(const rf_report_walk *walk, const char *job, const rf_plan *prefill) {
-  rf_report_plan report = {.plan = walk->plan, .prefill = prefill, .job = job, .tensors = true, .ops = true};
-  json_t *json = rf_report_plan_json(&report);
-  if (json) json_object_set_new(json, "name", json_string(walk->name));
-  return json;
-}
+static const char *const JOBS[] = {[RF_JOB_TRAIN] = "train", [RF_JOB_GENERATE] = "generate", [RF_JOB_SCORE] = "score"};
 
-static const char *job_of(const rf_plan *plan) {
-  static const char *const names[] = {[RF_JOB_TRAIN] = "train", [RF_JOB_GENERATE] = "generate", [RF_JOB_SCORE] = "score"};
-  return names[plan->options.build.job];
+static json_t *plan_of(const rf_plan *plan, const rf_plan *prefill, const char *name) {
+  rf_report_plan report = {.plan = plan, .prefill = prefill, .job = JOBS[plan->options.build.job], .tensors = true, .ops = true};
+  json_t *json = rf_report_plan_json(&report);
+  if (json) json_object_set_new(json, "name", json_string(name));
+  return json;
 }
 
 static json_t *plans_json(const rf_report_walk *walk, int walks) {
   const rf_plan *prefill = NULL;
   for (int i = 1; i < walks; i++)
     if (!strcmp(walk[i].name, "prefill")) prefill = walk[i].plan;
-  json_t *json = plan_of(&walk[0], job_of(walk[0].plan), prefill), *others = json_array();
-  for (int i = 1; i < walks; i++) json_array_append_new(others, plan_of(&walk[i], job_of(walk[i].plan), NULL));
+  json_t *json = plan_of(walk[0].plan, prefill, walk[0].name), *others = json_array();
+  for (int i = 1; i < walks; i++) json_array_append_new(others, plan_of(walk[i].plan, NULL, walk[i].name));
   if (walks > 1) json_object_set_new(json, "plans", others);
   else json_decref(others);
   return json;
+}
+
+void rf_journal_name_plans(json_t *json, const rf_plan *plan, const rf_plan *prefill) {
+  const char *job = JOBS[plan->options.build.job];
+  json_object_set_new(json, "name", json_string(plan->options.build.job == RF_JOB_GENERATE ? "decode" : job));
+  if (prefill) json_object_set_new(json, "plans", json_pack("[o]", plan_of(prefill, NULL, "prefill")));
+}
+
+void rf_journal_name_folder(const rf_options *o, char folder[4096]) {
+  char stamp[32];
+  time_t now = time(NULL);
+  struct tm broken;
+  localtime_r(&now, &broken);
+  strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &broken);
+  const char *model = rf_options_argument(o, 0), *slash = model ? strrchr(model, '/') : NULL, *base = slash && slash[1] ? slash + 1 : model;
+  snprintf(folder, 4096, "%.3800s/%s-%.*s", rf_runs_root(), stamp, (int)strcspn(base ? base : "model", ":/"), base ? base : "model");
+}
+
+rf_status rf_journal_folder(const rf_options *o, char folder[4096], rf_error *error) {
+  bool out = rf_options_has(o, "out") && rf_options_is_set(o, "out"), traced = rf_options_has(o, "trace") && rf_options_is_set(o, "trace");
+  *folder = 0;
+  if (out) snprintf(folder, 4096, "%s", rf_options_text(o, "out"));
+  else if (traced) rf_journal_name_folder(o, folder);
+  return *folder ? rf_make_folders(folder, error) : RAFTER_OK;
 }
 
 /* 2026-11-21T23:37:16Z */
@@ -51,17 +74,14 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const c
                            const rf_report_walk *walk, int walks, rf_error *error) {
   const rf_plan *plan = walk[0].plan;
   char now[32], *here = getcwd(NULL, 0);
-  *journal = (rf_journal){.sink = sink};
+  *journal = (rf_journal){.sink = sink, .beside = journal->beside};
   snprintf(journal->folder, sizeof journal->folder, "%s", folder);
   now_text(now);
-  json_t *run = json_pack("{ss ss so ss ss si ss ss?}", "rafter", rafter_version(), "command", command, "options", options, "digest", plan->digest,
-                          "machine", plan->machine.name, "threads", plan->options.threads, "started", now, "directory", here);
+  journal->run = json_pack("{ss ss so ss ss si ss ss?}", "rafter", rafter_version(), "command", command, "options", options, "digest", plan->digest,
+                           "machine", plan->machine.name, "threads", plan->options.threads, "started", now, "directory", here);
   free(here);
-  if (!*folder) {
-    json_decref(run);
-    return RAFTER_OK;
-  }
-  RF_TRY(write_in(folder, "run.json", run, 1, error));
+  if (!*folder) return RAFTER_OK;
+  RF_TRY(write_in(folder, "run.json", json_incref(journal->run), 1, error));
   return write_in(folder, "plan.json", plans_json(walk, walks), 0, error);
 }
 
@@ -74,6 +94,28 @@ json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int wal
                    rf_report_measured_json(walk[0].plan, walk[0].measured), "walks", list);
 }
 
-rf_status rf_journal_write_report(const rf_journal *journal, const json_t *report, rf_error *error) {
-  return *journal->folder ? write_in(journal->folder, "report.json", json_incref((json_t *)report), 0, error) : RAFTER_OK;
+rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_walk *walk, int walks, double seconds, rf_error *error) {
+  json_t *report = rf_journal_report(run, walk, walks), *plan = plans_json(walk, walks);
+  json_t *entry = json_pack("{ss sO sO sO}", "id", "", "run", journal->run, "plan", plan, "measured", report);
+  rf_outside outside;
+  rf_status status = entry ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run");
+  RF_GO(status);
+  if (rf_run_outside(run, &outside, NULL) == RAFTER_OK)
+    json_object_set_new(report, "outside_arena_bytes", json_pack("{sI}", "total", (json_int_t)outside.outside_bytes));
+  /* A short run is not kept waiting for advice: `rafter report` takes its time. */
+  json_object_set_new(report, "advice", rf_journal_advise(entry, seconds > 25 ? 0.01 * seconds : 0.25));
+  json_t *summary = rf_report_summary(entry);
+  json_object_set_new(report, "summary", summary);
+  char *text = rf_report_summary_text(summary);
+  if (journal->beside) rf_note(journal->sink, "\n%s", text ? text : ""), free(text);
+  else rf_say(journal->sink, "\n"), rf_say_text(journal->sink, text);
+  if (*journal->folder) status = write_in(journal->folder, "report.json", json_incref(report), 0, error);
+done:
+  json_decref(entry), json_decref(report), json_decref(plan);
+  return status;
+}
+
+void rf_journal_close(rf_journal *journal) {
+  json_decref(journal->run);
+  *journal = (rf_journal){0};
 }

@@ -7,15 +7,28 @@
 typedef struct rf_journal {
   char folder[4096]; /* "": the run has none */
   const rafter_sink *sink;
+  json_t *run; /* run.json */
+  bool beside; /* the summary stands beside the results, not among them */
 } rf_journal;
 
+/* ROOT/DATE-TIME-MODEL, for a run that was given no folder. */
+void rf_journal_name_folder(const rf_options *options, char folder[4096]);
+/* The folder of a run that needs none: --out, or with --trace a name of its own, made here; else "". */
+rf_status rf_journal_folder(const rf_options *options, char folder[4096], rf_error *error);
 /* Writes the records of a run that begins. walk[0] is the plan that stands at the top of plan.json, the others stand in its "plans". Takes `options`, which
  * repeat the run. `folder` "": nothing is written. RAFTER_FAILED: the folder cannot be written. */
 rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const char *command, json_t *options, const char *folder,
                            const rf_report_walk *walk, int walks, rf_error *error);
-/* report.json of what was measured; the caller's. NULL only without memory. */
+/* What was measured of a run that is done: writes report.json and says the summary. `seconds`: of the whole run, for what an advice may cost. */
+rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_walk *walk, int walks, double seconds, rf_error *error);
+void rf_journal_close(rf_journal *journal);
+
+/* report.json; the caller's. NULL only without memory. */
 json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int walks);
-/* Writes it. */
-rf_status rf_journal_write_report(const rf_journal *journal, const json_t *report, rf_error *error);
+/* A plan object gets the name of its walk, and in "plans" the prefill plan beside a decode plan. */
+void rf_journal_name_plans(json_t *json, const rf_plan *plan, const rf_plan *prefill);
+/* advise.c: what single changes of a run's options would do, each a plan that was made, with seconds by kind of op; nothing when the run is not planned here
+ * as it was there. Ends after `seconds`. The caller's. */
+json_t *rf_journal_advise(const json_t *entry, double seconds);
 
 #endif

@@ -30,8 +30,8 @@ rf_status rf_plan_once(const rafter_job *job, const rafter_sink *sink, json_t **
 rf_status rf_set_chips(rf_options *options, const char *machine, const char *chips, rf_error *error);
 /* compare.c: sets what a text says: a MODEL, options as NAME=VALUE,NAME=VALUE or as typed. */
 rf_status rf_options_apply(rf_options *options, const char *text, rf_error *error);
-/* report.c: the plan of a run (its entry in a report model) with that change, tensors and ops with it. */
-rf_status rf_report_replan(const json_t *entry, const char *change, json_t **plan, rf_error *error);
+/* report.c: the plan of a run (its entry in a report model) with that change ("": none), tensors and ops with it. */
+rf_status rf_report_replan(const json_t *entry, const char *change, rafter_plan **plan, rf_error *error);
 /* b - a of all numbers that both have, at their places; or b / a. */
 json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio);
 /* published.c: --compare published:ID. */

@@ -1,9 +1,11 @@
 /* report.c - `rafter report RUN...`: what runs left and plans say as one page, one JSON object, or a table. */
 #define _GNU_SOURCE
+#include "api/journal.h"
 #include "api/plan.h"
 
 #include "report/model.h"
 #include "report/page.h"
+#include "report/summary.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,12 +50,12 @@ done:
   return status;
 }
 
-rf_status rf_report_replan(const json_t *entry, const char *change, json_t **plan, rf_error *error) {
+rf_status rf_report_replan(const json_t *entry, const char *change, rafter_plan **plan, rf_error *error) {
   rafter_job job = {0};
   rf_error inner = {0};
   RF_TRY(plan_options(entry, &job.options, error));
-  rf_status status = rf_options_apply(job.options, change, &inner);
-  if (status == RAFTER_OK) status = rf_plan_once(&job, NULL, plan, &inner);
+  rf_status status = *change ? rf_options_apply(job.options, change, &inner) : RAFTER_OK;
+  if (status == RAFTER_OK) status = rafter_plan_new(&job, plan, &inner);
   rf_options_free(job.options);
   return status == RAFTER_OK ? status : RF_FAIL(error, status, inner.hint, "--against %.100s: %s", change, inner.message);
 }
@@ -64,9 +66,14 @@ static rf_status add_against(const rf_options *o, json_t *model, rf_error *error
   const char *const *changes = rf_options_is_set(o, "against") ? rf_options_texts(o, "against", &count) : NULL;
   for (int i = 0; i < count; i++) {
     const json_t *first = json_array_get(json_object_get(model, "runs"), 0);
+    rafter_plan *made = NULL;
     json_t *plan = NULL;
     if (!first) return RF_FAIL(error, RAFTER_INVALID, "give the folder of a run", "--against needs a run that is planned again");
-    RF_TRY(rf_report_replan(first, changes[i], &plan, error));
+    RF_TRY(rf_report_replan(first, changes[i], &made, error));
+    rf_status status = rf_plan_object(made, &plan, error);
+    if (status == RAFTER_OK) rf_journal_name_plans(plan, made->plan, made->prefill);
+    rafter_plan_free(made);
+    RF_TRY(status);
     RF_TRY(rf_report_add_plan(model, changes[i], json_string_value(json_object_get(first, "id")), plan, error));
   }
   return RAFTER_OK;
@@ -91,12 +98,21 @@ static rf_status write_page(const rf_options *o, const json_t *model, const raft
   return status;
 }
 
+/* A run is priced with changes once more, as long as this machine plans it as it was planned: one that ended early has no advice yet. */
+static void sum_up(json_t *entry) {
+  json_t *advice = json_object_get(entry, "run") ? rf_journal_advise(entry, 10) : NULL;
+  if (json_array_size(advice)) json_object_set(entry, "advice", advice);
+  json_decref(advice);
+  json_object_set_new(entry, "summary", rf_report_summary(entry));
+}
+
 rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   json_t *model = rf_report_model();
   rf_status status = RAFTER_OK;
   for (int i = 0; i < rf_options_argument_count(o); i++) RF_GO(rf_report_add(model, rf_runs_root(), rf_options_argument(o, i), error));
   RF_GO(add_against(o, model, error));
+  for (size_t i = 0; i < json_array_size(json_object_get(model, "runs")); i++) sum_up(json_array_get(json_object_get(model, "runs"), i));
   bool json = rf_options_flag(o, "json");
   if (!json || rf_options_is_set(o, "out")) RF_GO(write_page(o, model, sink, error));
   if (json) rf_put_json(sink, json_incref(model));

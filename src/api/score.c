@@ -1,6 +1,7 @@
 /* score.c - `rafter score`: the log-probabilities of given texts, and the perplexity of one. */
 #define _GNU_SOURCE
 #include "api/answers.h"
+#include "api/journal.h"
 
 #include "base/file.h"
 #include "base/json_lines.h"
@@ -35,7 +36,7 @@ typedef struct work {
   int rows, capacity;
   int64_t stride;
   window *window;
-  int64_t windows;
+  int64_t windows, walks;
   int top;
 } work;
 
@@ -210,7 +211,7 @@ static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, i
     }
     status = rf_scorer_walk(scorer, text, count, error);
     for (int i = 0; i < count && status == RAFTER_OK; i++) take(w, &w->window[done + i], &text[i]);
-    done += count, *walked += at;
+    done += count, *walked += at, w->walks++;
     *whole = done < w->windows ? w->window[done].row : w->rows;
     if (status == RAFTER_OK && done < w->windows && rf_asked_to_stop(sink))
       status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %lld of %lld windows; %d of %d rows were put out", (long long)done,
@@ -287,8 +288,27 @@ static void put_sum(const work *w, const rf_scorer *scorer, int64_t walked, doub
                               seconds > 0 ? (double)walked / seconds : 0, "arena_bytes", (json_int_t)rf_run_arena_bytes(scorer->run)));
 }
 
+/* ---- what it leaves ------------------------------------------------------------------------------------------------ */
+
+/* The walks as they were on average; `shares`: two arrays of op_count numbers. */
+static rf_status sum_up(const work *w, const rf_scorer *scorer, rf_journal *journal, int64_t walked, double seconds, rf_error *error) {
+  const rf_plan *plan = scorer->plan;
+  size_t ops = (size_t)plan->graph->op_count;
+  double *shares = calloc(2 * ops + 1, sizeof *shares);
+  if (!shares) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  rf_extent extent = {walked / w->walks, walked / w->walks};
+  rf_report_walk walk = {.name = "score", .plan = plan, .measured = rf_run_measured(scorer->run, 0), .count = w->walks, .tokens = (double)walked};
+  walk.seconds = seconds, walk.predicted = shares, walk.limit = shares + ops;
+  rf_status status = rf_plan_walk_ops(plan, &extent, 1, (double)w->walks, shares, shares + ops, error);
+  if (status == RAFTER_OK) status = rf_journal_sum_up(journal, scorer->run, &walk, 1, seconds, error);
+  free(shares);
+  return status;
+}
+
 static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   rf_scorer *scorer = NULL;
+  rf_journal journal = {0};
+  char folder[4096];
   int64_t walked = 0;
   int whole = 0;
   rf_status status = RAFTER_OK;
@@ -308,6 +328,10 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
     status = RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to score with");
     goto done;
   }
+  rf_report_walk walk = {.name = "score", .plan = scorer->plan};
+  RF_GO(rf_journal_folder(o, folder, error));
+  journal.beside = true;
+  RF_GO(rf_journal_begin(&journal, sink, "score", rf_options_json(o), folder, &walk, 1, error));
   double start = rf_now_seconds();
   status = walk_all(w, scorer, sink, &walked, &whole, error);
   double seconds = rf_now_seconds() - start;
@@ -322,7 +346,9 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   RF_GO(put_rows(w, whole, o, sink, error));
   if (rf_options_is_set(o, "output")) put_sum(w, scorer, walked, seconds, rf_options_text(o, "output"), sink);
   say(w, scorer, walked, seconds, sink);
+  RF_GO(sum_up(w, scorer, &journal, walked, seconds, error));
 done:
+  rf_journal_close(&journal);
   rf_scorer_close(scorer);
   return status;
 }

@@ -112,18 +112,6 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
   return schedule_of(o, rf_options_int(o, "steps"), &s->schedule, error);
 }
 
-/* runs/DATE-TIME-MODEL unless --out says otherwise. */
-static void name_out(const rf_options *o, char out[4096]) {
-  char stamp[32];
-  time_t now = time(NULL);
-  struct tm broken;
-  localtime_r(&now, &broken);
-  strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &broken);
-  const char *model = rf_options_argument(o, 0);
-  const char *base = model && strrchr(model, '/') ? strrchr(model, '/') + 1 : model;
-  snprintf(out, 4096, "runs/%s-%.*s", stamp, (int)strcspn(base ? base : "model", ":"), base ? base : "model");
-}
-
 /* `sink` NULL: nobody is told how much of a long load is done. */
 static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out, rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -138,7 +126,7 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, ra
   const char *resume = trains && rf_options_is_set(o, "resume") ? rf_options_text(o, "resume") : NULL;
   if (rf_options_has(o, "out") && rf_options_is_set(o, "out")) snprintf(t->out, sizeof t->out, "%s", rf_options_text(o, "out"));
   else if (resume) snprintf(t->out, sizeof t->out, "%s", resume);
-  else name_out(o, t->out);
+  else rf_journal_name_folder(o, t->out);
   if (resume) RF_GO(rf_checkpoint_newest(resume, t->resume, error));
   RF_GO(trainer_settings(t, o, s, error));
   if (sink) s->progress = rf_load_bar(sink);
@@ -192,7 +180,7 @@ rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_byte
 static int walks_of(const rafter_trainer *t, rf_report_walk walk[2]) {
   const rf_trainer *r = t->trainer;
   walk[0] = (rf_report_walk){.name = "train", .plan = r->plan, .measured = rf_run_measured(r->run, 0), .count = r->counted.steps};
-  walk[0].seconds = r->counted.step_seconds;
+  walk[0].seconds = r->counted.step_seconds, walk[0].tokens = (double)r->counted.tokens;
   if (!r->val_plan) return 1;
   walk[1] = (rf_report_walk){.name = "validation", .plan = r->val_plan, .measured = rf_run_measured(r->run, 1), .count = r->counted.validation_walks};
   walk[1].seconds = r->counted.validation_seconds;
@@ -381,34 +369,6 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
   return RAFTER_OK;
 }
 
-static rf_status say_end(const rafter_trainer *t, run_log *log, const rf_journal *journal, rf_error *error) {
-  const rf_trainer *r = t->trainer;
-  char a[32], b[32], c[32];
-  int64_t done = r->step - log->first_step;
-  if (done < 1) return RAFTER_OK;
-  double measured = log->step_seconds / (double)done, planned = r->plan->step_seconds, peak = rf_plan_peak_flops(r->plan);
-  double flops = r->flops / (double)done;
-  rf_outside o;
-  RF_TRY(rf_run_outside(r->run, &o, error));
-  rf_say(log->sink, "\n");
-  rf_say_text(log->sink, rf_report_measured_text(r->plan, rf_run_measured(r->run, 0), done));
-  rf_say(log->sink, "\nmemory   predicted %lld bytes, allocated %lld bytes; outside the arena %s\n", (long long)r->plan->arena_bytes,
-         (long long)rf_run_arena_bytes(r->run), rf_text_bytes((double)o.outside_bytes, a));
-  rf_say(log->sink, "time     predicted %s a step, measured %s (%.2f x the prediction)\n", rf_text_seconds(planned, a), rf_text_seconds(measured, b),
-         measured / planned);
-  if (peak > 0) {
-    rf_say(log->sink, "limit    %s tokens/s: %.1f %% of this machine's %.0f GFLOP/s (causal FLOPs",
-           rf_text_count((double)(r->tokens - log->first_tokens) / log->step_seconds, c), 100 * flops / (measured * peak), peak * 1e-9);
-    if (fabs(flops / r->plan->model_flops - 1) < 1e-9) /* every row was one full segment, which is the square that papers count */
-      rf_say(log->sink, "; %.1f %% counting the whole attention square", 100 * r->plan->flops_full_square / (measured * peak));
-    rf_say(log->sink, ")\n");
-  }
-  json_t *json = report_json(t);
-  rf_status status = rf_journal_write_report(journal, json, error);
-  json_decref(json);
-  return status;
-}
-
 /* A resumed run takes its options from run.json and goes on where it lies, which may not be where it began; what is typed now wins. */
 static rf_status with_recorded_options(const rafter_job *job, rafter_job *merged, rf_error *error) {
   const rf_options *o = job->options;
@@ -460,10 +420,14 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   RF_GO(train_loop(t, &log, &stopped, error));
   rf_put_bar(sink, "%s", "");
   RF_GO(save_checkpoint(t, &log, error));
-  RF_GO(say_end(t, &log, &journal, error));
+  if (t->trainer->counted.steps) {
+    walks_of(t, walk); /* with what was counted meanwhile */
+    RF_GO(rf_journal_sum_up(&journal, t->trainer->run, walk, walks, rf_now_seconds() - log.start, error));
+  }
   if (stopped)
     status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped at step %lld; continue with --resume %s", (long long)t->trainer->step, t->out);
 done:
+  rf_journal_close(&journal);
   if (log.metrics) fclose(log.metrics);
   rafter_trainer_close(t);
   return status;

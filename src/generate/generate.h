@@ -106,6 +106,11 @@ typedef struct rf_generate_counts {
 } rf_generate_counts;
 rf_generate_counts rf_generator_counts(const rf_generator *generator);
 
+/* Walks of the prefill (0) or decode plan (1) that were computed, their rows and what they took. */
+void rf_generator_walked(const rf_generator *generator, int plan, int64_t *walks, int64_t *rows, double *seconds);
+/* Of each op of that plan (op_count entries, zero on entry): predicted seconds and limit of all those walks, at the rows and contexts they had. */
+rf_status rf_generator_predicted(const rf_generator *generator, int plan, double *seconds, double *limit, rf_error *error);
+
 /* The seed of sample `sample` of a request: its own for sample 0, else one below 2^62, with which that answer can be had alone. */
 uint64_t rf_sample_seed(uint64_t seed, int sample);
 

@@ -97,6 +97,39 @@ static rf_status run_plan(rf_generator *g, int p, int64_t rows, rf_error *error)
   return RAFTER_OK;
 }
 
+/* Counts a walk that was done. */
+static void count_walk(rf_walker *w, int p, const rf_walk_part *part, int count, int64_t rows, double seconds) {
+  struct rf_walked *of = w->walked[p];
+  int b = 0;
+  while (b < RF_WALKED - 1 && of[b].walks && (of[b].rows != rows * of[b].walks || of[b].parts != count * of[b].walks)) b++;
+  of[b].walks++, of[b].rows += rows, of[b].parts += count;
+  for (int i = 0; i < count; i++) of[b].context += part[i].sequence->length + part[i].count;
+  w->seconds[p] += seconds;
+}
+
+void rf_generator_walked(const rf_generator *g, int p, int64_t *walks, int64_t *rows, double *seconds) {
+  const struct rf_walked *of = g->walker->walked[p];
+  *walks = *rows = 0, *seconds = g->walker->seconds[p];
+  for (int b = 0; b < RF_WALKED; b++) *walks += of[b].walks, *rows += of[b].rows;
+}
+
+rf_status rf_generator_predicted(const rf_generator *g, int p, double *seconds, double *limit, rf_error *error) {
+  const rf_plan *plan = p ? g->decode : g->prefill;
+  rf_extent *extent = g->walker->extent; /* nothing is simulated meanwhile */
+  for (int b = 0; b < RF_WALKED; b++) {
+    const struct rf_walked *w = &g->walker->walked[p][b];
+    if (!w->walks) continue;
+    int parts = (int)((w->parts + w->walks / 2) / w->walks);
+    int64_t rows = (w->rows + w->walks / 2) / w->walks, context = w->context / w->parts;
+    for (int i = 0; i < parts; i++) {
+      extent[i].rows = rows / parts + (i < rows % parts);
+      extent[i].context = context > extent[i].rows ? context : extent[i].rows;
+    }
+    RF_TRY(rf_plan_walk_ops(plan, extent, parts, (double)w->walks, seconds, limit, error));
+  }
+  return RAFTER_OK;
+}
+
 rf_status rf_walk_parts(rf_generator *g, rf_walk_part *part, int count, rf_error *error) {
   rf_walker *w = g->walker;
   int64_t rows = 0, wanted = 0;
@@ -107,7 +140,11 @@ rf_status rf_walk_parts(rf_generator *g, rf_walk_part *part, int count, rf_error
   int p = rows == count ? 1 : 0;
   if (g->io[p].tokens) write_inputs(g, p, part, count);
   if (g->settings.simulated) g->seconds += predict(g, p, part, count);
-  else RF_TRY(run_plan(g, p, rows, error));
+  else {
+    double begin = rf_now_seconds();
+    RF_TRY(run_plan(g, p, rows, error));
+    count_walk(w, p, part, count, rows, rf_now_seconds() - begin);
+  }
   for (int i = 0; i < count; i++) {
     rf_sequence *s = part[i].sequence;
     memcpy(s->tokens + s->length, part[i].tokens, (size_t)part[i].count * sizeof *s->tokens);

@@ -5,6 +5,7 @@
 #include "generate/generate.h"
 #include "generate/pages.h"
 
+enum { RF_WALKED = 64 };
 typedef struct rf_walker {
   rf_pages pages;
   rf_sequence hand; /* of rf_generator_feed */
@@ -18,6 +19,11 @@ typedef struct rf_walker {
   int32_t *table[2][RF_KV_CLASSES]; /* of prefill, decode: (slots, columns) */
   rf_extent *extent;                /* (slots): of a simulated walk */
   rf_walk_prices *prices[2];        /* simulated: of prefill, decode */
+  /* Walks so far of prefill, decode, by how many rows and sequences they had; the last bucket takes what finds no other. */
+  struct rf_walked {
+    int64_t walks, rows, parts, context; /* sums; context: of all parts */
+  } walked[2][RF_WALKED];
+  double seconds[2]; /* of them */
 } rf_walker;
 
 /* Some rows of a walk: the next tokens of one sequence. */

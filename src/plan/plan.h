@@ -146,6 +146,8 @@ typedef struct rf_extent {
 /* Predicted seconds of a walk of a prefill or decode plan in which these sequences take part; the plan's own step_seconds is that of full rows and
  * contexts. The logits are made of one row of each sequence. */
 double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int parts);
+/* Of each op (op_count entries): seconds and limit (see rf_plan_limit) of `times` such walks are added to what stands there. RAFTER_FAILED: memory. */
+rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts, double times, double *seconds, double *limit, rf_error *error);
 /* The same for many walks of one plan, which must outlive it. NULL without memory; close takes NULL. */
 typedef struct rf_walk_prices rf_walk_prices;
 rf_walk_prices *rf_walk_prices_open(const rf_plan *plan);

@@ -108,6 +108,26 @@ double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int part
   return longest(sum);
 }
 
+rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts, double times, double *seconds, double *limit, rf_error *error) {
+  rf_graph graph = *plan->graph;
+  size_t bytes = (size_t)graph.tensor_count * sizeof *graph.tensor;
+  int64_t rows = 0;
+  for (int i = 0; i < parts; i++) rows += part[i].rows;
+  graph.tensor = malloc(bytes ? bytes : 1);
+  if (!graph.tensor) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while pricing a walk");
+  memcpy(graph.tensor, plan->graph->tensor, bytes);
+  cut_rows(&graph, rows, parts);
+  for (int i = 0; i < graph.op_count; i++) {
+    const rf_op *op = &graph.op[i];
+    rf_work work = rf_op_is_cached(op) ? cached_work(&graph, op, part, parts) : op->def->work(&graph, op);
+    seconds[i] += times * walk_op_seconds(plan, &graph, i, work);
+    limit[i] +=
+        times * plan->op[i].calls * (plan->op[i].lanes ? rf_plan_limit(plan, i, NULL) : rf_cost_limit(&plan->machine, &graph, op, work, NULL));
+  }
+  free(graph.tensor);
+  return RAFTER_OK;
+}
+
 /* ---- many walks of one plan --------------------------------------------------------------------------------------- */
 
 /* All but attention and what moves its cache depends on how many rows and sequences a walk has, and is kept for those numbers; layers are alike but for

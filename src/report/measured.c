@@ -68,8 +68,8 @@ json_t *rf_report_walk_json(const rf_report_walk *walk) {
     put_rates(row, plan, i, m->seconds / calls, planned);
     json_array_append_new(ops, row);
   }
-  return json_pack("{ss sI sf sf so}", "walk", walk->name, "count", (json_int_t)walk->count, "seconds", walk->seconds, "predicted_seconds", predicted,
-                   "ops", ops);
+  return json_pack("{ss sI sf sf sf so}", "walk", walk->name, "count", (json_int_t)walk->count, "tokens", walk->tokens, "seconds", walk->seconds,
+                   "predicted_seconds", predicted, "ops", ops);
 }
 
 char *rf_report_measured_text(const rf_plan *plan, const rf_measured *measured, int64_t steps) {

@@ -35,6 +35,7 @@ typedef struct rf_report_walk {
   const rf_plan *plan;
   const rf_measured *measured;     /* NULL before the run */
   int64_t count;                   /* steps, or walks */
+  double tokens;                   /* that they computed; 0: not counted */
   double seconds;                  /* of all of them, by the wall's clock; 0: not taken */
   const double *predicted, *limit; /* (ops): seconds of all calls where walks were shorter than the plan's; NULL: the plan's own */
 } rf_report_walk;

@@ -43,7 +43,7 @@ typedef struct rf_trainer {
   int64_t step, tokens, loss_tokens; /* done so far; tokens read so far, and those of them that the loss counted */
   double flops;                      /* model FLOPs since it was opened */
   struct rf_trainer_counts {
-    int64_t steps, validation_walks;
+    int64_t steps, tokens, validation_walks;
     double step_seconds, validation_seconds;
   } counted;      /* since it was opened */
   char *template; /* the text of settings.template, which checkpoints take along; NULL: it is the model's own */

@@ -140,7 +140,7 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error
   trainer->step++, trainer->tokens += tokens, trainer->loss_tokens += valid;
   double seconds = rf_now_seconds() - start, flops = rf_step_flops(&trainer->work, &trainer->loader, tokens);
   trainer->flops += flops;
-  trainer->counted.steps++, trainer->counted.step_seconds += seconds;
+  trainer->counted.steps++, trainer->counted.tokens += tokens, trainer->counted.step_seconds += seconds;
   *out = (rafter_step){.step = trainer->step,
                        .tokens = trainer->tokens,
                        .loss_tokens = trainer->loss_tokens,

@@ -76,7 +76,7 @@ holds kept.jsonl '0 < len(rows) < 40000 and [r["id"] for r in rows] == list(rang
 # What generation_config.json says is told, on stderr.
 cp -r "$GOLD" prefers && echo '{"do_sample": true, "temperature": 0.25, "top_k": 3}' >prefers/generation_config.json
 status 0 "$RAFTER" generate prefers --tokens 1,2 --max-tokens 2 && says '^generation_config.json: temperature 0.25, top-k 3$' && ! grep -q generation_config out || fail 'generation_config.json is said where the answer stands'
-status 0 "$RAFTER" generate prefers --tokens 1,2 --max-tokens 2 --top-k 0 --temperature 1 --json && ! grep -q . err || fail "what was typed is said to come from a file: $(cat err)"
+status 0 "$RAFTER" generate prefers --tokens 1,2 --max-tokens 2 --top-k 0 --temperature 1 --json && ! grep -q generation_config err || fail "what was typed is said to come from a file: $(cat err)"
 # What is typed, and what a row holds, says one thing.
 refuses 2 'input and --prompt' "$RAFTER" generate "$TINY" --input plain.jsonl --prompt a
 refuses 2 'prompt and --tokens' "$RAFTER" generate "$TINY" --tokens 1,2 --prompt a

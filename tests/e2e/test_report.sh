@@ -60,6 +60,40 @@ status 0 "${REPORT[@]}" plan.json sweep.json --json && holds out 'd["runs"][0]["
 status 0 "${REPORT[@]}" runs/first runs/second sweep.json && says '^runs/first/report.html' out && grep -q '</html>' runs/first/report.html || fail 'no page beside the run'
 status 0 "${REPORT[@]}" plan.json --out page.html && [ -s page.html ] || fail '--out writes no page'
 
+# Runs that answer and score, and what limits each: one sentence, and sums that are the ops' own.
+status 0 "$RAFTER" generate runs/first --prompt 'and the king ' --max-tokens 12 --temperature 0 --out runs/said && says 'best single change|No single change' err
+status 0 "$RAFTER" score runs/first --input book.txt --seq 32 --stride 16 --out runs/scored
+status 0 "$RAFTER" train runs/first "${QUICK[@]}" --data book.txt --lora rank=4,targets=qkv,down --steps 3 --out runs/lora
+[ "$(sed -n '/^train x/,$p' out | wc -l)" -le 30 ] || fail 'the summary has more than 30 lines'
+status 0 "${REPORT[@]}" runs/first runs/said runs/scored runs/lora --json && cp out model.json && {
+  python3 - model.json <<'PY' || fail 'a summary is not the sum of its ops'
+import json, math, sys
+bad = []
+for run, names in zip(json.load(open(sys.argv[1]))["runs"], (["train", "validation"], ["decode", "prefill"], ["score"], ["train", "validation"])):
+    summary = run["summary"]
+    if [w["walk"] for w in summary["walks"]] != names: bad.append(f"{run['name']}: {[w['walk'] for w in summary['walks']]}")
+    if " bound by " not in summary["sentence"] or not summary["advice"]: bad.append(f"{run['name']}: {summary['sentence']}")
+    if summary["memory"]["predicted_bytes"] != summary["memory"]["measured_bytes"]: bad.append("memory")
+    for walk, measured in zip(summary["walks"], run["measured"]["walks"]):
+        count = measured["count"]
+        for key in "seconds", "predicted_seconds", "limit_seconds":
+            ops = sum(o[key] * o["calls"] for o in measured["ops"]) / count
+            for group in "kinds", "phases":
+                if not math.isclose(sum(g[key] for g in walk[group]), ops, rel_tol=1e-9): bad.append(f"{run['name']} {walk['walk']} {group} {key}")
+        if not math.isclose(sum(g["seconds"] for g in walk["bounds"]), walk["seconds"], rel_tol=1e-9): bad.append(f"{run['name']} {walk['walk']} bounds")
+        if not math.isclose(walk["inside_seconds"] + walk["gap_seconds"], walk["seconds"], rel_tol=1e-9): bad.append(f"{run['name']} {walk['walk']} gaps")
+    for row in summary["advice"]:
+        if not math.isclose(row["gain"], 1 - row["seconds"] / row["now_seconds"], rel_tol=1e-9, abs_tol=1e-12): bad.append(row)
+    gains = [row["gain"] for row in summary["advice"]]
+    if gains != sorted(gains, reverse=True): bad.append("advice is not in order")
+print(*bad[:5], sep="\n") if bad else None
+sys.exit(bool(bad))
+PY
+}
+# run.json alone repeats what was said and scored.
+"$RAFTER" generate --config runs/said/run.json >said.txt 2>/dev/null && "$RAFTER" generate --config runs/said/run.json --out runs/said2 >said2.txt 2>/dev/null && same said.txt said2.txt 'run.json repeats an answer'
+"$RAFTER" score --config runs/scored/run.json 2>/dev/null >scored.txt || fail 'run.json repeats no scoring'
+
 # Files are not trusted: one error that names the file and the field.
 refuses 1 'nowhere is neither a run nor a file' "${REPORT[@]}" nowhere --json
 mkdir empty && refuses 1 'empty is no run' "${REPORT[@]}" empty --json

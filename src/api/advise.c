@@ -1,0 +1,82 @@
+/* advise.c - the plans beside a run's own: one change of its options each. */
+#include "api/journal.h"
+#include "api/plan.h"
+
+#include "report/summary.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* `approximate`: the numbers that come out are others. A change that changes nothing is left out, as is one that cannot be made. */
+static const struct {
+  const char *job, *change;
+  bool approximate;
+} CHANGES[] = {
+    {"train", "remat=none", false},      {"train", "remat=mlp", false},       {"train", "remat=attn", false},     {"train", "remat=mlp+attn", false},
+    {"train", "remat=block", false},     {"train", "dtype=bf16", true},       {"train", "microbatch x 2", false}, {"train", "microbatch / 2", false},
+    {"", "threads = all", false},        {"generate", "weights=int8", true},  {"generate", "weights=q4", true},   {"generate", "dtype=bf16", true},
+    {"generate", "kv-dtype=bf16", true}, {"generate", "kv-dtype=int8", true}, {"generate", "compute=fast", true}, {"score", "dtype=bf16", true},
+    {"score", "weights=int8", true},     {"score", "weights=q4", true},       {"score", "compute=fast", true},
+};
+
+/* The change as options; false: it is none here. */
+static bool options_of(const json_t *plan, const char *change, char text[96]) {
+  const json_t *settings = json_object_get(plan, "settings");
+  long long micro = json_integer_value(json_object_get(settings, "microbatch")),
+            accumulate = json_integer_value(json_object_get(settings, "accumulate"));
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  if (!strcmp(change, "microbatch x 2")) {
+    if (accumulate % 2) return false;
+    snprintf(text, 96, "microbatch=%lld,accumulate=%lld", micro * 2, accumulate / 2);
+  } else if (!strcmp(change, "microbatch / 2")) {
+    if (micro % 2) return false;
+    snprintf(text, 96, "microbatch=%lld,accumulate=%lld", micro / 2, accumulate * 2);
+  } else if (!strcmp(change, "threads = all")) {
+    const json_t *threads = json_object_get(settings, "threads");
+    if (!json_is_integer(threads) || json_integer_value(threads) >= cores) return false;
+    snprintf(text, 96, "threads=%ld", cores);
+  } else snprintf(text, 96, "%s", change);
+  return true;
+}
+
+static json_t *kinds_of(const rf_plan *plan) {
+  json_t *sums = json_object();
+  for (int i = 0; i < plan->graph->op_count; i++) {
+    const char *kind = rf_op_kind(&plan->graph->op[i]);
+    double before = json_number_value(json_object_get(sums, kind));
+    json_object_set_new(sums, kind, json_real(before + plan->op[i].calls * plan->op[i].seconds));
+  }
+  return json_pack("{sf so}", "seconds", plan->step_seconds, "kinds", sums);
+}
+
+static json_t *row_of(const rafter_plan *made, const char *change, bool approximate) {
+  const rf_plan *plan = made->plan, *largest = made->prefill && made->prefill->arena_bytes > plan->arena_bytes ? made->prefill : plan;
+  bool generates = plan->options.build.job == RF_JOB_GENERATE;
+  json_t *plans = json_object();
+  json_object_set_new(plans, generates ? "decode" : plan->options.build.job == RF_JOB_TRAIN ? "train" : "score", kinds_of(plan));
+  if (made->prefill) json_object_set_new(plans, "prefill", kinds_of(made->prefill));
+  return json_pack("{ss sf sI sb sb so}", "change", change, "seconds", plan->step_seconds, "peak_bytes", (json_int_t)largest->arena_bytes, "fits",
+                   largest->arena_bytes <= rf_plan_room(&plan->options), "approximate", approximate, "plans", plans);
+}
+
+json_t *rf_journal_advise(const json_t *entry, double seconds) {
+  const json_t *plan = json_object_get(entry, "plan");
+  const char *job = json_string_value(json_object_get(plan, "job")), *digest = json_string_value(json_object_get(plan, "digest"));
+  json_t *list = json_array();
+  double start = rf_now_seconds();
+  char text[96];
+  rafter_plan *own = NULL;
+  if (!job || !digest || rf_report_replan(entry, "", &own, NULL) != RAFTER_OK) return list;
+  bool same = !strcmp(own->plan->digest, digest);
+  rafter_plan_free(own);
+  for (size_t i = 0; same && i < sizeof CHANGES / sizeof *CHANGES && rf_now_seconds() - start < seconds; i++) {
+    rafter_plan *made = NULL;
+    if ((*CHANGES[i].job && strcmp(CHANGES[i].job, job)) || !options_of(plan, CHANGES[i].change, text)) continue;
+    if (rf_report_replan(entry, text, &made, NULL) != RAFTER_OK) continue;
+    if (strcmp(made->plan->digest, digest)) json_array_append_new(list, row_of(made, text, CHANGES[i].approximate));
+    rafter_plan_free(made);
+  }
+  return list;
+}

@@ -1,0 +1,364 @@
+/* summary.c - see summary.h. Seconds are of one step or walk where nothing else is said. */
+#define _GNU_SOURCE
+#include "report/summary.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report/model.h"
+#include "report/report.h"
+
+enum { GROUPS = 32, LOSSES = 10 };
+/* From these on a difference is worth a sentence: of the prediction, and of the step. */
+static const double MISSED = 1.1, WORTH = 0.02;
+
+/* ---- sums --------------------------------------------------------------------------------------------------------- */
+
+typedef struct group {
+  const char *name;
+  double seconds, least, predicted, limit, flops, bytes, calls;
+} group;
+typedef struct groups {
+  group at[GROUPS];
+  int count;
+} groups;
+
+static double number(const json_t *object, const char *key) { return json_number_value(json_object_get(object, key)); }
+static const char *text_of(const json_t *object, const char *key) {
+  const char *text = json_string_value(json_object_get(object, key));
+  return text ? text : "";
+}
+
+static group *group_of(groups *g, const char *name) {
+  int i = 0;
+  while (i < g->count && strcmp(g->at[i].name, name)) i++;
+  if (i == GROUPS) return &g->at[GROUPS - 1];
+  if (i == g->count) g->at[g->count++] = (group){.name = name};
+  return &g->at[i];
+}
+
+static int slower_first(const void *a, const void *b) {
+  double x = ((const group *)a)->seconds, y = ((const group *)b)->seconds;
+  return (x < y) - (x > y);
+}
+
+/* `per`: steps or walks; `measured` NULL: as predicted. */
+static void add(group *g, const json_t *planned, const json_t *measured, double per) {
+  double calls = measured ? number(measured, "calls") / per : number(planned, "calls");
+  double predicted = calls * number(measured ? measured : planned, measured ? "predicted_seconds" : "seconds");
+  g->calls += calls, g->predicted += predicted, g->limit += calls * number(measured ? measured : planned, "limit_seconds");
+  g->seconds += measured ? calls * number(measured, "seconds") : predicted;
+  g->least += measured ? calls * number(measured, "least_seconds") : predicted;
+  g->flops += calls * number(planned, "hardware_flops"), g->bytes += calls * number(planned, "bytes");
+}
+
+static json_t *group_json(const group *g, double all) {
+  return json_pack("{ss sf sf sf sf so so sf sf sf}", "name", g->name, "calls", g->calls, "seconds", g->seconds, "predicted_seconds", g->predicted,
+                   "limit_seconds", g->limit, "missed", g->predicted > 0 ? json_real(g->seconds / g->predicted) : json_null(), "limit_fraction",
+                   g->seconds > 0 ? json_real(g->limit / g->seconds) : json_null(), "share", all > 0 ? g->seconds / all : 0, "flops", g->flops,
+                   "bytes", g->bytes);
+}
+
+static json_t *groups_json(groups *g, double all) {
+  json_t *list = json_array();
+  qsort(g->at, (size_t)g->count, sizeof *g->at, slower_first);
+  for (int i = 0; i < g->count; i++) json_array_append_new(list, group_json(&g->at[i], all));
+  return list;
+}
+
+json_t *rf_report_kinds(const json_t *plan) {
+  json_t *sums = json_object();
+  const json_t *op;
+  size_t i;
+  json_array_foreach(json_object_get(plan, "ops"), i, op) {
+    const char *kind = text_of(op, "kind");
+    json_object_set_new(sums, kind, json_real(number(sums, kind) + number(op, "calls") * number(op, "seconds")));
+  }
+  return sums;
+}
+
+/* ---- one walk ------------------------------------------------------------------------------------------------------- */
+
+/* The ops that lose most against their limit. */
+typedef struct loss {
+  const json_t *planned;
+  double seconds, predicted, limit;
+} loss;
+
+static int loses_more(const void *a, const void *b) {
+  double x = ((const loss *)a)->seconds - ((const loss *)a)->limit, y = ((const loss *)b)->seconds - ((const loss *)b)->limit;
+  return (x < y) - (x > y);
+}
+
+static json_t *losses_json(const json_t *plan, const json_t *walk, double per) {
+  const json_t *ops = json_object_get(plan, "ops"), *op;
+  json_t *list = json_array();
+  size_t i, count = json_array_size(json_object_get(walk, "ops"));
+  loss *all = calloc(count + 1, sizeof *all);
+  json_array_foreach(json_object_get(walk, "ops"), i, op) {
+    double calls = number(op, "calls") / per;
+    all[i] = (loss){json_array_get(ops, (size_t)number(op, "id")), calls * number(op, "seconds"), calls * number(op, "predicted_seconds"),
+                    calls * number(op, "limit_seconds")};
+  }
+  qsort(all, count, sizeof *all, loses_more);
+  for (i = 0; i < count && i < LOSSES; i++)
+    json_array_append_new(list, json_pack("{sO ss sf sf sf}", "id", json_object_get(all[i].planned, "id"), "name", text_of(all[i].planned, "name"),
+                                          "seconds", all[i].seconds, "predicted_seconds", all[i].predicted, "limit_seconds", all[i].limit));
+  free(all);
+  return list;
+}
+
+/* What an op's bound is called when it bounds a step. */
+static const char *bound_name(const json_t *op) { return strcmp(text_of(op, "bound"), "latency") ? text_of(op, "bound") : "launch"; }
+
+/* Seconds that lie between ops, by what was measured in them; without a trace only their sum is known. */
+static json_t *gaps_json(const json_t *walk, double seconds) {
+  const json_t *known = json_object_get(walk, "gaps");
+  return json_is_object(known) ? json_deep_copy(known) : json_pack("{sf}", "between ops", seconds);
+}
+
+static json_t *walk_json(const json_t *plan, const json_t *walk) {
+  groups kinds = {0}, phases = {0}, bounds = {0};
+  const json_t *ops = json_object_get(plan, "ops"), *op;
+  double per = walk ? number(walk, "count") : 1, inside = 0, predicted = 0, limit = 0, flops = 0, bytes = 0, least = 0;
+  size_t i;
+  if (per < 1) per = 1;
+  json_array_foreach(walk ? json_object_get(walk, "ops") : ops, i, op) {
+    const json_t *planned = walk ? json_array_get(ops, (size_t)number(op, "id")) : op, *measured = walk ? op : NULL;
+    add(group_of(&kinds, text_of(planned, "kind")), planned, measured, per);
+    add(group_of(&phases, text_of(planned, "phase")), planned, measured, per);
+    add(group_of(&bounds, bound_name(planned)), planned, measured, per);
+  }
+  for (int k = 0; k < kinds.count; k++) {
+    inside += kinds.at[k].seconds, predicted += kinds.at[k].predicted, limit += kinds.at[k].limit, least += kinds.at[k].least;
+    flops += kinds.at[k].flops, bytes += kinds.at[k].bytes;
+  }
+  /* A plan over several chips hides transfers behind ops: its own time counts then. */
+  if (!walk && number(json_object_get(plan, "time"), "seconds") > 0) predicted = number(json_object_get(plan, "time"), "seconds");
+  double wall = walk && number(walk, "seconds") > 0 ? number(walk, "seconds") / per : walk ? inside : predicted;
+  double gaps = walk && wall > inside ? wall - inside : 0;
+  if (gaps > 0) group_of(&bounds, "between ops")->seconds += gaps;
+  json_t *json = json_pack("{ss sf sf sf sf sf sf sf sf sf}", "walk", walk ? text_of(walk, "walk") : text_of(plan, "job"), "count", walk ? per : 0,
+                           "seconds", wall, "inside_seconds", walk ? inside : predicted, "gap_seconds", gaps, "predicted_seconds", predicted,
+                           "limit_seconds", limit, "least_seconds", least, "flops", flops, "bytes", bytes);
+  json_object_set_new(json, "bounds", groups_json(&bounds, wall));
+  json_object_set_new(json, "phases", groups_json(&phases, wall));
+  json_object_set_new(json, "kinds", groups_json(&kinds, wall));
+  if (gaps > 0) json_object_set_new(json, "gaps", gaps_json(walk, gaps));
+  if (walk) json_object_set_new(json, "losses", losses_json(plan, walk, per));
+  if (walk && number(walk, "tokens") > 0) {
+    double tokens = number(walk, "tokens") / per;
+    json_object_set_new(json, "rate",
+                        json_pack("{sf sf sf}", "tokens_per_second", tokens / wall, "predicted", predicted > 0 ? tokens / predicted : 0, "limit",
+                                  limit > 0 ? tokens / limit : 0));
+  }
+  return json;
+}
+
+/* ---- the best change -------------------------------------------------------------------------------------------------- */
+
+static double seconds_of_kind(const json_t *walk, const char *kind) {
+  const json_t *one;
+  size_t i;
+  json_array_foreach(json_object_get(walk, "kinds"), i, one) if (!strcmp(text_of(one, "name"), kind)) return number(one, "seconds");
+  return 0;
+}
+
+/* A plan with a change, at this run's own efficiency: each kind of op costs what it cost here, times how much more the plan says it would be. What lies
+ * between ops stays. */
+static double repriced(const json_t *walk, const json_t *now, const json_t *then) {
+  double seconds = number(walk, "gap_seconds"),
+         missed = number(walk, "predicted_seconds") > 0 ? number(walk, "inside_seconds") / number(walk, "predicted_seconds") : 1;
+  const char *kind;
+  json_t *value;
+  json_object_foreach((json_t *)then, kind, value) {
+    double before = number(now, kind), after = json_number_value(value);
+    seconds += before > 0 ? seconds_of_kind(walk, kind) * after / before : missed * after;
+  }
+  return seconds;
+}
+
+static json_t *advice_row(const json_t *entry, const json_t *walks, const json_t *row) {
+  const json_t *plans = json_object_get(row, "plans"), *walk, *plan = json_object_get(entry, "plan");
+  double now = 0, then = 0, planned = number(json_object_get(plan, "time"), "seconds"), peak = number(json_object_get(plan, "memory"), "peak_bytes");
+  size_t i;
+  json_array_foreach((json_t *)walks, i, walk) {
+    double count = number(walk, "count") > 0 ? number(walk, "count") : 1, before = count * number(walk, "seconds");
+    const json_t *kinds = json_object_get(json_object_get(plans, text_of(walk, "walk")), "kinds");
+    json_t *own = rf_report_kinds(rf_report_plan_of(entry, text_of(walk, "walk")));
+    now += before;
+    if (kinds) then += count * repriced(walk, own, kinds);
+    else if (!plans && planned > 0 && i == 0) then += before * number(row, "seconds") / planned; /* the plan's own advice: its sum alone is known */
+    else then += before;
+    json_decref(own);
+  }
+  double units = number(json_array_get(walks, 0), "count");
+  if (units < 1 || json_array_size(walks) > 1) units = 1;
+  return json_pack("{ss sf sf sf sf sf sf sb sb}", "change", text_of(row, "change"), "seconds", then / units, "now_seconds", now / units, "gain",
+                   now > 0 ? 1 - then / now : 0, "predicted_seconds", number(row, "seconds"), "peak_bytes", number(row, "peak_bytes"), "more_bytes",
+                   number(row, "peak_bytes") - peak, "approximate", json_is_true(json_object_get(row, "approximate")), "fits",
+                   !json_is_false(json_object_get(row, "fits")));
+}
+
+static int gains_more(const void *a, const void *b) {
+  double x = number(*(json_t *const *)a, "gain"), y = number(*(json_t *const *)b, "gain");
+  return (x < y) - (x > y);
+}
+
+static json_t *advice_json(const json_t *entry, const json_t *walks) {
+  const json_t *rows = json_object_get(entry, "advice"), *row;
+  json_t *sorted[64], *list = json_array();
+  size_t i, count = 0;
+  if (!rows) rows = json_object_get(json_object_get(entry, "measured"), "advice");
+  if (!rows) rows = json_object_get(json_object_get(entry, "plan"), "advice");
+  json_array_foreach((json_t *)rows, i, row) if (count < 64 && json_is_object(row)) sorted[count++] = advice_row(entry, walks, row);
+  qsort(sorted, count, sizeof *sorted, gains_more);
+  for (i = 0; i < count; i++) json_array_append_new(list, sorted[i]);
+  return list;
+}
+
+static const json_t *best_of(const json_t *advice) {
+  const json_t *row;
+  size_t i;
+  json_array_foreach((json_t *)advice, i, row) if (json_is_true(json_object_get(row, "fits")) && number(row, "gain") > WORTH) return row;
+  return NULL;
+}
+
+/* ---- sentences -------------------------------------------------------------------------------------------------------- */
+
+static char *join(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static char *join(const char *format, ...) {
+  char *text = NULL;
+  va_list values;
+  va_start(values, format);
+  int n = vasprintf(&text, format, values);
+  va_end(values);
+  return n < 0 ? NULL : text;
+}
+static void say(json_t *list, char *text) {
+  if (text) json_array_append_new(list, json_string(text));
+  free(text);
+}
+
+static const json_t *walk_most(const json_t *walks) {
+  const json_t *walk, *most = json_array_get(walks, 0);
+  size_t i;
+  json_array_foreach((json_t *)walks, i, walk) if (number(walk, "count") * number(walk, "seconds") > number(most, "count") * number(most, "seconds"))
+      most = walk;
+  return most;
+}
+
+static const char *subject(const char *walk) {
+  static const struct {
+    const char *walk, *subject;
+  } names[] = {{"train", "This step"},
+               {"decode", "A decode walk"},
+               {"prefill", "A prefill walk"},
+               {"score", "A walk of scoring"},
+               {"generate", "A decode walk"}};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (!strcmp(names[i].walk, walk)) return names[i].subject;
+  return "This walk";
+}
+
+static char *bound_sentence(const json_t *walk, bool measured) {
+  const json_t *bound = json_array_get(json_object_get(walk, "bounds"), 0), *kind = json_array_get(json_object_get(walk, "kinds"), 0);
+  char a[32], b[32];
+  const char *of = subject(text_of(walk, "walk"));
+  rf_text_seconds(number(walk, "seconds"), a), rf_text_seconds(number(kind, "seconds"), b);
+  if (!measured)
+    return join("%s is predicted to be bound by %s: %s takes %s of %s, %.0f %% of it what no kernel can beat.", of, text_of(bound, "name"),
+                text_of(kind, "name"), b, a, 100 * number(kind, "limit_fraction"));
+  double missed = number(walk, "predicted_seconds") > 0 ? number(walk, "seconds") / number(walk, "predicted_seconds") : 1;
+  char times[64] = "";
+  if (missed > MISSED || missed < 1 / MISSED) snprintf(times, sizeof times, " It takes %.*f x the predicted time.", missed < 10 ? 2 : 0, missed);
+  if (!strcmp(text_of(bound, "name"), "between ops"))
+    return join("%s is bound by what lies between its ops: %s of %s.%s", of, rf_text_seconds(number(bound, "seconds"), b), a, times);
+  return join("%s is bound by %s: %.0f %% of its %s, most in %s (%s), which runs at %.0f %% of its limit.%s", of, text_of(bound, "name"),
+              100 * number(bound, "share"), a, text_of(kind, "name"), b, 100 * number(kind, "limit_fraction"), times);
+}
+
+static char *change_sentence(const json_t *best, size_t tried, bool whole) {
+  char a[32], b[32], m[32];
+  if (!tried) return NULL;
+  if (!best) return join("No single change of the %zu that were priced makes it faster.", tried);
+  double more = number(best, "more_bytes");
+  char *memory = fabs(more) < 1 ? join("the same memory") : join("%s %s memory", rf_text_bytes(fabs(more), m), more > 0 ? "more" : "less");
+  char *text =
+      join("The best single change is %s: %s instead of %s%s (%.0f %% less), with %s%s.", text_of(best, "change"),
+           rf_text_seconds(number(best, "seconds"), a), rf_text_seconds(number(best, "now_seconds"), b), whole ? " in all" : "",
+           100 * number(best, "gain"), memory ? memory : "?", json_is_true(json_object_get(best, "approximate")) ? "; it changes results" : "");
+  free(memory);
+  return text;
+}
+
+/* Why measured and predicted differ, as far as the numbers say. */
+static void explain(json_t *notes, const json_t *entry, const json_t *walk) {
+  const json_t *kind;
+  char a[32], b[32];
+  double wall = number(walk, "seconds"), inside = number(walk, "inside_seconds"), predicted = number(walk, "predicted_seconds");
+  double least = number(walk, "least_seconds"), gaps = number(walk, "gap_seconds");
+  size_t i;
+  if (predicted <= 0 || wall <= 0) return;
+  json_array_foreach(json_object_get(walk, "kinds"), i, kind) {
+    double here = number(kind, "seconds"), planned = number(kind, "predicted_seconds"), ratio = planned > 0 ? here / planned : 1;
+    if (fabs(here - planned) < WORTH * wall || (ratio < MISSED && ratio > 1 / MISSED) || json_array_size(notes) >= 4) continue;
+    say(notes, join("%s takes %s instead of the predicted %s (%.2f x)", text_of(kind, "name"), rf_text_seconds(here, a), rf_text_seconds(planned, b),
+                    ratio));
+  }
+  if (gaps > WORTH * wall) say(notes, join("%s (%.1f %%) lie between ops", rf_text_seconds(gaps, a), 100 * gaps / wall));
+  bool alike = strcmp(text_of(walk, "walk"), "prefill") != 0; /* walks of prompts have many sizes: their fastest says nothing */
+  if (alike && inside > MISSED * predicted && least < MISSED * predicted)
+    say(notes, join("the fastest calls take what was predicted (%s): the rest is interference, by others on this machine or by cold caches",
+                    rf_text_seconds(least, a)));
+  else if (inside > MISSED * predicted || inside < predicted / MISSED) {
+    const char *source = text_of(json_object_get(json_object_get(entry, "plan"), "machine"), "source");
+    if (!strcmp(source, "detected") || !strcmp(source, "data-sheet"))
+      say(notes, join("the machine's figures are %s, not measured: `rafter calibrate` measures them",
+                      !strcmp(source, "detected") ? "a general sheet's" : "a data sheet's"));
+  }
+}
+
+/* ---- all of it -------------------------------------------------------------------------------------------------------- */
+
+static json_t *memory_json(const json_t *entry) {
+  const json_t *plan = json_object_get(json_object_get(entry, "plan"), "memory"), *measured = json_object_get(entry, "measured");
+  const json_t *outside = json_object_get(json_object_get(entry, "start"), "outside_arena_bytes");
+  json_t *json = json_pack("{sO sO}", "predicted_bytes", json_object_get(plan, "peak_bytes"), "limit_bytes", json_object_get(plan, "capacity_bytes"));
+  const json_t *arena = json_object_get(measured, "arena_bytes");
+  if (json && json_is_integer(arena)) json_object_set(json, "measured_bytes", (json_t *)arena);
+  if (!outside) outside = json_object_get(measured, "outside_arena_bytes");
+  if (json && json_is_integer(json_object_get(outside, "total"))) json_object_set(json, "outside_bytes", json_object_get(outside, "total"));
+  return json;
+}
+
+json_t *rf_report_summary(const json_t *entry) {
+  const json_t *plan = json_object_get(entry, "plan"), *walk;
+  json_t *walks = json_array(), *notes = json_array();
+  size_t i;
+  json_array_foreach(json_object_get(json_object_get(entry, "measured"), "walks"), i, walk) {
+    const json_t *planned = rf_report_plan_of(entry, text_of(walk, "walk"));
+    if (planned && json_object_get(planned, "ops")) json_array_append_new(walks, walk_json(planned, walk));
+  }
+  bool measured = json_array_size(walks) > 0;
+  if (!measured && json_object_get(plan, "ops")) json_array_append_new(walks, walk_json(plan, NULL));
+  const json_t *most = walk_most(walks);
+  json_t *advice = advice_json(entry, walks);
+  const json_t *best = best_of(advice);
+  json_t *summary = json_pack("{sb so so so}", "measured", measured, "memory", memory_json(entry), "walks", walks, "advice", advice);
+  if (most) {
+    char *bound = bound_sentence(most, measured), *change = change_sentence(best, json_array_size(advice), json_array_size(walks) > 1);
+    char *sentence = join("%s%s%s", bound ? bound : "", change ? " " : "", change ? change : "");
+    if (measured) explain(notes, entry, most);
+    json_object_set_new(summary, "bound", json_string(text_of(json_array_get(json_object_get(most, "bounds"), 0), "name")));
+    json_object_set_new(summary, "walk", json_string(text_of(most, "walk")));
+    if (best) json_object_set(summary, "best", (json_t *)best);
+    json_object_set_new(summary, "sentence", json_string(sentence ? sentence : ""));
+    free(bound), free(change), free(sentence);
+  }
+  json_object_set_new(summary, "notes", notes);
+  return summary;
+}
