@@ -106,6 +106,21 @@ def searching(b):
     b.expect("and not alone again", b.js("rafter.state.trace.only") == [])
 
 
+def colouring(b):
+    b.key("c")
+    b.expect("c colours by measured / predicted", b.js("rafter.state.trace.colouring") == "ratio")
+    wrong = b.js("""(() => {
+      const viewer = rafter.traceViewer, {things} = viewer.trace, row = viewer.main, took = {}, runs = {};
+      for (let i = 0; i < row.count; i++) { const key = row.key[i]; took[key] = (took[key] || 0) + row.end[i] - row.begin[i]; runs[key] = (runs[key] || 0) + 1; }
+      const right = (ratio) => ratio <= 0.8 ? 'r0' : ratio <= 1.25 ? 'r1' : ratio <= 2 ? 'r2' : ratio <= 4 ? 'r3' : 'r4';
+      return Object.keys(took).filter((key) => things.paints[things.shown[key]].colour !== right(took[key] / (1e9 * things.op[key].seconds * runs[key]))).length;
+    })()""")
+    b.expect("each op has the colour of its ratio", wrong == 0, wrong)
+    b.expect("the legend says what colours mean", "predicted" in b.js("rafter.traceViewer.legend.textContent"))
+    b.key("c")
+    b.expect("c colours by class again", b.js("rafter.state.trace.colouring") == "class" and "attention" in b.js("rafter.traceViewer.legend.textContent"))
+
+
 def selecting(b, x, y):
     b.key("0")
     b.drag(x + 300, y + 150, x + 800, y + 150, modifiers=8)
@@ -187,6 +202,7 @@ def main():
     moving(b, x, y)
     choosing(b, x, y)
     searching(b)
+    colouring(b)
     selecting(b, x, y)
     pixels(b)
     b.js("rafter.chooseRun(1)")

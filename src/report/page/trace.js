@@ -35,12 +35,15 @@
         el('span', {class: 'spring'}),
         el('span', {class: 'group'}, button('−', 'Zoom out (−)', () => this.zoom(1.6)), button('+', 'Zoom in (+)', () => this.zoom(1 / 1.6)), button('Fit', 'Show everything (0)', () => this.fit())),
         button('Zoom to selection', 'Zoom to the selection (z)', () => this.zoomToSelection())));
-      const steps = rafter.objects(this.trace.header.steps);
+      const steps = rafter.objects(this.trace.header.steps), choices = el('div', {class: 'bar'});
+      element.append(choices);
       if (steps.length > 1) {
-        this.stepBar = el('div', {class: 'bar'}, el('span', {class: 'note'}, 'Step'), el('span', {class: 'group'},
+        choices.append(el('span', {class: 'note'}, 'Step'), el('span', {class: 'group'},
           steps.slice(0, 16).map((step) => button(String(step.step), `Show step ${step.step}`, () => this.look(step.begin, step.end)))));
-        element.append(this.stepBar);
       }
+      const byClass = button('class', 'Colour by class of op', () => this.colourBy('class')), byRatio = button('measured / predicted', 'Colour by how much longer than predicted ops took', () => this.colourBy('ratio'));
+      this.colourButtons = {class: byClass, ratio: byRatio};
+      if (this.trace.rows.some((row) => row.kind === 'op')) choices.append(el('span', {class: 'note'}, 'Colour by'), el('span', {class: 'group'}, byClass, byRatio));
       this.legend = el('div', {class: 'bar paints', role: 'group', 'aria-label': 'Show only'});
       element.append(this.legend);
       const frame = el('div', {class: 'trace'});
@@ -55,7 +58,7 @@
       this.words.append(this.details, this.sums);
       rafter.traceParts.gaps(this, element);
       rafter.traceParts.details(this);
-      this.fillLegend();
+      this.colourBy('class');
       this.listen();
       rafter.onTheme(() => { this.minimapPicture = null; });
     }
@@ -66,11 +69,25 @@
         'Plus and minus zoom, left and right move, up and down change the lane, comma and full stop step from op to op.';
     }
 
+    /* 'class': by class of op; 'ratio': by how long the runs of an op took against its prediction, all together. */
+    colourBy(what) {
+      this.colouring = what;
+      this.state.colouring = what;
+      for (const [name, button] of Object.entries(this.colourButtons)) button.setAttribute('aria-pressed', String(name === what));
+      if (what === 'ratio' && !this.ratioPaint) this.ratioPaint = rafter.traceParts.ratioPaints(this);
+      this.only.clear();
+      this.repaint();
+      this.fillLegend();
+      this.changed();
+    }
+    paintOf(key) { return this.colouring === 'ratio' && key < this.trace.things.ops ? this.ratioPaint[key] : this.trace.things.paint[key]; }
+
     fillLegend() {
       const seen = new Set();
-      for (const row of this.trace.rows) if (row.kind === 'op' || row.kind === 'thread') for (let i = 0; i < row.count; i++) seen.add(this.trace.things.paint[row.key[i]]);
-      this.legend.replaceChildren(...this.trace.things.paints.map((paint, index) => seen.has(index) && el('button', {type: 'button', class: 'paint', 'aria-pressed': 'false',
-        'data-paint': paint.id, onclick: (event) => this.toggle(index, event.currentTarget)}, el('span', {class: `swatch ${paint.colour}`, style: {background: `var(--${paint.colour})`}}), paint.title)).filter(Boolean));
+      for (const row of this.trace.rows) if (row.kind === 'op' || row.kind === 'thread') for (let i = 0; i < row.count; i++) seen.add(this.paintOf(row.key[i]));
+      const {things} = this.trace, order = [...things.paints.keys()].filter((index) => seen.has(index)).sort((a, b) => rafter.traceParts.isGap(things, a) - rafter.traceParts.isGap(things, b) || a - b);
+      this.legend.replaceChildren(...order.map((index) => [index, things.paints[index]]).map(([index, paint]) => el('button', {type: 'button', class: 'paint', 'aria-pressed': 'false',
+        'data-paint': paint.id, onclick: (event) => this.toggle(index, event.currentTarget)}, el('span', {class: `swatch ${paint.colour}`, style: {background: `var(--${paint.colour})`}}), paint.title)));
     }
 
     /* ---- what is looked at ------------------------------------------------------------------------------------------- */
@@ -152,12 +169,11 @@
       this.search = text.trim().toLowerCase();
       this.cursor = null;
       this.repaint();
-      const {things} = this.trace, row = this.main;
+      const row = this.main;
       this.matches = 0;
       if (this.search) for (let i = 0; i < row.count; i++) if (this.isMatch[row.key[i]]) this.matches++;
       this.found.textContent = !this.search ? '' : this.matches ? `${rafter.whole(this.matches)} runs of ${rafter.whole(this.isMatch.reduce((sum, one) => sum + one, 0))} ops` : 'nothing has that name';
       this.changed();
-      return things;
     }
     toggle(paint, button) {
       if (this.only.has(paint)) this.only.delete(paint); else this.only.add(paint);
@@ -172,8 +188,8 @@
       for (let key = 0; key < things.title.length; key++) {
         const named = this.search && key < things.ops && things.title[key].toLowerCase().includes(this.search);
         if (named) this.isMatch[key] = 1;
-        const shown = (!this.search || named) && (!this.only.size || this.only.has(things.paint[key]));
-        things.shown[key] = shown || things.paints[things.paint[key]].id.startsWith('phase-') || key === things.step ? things.paint[key] : things.dim;
+        const shown = (!this.search || named) && (!this.only.size || this.only.has(this.paintOf(key)));
+        things.shown[key] = shown || things.paints[things.paint[key]].id.startsWith('phase-') || key === things.step ? this.paintOf(key) : things.dim;
       }
       rows.forEach((row) => row.recount(things));
       this.minimapPicture = null;
@@ -248,6 +264,7 @@
         [['/'], 'search', () => { this.input.focus(); this.input.select(); }], [['n'], 'next match', () => this.next(1)], [['N'], 'match before', () => this.next(-1)],
         [['.'], 'next op in the lane', () => this.step(1)], [[','], 'op before', () => this.step(-1)],
         [['ArrowUp'], 'lane above', () => this.lane(-1)], [['ArrowDown'], 'lane below', () => this.lane(1)],
+        [['c'], 'colour by class, or by measured / predicted', () => this.colourBy(this.colouring === 'class' ? 'ratio' : 'class')],
         [['v'], 'select what is in view', () => { this.selection = [this.from, this.to]; this.changed(); }], [['Escape'], 'clear what is selected', clear],
       ]);
     }

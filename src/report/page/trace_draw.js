@@ -237,7 +237,12 @@
       context.fillRect(b - 0.5, rulerTop, 1, height - rulerTop);
     }
     if (viewer.hover) outline(viewer, context, viewer.hover, 'muted', 1);
-    if (viewer.selected) outline(viewer, context, viewer.selected, 'ink', 2);
+    if (viewer.selected) {
+      const {row, i} = viewer.selected;
+      for (const twin of trace.rows) /* the same run of the same op, predicted or measured */
+        if (twin !== row && (twin.kind === 'op' || twin.kind === 'predicted') && (row.kind === 'op' || row.kind === 'predicted') && twin.key[i] === row.key[i]) outline(viewer, context, {row: twin, i}, 'ink', 1);
+      outline(viewer, context, viewer.selected, 'ink', 2);
+    }
     context.fillStyle = rafter.colour('paper');
     context.fillRect(0, 0, gutter - 1, height);
     context.textAlign = 'right';

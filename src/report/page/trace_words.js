@@ -38,6 +38,18 @@
     return el('div', {}, el('div', {}, lines), more.length ? el('div', {class: 'muted'}, more.join(' · ')) : null, el('div', {class: 'muted'}, `at ${seconds(time - viewer.trace.from)}`));
   };
 
+  /* Paints by how much longer than predicted an op took: of each op, over all its runs that were recorded. */
+  const RATIOS = [[0.8, 'r0', 'less than 0.8× predicted'], [1.25, 'r1', '0.8× to 1.25× predicted'], [2, 'r2', '1.25× to 2× predicted'], [4, 'r3', '2× to 4× predicted'], [Infinity, 'r4', 'more than 4× predicted']];
+  rafter.traceParts.ratioPaints = (viewer) => {
+    const {things} = viewer.trace, row = viewer.main, took = new Float64Array(things.ops), runs = new Float64Array(things.ops);
+    const paints = RATIOS.map(([most, colour, title]) => [most, things.paintOf(`ratio-${colour}`, title, colour)]);
+    for (let i = 0; i < row.count; i++) if (row.key[i] < things.ops) { took[row.key[i]] += row.end[i] - row.begin[i]; runs[row.key[i]]++; }
+    return Uint8Array.from(took, (sum, key) => {
+      const predicted = things.op[key] && things.op[key].seconds * 1e9 * runs[key];
+      return predicted > 0 ? paints.find(([most]) => sum / predicted <= most)[1] : things.paint[key];
+    });
+  };
+
   /* All runs of one op in the measured lane. */
   const runsOf = (viewer, key) => {
     const row = viewer.main, took = [];
