@@ -43,11 +43,24 @@
 
   /* ---- tables ----------------------------------------------------------------------------------------------------------- */
 
-  /* columns: [{title, value(row), text?(row), number?: true, node?(row)}]; a click on a heading sorts. Options: caption, sort (column), down, limit, onrow(row). */
+  /* Pages of file:// may be refused the clipboard: then by the way that browsers had before. */
+  const clip = async (text) => {
+    try { await navigator.clipboard.writeText(text); } catch {
+      const area = rafter.el('textarea', {class: 'unseen'});
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      document.execCommand('copy');
+      area.remove();
+    }
+  };
+
+  /* columns: [{title, value(row), text?(row), number?: true, node?(row)}]; a click on a heading sorts. Options: caption, sort (column), down, limit, onrow(row).
+   * What is copied are the values themselves: bytes and seconds as numbers. */
   rafter.table = (columns, rows, {caption, sort = -1, down = true, limit = 0, onrow} = {}) => {
     const {el} = rafter;
     let by = sort, falling = down, all = false;
-    const body = el('tbody'), more = el('button', {type: 'button', class: 'more'});
+    const body = el('tbody'), more = el('button', {type: 'button', class: 'more'}), copy = el('button', {type: 'button', class: 'more copy', title: 'copy the whole table, with tabs between cells'}, 'Copy');
     const heads = columns.map((column, i) => el('th', {scope: 'col', class: column.number ? 'number' : ''},
       el('button', {type: 'button', onclick: () => { falling = by === i ? !falling : Boolean(column.number); by = i; fill(); }}, column.title)));
     const compare = (a, b) => (typeof a === 'number' && typeof b === 'number' ? a - b : String(a ?? '').localeCompare(String(b ?? ''), 'en', {numeric: true}));
@@ -65,8 +78,15 @@
       more.textContent = all ? `Show the first ${limit}` : `Show all ${rafter.whole(rows.length)}`;
     };
     more.addEventListener('click', () => { all = !all; fill(); });
+    copy.addEventListener('click', async () => {
+      const cell = (value) => String(value ?? '').replace(/[\t\n]/g, ' ');
+      await clip([columns.map((column) => column.title), ...rows.map((row) => columns.map((column) => column.value(row)))].map((line) => line.map(cell).join('\t')).join('\n'));
+      rafter.announce(`${rows.length} rows copied`);
+      copy.textContent = 'Copied';
+      setTimeout(() => { copy.textContent = 'Copy'; }, 1500);
+    });
     fill();
-    return el('div', {class: 'table'}, el('table', {}, caption && el('caption', {}, caption), el('thead', {}, el('tr', {}, heads)), body), more);
+    return el('div', {class: 'table'}, el('table', {}, caption && el('caption', {}, caption), el('thead', {}, el('tr', {}, heads)), body), more, rows.length > 3 && copy);
   };
 
   /* A definition list: [[term, value], ...]; values that are null or undefined are left out. */

@@ -23,10 +23,31 @@
   /* Of one kind over all blocks, as the terminal groups them: "block.3/mlp/up/u" -> "block.*\/mlp/up/u". */
   rafter.kindOf = (name) => name.replace(/block\.\d*/, 'block.*');
 
+  /* What two lists of kinds do not have in common, largest differences first. */
+  rafter.changes = (mine, theirs) => {
+    const a = new Map(mine.map((one) => [one.name, one])), b = new Map(theirs.map((one) => [one.name, one]));
+    return [...new Set([...a.keys(), ...b.keys()])].map((name) => {
+      const x = a.get(name), y = b.get(name);
+      return {name, a: x ? x.bytes : 0, b: y ? y.bytes : 0, change: (y ? y.bytes : 0) - (x ? x.bytes : 0), class: (x || y).class};
+    }).filter((one) => one.change !== 0).sort((one, other) => Math.abs(other.change) - Math.abs(one.change));
+  };
+
   /* [{name, plan, measured}]: every plan of a run with what was measured of it (ops[] by id, a call each; count, seconds), or null. */
   rafter.walks = (run) => {
     const walks = rafter.objects(run && run.measured && run.measured.walks), plans = rafter.plans(run);
     return plans.map(({name, plan}) => ({name, plan, measured: walks.find((walk) => walk.walk === plan.name) || (plans.length === 1 && walks.length === 1 ? walks[0] : null)}));
+  };
+
+  /* The op in the trace viewer, where this run was traced; whether there is one. */
+  rafter.canShowOp = () => Boolean(rafter.traceViewer && rafter.traceViewer.view.node.isConnected);
+  rafter.showOp = async (name) => {
+    if (!rafter.canShowOp()) return;
+    const viewer = rafter.traceViewer;
+    await rafter.show('trace');
+    viewer.input.value = name;
+    viewer.find(name);
+    viewer.next(1);
+    viewer.zoomToSelection();
   };
 
   rafter.empty = (...text) => el('p', {class: 'empty'}, ...text);

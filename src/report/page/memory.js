@@ -76,15 +76,6 @@
     return [...kinds.values()].sort((a, b) => b.bytes - a.bytes);
   };
 
-  /* What two lists of kinds do not have in common, largest differences first. */
-  const changes = (mine, theirs) => {
-    const a = new Map(mine.map((one) => [one.name, one])), b = new Map(theirs.map((one) => [one.name, one]));
-    return [...new Set([...a.keys(), ...b.keys()])].map((name) => {
-      const x = a.get(name), y = b.get(name);
-      return {name, a: x ? x.bytes : 0, b: y ? y.bytes : 0, change: (y ? y.bytes : 0) - (x ? x.bytes : 0), class: (x || y).class};
-    }).filter((one) => one.change !== 0).sort((one, other) => Math.abs(other.change) - Math.abs(one.change));
-  };
-
   /* Where the ops of another plan stand on this one's axis, joined by name. Ops that only the other has stand between their neighbours, without width. */
   const align = (p, other) => {
     const at = new Map(p.ops.map((op, i) => [op.name, i]));
@@ -455,7 +446,7 @@
       [['ArrowLeft', 'a'], 'earlier', () => pan(-0.15, 0)], [['ArrowRight', 'd'], 'later', () => pan(0.15, 0)],
       [['ArrowUp'], 'higher addresses', () => pan(0, 0.15)], [['ArrowDown'], 'lower addresses', () => pan(0, -0.15)],
       [['W', 'PageUp'], 'zoom addresses in', () => zoom(0.7, undefined, true)], [['S', 'PageDown'], 'zoom addresses out', () => zoom(1 / 0.7, undefined, true)],
-      [['0', 'Home'], 'the whole picture', reset], [['p'], 'the instant of the peak', () => setInstant(p.peakOp)],
+      [['0', 'f'], 'the whole picture', reset], [['p'], 'the instant of the peak', () => setInstant(p.peakOp)],
       [[',', '.'], 'one op earlier, one later', (event) => setInstant(Math.max(0, Math.min(p.n - 1, instant + (event.key === ',' ? -1 : 1))))],
     ]);
     element.append(el('p', {class: 'note'}, 'Wheel: zoom time; with Shift: addresses. Drag: move. Click: what is alive at that instant. Double click: zoom to a tensor. ? lists the keys.'));
@@ -495,7 +486,7 @@
       state.over = null;
       if (over) {
         const here = over.ops.findIndex((op) => op.name === p.ops[p.peakOp].name);
-        const own = changes(aliveAt(p, p.peakOp), aliveAt(over, over.peakOp)), same = here < 0 ? null : changes(aliveAt(p, p.peakOp), aliveAt(over, here));
+        const own = rafter.changes(aliveAt(p, p.peakOp), aliveAt(over, over.peakOp)), same = here < 0 ? null : rafter.changes(aliveAt(p, p.peakOp), aliveAt(over, here));
         const peak = over.arena - p.arena, time = over.plan.time.seconds - p.plan.time.seconds;
         state.over = {name: over.name, peak_bytes: over.arena, peak_change: peak, seconds_change: time, gone: hatched.size,
           same: same && same.map((one) => [one.name, one.change]), own: own.map((one) => [one.name, one.change])};

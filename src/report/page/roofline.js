@@ -45,7 +45,7 @@
         scales: {x: rafter.axis(xTitle, xText, {type: 'logarithmic', min: across[0], max: across[1]}), y: rafter.axis(yTitle, yText, {type: 'logarithmic', min: up[0], max: Math.max(up[1], ...lines(across).flatMap((line) => line.data.map((at) => at.y * 1.3)))})},
         interaction: {mode: 'nearest', intersect: true},
         plugins: {legend: {labels: {usePointStyle: true, boxHeight: 7}}, tooltip: {callbacks: {label: ({raw}) => (raw.point ? describe(raw.point, which) : '')}}},
-        onClick: (event, found) => { const hit = found[0] && view.chart.data.datasets[found[0].datasetIndex].data[found[0].index].point; if (hit && rafter.showOp) rafter.showOp(hit.op.id); },
+        onClick: (event, found) => { const hit = found[0] && view.chart.data.datasets[found[0].datasetIndex].data[found[0].index].point; if (hit) rafter.showOp(hit.op.name); },
       }};
     }});
     return {shown: chosen.length};
@@ -70,12 +70,12 @@
     return [...rows.values()];
   };
 
-  const show = (body, walk) => {
+  const show = (body, walk, run) => {
     const all = points(walk), ceilings = walk.plan.machine.ceilings || {}, ran = all.some((point) => point.measured);
     const state = rafter.state.roofline = {walk: walk.name, which: null, points: 0, streams: 0};
     const place = el('div');
     const fill = (which) => {
-      place.replaceChildren();
+      place.replaceChildren(el('p', {class: 'note'}, 'Point at an op for its figures', run.trace ? '; a click shows it in the trace.' : '.'));
       state.which = which;
       const products = scatter(place, {label: 'FLOP per second over FLOP per byte, by op', all, which, x: (point) => point.intensity, y: (value) => value.flops, xTitle: 'intensity (FLOP per byte)', yTitle: 'FLOP/s',
         xText: (value) => String(Number(value.toPrecision(3))), yText: rafter.rate, ridge: ceilings.flops_per_second / ceilings.read_bytes_per_second, lines: (across) => roofs(ceilings, across)});
@@ -119,9 +119,9 @@
         return;
       }
       const body = el('div');
-      if (walks.length > 1) element.append(el('div', {class: 'bar'}, rafter.select('Walk', walks.map((walk) => walk.name), (i) => show(body, walks[i]), {id: 'roofline-walk'})));
+      if (walks.length > 1) element.append(el('div', {class: 'bar'}, rafter.select('Walk', walks.map((walk) => walk.name), (i) => show(body, walks[i], run), {id: 'roofline-walk'})));
       element.append(body);
-      show(body, walks[0]);
+      show(body, walks[0], run);
     },
   });
 })();
