@@ -46,6 +46,7 @@ rf_status rf_plan_compare(const rafter_job *job, const rafter_sink *sink, rf_err
 rf_status rf_plot_sweep(const char *path, const char *title, const char *machine, const char *name, const rf_sweep_row *row, int count,
                         const json_t *cliffs, rf_error *error);
 rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *error);
+rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *error); /* of --job serve, with rates simulated */
 rf_status rf_plot_plan(const char *path, const rafter_plan *plan, rf_error *error);
 
 #endif

@@ -39,7 +39,8 @@ rf_status rf_plan_once(const rafter_job *job, const rafter_sink *sink, json_t **
   if (json) RF_GO(rf_plan_object(plan, json, error));
   if (rf_options_is_set(job->options, "plot") && !rf_options_is_set(job->options, "sweep") && !rf_options_is_set(job->options, "compare")) {
     const char *path = rf_options_text(job->options, "plot");
-    RF_GO(plan->frontier_count ? rf_plot_frontier(path, plan, error) : rf_plot_plan(path, plan, error));
+    bool rates = json_array_size(json_object_get(json_object_get(plan->extra, "serving"), "rates")) > 1;
+    RF_GO(plan->frontier_count ? rf_plot_frontier(path, plan, error) : rates ? rf_plot_rates(path, plan, error) : rf_plot_plan(path, plan, error));
   }
   if (sink) {
     RF_GO(rafter_plan_text(plan, &text, error));

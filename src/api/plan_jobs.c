@@ -42,27 +42,25 @@ static rf_generate_settings generate_settings(const rafter_plan *p) {
   return (rf_generate_settings){.model = p->settings.model, .plan = p->settings.plan};
 }
 
-/* What one of several equal copies simulates: along data and slice chips share no tokens, so requests are dealt out to them. *copies gets their number. */
-static rf_status one_copy(const rafter_plan *p, rf_generate_settings *g, int64_t *copies, rf_error *error) {
-  rf_build_options *b = &g->plan.build;
-  char text[160];
-  *g = generate_settings(p);
-  *copies = rf_mesh_token_groups(&b->mesh);
-  if (*copies == 1) return RAFTER_OK;
-  if (rf_mesh_chips(&b->mesh) != *copies || rf_mesh_extent(&b->mesh, RF_AXIS_FSDP) > 1)
-    return RF_FAIL(error, RAFTER_INVALID, "plan the chips of one copy, and divide the rate by the number of copies",
-                   "copies of a model that is itself cut over chips are not simulated (--mesh: expected data or tensor alone, got %s)",
-                   rf_mesh_text(&b->mesh, text));
-  b->microbatch /= *copies, b->mesh = (rf_mesh){0};
-  return RAFTER_OK;
-}
-
-/* All copies together answer so much more; slots are those of one. */
-static void add_copies(rf_served *served, int64_t copies) {
+/* All copies together answer `times` as much as the one that was simulated; slots are those of one. */
+static void add_copies(rf_served *served, double times) {
   rf_generate_counts *c = &served->counts;
   int64_t *counts[] = {&c->walks, &c->rows, &c->parts, &c->prompt_tokens, &c->reused, &c->answers, &c->tokens, &served->waiting_most};
-  for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) *counts[i] *= copies;
-  served->tokens_per_second *= (double)copies, served->arrivals_per_second *= (double)copies;
+  for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) *counts[i] = llround((double)*counts[i] * times);
+  served->tokens_per_second *= times, served->arrivals_per_second *= times;
+}
+
+/* Requests are dealt out to copies of the model, of which one is simulated. */
+static void say_copies(rafter_plan *p, const rf_plan *decode) {
+  int64_t copies = rf_generate_copies(decode), chips = rf_mesh_chips(&decode->graph->mesh) / copies;
+  bool in_step = rf_mesh_extent(&decode->graph->mesh, RF_AXIS_FSDP) > 1 || rf_mesh_extent(&decode->graph->mesh, RF_AXIS_EXPERT) > 1;
+  char line[240];
+  if (copies == 1) return;
+  snprintf(line, sizeof line,
+           "requests are dealt out evenly to %lld groups of %lld chip%s%s: one is simulated at its share, and what is counted is of all",
+           (long long)copies, (long long)chips, chips > 1 ? "s" : "",
+           in_step ? ", which share weights and walk in step" : ", each with a copy of the model");
+  json_array_append_new(p->assumptions, json_string(line));
 }
 
 static double usd_an_hour(const rafter_plan *p) { return p->settings.machine.usd_per_chip_hour * p->settings.machine.chips; }
@@ -112,17 +110,18 @@ static rf_status make_score(rafter_plan *p, const rf_options *o, rf_error *error
 /* ---- rollouts ------------------------------------------------------------------------------------------------------ */
 
 /* Prompts that are all there at once, each with its samples. */
-static rf_status roll_out(const rafter_plan *p, const rf_options *o, const lengths *l, rf_served *served, int64_t *prompts, rf_error *error) {
-  rf_generate_settings g;
-  int64_t slots = p->settings.plan.build.microbatch, copies;
-  RF_TRY(one_copy(p, &g, &copies, error));
+static rf_status roll_out(rafter_plan *p, const rf_plan *decode, const rf_options *o, const lengths *l, rf_served *served, int64_t *prompts,
+                          rf_error *error) {
+  rf_generate_settings g = generate_settings(p);
+  int64_t slots = p->settings.plan.build.microbatch, copies = rf_generate_copies(decode);
   *prompts = int_or(o, "requests", (slots + l->samples - 1) / l->samples);
   int64_t each = (*prompts + copies - 1) / copies;
   rf_arrival *list = calloc((size_t)each, sizeof *list);
   if (!list) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning rollouts");
   rf_arrivals_poisson((rf_arrival){.prompt = l->prompt, .answer = l->answer, .shared = int_or(o, "shared-prefix", 0), .samples = l->samples}, 0, 0,
-                      list, *prompts);
-  rf_status status = rf_simulate(&g, list, *prompts, NULL, NULL, served, error);
+                      list, each);
+  rf_status status = rf_simulate(&g, list, each, NULL, NULL, served, error);
+  add_copies(served, (double)*prompts / (double)each);
   free(list);
   return status;
 }
@@ -154,7 +153,8 @@ static rf_status make_rollout(rafter_plan *p, const rf_options *o, rf_error *err
   RF_TRY(resolve_lengths(p, o, &l, error));
   RF_TRY(make_generate(p, o, error));
   if (fits(p->prefill) != RAFTER_OK) return RAFTER_OK; /* the plan says so */
-  RF_TRY(roll_out(p, o, &l, &served, &prompts, error));
+  say_copies(p, p->plan);
+  RF_TRY(roll_out(p, p->plan, o, &l, &served, &prompts, error));
   json_object_set_new(p->extra, "rollout", rollout_json(p, &l, &served, prompts));
   put_rollout(p->extra_text, &l, &served, prompts);
   return RAFTER_OK;
@@ -175,12 +175,10 @@ typedef struct service {
 } service;
 
 static rf_status simulate(const service *s, const rf_arrival *list, int64_t count, rf_served *served, rf_error *error) {
-  rf_generate_settings g;
-  int64_t copies;
-  RF_TRY(one_copy(s->p, &g, &copies, error));
-  if (s->prefill_on && copies > 1)
-    return RF_FAIL(error, RAFTER_INVALID, "plan one copy", "--prefill-on and copies do not go together (--mesh: expected no data, got %lld)",
-                   (long long)copies);
+  rf_generate_settings g = generate_settings(s->p);
+  if (s->prefill_on && s->copies > 1)
+    return RF_FAIL(error, RAFTER_INVALID, "plan one copy",
+                   "--prefill-on and copies do not go together (--mesh: expected tensor alone, got %lld copies)", (long long)s->copies);
   if (!s->prefill_on) return rf_simulate(&g, list, count, NULL, NULL, served, error);
   rf_generate_settings first = {.model = s->prefill_on->model, .plan = s->prefill_on->plan};
   first.plan.build.seq = g.plan.build.seq;
@@ -221,7 +219,7 @@ static rf_status simulate_rates(service *s, rf_error *error) {
     int64_t dealt = 0;
     for (int64_t i = 0; i < requests; i += s->copies) list[dealt++] = list[i];
     RF_GO(simulate(s, list, dealt, &served, error));
-    add_copies(&served, s->copies);
+    add_copies(&served, (double)s->copies);
     add_rate(s, served.arrivals_per_second, &served);
     goto done;
   }
@@ -235,7 +233,7 @@ static rf_status simulate_rates(service *s, rf_error *error) {
                     (long long)rate[i]));
     rf_arrivals_poisson(like, (double)rate[i] / (double)s->copies, (uint64_t)int_or(o, "seed", 0), list, requests);
     RF_GO(simulate(s, list, requests, &served, error));
-    add_copies(&served, s->copies);
+    add_copies(&served, (double)s->copies);
     add_rate(s, (double)rate[i], &served);
   }
 done:
@@ -261,15 +259,18 @@ static rf_status resolve_prefill_on(service *s, rf_error *error) {
 }
 
 static rf_status make_serve(rafter_plan *p, const rf_options *o, rf_error *error) {
-  service s = {.p = p, .o = o, .copies = rf_mesh_token_groups(&p->settings.plan.build.mesh)};
+  service s = {.p = p, .o = o};
   rf_status status = RAFTER_OK;
   RF_TRY(resolve_lengths(p, o, &s.l, error));
   RF_TRY(make_generate(p, o, error));
   if (fits(p->prefill) != RAFTER_OK) return RAFTER_OK;
+  s.copies = rf_generate_copies(p->plan);
+  say_copies(p, p->plan);
   RF_GO(resolve_prefill_on(&s, error));
   s.rates = json_array();
   fprintf(p->extra_text, "\nserving   prompts of %lld tokens, answers of %lld, %lld slots", (long long)s.l.prompt, (long long)s.l.answer,
           (long long)p->settings.plan.build.microbatch);
+  if (s.copies > 1) fprintf(p->extra_text, " of %lld copies", (long long)s.copies);
   if (s.prefill_on) fprintf(p->extra_text, "; prefill on %s, %.3g GB/s between", s.prefill_on->machine.name, s.link_bps * 1e-9);
   fprintf(p->extra_text, "\n  %8s %10s %10s %10s %10s %10s %7s  %8s  %s\n", "requests", "tokens/s", "first p50", "first p99", "token p50",
           "token p99", "slots", "$/Mtok", "keeps up");
@@ -277,6 +278,7 @@ static rf_status make_serve(rafter_plan *p, const rf_options *o, rf_error *error
   json_t *serving =
       json_pack("{sI sI si so so so}", "prompt_tokens", (json_int_t)s.l.prompt, "answer_tokens", (json_int_t)s.l.answer, "samples", s.l.samples,
                 "ttft_seconds", percentiles_json(s.best.ttft), "tpot_seconds", percentiles_json(s.best.tpot), "rates", json_incref(s.rates));
+  json_object_set_new(serving, "copies", json_integer((json_int_t)s.copies));
   if (s.prefill_on) json_object_set_new(serving, "prefill_on", json_string(s.prefill_on->machine.name));
   json_object_set_new(p->extra, "serving", serving);
 done:
@@ -385,7 +387,8 @@ static rf_status make_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   RF_GO(rf_score_plan(&score, &reference, error));
   memset(&served, 0, sizeof served);
   roll->settings.plan.budget_bytes = INT64_MAX; /* whether it fits is said of all phases together */
-  RF_GO(roll_out(roll, o, &l, &served, &prompts, error));
+  say_copies(p, decode);
+  RF_GO(roll_out(roll, decode, o, &l, &served, &prompts, error));
   double sequences = (double)prompts * l.samples, of_plan = (double)p->plan->options.build.microbatch * p->plan->options.build.accumulate;
   phase list[] = {{"rollout", prefill, served.seconds},
                   {"reference", reference, reference->step_seconds * ceil(sequences / (double)score.plan.build.microbatch)},

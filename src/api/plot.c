@@ -147,6 +147,48 @@ rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *
   return rf_gnuplot_close(p, error);
 }
 
+/* ---- rates of a server ---------------------------------------------------------------------------------------------- */
+
+static double percentile(const json_t *row, const char *what, const char *which) { return rf_json_at(row, what, which); }
+
+/* Throughput against what a reader waits for, a point for each rate; where requests pile up the point is hollow. */
+rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *error) {
+  static const struct { const char *key, *label; } panel[] = {{"ttft_seconds", "until the first token"}, {"tpot_seconds", "a further token"}};
+  rf_gnuplot plot, *p = &plot;
+  const json_t *serving = json_object_get(plan->extra, "serving"), *row;
+  size_t i;
+  char title[256];
+  RF_TRY(rf_gnuplot_open(path, 900, 860, p, error));
+  fputs("$rates << EOD\n", p->script);
+  json_array_foreach(json_object_get(serving, "rates"), i, row) {
+    fprintf(p->script, "%.9g %d \"%.4g/s\"", json_number_value(json_object_get(row, "tokens_per_second")),
+            json_is_true(json_object_get(row, "saturated")), json_number_value(json_object_get(row, "requests_per_second")));
+    for (int k = 0; k < 2; k++)
+      fprintf(p->script, " %.9g %.9g", 1e3 * percentile(row, panel[k].key, "p50"), 1e3 * percentile(row, panel[k].key, "p99"));
+    fputc('\n', p->script);
+  }
+  snprintf(title, sizeof title, "%.60s on %.60s, %d chip%s: tokens against waiting, by requests a second", plan->plan->graph->model.name,
+           plan->plan->machine.name, plan->plan->machine.chips, plan->plan->machine.chips > 1 ? "s" : "");
+  fputs("EOD\nset multiplot layout 2,1 title ", p->script);
+  rf_gnuplot_quote(p, title);
+  fputs(" noenhanced\nset lmargin 12\nset rmargin 8\nset key top left reverse Left\nset logscale y\nset xrange [0:*]\nset offsets 0,graph 0.08,0,0\n"
+        "set format x '%.1s %c'\nset xlabel 'tokens a second (hollow: requests pile up)'\n",
+        p->script);
+  for (int k = 0; k < 2; k++) {
+    int at = 4 + 2 * k;
+    fprintf(p->script, "%sset ylabel '%s (ms)'\nplot ", k ? "unset logscale y\nset yrange [0:*]\nset offsets 0,graph 0.08,graph 0.1,0\n" : "",
+            panel[k].label);
+    for (int part = 0; part < 2; part++)
+      fprintf(p->script,
+              "$rates using 1:%d with lines lw 2 lc rgb '%s' title '%s', '' using 1:($2==0?$%d:1/0) with points pt 7 ps 0.9 lc rgb '%s' notitle, "
+              "'' using 1:($2==1?$%d:1/0) with points pt 6 ps 1.1 lc rgb '%s' notitle, ",
+              at + part, COLOUR[part], part ? "99 of 100 wait at most" : "half wait at most", at + part, COLOUR[part], at + part, COLOUR[part]);
+    fprintf(p->script, "'' using 1:%d:3 with labels left offset 0.6,0.5 font ',9' tc rgb '#666666' noenhanced notitle\n", at + 1);
+  }
+  fputs("unset multiplot\n", p->script);
+  return rf_gnuplot_close(p, error);
+}
+
 /* ---- one plan ------------------------------------------------------------------------------------------------------ */
 
 /* Bytes that live at each op, by class: live[op * RF_CLASSES + class]. */

@@ -96,7 +96,7 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("tokens", COUNT, NULL, 1, 0x1p62, NULL, PLAN, "tokens to train on or generate, for time and cost"),
   NUMBER("budget", DURATION, NULL, 1e-6, 1e10, NULL, PLAN, "how far a time gets: tokens, steps and cost of 9h or 30d"),
   WORDS("sweep", SWEEP, "OPTION=LIST", NULL, PLAN | BENCH, "one row for each value, e.g. batch=1..256, dtype=f32,bf16, of the model's shape: MODEL:layers=12,24, or chips=4,8,16 of --on"),
-  WORDS("plot", PATH, "FILE", NULL, PLAN, "draw it as FILE.svg or FILE.png: of --sweep the rows, of --fit the frontier, else memory over the ops and the ops under the machine's roofs"),
+  WORDS("plot", PATH, "FILE", NULL, PLAN, "draw it as FILE.svg or FILE.png: of --sweep the rows, of --fit the frontier, of --job serve several rates, else memory over the ops and the ops under the machine's roofs"),
   {"compare", RF_OPTION_TEXTS, "A [B]", 0, 0, NULL, NULL, "two plans side by side; A, B: a model, or options as dtype=bf16,batch=64; without B: MODEL as it stands, and A. published:ID: a published run and its plan", PLAN, false, true},
 
   /* training */

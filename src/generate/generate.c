@@ -20,6 +20,11 @@ rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **pref
   return status;
 }
 
+int64_t rf_generate_copies(const rf_plan *decode) {
+  int64_t slots = decode->graph->rows;
+  return slots > 0 ? (decode->options.build.microbatch + slots - 1) / slots : 1;
+}
+
 rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator **out, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_generator *g = calloc(1, sizeof *g);
@@ -28,6 +33,9 @@ rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator *
   if (!settings->simulated) RF_GO(rf_model_require_runnable(&settings->model, error));
   RF_GO(rf_generate_plans(settings, &g->prefill, &g->decode, error));
   RF_GO(rf_plan_require_fit(g->prefill, error));
+  int64_t copies = rf_generate_copies(g->decode);
+  rf_build_options *own = &g->settings.plan.build;
+  own->microbatch = (own->microbatch + copies - 1) / copies, own->sequences = (own->sequences + copies - 1) / copies;
   const rf_plan *plans[] = {g->prefill, g->decode};
   if (!settings->simulated) RF_GO(rf_run_open(plans, 2, settings->debug, &g->run, error));
   RF_GO(rf_walker_open(g, error));

@@ -48,6 +48,8 @@ typedef struct rf_generator {
 
 /* The two plans of a generate job: prefill has build.chunk rows (0: RF_PREFILL_ROWS), decode one for each of build.microbatch sequences. */
 rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **prefill, rf_plan **decode, rf_error *error);
+/* Groups of chips that each answer requests of their own, with an even share of the slots. A generator (simulated, where there are several) is one. */
+int64_t rf_generate_copies(const rf_plan *decode);
 rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator **generator, rf_error *error);
 void rf_generator_close(rf_generator *generator);
 

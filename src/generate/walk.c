@@ -28,7 +28,9 @@ rf_status rf_walker_open(rf_generator *g, rf_error *error) {
   static const char *const tables[] = {[RF_KV_GLOBAL] = "pages/global", [RF_KV_LOCAL] = "pages/local"};
   rf_walker *w = g->walker = calloc(1, sizeof *w);
   if (!w) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
-  rf_kv kv = rf_kv_of(&g->settings.model, &g->prefill->options.build);
+  rf_build_options own = g->prefill->options.build;
+  own.microbatch = g->settings.plan.build.microbatch, own.sequences = g->settings.plan.build.sequences;
+  rf_kv kv = rf_kv_of(&g->settings.model, &own);
   RF_TRY(rf_pages_open(&kv, &w->pages, error));
   RF_TRY(rf_sequence_open(&w->pages, g->settings.plan.build.seq, &w->hand, error));
   w->bytes = calloc(2 * (size_t)g->settings.model.layers, sizeof *w->bytes);

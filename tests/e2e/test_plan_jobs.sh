@@ -45,7 +45,21 @@ status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh tensor=8 --batch 64 
   holds out 'd["serving"]["tpot_seconds"]["p50"] < json.load(open("one"))["serving"]["tpot_seconds"]["p50"]' 'a model cut over eight chips'
   holds out 'd["time"]["network_seconds"] > 0 and d["serving"]["tpot_seconds"]["p50"] > d["time"]["network_seconds"] * 0.2' 'and waits for their network'
 }
-refuses 2 'data or tensor alone' "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=2,tensor=4 --batch 64 --rate 16
+# Copies of a model that is itself cut: each is what it is alone on chips that lie the same, at its share of the rate; all cost what all chips cost.
+status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:1x4 --mesh tensor=4 --batch 32 --rate 8 --json && cp out one
+status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=2,tensor=4 --batch 64 --rate 16 --json && {
+  holds out '(lambda a, b: a["tpot_seconds"] == b["tpot_seconds"] and a["ttft_seconds"] == b["ttft_seconds"] and abs(b["tokens_per_second"] / a["tokens_per_second"] - 2) < 1e-9 and abs(a["usd_per_million_tokens"] / b["usd_per_million_tokens"] - 1) < 1e-9)(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'copies of a cut model'
+  holds out 'd["serving"]["copies"] == 2 and d["serving"]["slots"] == 64 and d["memory"]["peak_bytes"] == json.load(open("one"))["memory"]["peak_bytes"] and any("2 groups of 4 chips" in a for a in d["assumptions"])'
+  holds out 'abs(d["serving"]["tokens_per_second_per_chip"] * 8 - d["serving"]["tokens_per_second"]) < 1e-6 * d["serving"]["tokens_per_second"]'
+}
+refuses 2 'copies do not go together' "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=2,tensor=4 --batch 64 --rate 16 --prefill-on tpu-v5p:2x4x1
+# Prompts that do not divide among the copies: every one of them is answered, and those with one more say how long it takes.
+status 0 "$RAFTER" plan "${GEMMA[@]:0:1}" --dtype bf16 --on tpu-v5e:2x4 --mesh data=4,tensor=2 --batch 32 --job rollout --samples 8 --prompt-tokens 128 --max-tokens 64 --requests 9 --json && {
+  holds out 'd["rollout"]["prompts"] == 9 and d["rollout"]["tokens"] == 9 * 8 * 64 and d["rollout"]["walked_prompt_tokens"] + d["rollout"]["shared_prompt_tokens"] == 72 * 128' 'rollouts on copies'
+}
+if command -v gnuplot >/dev/null; then
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 1..64 --requests 64 --plot serve.svg && python3 -c 'import xml.dom.minidom as m; t = m.parse("serve.svg").toxml(); assert "tokens a second" in t and "first token" in t and "64/s" in t, t[:200]' || fail "the picture of rates lacks its labels"
+fi
 printf '{"at": 0, "prompt": 100, "answer": 10}\n{"at": 0.5, "prompt": 200, "answer": 20}\n' >arrivals.jsonl
 status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals arrivals.jsonl --json && holds out 'd["serving"]["rates"][0]["requests_per_second"] == 2 and abs(d["serving"]["rates"][0]["tokens_per_second"] - 30 / 0.5) < 10' 'a file of arrivals'
 printf 'nonsense\n' >bad.jsonl
