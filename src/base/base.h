@@ -81,6 +81,7 @@ char *rf_pool_format(rf_pool *pool, const char *format, ...) __attribute__((form
 /* ---- clock ----------------------------------------------------------------------------------------------------- */
 
 double rf_now_seconds(void); /* monotonic */
+int64_t rf_now_ns(void);     /* the same clock */
 
 /* ---- random numbers: counter-based, so the same key gives the same draw in any order, on any thread ------------- */
 

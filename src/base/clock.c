@@ -3,8 +3,10 @@
 
 #include <time.h>
 
-double rf_now_seconds(void) {
+int64_t rf_now_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
+
+double rf_now_seconds(void) { return 1e-9 * (double)rf_now_ns(); }

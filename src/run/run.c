@@ -1,6 +1,7 @@
 /* run.c - map the arena, walk a section, time every op. */
 #define _GNU_SOURCE
 #include "run/run.h"
+#include "backend/lanes.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -299,17 +300,35 @@ static rf_status check_finite(const rf_plan *plan, const rf_call *call, rf_error
 
 /* ---- the walk --------------------------------------------------------------------------------------------------- */
 
+/* Only while recording: what follows is op `i`, stamped as late as can be before its call. */
+static int64_t begin_op(rf_lanes *lanes, int plan, int i) {
+  int64_t now = rf_now_ns();
+  lanes->op = i, lanes->plan = (uint8_t)plan;
+  if (now < lanes->lane[0].look_after) return now;
+  rf_lane_look_at(lanes, 0, now);
+  return rf_now_ns();
+}
+
+static void end_op(rf_lanes *lanes, int64_t begin, int64_t end, const rf_run_inputs *inputs) {
+  rf_lane_put(&lanes->lane[0], (rf_span){begin, end, inputs->micro, lanes->op, 0, RF_SPAN_OP, lanes->plan});
+  if (end >= lanes->lane[0].look_after) rf_lane_look_at(lanes, 0, end);
+}
+
 rf_status rf_run_section(rf_run *run, int plan_index, rf_section section, const rf_run_inputs *inputs, rf_error *error) {
   rf_bound_plan *b = &run->bound[plan_index];
   const rf_plan *plan = b->plan;
   if (!plan->options.backend->touches_memory) return RAFTER_OK;
-  double before = rf_now_seconds();
+  rf_lanes *lanes = rf_lanes_on;
+  int64_t before = rf_now_ns();
   for (int i = b->begin[section]; i < b->end[section]; i++) {
     rf_call *call = &b->call[i];
     call->run = inputs;
-    if (run->debug.poison) poison_fresh(run, b, i), before = rf_now_seconds();
+    if (run->debug.poison) poison_fresh(run, b, i), before = rf_now_ns();
+    int64_t recorded = lanes ? begin_op(lanes, plan_index, i) : 0;
     plan->op[i].kernel->run(call);
-    double after = rf_now_seconds(), seconds = after - before;
+    int64_t after = rf_now_ns();
+    double seconds = 1e-9 * (double)(after - before);
+    if (lanes) end_op(lanes, recorded, after, inputs);
     rf_measured *m = &b->measured[i];
     m->seconds += seconds;
     if (!m->calls++ || seconds < m->least) m->least = seconds;

@@ -7,6 +7,7 @@
 #define RF_ATTENTION_BACKWARD_H
 
 #include "backend/cpu/attention_tile.h"
+#include "backend/lanes.h"
 
 #include <omp.h>
 
@@ -222,8 +223,9 @@ static void unit_together(const rf_attention *a, const rf_call *call, int64_t or
   k->padded = rf_round_up(length, TILE);
   int64_t blocks = k->padded / TILE, all = blocks * a->group, step = k->padded * LDT;
   enum { STRIPS = TILE / MR };
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
   for (int64_t i = 0; i < blocks; i++) pack_keys(a, k, call->in[0], origin, i * TILE, rf_min64(length, (i + 1) * TILE), kv_head);
+  RF_STAMP_BARRIER;
   for (int64_t begin = 0; begin < all; begin += RF_ATTENTION_TEAM) {
     int64_t taken = rf_min64(RF_ATTENTION_TEAM, all - begin);
     int head[RF_ATTENTION_TEAM];
@@ -232,12 +234,13 @@ static void unit_together(const rf_attention *a, const rf_call *call, int64_t or
       q[i].first = (begin + i) % blocks * TILE;
       q[i].count = rf_min64(TILE, length - q[i].first);
     }
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
     for (int64_t i = 0; i < taken * STRIPS; i++) {
       query_side *block = &q[i / STRIPS];
       if (i % STRIPS * MR < block->count) pack_query_strip(a, block, call, origin, head[i / STRIPS], (int)(i % STRIPS));
     }
-#pragma omp for schedule(dynamic)
+    RF_STAMP_BARRIER;
+#pragma omp for schedule(dynamic) nowait
     for (int64_t b = 0; b < blocks; b++) {
       for (int64_t i = 0; i < taken; i++) {
         tiles tile = {.p = p, .t = shared_t + i * step + b * TILE * LDT};
@@ -246,7 +249,8 @@ static void unit_together(const rf_attention *a, const rf_call *call, int64_t or
         if (any) block_dkdv(a, &q[i], k, b * TILE, &tile);
       }
     }
-#pragma omp for schedule(dynamic)
+    RF_STAMP_BARRIER;
+#pragma omp for schedule(dynamic) nowait
     for (int64_t i = 0; i < taken * STRIPS; i++) {
       const query_side *block = &q[i / STRIPS];
       int64_t strip = i % STRIPS;
@@ -254,9 +258,11 @@ static void unit_together(const rf_attention *a, const rf_call *call, int64_t or
       for (int64_t b = 0; b < blocks; b++) strip_dq(a, block, k, strip, b * TILE, shared_t + i / STRIPS * step + b * TILE * LDT);
       write_queries(a, block, strip, call->out[0], origin, head[i / STRIPS]);
     }
+    RF_STAMP_BARRIER;
   }
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
   for (int64_t i = 0; i < blocks; i++) write_keys(a, k, call->out[0], origin, i * TILE, rf_min64(length, (i + 1) * TILE), kv_head);
+  RF_STAMP_BARRIER;
 }
 
 static void attention_bwd_run(const rf_call *call) {
@@ -267,6 +273,7 @@ static void attention_bwd_run(const rf_call *call) {
   float *memory = call->workspace;
 #pragma omp parallel num_threads(call->threads)
   {
+    RF_STAMP_BUSY;
     key_side own_keys, team_keys;
     query_side own_queries, team_queries[RF_ATTENTION_TEAM];
     tiles own;
@@ -280,7 +287,7 @@ static void attention_bwd_run(const rf_call *call) {
       if (!rf_attention_split(&a, length, total, omp_get_num_threads())) continue;
       unit_together(&a, call, origin, length, (int)(unit % a.kv_heads), &team_keys, team_queries, own.p, shared);
     }
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(dynamic) nowait
     for (int64_t unit = 0; unit < segments * a.kv_heads; unit++) {
       int64_t origin = segment[unit / a.kv_heads], length = segment[unit / a.kv_heads + 1] - origin;
       if (length == 0 || rf_attention_split(&a, length, total, omp_get_num_threads())) continue;

@@ -185,8 +185,9 @@ static void attention_kv_run(const rf_call *call) {
   int64_t parts = (a.group + heads - 1) / heads;
 #pragma omp parallel num_threads(call->threads)
   {
+    RF_STAMP_BUSY;
     walk w = walk_at(&a, memory + floats * omp_get_thread_num(), BLOCK, RF_ATTENTION_SCORES);
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
     for (int64_t r = 0; r < rows; r++) {
       if (slots[r] < 0) {
         memset((char *)call->out[0] + r * a.heads * a.dim * rf_dtype_bytes(a.dtype), 0, (size_t)(a.heads * a.dim * rf_dtype_bytes(a.dtype)));
@@ -197,7 +198,8 @@ static void attention_kv_run(const rf_call *call) {
         cache_write(&w, &a, &cache, call->in[0], at, cache_row(&cache, slots[r], which, positions[r]));
       }
     }
-#pragma omp for schedule(dynamic)
+    RF_STAMP_BARRIER;
+#pragma omp for schedule(dynamic) nowait
     for (int64_t task = 0; task < pieces * kv_parts * parts; task++) {
       int64_t piece = task / parts / kv_parts, part = task / parts % kv_parts, first = start[piece], count = start[piece + 1] - first,
               slot = slots[first];

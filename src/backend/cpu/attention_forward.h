@@ -7,6 +7,7 @@
 #define RF_ATTENTION_FORWARD_H
 
 #include "backend/cpu/attention_tile.h"
+#include "backend/lanes.h"
 
 #include <omp.h>
 
@@ -200,6 +201,7 @@ static void attention_run(const rf_call *call) {
   float *memory = call->workspace;
 #pragma omp parallel num_threads(call->threads)
   {
+    RF_STAMP_BUSY;
     int64_t bound = rf_round_up(a.longest, PANEL);
     walk own = walk_at(&a, memory + floats * omp_get_thread_num(), bound, RF_ATTENTION_MAX_HEIGHT);
     walk shared = walk_at(&a, memory, bound, RF_ATTENTION_MAX_HEIGHT);
@@ -210,18 +212,20 @@ static void attention_run(const rf_call *call) {
       int64_t step = rf_round_up(length, PANEL) * PANEL, chunks = (length + 127) / 128;
       int64_t group = rf_min64(RF_ATTENTION_QUERIES, rf_round_up(length * a.group / (4 * omp_get_num_threads()) + 1, MR));
       int64_t groups = (length + group - 1) / group;
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
       for (int64_t i = 0; i < chunks; i++) pack_segment(&shared, &a, call->in[0], origin, i * 128, rf_min64(length, i * 128 + 128), kv_head, step);
+      RF_STAMP_BARRIER;
       walk w = own;
       w.columns = shared.columns;
       w.values = shared.values;
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(dynamic) nowait
       for (int64_t i = 0; i < groups * a.group; i++) {
         int64_t first = (groups - 1 - i / a.group) * group; /* the longest first */
         attend_queries(&w, &a, call, origin, origin + first, origin + rf_min64(length, first + group), kv_head * a.group + (int)(i % a.group), step);
       }
+      RF_STAMP_BARRIER;
     }
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(dynamic) nowait
     for (int64_t unit = 0; unit < segments * a.kv_heads; unit++) {
       int64_t origin = segment[unit / a.kv_heads], length = segment[unit / a.kv_heads + 1] - origin;
       if (length == 0 || rf_attention_split(&a, length, total, omp_get_num_threads())) continue;

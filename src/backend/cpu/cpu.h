@@ -3,6 +3,7 @@
 #define RF_CPU_H
 
 #include "backend/backend.h"
+#include "backend/lanes.h"
 
 #include <omp.h>
 
@@ -64,6 +65,7 @@ static inline void rf_split(const rf_call *call, int64_t count, int64_t grain, i
   }
 #pragma omp parallel num_threads(threads)
   {
+    RF_STAMP_BUSY;
     int64_t begin, end;
     rf_share(count, grain, omp_get_thread_num(), omp_get_num_threads(), &begin, &end);
     if (begin < end) range(call, begin, end);

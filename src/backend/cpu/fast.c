@@ -1,6 +1,8 @@
 /* fast.c - who computes which tile of a product in 8 bits: rows are packed once, then threads take panels of B. */
 #include "backend/cpu/fast.h"
 
+#include "backend/lanes.h"
+
 #include <omp.h>
 #include <stdatomic.h>
 
@@ -22,12 +24,14 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
   atomic_long next = 0;
 #pragma omp parallel num_threads(threads)
   {
+    RF_STAMP_BUSY;
     float *y = rooms + omp_get_thread_num() * RF_FAST_ROWS * RF_PANEL_LANES;
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
     for (int64_t t = 0; t < tiles; t++) {
       int used = rows_of(g, t);
       fast->pack(g, t * RF_FAST_ROWS, used, packed_rows(used), (char *)workspace + t * bytes);
     }
+    RF_STAMP_BARRIER;
     for (int64_t p; (p = atomic_fetch_add(&next, 1)) < panels;) {
       rf_panel panel = rf_panels_at(g->panels, p);
       for (int64_t t = 0; t < tiles; t++) {

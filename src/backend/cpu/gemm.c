@@ -114,9 +114,11 @@ static void run_panels(const rf_gemm_isa *isa, const rf_gemm *g, int threads, fl
   atomic_long next = 0;
 #pragma omp parallel num_threads(threads)
   {
+    RF_STAMP_BUSY;
     float *y = rooms + per_thread * omp_get_thread_num(), *wide = y + g->m * RF_PANEL_LANES;
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
     for (int64_t k = 0; k < g->k; k += PACK) isa->pack_a(g, 0, (int)g->m, k, g->k - k < PACK ? g->k - k : PACK, a + k * g->m);
+    RF_STAMP_BARRIER;
     for (int64_t p; (p = atomic_fetch_add(&next, 1)) < panels;) {
       rf_panel panel = rf_panels_at(g->panels, p);
       isa->stream_panel(g, &panel, a, y, wide);
@@ -132,9 +134,11 @@ static void run_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, fl
   atomic_long next = 0;
 #pragma omp parallel num_threads(threads)
   {
+    RF_STAMP_BUSY;
     float *y = sums + (int64_t)omp_get_thread_num() * g->m * width;
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
     for (int64_t k = 0; k < g->k; k += PACK) isa->pack_a(g, 0, (int)g->m, k, g->k - k < PACK ? g->k - k : PACK, a + k * g->m);
+    RF_STAMP_BARRIER;
     for (int64_t c; (c = atomic_fetch_add(&next, 1)) < chunks;) {
       int64_t j0 = c * width, cols = g->n - j0 < width ? g->n - j0 : width;
       isa->stream(g, a, j0, (int)cols, y);
@@ -302,9 +306,10 @@ void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *wo
   j.blocks = j.l.row_blocks * j.l.col_blocks * j.l.k_blocks;
 #pragma omp parallel num_threads(threads)
   {
+    RF_STAMP_BUSY;
     int thread = omp_get_thread_num(), team = omp_get_num_threads();
     pack_rest(&j, 0);
-#pragma omp barrier
+    RF_STAMP_BARRIER;
     for (int64_t i = 0; i < j.blocks; i++) {
       if (thread == 0) { /* block i+2's slot: last used by block i-1 */
         atomic_store(&j.pack[(i + 2) % 3].next, 0);
@@ -312,14 +317,17 @@ void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *wo
       }
       compute(&j, i, thread, team);
       if (i + 1 < j.blocks) pack_rest(&j, i + 1);
-#pragma omp barrier
+      RF_STAMP_BARRIER;
     }
   }
 }
 
 void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, float *sum, bool resume, int threads) {
   enum { WIDTH = 64 };
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel num_threads(threads)
+  {
+    RF_STAMP_BUSY;
+#pragma omp for schedule(static) nowait
   for (int64_t j0 = 0; j0 < cols; j0 += WIDTH) {
     int64_t j1 = j0 + WIDTH < cols ? j0 + WIDTH : cols;
     for (int64_t j = j0; j < j1 && !resume; j++) sum[j] = 0.0f;
@@ -332,5 +340,6 @@ void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, f
         for (int64_t j = j0; j < j1; j++) sum[j] += whole[j];
       }
     }
+  }
   }
 }

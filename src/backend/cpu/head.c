@@ -149,7 +149,10 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
     const void *x = rf_element(call->in[0], x_dtype, r0 * d.width);
     rf_gemm g;
     chunk_logits(isa, call, &d, r0, count, z, product);
-#pragma omp parallel for num_threads(call->threads) schedule(dynamic, 1)
+#pragma omp parallel num_threads(call->threads)
+    {
+      RF_STAMP_BUSY;
+#pragma omp for schedule(dynamic, 1) nowait
     for (int64_t i = 0; i < count; i++) {
       float *row = z + i * d.vocab;
       int32_t label = labels[r0 + i], best = 0;
@@ -160,6 +163,7 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
       if (argmax) argmax[r0 + i] = best;
       if (lse) lse[r0 + i] = chunk_lse[i];
       if (gradient_slot >= 0) isa->gradient(row, d.vocab, label, chunk_lse[i], call->run->loss_scale, cap);
+    }
     }
     if (gradient_slot < 0) continue;
     if (call->out[gradient_slot]) {
@@ -214,7 +218,10 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
   for (int64_t r0 = 0; r0 < rows; r0 += d.chunk) {
     int64_t count = rows - r0 < d.chunk ? rows - r0 : d.chunk;
     chunk_logits(isa, call, &d, r0, count, z, product);
-#pragma omp parallel for num_threads(call->threads) schedule(dynamic, 1)
+#pragma omp parallel num_threads(call->threads)
+    {
+      RF_STAMP_BUSY;
+#pragma omp for schedule(dynamic, 1) nowait
     for (int64_t i = 0; i < count; i++) {
       float *row = z + i * d.vocab, values[RF_TOP_MOST];
       int32_t label = labels[r0 + i], best, ids[RF_TOP_MOST];
@@ -227,6 +234,7 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
         if (top_ids) top_ids[(r0 + i) * most + k] = ids[k];
         if (top) top[(r0 + i) * most + k] = values[k] - lse;
       }
+    }
     }
   }
 }
@@ -261,13 +269,17 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
   g.bias = call->in[2];
   g.u = call->out[0];
   rf_gemm_run(isa->gemm, &g, call->threads, (char *)call->workspace + rf_whole_lines(picked * d.width));
-#pragma omp parallel for num_threads(call->threads) schedule(dynamic, 1) if (used > 1)
+#pragma omp parallel num_threads(call->threads) if (used > 1)
+  {
+    RF_STAMP_BUSY;
+#pragma omp for schedule(dynamic, 1) nowait
   for (int64_t i = 0; i < used; i++) {
     float *row = (float *)call->out[0] + i * d.vocab;
     int32_t best;
     if (rows[i] < 0) memset(row, 0, (size_t)d.vocab * sizeof *row);
     else if (cap > 0) isa->cap(row, d.vocab, cap);
     if (lse) lse[i] = rows[i] < 0 ? 0.0f : isa->lse(row, d.vocab, &best);
+  }
   }
 }
 

@@ -66,8 +66,12 @@ static rf_gemm backward_b(const dims *d, const rf_lora_parts *parts, int p) {
 }
 
 static void scale_values(const void *from, rf_dtype dtype, int64_t count, float scale, float *to, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (count > 1 << 15)
-  for (int64_t i = 0; i < count; i++) to[i] = scale * (dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[i]) : ((const float *)from)[i]);
+#pragma omp parallel num_threads(threads) if (count > 1 << 15)
+  {
+    RF_STAMP_BUSY;
+#pragma omp for schedule(static) nowait
+    for (int64_t i = 0; i < count; i++) to[i] = scale * (dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[i]) : ((const float *)from)[i]);
+  }
 }
 
 static size_t lora_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {

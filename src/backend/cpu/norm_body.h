@@ -152,6 +152,7 @@ static void norm_backward(const rf_call *call, bool centre) {
   bool in_place = g.dx == g.x || g.dx == g.dy;
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
+    RF_STAMP_BUSY;
     int id = omp_get_thread_num(), of = omp_get_num_threads();
     int64_t from, to;
     rf_share(g.width, RF_LANES, id, of, &from, &to);
@@ -162,9 +163,7 @@ static void norm_backward(const rf_call *call, bool centre) {
       if (!g.dgain && !g.dbias) from = to; /* frozen */
       if (centre) RF_BY_DTYPE(norm_gain_rows, dtype, gain_dtype, true, &g, row, row + count, from, to);
       else RF_BY_DTYPE(norm_gain_rows, dtype, gain_dtype, false, &g, row, row + count, from, to);
-      if (in_place) {
-#pragma omp barrier
-      }
+      if (in_place) RF_STAMP_BARRIER;
       rf_share(count, 1, id, of, &begin, &end);
       if (centre) RF_BY_DTYPE(norm_dx_rows, dtype, gain_dtype, true, &g, row + begin, row + end);
       else RF_BY_DTYPE(norm_dx_rows, dtype, gain_dtype, false, &g, row + begin, row + end);

@@ -1,0 +1,87 @@
+/* lanes.c - spans into rings, and what the system counts for a thread: CPU time, faults, time in the queue of a core. */
+#define _GNU_SOURCE
+#include "backend/lanes.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+rf_lanes *rf_lanes_on;
+
+static int this_thread(void) {
+  static _Thread_local int id;
+  if (!id) id = (int)syscall(SYS_gettid);
+  return id;
+}
+
+/* The second number of schedstat: ns that the thread stood in the queue of a core. -1: the system does not say. */
+static int64_t delay_ns(int file) {
+  char text[96];
+  ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
+  if (got <= 0) return -1;
+  text[got] = 0;
+  char *behind_running;
+  (void)strtoull(text, &behind_running, 10);
+  return (int64_t)strtoull(behind_running, NULL, 10);
+}
+
+static rf_lane_look look(int file, int64_t now) {
+  struct rusage use;
+  struct timespec cpu;
+  rf_lane_look l = {.at = now};
+  if (!getrusage(RUSAGE_THREAD, &use)) l.faults = use.ru_minflt, l.read_faults = use.ru_majflt, l.switches = use.ru_nivcsw;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+  l.cpu = (int64_t)cpu.tv_sec * 1000000000 + cpu.tv_nsec;
+  l.delay = delay_ns(file);
+  return l;
+}
+
+static void begin_anew(rf_lanes *lanes, rf_lane *lane) {
+  if (lane->thread != this_thread()) {
+    if (lane->file >= 0) close(lane->file);
+    lane->file = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    lane->thread = this_thread();
+  }
+  lane->epoch = lanes->epoch;
+  lane->last = look(lane->file, rf_now_ns());
+  lane->look_after = lane->last.at + lanes->look_ns;
+}
+
+rf_lane *rf_lane_begin(rf_lanes *lanes, int index, int64_t now) {
+  if (index >= lanes->count) return NULL;
+  rf_lane *lane = &lanes->lane[index];
+  if (__builtin_expect(lane->epoch != lanes->epoch || lane->thread != this_thread(), 0)) begin_anew(lanes, lane);
+  else if (__builtin_expect(now >= lane->look_after, 0)) rf_lane_look_at(lanes, index, now);
+  return lane;
+}
+
+void rf_lane_look_at(rf_lanes *lanes, int index, int64_t now) {
+  rf_lane *lane = &lanes->lane[index];
+  rf_lane_look l = look(lane->file, now), *from = &lane->last;
+  int64_t off = (l.at - from->at) - (l.cpu - from->cpu), delay = l.delay >= 0 && from->delay >= 0 ? l.delay - from->delay : 0;
+  const int64_t change[RF_LOSTS] = {[RF_LOST_FAULTS] = l.faults - from->faults,
+                                    [RF_LOST_READ_FAULTS] = l.read_faults - from->read_faults,
+                                    [RF_LOST_DELAY] = delay,
+                                    [RF_LOST_OFF] = off,
+                                    [RF_LOST_SWITCHES] = l.switches - from->switches};
+  enum { NS_WORTH_A_SPAN = 1000 }; /* two clocks that are not read at once differ by less */
+  for (int i = 0; i < RF_LOSTS; i++) {
+    bool is_time = i == RF_LOST_DELAY || i == RF_LOST_OFF;
+    if (change[i] <= (is_time ? NS_WORTH_A_SPAN : 0)) continue;
+    rf_lane_put(lane, (rf_span){from->at, now, (double)change[i], i, (uint16_t)index, RF_SPAN_LOST, lanes->plan});
+  }
+  lane->last = l;
+  lane->look_after = now + lanes->look_ns;
+}
+
+void rf_busy_put(const rf_busy *busy, rf_span_kind kind) {
+  int64_t now = rf_now_ns();
+  int index = omp_get_thread_num();
+  rf_lane *lane = &busy->lanes->lane[index];
+  rf_lane_put(lane, (rf_span){busy->begin, now, 0, busy->lanes->op, (uint16_t)index, (uint8_t)kind, busy->lanes->plan});
+  if (now >= lane->look_after) rf_lane_look_at(busy->lanes, index, now);
+}

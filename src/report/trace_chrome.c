@@ -1,0 +1,264 @@
+/* trace_chrome.c - a trace as Chrome trace events (which Perfetto opens) and as CSV. The format: "Trace Event Format", Google, 2016. */
+#define _GNU_SOURCE
+#include "report/trace_file.h"
+#include "base/file.h"
+#include "base/json.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Text on its way out, in pieces large enough to be worth a write. */
+typedef struct pen {
+  rf_out_file *out;
+  size_t used;
+  rf_status status;
+  rf_error *error;
+  char text[1 << 16];
+} pen;
+
+static void flush(pen *p) {
+  if (p->status == RAFTER_OK && p->used) p->status = rf_out_write(p->out, p->text, p->used, p->error);
+  p->used = 0;
+}
+static void put(pen *p, const char *text) {
+  for (size_t bytes = strlen(text); bytes;) {
+    size_t room = sizeof p->text - p->used, part = bytes < room ? bytes : room;
+    memcpy(p->text + p->used, text, part);
+    p->used += part, text += part, bytes -= part;
+    if (p->used == sizeof p->text) flush(p);
+  }
+}
+__attribute__((format(printf, 2, 3))) static void putf(pen *p, const char *format, ...) {
+  char line[512];
+  va_list values;
+  va_start(values, format);
+  vsnprintf(line, sizeof line, format, values);
+  va_end(values);
+  put(p, line);
+}
+
+static rf_status pen_open(const char *path, pen **out, rf_error *error) {
+  pen *p = calloc(1, sizeof *p);
+  if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing %s", path);
+  p->error = error;
+  rf_status status = rf_out_open(path, 0, &p->out, error);
+  if (status == RAFTER_OK) *out = p;
+  else free(p);
+  return status;
+}
+static rf_status pen_close(pen *p) {
+  flush(p);
+  rf_status status = p->status;
+  if (status == RAFTER_OK) status = rf_out_commit(p->out, p->error);
+  else rf_out_discard(p->out);
+  free(p);
+  return status;
+}
+
+/* ---- ops --------------------------------------------------------------------------------------------------------- */
+
+/* What is written of every span of an op, made once. */
+typedef struct op_text {
+  char *name, *args; /* JSON: "...", "op":3,"kernel":"..." */
+  double seconds, limit_seconds, flops, bytes;
+} op_text;
+typedef struct ops {
+  op_text **of; /* by plan */
+  size_t plans, *count;
+} ops;
+
+static void ops_free(ops *o) {
+  for (size_t p = 0; o->of && p < o->plans; p++) {
+    for (size_t i = 0; o->of[p] && i < o->count[p]; i++) free(o->of[p][i].name), free(o->of[p][i].args);
+    free(o->of[p]);
+  }
+  free(o->of), free(o->count);
+}
+
+static rf_status op_text_of(const json_t *op, op_text *text, rf_error *error) {
+  static const char *const taken[] = {"op", "kernel", "shape", "dtype", "flops", "bytes", "bound"};
+  json_t *args = json_pack("{sO}", "id", json_object_get(op, "id"));
+  for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) json_object_set(args, taken[i], json_object_get(op, taken[i]));
+  text->seconds = json_number_value(json_object_get(op, "seconds")), text->limit_seconds = json_number_value(json_object_get(op, "limit_seconds"));
+  text->flops = json_number_value(json_object_get(op, "flops")), text->bytes = json_number_value(json_object_get(op, "bytes"));
+  json_object_set_new(args, "predicted_us", json_real(1e6 * text->seconds));
+  json_t *name = json_string(json_string_value(json_object_get(op, "name")));
+  text->args = json_dumps(args, JSON_COMPACT), text->name = json_dumps(name, JSON_ENCODE_ANY);
+  json_decref(args), json_decref(name);
+  return text->args && text->name ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
+}
+
+static rf_status ops_of(const rf_trace_file *file, ops *o, rf_error *error) {
+  const json_t *plans = json_object_get(file->header, "plans");
+  o->plans = json_array_size(plans);
+  o->of = calloc(o->plans + 1, sizeof *o->of), o->count = calloc(o->plans + 1, sizeof *o->count);
+  if (!o->of || !o->count) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
+  for (size_t p = 0; p < o->plans; p++) {
+    const json_t *list = json_object_get(json_array_get(plans, p), "ops");
+    o->of[p] = calloc(json_array_size(list) + 1, sizeof **o->of);
+    if (!o->of[p]) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
+    o->count[p] = json_array_size(list);
+    for (size_t i = 0; i < o->count[p]; i++) RF_TRY(op_text_of(json_array_get(list, i), &o->of[p][i], error));
+  }
+  return RAFTER_OK;
+}
+
+/* ---- Chrome's events ----------------------------------------------------------------------------------------------- */
+
+static const char *list_name(const rf_trace_file *file, const char *list, size_t i) {
+  const json_t *entry = json_array_get(json_object_get(file->header, list), i);
+  return json_string_value(json_is_object(entry) ? json_object_get(entry, "name") : entry);
+}
+
+/* Threads that a person looks for first stand above: the prediction over what was measured. */
+static int order_of(const char *kind, size_t lane) {
+  static const char *const above[] = {"steps", "phases", "predicted"};
+  for (int i = 0; i < 3; i++)
+    if (!strcmp(kind, above[i])) return i;
+  return 10 + (int)lane;
+}
+
+static void put_lanes(pen *p, const rf_trace_file *file) {
+  const json_t *about = json_object_get(file->header, "about"), *lanes = json_object_get(file->header, "lanes");
+  const char *command = json_string_value(json_object_get(about, "command"));
+  json_t *process = json_sprintf("rafter %s", command ? command : "");
+  char *text = json_dumps(process, JSON_ENCODE_ANY);
+  putf(p, "{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":%.300s}}", text ? text : "\"rafter\"");
+  free(text);
+  json_decref(process);
+  for (size_t l = 0; l < json_array_size(lanes); l++) {
+    const json_t *lane = json_array_get(lanes, l);
+    const char *kind = json_string_value(json_object_get(lane, "kind"));
+    char *name = json_dumps(json_object_get(lane, "name"), JSON_ENCODE_ANY);
+    if (strcmp(kind, "counters")) {
+      putf(p, ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%zu,\"name\":\"thread_name\",\"args\":{\"name\":%.300s}}", l + 1, name ? name : "\"lane\"");
+      putf(p, ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%zu,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%d}}", l + 1, order_of(kind, l));
+    }
+    free(name);
+  }
+}
+
+/* Everything of an event before its args. Times are microseconds. */
+static void put_head(pen *p, const rf_trace_file *file, int64_t i, const char *category) {
+  putf(p, "\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\"", file->lane[i] + 1, file->begin[i] * 1e-3, file->duration[i] * 1e-3,
+       category);
+}
+
+static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i) {
+  const char *kind = list_name(file, "kinds", file->kind[i]);
+  double seconds = 1e-9 * file->duration[i];
+  switch (file->kind[i]) {
+  case RF_SPAN_OP:
+  case RF_SPAN_BUSY:
+  case RF_SPAN_WAIT:
+  case RF_SPAN_PREDICTED: {
+    const op_text *op = &o->of[file->plan[i]][file->id[i]];
+    put(p, ",\n{\"name\":");
+    if (file->kind[i] == RF_SPAN_WAIT) put(p, "\"barrier\"");
+    else put(p, op->name);
+    put(p, ",");
+    put_head(p, file, i, kind);
+    if (file->kind[i] == RF_SPAN_OP || file->kind[i] == RF_SPAN_PREDICTED) {
+      put(p, ",\"args\":");
+      size_t length = strlen(op->args);
+      for (size_t at = 0; at + 1 < length; at += 400) putf(p, "%.*s", (int)(length - 1 - at < 400 ? length - 1 - at : 400), op->args + at);
+      if (file->kind[i] == RF_SPAN_OP && seconds > 0) putf(p, ",\"percent_of_limit\":%.2f", 100 * op->limit_seconds / seconds);
+      putf(p, ",\"limit_us\":%.3f,\"microbatch\":%.0f}", 1e6 * op->limit_seconds, file->value[i]);
+    } else putf(p, ",\"args\":{\"id\":%u}", file->id[i]);
+    put(p, "}");
+    break;
+  }
+  case RF_SPAN_PHASE:
+  case RF_SPAN_GAP:
+    putf(p, ",\n{\"name\":\"%s\",", list_name(file, file->kind[i] == RF_SPAN_GAP ? "gaps" : "phases", file->id[i]));
+    put_head(p, file, i, kind);
+    put(p, "}");
+    break;
+  case RF_SPAN_STEP:
+    putf(p, ",\n{\"name\":\"step %.0f\",", file->value[i]);
+    put_head(p, file, i, kind);
+    put(p, "}");
+    break;
+  case RF_SPAN_COUNTER: {
+    const json_t *counter = json_array_get(json_object_get(file->header, "counters"), file->id[i]);
+    const char *name = json_string_value(json_object_get(counter, "name")), *unit = json_string_value(json_object_get(counter, "unit"));
+    putf(p, ",\n{\"ph\":\"C\",\"pid\":1,\"name\":\"%s\",\"ts\":%.3f,\"args\":{\"%s\":%.17g}}", name ? name : "count", file->begin[i] * 1e-3,
+         unit ? unit : "count", file->value[i]);
+    break;
+  }
+  default: /* what the system counted stands over spans of any nesting: in trace.bin alone, summed up in its steps */ break;
+  }
+}
+
+rf_status rf_trace_file_chrome(const rf_trace_file *file, const char *path, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  pen *p = NULL;
+  ops o = {0};
+  RF_GO(ops_of(file, &o, error));
+  RF_GO(pen_open(path, &p, error));
+  put(p, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
+  put_lanes(p, file);
+  for (int64_t i = 0; i < file->events && p->status == RAFTER_OK; i++) put_event(p, file, &o, i);
+  json_t *other = json_pack("{sO sO sO sO}", "about", json_object_get(file->header, "about"), "steps", json_object_get(file->header, "steps"), "dropped",
+                            json_object_get(file->header, "dropped"), "clock", json_object_get(file->header, "clock"));
+  char *text = other ? json_dumps(other, JSON_COMPACT) : NULL;
+  put(p, "\n],\"otherData\":");
+  put(p, text ? text : "{}");
+  put(p, "}\n");
+  free(text);
+  json_decref(other);
+  status = pen_close(p);
+done:
+  ops_free(&o);
+  return status;
+}
+
+/* ---- CSV --------------------------------------------------------------------------------------------------------- */
+
+/* A field in quotes, those inside doubled (RFC 4180). */
+static void put_quoted(pen *p, const char *text) {
+  put(p, "\"");
+  for (; *text; text++) {
+    char one[3] = {*text, *text == '"' ? '"' : 0, 0};
+    put(p, one);
+  }
+  put(p, "\"");
+}
+
+static const char *span_name(const rf_trace_file *file, int64_t i, char step[32]) {
+  static const char *const lists[RF_SPAN_KINDS] = {[RF_SPAN_PHASE] = "phases", [RF_SPAN_COUNTER] = "counters", [RF_SPAN_LOST] = "lost", [RF_SPAN_GAP] = "gaps"};
+  const char *name = NULL;
+  if (lists[file->kind[i]]) name = list_name(file, lists[file->kind[i]], file->id[i]);
+  else if (file->kind[i] == RF_SPAN_STEP) snprintf(step, 32, "step %.0f", file->value[i]), name = step;
+  else {
+    const json_t *plan = json_array_get(json_object_get(file->header, "plans"), file->plan[i]);
+    name = json_string_value(json_object_get(json_array_get(json_object_get(plan, "ops"), file->id[i]), "name"));
+  }
+  return name ? name : "";
+}
+
+rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  pen *p = NULL;
+  ops o = {0};
+  char step[32];
+  RF_GO(ops_of(file, &o, error));
+  RF_GO(pen_open(path, &p, error));
+  put(p, "lane,kind,name,plan,id,begin_us,duration_us,value,predicted_us,limit_us,flops,bytes\r\n");
+  for (int64_t i = 0; i < file->events && p->status == RAFTER_OK; i++) {
+    put_quoted(p, list_name(file, "lanes", file->lane[i]));
+    putf(p, ",%s,", list_name(file, "kinds", file->kind[i]));
+    put_quoted(p, span_name(file, i, step));
+    putf(p, ",%u,%u,%.3f,%.3f,%.17g", file->plan[i], file->id[i], file->begin[i] * 1e-3, file->duration[i] * 1e-3, file->value[i]);
+    if (file->kind[i] <= RF_SPAN_WAIT || file->kind[i] == RF_SPAN_PREDICTED) {
+      const op_text *op = &o.of[file->plan[i]][file->id[i]];
+      putf(p, ",%.6g,%.6g,%.17g,%.17g\r\n", 1e6 * op->seconds, 1e6 * op->limit_seconds, op->flops, op->bytes);
+    } else put(p, ",,,,\r\n");
+  }
+  status = pen_close(p);
+done:
+  ops_free(&o);
+  return status;
+}

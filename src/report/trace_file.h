@@ -1,0 +1,41 @@
+/* trace_file.h - trace.bin: what was recorded, in a file. docs/formats.md describes it. */
+#ifndef RF_TRACE_FILE_H
+#define RF_TRACE_FILE_H
+
+#include <jansson.h>
+
+#include "run/record.h"
+
+/* A trace as it stands in the file. Columns have `events` entries each, sorted by lane and begin. */
+typedef struct rf_trace_file {
+  json_t *header;
+  int64_t events;
+  const double *begin, *duration, *value; /* ns since the origin; ns; by kind */
+  const uint32_t *id;
+  const uint16_t *lane;
+  const uint8_t *kind, *plan;
+  const void *columns; /* all of them, as in the file */
+  size_t column_bytes;
+  void *memory; /* that holds them */
+} rf_trace_file;
+
+/* `about`: keys that the header takes over (command, model, ...); may be NULL. */
+rf_status rf_trace_file_make(const rf_trace *trace, json_t *about, rf_trace_file *file, rf_error *error);
+rf_status rf_trace_file_write(const rf_trace_file *file, const char *path, rf_error *error);
+/* Everything is checked before it is used: sizes, kinds, lanes, ids, order. RAFTER_FAILED names file and field. */
+rf_status rf_trace_file_read(const char *path, rf_trace_file *file, rf_error *error);
+rf_status rf_trace_file_parse(const char *path, char *text, size_t bytes, rf_trace_file *file, rf_error *error); /* takes `text`, malloc'ed */
+void rf_trace_file_free(rf_trace_file *file);
+
+/* The same as Chrome trace events, which Perfetto opens: lanes as threads of one process, counters as tracks of it. */
+rf_status rf_trace_file_chrome(const rf_trace_file *file, const char *path, rf_error *error);
+/* One row for each span. */
+rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_error *error);
+
+/* trace.bin and trace.json in a run's folder. */
+rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folder, rf_error *error);
+
+/* Seconds below which no op of this work can go on the plan's machine: its FLOPs at the peak or its bytes at the read bandwidth. */
+double rf_op_limit_seconds(const rf_plan *plan, int op);
+
+#endif

@@ -1,0 +1,175 @@
+/* record.c - opening the rings, choosing steps, and stamping phases and counts. */
+#define _GNU_SOURCE
+#include "run/record.h"
+#include "run/trace.h"
+
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+rf_lanes *rf_record_lanes;
+
+// clang-format off
+static const char *const PHASES[RF_PHASES] = {"data", "forward", "recompute", "backward", "accumulate", "optimizer", "sample", "checkpoint", "validation", "load", "tokenize", "write"};
+static const char *const GAPS[RF_GAPS] = {"launch", "wait", "serial", "page fault", "allocation", "io", "other threads", "unexplained"};
+static const char *const LOSTS[RF_LOSTS] = {"faults", "read faults", "delay_ns", "off_ns", "switches"};
+static const struct { const char *name, *unit; } COUNTERS[RF_COUNTERS] = {{"arena live bytes", "bytes"}, {"queue", "answers"}, {"answers running", "answers"}, {"kv pages in use", "pages"}};
+// clang-format on
+const char *rf_phase_name(rf_phase phase) { return PHASES[phase]; }
+const char *rf_gap_name(rf_gap gap) { return GAPS[gap]; }
+const char *rf_lost_name(rf_lost lost) { return LOSTS[lost]; }
+const char *rf_counter_name(rf_counter counter) { return COUNTERS[counter].name; }
+const char *rf_counter_unit(rf_counter counter) { return COUNTERS[counter].unit; }
+
+/* ---- which steps ------------------------------------------------------------------------------------------------- */
+
+rf_status rf_trace_when_parse(const char *text, rf_trace_when *when, rf_error *error) {
+  long long first = 0, last = 0, stride = 1;
+  int used = 0;
+  if (!strcmp(text, "all")) return *when = (rf_trace_when){0, INT64_MAX, 1}, RAFTER_OK;
+  bool good = (sscanf(text, "steps=%lld..%lld:%lld%n", &first, &last, &stride, &used) == 3 && !text[used]) ||
+              (stride = 1, used = 0, sscanf(text, "steps=%lld..%lld%n", &first, &last, &used) == 2 && !text[used]) ||
+              (used = 0, sscanf(text, "steps=%lld%n", &first, &used) == 1 && !text[used] && (last = first, true));
+  if (!good || first < 0 || last < first || stride < 1)
+    return RF_FAIL(error, RAFTER_INVALID, "for example --trace steps=10..12, steps=10..100:10 or all",
+                   "unknown steps (--trace: expected steps=A..B[:STRIDE] with 0 <= A <= B, or all, got %s)", text);
+  *when = (rf_trace_when){first, last, stride};
+  return RAFTER_OK;
+}
+
+bool rf_trace_wants(const rf_trace_when *when, int64_t step) {
+  return step >= when->first && step <= when->last && (step - when->first) % when->stride == 0;
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+/* Spans of the run's own thread, and of each other one: fewer where there are many. */
+enum { OWN_SPANS = 1 << 19, MOST_SPANS = 1 << 18, LEAST_SPANS = 1 << 13, ALL_SPANS = 1 << 21, MOST_STEPS = 1 << 16, FAULT_PAGES = 64 };
+
+/* What mapping a page costs here: the median of a few, each touched once. */
+static int compare_ns(const void *a, const void *b) {
+  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return (x > y) - (x < y);
+}
+static double measure_fault(void) {
+  int64_t took[FAULT_PAGES];
+  size_t bytes = FAULT_PAGES * 4096;
+  unsigned char *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) return 0;
+  madvise(pages, bytes, MADV_NOHUGEPAGE);
+  for (int i = 0; i < FAULT_PAGES; i++) {
+    int64_t before = rf_now_ns();
+    *(volatile unsigned char *)(pages + (size_t)i * 4096) = 1;
+    took[i] = rf_now_ns() - before;
+  }
+  munmap(pages, bytes);
+  qsort(took, FAULT_PAGES, sizeof took[0], compare_ns);
+  return (double)took[FAULT_PAGES / 2];
+}
+
+static rf_status open_lane(rf_lane *lane, int64_t capacity, rf_error *error) {
+  lane->file = -1, lane->capacity = capacity;
+  lane->ring = malloc((size_t)capacity * sizeof *lane->ring);
+  if (!lane->ring) return RF_FAIL(error, RAFTER_FAILED, "leave --trace out", "out of memory while opening a record of %lld spans", (long long)capacity);
+  memset(lane->ring, 0, (size_t)capacity * sizeof *lane->ring); /* so that no write of a span faults */
+  return RAFTER_OK;
+}
+
+/* What a look costs, on the thread that asks. */
+static int64_t measure_look(rf_lanes *lanes) {
+  int64_t least = INT64_MAX;
+  lanes->epoch = 1;
+  rf_lane_begin(lanes, 0, rf_now_ns());
+  for (int i = 0; i < 20; i++) {
+    int64_t before = rf_now_ns();
+    rf_lane_look_at(lanes, 0, before);
+    int64_t took = rf_now_ns() - before;
+    if (took < least) least = took;
+  }
+  lanes->lane[0].count = 0;
+  return least;
+}
+
+rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  if (rf_record_lanes) return RF_FAIL(error, RAFTER_FAILED, "close the other one first", "a record is open already (expected one at a time)");
+  if (threads > UINT16_MAX - RF_TRACE_LANES) threads = UINT16_MAX - RF_TRACE_LANES;
+  rf_record *record = calloc(1, sizeof *record);
+  if (!record || !(record->step = calloc(MOST_STEPS, sizeof *record->step)) ||
+      posix_memalign((void **)&record->lanes.lane, 64, (size_t)threads * sizeof(rf_lane))) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a record");
+    goto done;
+  }
+  memset(record->lanes.lane, 0, (size_t)threads * sizeof(rf_lane));
+  memset(record->step, 0, MOST_STEPS * sizeof *record->step);
+  record->lanes.count = threads, record->step_capacity = MOST_STEPS;
+  int64_t each = MOST_SPANS;
+  while (each > LEAST_SPANS && each * threads > ALL_SPANS) each /= 2;
+  for (int i = 0; i < threads; i++) record->lanes.lane[i].file = -1;
+  for (int i = 0; i < threads; i++) RF_GO(open_lane(&record->lanes.lane[i], i ? each : OWN_SPANS, error));
+  record->when = *when;
+  record->fault_ns = measure_fault();
+  record->lanes.look_ns = 200 * measure_look(&record->lanes);
+  record->origin = rf_now_ns();
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  record->wall = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+  rf_record_lanes = &record->lanes;
+done:
+  if (status == RAFTER_OK) *out = record;
+  else rf_record_close(record);
+  return status;
+}
+
+void rf_record_close(rf_record *record) {
+  if (!record) return;
+  if (rf_record_lanes == &record->lanes) rf_record_lanes = NULL;
+  if (rf_lanes_on == &record->lanes) rf_lanes_on = NULL;
+  for (int i = 0; record->lanes.lane && i < record->lanes.count; i++) {
+    free(record->lanes.lane[i].ring);
+    if (record->lanes.lane[i].file >= 0) close(record->lanes.lane[i].file);
+  }
+  free(record->lanes.lane), free(record->step);
+  free(record);
+}
+
+/* ---- stamping ---------------------------------------------------------------------------------------------------- */
+
+/* Bytes that the heap has from the system. */
+static int64_t heap_bytes(void) {
+  struct mallinfo2 heap = mallinfo2();
+  return (int64_t)(heap.arena + heap.hblkhd);
+}
+
+void rf_record_step(rf_record *record, int64_t step) {
+  if (!record || !rf_trace_wants(&record->when, step)) return;
+  rf_recorded_step *s = &record->step[record->steps % record->step_capacity];
+  *s = (rf_recorded_step){.step = step, .heap_bytes = heap_bytes()};
+  record->lanes.epoch++;
+  rf_lanes_on = &record->lanes;
+  s->begin = rf_now_ns();
+  rf_lane_begin(&record->lanes, 0, s->begin);
+}
+
+void rf_record_step_end(rf_record *record, int64_t tokens) {
+  if (!record || rf_lanes_on != &record->lanes) return;
+  rf_recorded_step *s = &record->step[record->steps % record->step_capacity];
+  s->end = rf_now_ns(), s->tokens = tokens;
+  rf_lane_look_at(&record->lanes, 0, s->end);
+  rf_lanes_on = NULL;
+  s->heap_bytes = heap_bytes() - s->heap_bytes;
+  record->steps++;
+}
+
+void rf_phase_put(rf_phase phase, int64_t begin) {
+  if (rf_record_lanes) rf_lane_put(&rf_record_lanes->lane[0], (rf_span){begin, rf_now_ns(), 0, phase, 0, RF_SPAN_PHASE, 0});
+}
+
+void rf_count_put(rf_counter counter, double value) {
+  int64_t now = rf_now_ns();
+  rf_lane_put(&rf_lanes_on->lane[0], (rf_span){now, now, value, counter, 0, RF_SPAN_COUNTER, 0});
+}

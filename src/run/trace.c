@@ -1,0 +1,209 @@
+/* trace.c - a trace out of the rings: spans in order, phases of ops, the predicted lane, live bytes, and what the gaps were. */
+#include "run/trace.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *rf_trace_lane_name(rf_trace_lane lane) {
+  static const char *const names[RF_TRACE_LANES] = {"predicted", "phases", "steps", "counters"};
+  return names[lane];
+}
+
+rf_phase rf_phase_of(const rf_graph *graph, int op, int64_t micro) {
+  const rf_op *o = &graph->op[op];
+  (void)micro;
+  if (o->section == RF_SECTION_END) return RF_PHASE_OPTIMIZER;
+  if (o->recompute_of != RF_NONE) return RF_PHASE_RECOMPUTE;
+  if (o->backward) return RF_PHASE_BACKWARD;
+  if (!strcmp(o->def->name, "adamw")) return RF_PHASE_OPTIMIZER; /* right behind its gradient */
+  return RF_PHASE_FORWARD;
+}
+
+void rf_plan_live(const rf_plan *plan, int64_t *live, int64_t *end) {
+  int ops = plan->graph->op_count;
+  for (int i = 0; i < ops; i++) {
+    live[i] = 0;
+    if (end) end[i] = 0;
+  }
+  for (int t = 0; t < plan->graph->tensor_count; t++) {
+    const rf_plan_tensor *p = &plan->tensor[t];
+    if (p->offset < 0) continue;
+    int first = p->first + (p->shares != RF_NONE), last = p->last < ops ? p->last : ops - 1; /* in place of another: from the op after */
+    for (int i = first < 0 ? 0 : first; i <= last; i++) {
+      live[i] += p->bytes;
+      if (end && p->offset + p->bytes > end[i]) end[i] = p->offset + p->bytes;
+    }
+  }
+}
+
+/* ---- spans ------------------------------------------------------------------------------------------------------- */
+
+rf_status rf_spans_add(rf_spans *spans, rf_span span, rf_error *error) {
+  if (spans->count == spans->capacity) {
+    int64_t capacity = spans->capacity ? 2 * spans->capacity : 1 << 12;
+    rf_span *grown = realloc(spans->at, (size_t)capacity * sizeof *grown);
+    if (!grown) return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
+    spans->at = grown, spans->capacity = capacity;
+  }
+  spans->at[spans->count++] = span;
+  return RAFTER_OK;
+}
+
+/* By lane, then begin, the longest first; of one length what contains the other by its kind. */
+static int in_order(const void *a, const void *b) {
+  const rf_span *x = a, *y = b;
+  if (x->lane != y->lane) return x->lane < y->lane ? -1 : 1;
+  if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+  if (x->end != y->end) return x->end > y->end ? -1 : 1;
+  if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
+  return (x->id > y->id) - (x->id < y->id);
+}
+
+/* The lane on which a span is shown: what the run's own thread stamped beside its work has lanes of its own. */
+static uint16_t shown_in(const rf_trace *trace, const rf_span *span) {
+  int extra = span->kind == RF_SPAN_PHASE ? RF_TRACE_LANE_PHASES : span->kind == RF_SPAN_COUNTER ? RF_TRACE_LANE_COUNTERS : -1;
+  return extra < 0 ? span->lane : (uint16_t)(trace->threads + extra);
+}
+
+static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_spans *spans, int64_t *kept_from, rf_error *error) {
+  *kept_from = record->origin;
+  for (int l = 0; l < record->lanes.count; l++) {
+    const rf_lane *lane = &record->lanes.lane[l];
+    int64_t first = lane->count > lane->capacity ? lane->count - lane->capacity : 0;
+    trace->dropped += first;
+    for (int64_t i = first; i < lane->count; i++) {
+      rf_span span = lane->ring[i & (lane->capacity - 1)];
+      if (i == first && first && span.end > *kept_from) *kept_from = span.end;
+      span.begin -= record->origin, span.end -= record->origin;
+      if (span.begin < 0) span.begin = 0;
+      if (span.end < span.begin) span.end = span.begin;
+      span.lane = shown_in(trace, &span);
+      RF_TRY(rf_spans_add(spans, span, error));
+    }
+  }
+  return RAFTER_OK;
+}
+
+static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_spans *spans, int64_t kept_from, rf_error *error) {
+  int64_t first = record->steps > record->step_capacity ? record->steps - record->step_capacity : 0;
+  trace->steps = (int)(record->steps - first);
+  trace->step = calloc((size_t)trace->steps + 1, sizeof *trace->step);
+  if (!trace->step) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
+  for (int i = 0; i < trace->steps; i++) {
+    const rf_recorded_step *from = &record->step[(first + i) % record->step_capacity];
+    trace->step[i] = (rf_traced_step){.step = from->step,
+                                      .begin = from->begin - record->origin,
+                                      .end = from->end - record->origin,
+                                      .tokens = from->tokens,
+                                      .heap_bytes = from->heap_bytes > 0 ? from->heap_bytes : 0,
+                                      .whole = from->begin >= kept_from};
+    RF_TRY(rf_spans_add(
+        spans,
+        (rf_span){trace->step[i].begin, trace->step[i].end, (double)from->step, i, (uint16_t)(trace->threads + RF_TRACE_LANE_STEPS), RF_SPAN_STEP, 0},
+        error));
+  }
+  return RAFTER_OK;
+}
+
+/* ---- what follows from ops: phases, predictions, live bytes ------------------------------------------------------- */
+
+typedef struct follow {
+  rf_trace *trace;
+  rf_spans *spans;
+  int last;            /* op of the span before: a smaller one begins a new walk */
+  int step;            /* whose ops are being walked; -1: none yet */
+  int64_t predicted;   /* where the next predicted op begins */
+  rf_span phase;       /* that is growing; end 0: none */
+  int64_t live, *of[4]; /* last count; per plan, by op */
+} follow;
+
+static rf_status end_phase(follow *f, rf_error *error) {
+  if (f->phase.end) RF_TRY(rf_spans_add(f->spans, f->phase, error));
+  f->phase.end = 0;
+  return RAFTER_OK;
+}
+
+static rf_status follow_op(follow *f, const rf_span *op, rf_error *error) {
+  rf_trace *trace = f->trace;
+  if (op->plan >= trace->plans || op->id < 0 || op->id >= trace->plan[op->plan]->graph->op_count) return RAFTER_OK;
+  const rf_plan *plan = trace->plan[op->plan];
+  while (f->step + 1 < trace->steps && op->begin >= trace->step[f->step + 1].begin) {
+    RF_TRY(end_phase(f, error));
+    f->predicted = trace->step[++f->step].begin;
+  }
+  int64_t takes = (int64_t)(plan->op[op->id].seconds * 1e9);
+  rf_span predicted = {f->predicted, f->predicted + takes, op->value, op->id, (uint16_t)(trace->threads + RF_TRACE_LANE_PREDICTED), RF_SPAN_PREDICTED, op->plan};
+  f->predicted += takes;
+  RF_TRY(rf_spans_add(f->spans, predicted, error));
+  rf_phase phase = rf_phase_of(plan->graph, op->id, (int64_t)op->value);
+  bool goes_on = f->phase.end && f->phase.id == (int)phase && f->phase.plan == op->plan && op->id > f->last;
+  f->last = op->id;
+  if (goes_on) f->phase.end = op->end;
+  else {
+    RF_TRY(end_phase(f, error));
+    f->phase = (rf_span){op->begin, op->end, op->value, (int)phase, (uint16_t)(trace->threads + RF_TRACE_LANE_PHASES), RF_SPAN_PHASE, op->plan};
+  }
+  int64_t live = f->of[op->plan][op->id];
+  if (live == f->live) return RAFTER_OK;
+  f->live = live;
+  return rf_spans_add(f->spans,
+                      (rf_span){op->begin, op->begin, (double)live, RF_COUNTER_LIVE, (uint16_t)(trace->threads + RF_TRACE_LANE_COUNTERS), RF_SPAN_COUNTER,
+                                op->plan},
+                      error);
+}
+
+static rf_status follow_ops(rf_trace *trace, rf_spans *spans, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  follow f = {.trace = trace, .spans = spans, .step = -1, .live = -1};
+  int64_t had = spans->count;
+  for (int p = 0; p < trace->plans; p++) {
+    f.of[p] = calloc((size_t)trace->plan[p]->graph->op_count + 1, sizeof(int64_t));
+    if (!f.of[p]) {
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
+      goto done;
+    }
+    rf_plan_live(trace->plan[p], f.of[p], NULL);
+  }
+  for (int64_t i = 0; i < had; i++) {
+    rf_span span = spans->at[i]; /* a copy: the list grows */
+    if (span.kind == RF_SPAN_OP) RF_GO(follow_op(&f, &span, error));
+  }
+  status = end_phase(&f, error);
+done:
+  for (int p = 0; p < trace->plans; p++) free(f.of[p]);
+  return status;
+}
+
+/* ---- the trace --------------------------------------------------------------------------------------------------- */
+
+rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans, const char *const *names, int count, rf_trace **out, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rf_spans spans = {0};
+  int64_t kept_from;
+  rf_trace *trace = calloc(1, sizeof *trace);
+  if (!trace) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
+  trace->threads = record->lanes.count, trace->origin = record->origin, trace->wall = record->wall, trace->fault_ns = record->fault_ns;
+  for (int p = 0; p < count && p < (int)(sizeof trace->plan / sizeof *trace->plan); p++) {
+    trace->plan[trace->plans] = plans[p];
+    strncpy(trace->plan_name[trace->plans++], names[p], sizeof trace->plan_name[0] - 1);
+  }
+  RF_GO(take_rings(record, trace, &spans, &kept_from, error));
+  RF_GO(take_steps(record, trace, &spans, kept_from, error));
+  if (spans.count) qsort(spans.at, (size_t)spans.count, sizeof *spans.at, in_order);
+  RF_GO(follow_ops(trace, &spans, error));
+  if (spans.count) qsort(spans.at, (size_t)spans.count, sizeof *spans.at, in_order);
+  RF_GO(rf_trace_find_gaps(trace, &spans, error));
+  if (spans.count) qsort(spans.at, (size_t)spans.count, sizeof *spans.at, in_order);
+  trace->span = spans.at, trace->count = spans.count, spans.at = NULL;
+done:
+  free(spans.at);
+  if (status == RAFTER_OK) *out = trace;
+  else rf_trace_free(trace);
+  return status;
+}
+
+void rf_trace_free(rf_trace *trace) {
+  if (!trace) return;
+  free(trace->span), free(trace->step);
+  free(trace);
+}

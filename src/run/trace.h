@@ -1,0 +1,30 @@
+/* trace.h - what record.c hands to trace.c and gaps.c. Private to src/run. */
+#ifndef RF_RUN_TRACE_H
+#define RF_RUN_TRACE_H
+
+#include "run/record.h"
+
+typedef struct rf_recorded_step {
+  int64_t step, begin, end, tokens, heap_bytes;
+} rf_recorded_step;
+
+struct rf_record {
+  rf_lanes lanes;
+  rf_trace_when when;
+  rf_recorded_step *step;
+  int64_t steps, step_capacity; /* written so far: the last step_capacity are there */
+  int64_t origin;
+  double wall, fault_ns;
+};
+
+/* Spans while a trace is being collected. */
+typedef struct rf_spans {
+  rf_span *at;
+  int64_t count, capacity;
+} rf_spans;
+rf_status rf_spans_add(rf_spans *spans, rf_span span, rf_error *error);
+
+/* Works out the gaps of every step: adds their spans, and fills what the steps say of them. `spans` is sorted. */
+rf_status rf_trace_find_gaps(rf_trace *trace, rf_spans *spans, rf_error *error);
+
+#endif
