@@ -1,6 +1,7 @@
 /* train.c - trainers from jobs, and `rafter train`. */
 #define _GNU_SOURCE
 #include "api/journal.h"
+#include "api/traced.h"
 
 #include "base/file.h"
 #include "train/checkpoint.h"
@@ -113,7 +114,7 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
 }
 
 /* `sink` NULL: nobody is told how much of a long load is done. */
-static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out, rf_error *error) {
+static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, rf_record *record, rafter_trainer **out, rf_error *error) {
   rf_status status = RAFTER_OK;
   const rf_options *o = job->options;
   rafter_trainer *t = calloc(1, sizeof *t);
@@ -129,6 +130,7 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, ra
   else rf_journal_name_folder(o, t->out);
   if (resume) RF_GO(rf_checkpoint_newest(resume, t->resume, error));
   RF_GO(trainer_settings(t, o, s, error));
+  s->record = record;
   if (sink) s->progress = rf_load_bar(sink);
   if (trains) RF_GO(check_out(t, resume, error));
   bool ours = trains && is_bare(t->out);
@@ -155,7 +157,7 @@ rafter_status rafter_trainer_open(const rafter_job *job, rafter_trainer **traine
   if (strcmp(command, "train") && strcmp(command, "bench"))
     return RF_FAIL(error, RAFTER_INVALID, "make the job with rafter_job_new(\"train\", ...)", "a trainer needs a train or bench job (got %s)",
                    command);
-  return open_trainer(job, NULL, trainer, error);
+  return open_trainer(job, NULL, NULL, trainer, error);
 }
 
 void rafter_trainer_progress(const rafter_trainer *t, int64_t *done, int64_t *of) {
@@ -399,6 +401,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   rf_status status = RAFTER_OK;
   rafter_trainer *t = NULL;
   rf_journal journal = {0};
+  rf_record *traced = NULL;
   bool stopped = false;
   run_log log = {.saved_step = -1,
                  .sink = sink,
@@ -409,7 +412,8 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
                  .keep = (int)rf_options_int(o, "keep"),
                  .json = rf_options_flag(o, "json")};
   if (rf_options_is_set(o, "max-seconds")) log.seconds_limit = rf_options_float(o, "max-seconds");
-  RF_TRY(open_trainer(job, sink, &t, error));
+  RF_TRY(rf_traced_open(o, &traced, error));
+  RF_GO(open_trainer(job, sink, traced, &t, error));
   log.first_step = t->trainer->step, log.first_tokens = t->trainer->tokens, log.steps = t->trainer->settings.schedule.steps;
   rf_report_walk walk[2];
   int walks = walks_of(t, walk);
@@ -424,12 +428,14 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
     walks_of(t, walk); /* with what was counted meanwhile */
     RF_GO(rf_journal_sum_up(&journal, t->trainer->run, walk, walks, rf_now_seconds() - log.start, error));
   }
+  RF_GO(rf_traced_write(traced, "train", t->out, walk, walks, sink, error));
   if (stopped)
     status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped at step %lld; continue with --resume %s", (long long)t->trainer->step, t->out);
 done:
   rf_journal_close(&journal);
   if (log.metrics) fclose(log.metrics);
   rafter_trainer_close(t);
+  rf_record_close(traced);
   return status;
 }
 

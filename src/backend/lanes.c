@@ -72,16 +72,16 @@ void rf_lane_look_at(rf_lanes *lanes, int index, int64_t now) {
   for (int i = 0; i < RF_LOSTS; i++) {
     bool is_time = i == RF_LOST_DELAY || i == RF_LOST_OFF;
     if (change[i] <= (is_time ? NS_WORTH_A_SPAN : 0)) continue;
-    rf_lane_put(lane, (rf_span){from->at, now, (double)change[i], i, (uint16_t)index, RF_SPAN_LOST, lanes->plan});
+    rf_lane_put(lane, (rf_stamp){from->at, now, (double)change[i], i, (uint16_t)index, RF_SPAN_LOST, lanes->plan});
   }
   lane->last = l;
   lane->look_after = now + lanes->look_ns;
 }
 
-void rf_busy_put(const rf_busy *busy, rf_span_kind kind) {
+void rf_busy_put(const rf_busy *busy, rf_stamp_kind kind) {
   int64_t now = rf_now_ns();
   int index = omp_get_thread_num();
   rf_lane *lane = &busy->lanes->lane[index];
-  rf_lane_put(lane, (rf_span){busy->begin, now, 0, busy->lanes->op, (uint16_t)index, (uint8_t)kind, busy->lanes->plan});
+  rf_lane_put(lane, (rf_stamp){busy->begin, now, 0, busy->lanes->op, (uint16_t)index, (uint8_t)kind, busy->lanes->plan});
   if (now >= lane->look_after) rf_lane_look_at(busy->lanes, index, now);
 }

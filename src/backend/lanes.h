@@ -20,7 +20,7 @@
 
 #include <omp.h>
 
-typedef enum rf_span_kind {
+typedef enum rf_stamp_kind {
   RF_SPAN_OP,        /* id: op of `plan`; value: microbatch or 0. Lane 0, from call to return */
   RF_SPAN_BUSY,      /* id: op; one thread's own work in a parallel region */
   RF_SPAN_WAIT,      /* id: op; a barrier inside a region */
@@ -31,7 +31,7 @@ typedef enum rf_span_kind {
   RF_SPAN_GAP,       /* id: rf_gap; made when a trace is collected */
   RF_SPAN_PREDICTED, /* id: op; made when a trace is collected */
   RF_SPAN_KINDS
-} rf_span_kind;
+} rf_stamp_kind;
 
 /* What the system says of a thread between two looks at it. */
 typedef enum rf_lost {
@@ -43,20 +43,20 @@ typedef enum rf_lost {
   RF_LOSTS
 } rf_lost;
 
-typedef struct rf_span {
+typedef struct rf_stamp {
   int64_t begin, end; /* ns of rf_now_ns */
   double value;
   int32_t id;
   uint16_t lane;
   uint8_t kind, plan;
-} rf_span;
+} rf_stamp;
 
 typedef struct rf_lane_look {
   int64_t at, cpu, delay, faults, read_faults, switches;
 } rf_lane_look;
 
 typedef struct rf_lane {
-  _Alignas(64) rf_span *ring;
+  _Alignas(64) rf_stamp *ring;
   int64_t capacity, count; /* a power of two; written so far: those before count - capacity are gone */
   rf_lane_look last;
   int64_t look_after; /* ns from which the next look at the system's counters is due */
@@ -76,7 +76,7 @@ typedef struct rf_lanes {
 
 extern rf_lanes *rf_lanes_on; /* NULL: nothing is recorded now */
 
-static inline void rf_lane_put(rf_lane *lane, rf_span span) {
+static inline void rf_lane_put(rf_lane *lane, rf_stamp span) {
   lane->ring[lane->count & (lane->capacity - 1)] = span;
   lane->count++;
 }
@@ -97,7 +97,7 @@ static inline rf_busy rf_busy_begin(void) {
   int64_t now = rf_now_ns();
   return rf_lane_begin(lanes, omp_get_thread_num(), now) ? (rf_busy){lanes, now} : (rf_busy){NULL, 0};
 }
-void rf_busy_put(const rf_busy *busy, rf_span_kind kind);
+void rf_busy_put(const rf_busy *busy, rf_stamp_kind kind);
 static inline void rf_busy_end(const rf_busy *busy) {
   if (__builtin_expect(busy->lanes != NULL, 0)) rf_busy_put(busy, RF_SPAN_BUSY);
 }

@@ -291,6 +291,7 @@ const rf_option RF_OPTION_ROWS[] = {
   WORDS("out", PATH, "DIR", NULL, TRAIN | BENCH, "folder of the run; unset: runs/ID"),
   WORDS("out", PATH, "FILE", NULL, REPORT, "where to write the page; unset: report.html in the folder of the first RUN; with --json only when it is given"),
   WORDS("out", PATH, "FILE", NULL, CALIBRATE, "where to write the machine file; unset: where --on local looks"),
+  WORDS("trace", TEXT, "STEPS", NULL, TRAIN | GENERATE | SCORE | EVAL | BENCH, "record what every thread does: steps=10..12, steps=10..100:10 or all; of all but train, steps are walks"),
   WORDS("config", PATH, "FILE", NULL, ALL, "JSON file of options, for example a run.json; what is typed wins over it"),
   FLAG("json", ALL, "exactly one JSON object on stdout, all else on stderr"),
   FLAG("quiet", ALL, "no progress and no notices; with --json nothing but the object; of train and calibrate nothing but what was asked for"),

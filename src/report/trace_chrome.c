@@ -91,12 +91,12 @@ static rf_status op_text_of(const json_t *op, op_text *text, rf_error *error) {
 }
 
 static rf_status ops_of(const rf_trace_file *file, ops *o, rf_error *error) {
-  const json_t *plans = json_object_get(file->header, "plans");
+  const json_t *plans = json_object_get(file->header, "ops");
   o->plans = json_array_size(plans);
   o->of = calloc(o->plans + 1, sizeof *o->of), o->count = calloc(o->plans + 1, sizeof *o->count);
   if (!o->of || !o->count) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
   for (size_t p = 0; p < o->plans; p++) {
-    const json_t *list = json_object_get(json_array_get(plans, p), "ops");
+    const json_t *list = json_array_get(plans, p);
     o->of[p] = calloc(json_array_size(list) + 1, sizeof **o->of);
     if (!o->of[p]) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
     o->count[p] = json_array_size(list);
@@ -142,13 +142,13 @@ static void put_lanes(pen *p, const rf_trace_file *file) {
 
 /* Everything of an event before its args. Times are microseconds. */
 static void put_head(pen *p, const rf_trace_file *file, int64_t i, const char *category) {
-  putf(p, "\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\"", file->lane[i] + 1, file->begin[i] * 1e-3, file->duration[i] * 1e-3,
+  putf(p, "\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\"", file->lane[i] + 1, 1e-3 * (double)file->begin[i], 1e-3 * (double)(file->end[i] - file->begin[i]),
        category);
 }
 
 static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i) {
   const char *kind = list_name(file, "kinds", file->kind[i]);
-  double seconds = 1e-9 * file->duration[i];
+  double seconds = 1e-9 * (double)(file->end[i] - file->begin[i]);
   switch (file->kind[i]) {
   case RF_SPAN_OP:
   case RF_SPAN_BUSY:
@@ -166,13 +166,13 @@ static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i
       for (size_t at = 0; at + 1 < length; at += 400) putf(p, "%.*s", (int)(length - 1 - at < 400 ? length - 1 - at : 400), op->args + at);
       if (file->kind[i] == RF_SPAN_OP && seconds > 0) putf(p, ",\"percent_of_limit\":%.2f", 100 * op->limit_seconds / seconds);
       putf(p, ",\"limit_us\":%.3f,\"microbatch\":%.0f}", 1e6 * op->limit_seconds, file->value[i]);
-    } else putf(p, ",\"args\":{\"id\":%u}", file->id[i]);
+    } else putf(p, ",\"args\":{\"id\":%d}", file->id[i]);
     put(p, "}");
     break;
   }
   case RF_SPAN_PHASE:
   case RF_SPAN_GAP:
-    putf(p, ",\n{\"name\":\"%s\",", list_name(file, file->kind[i] == RF_SPAN_GAP ? "gaps" : "phases", file->id[i]));
+    putf(p, ",\n{\"name\":\"%s\",", list_name(file, file->kind[i] == RF_SPAN_GAP ? "gaps" : "phases", (size_t)file->id[i]));
     put_head(p, file, i, kind);
     put(p, "}");
     break;
@@ -182,9 +182,9 @@ static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i
     put(p, "}");
     break;
   case RF_SPAN_COUNTER: {
-    const json_t *counter = json_array_get(json_object_get(file->header, "counters"), file->id[i]);
+    const json_t *counter = json_array_get(json_object_get(file->header, "counters"), (size_t)file->id[i]);
     const char *name = json_string_value(json_object_get(counter, "name")), *unit = json_string_value(json_object_get(counter, "unit"));
-    putf(p, ",\n{\"ph\":\"C\",\"pid\":1,\"name\":\"%s\",\"ts\":%.3f,\"args\":{\"%s\":%.17g}}", name ? name : "count", file->begin[i] * 1e-3,
+    putf(p, ",\n{\"ph\":\"C\",\"pid\":1,\"name\":\"%s\",\"ts\":%.3f,\"args\":{\"%s\":%.17g}}", name ? name : "count", 1e-3 * (double)file->begin[i],
          unit ? unit : "count", file->value[i]);
     break;
   }
@@ -200,7 +200,7 @@ rf_status rf_trace_file_chrome(const rf_trace_file *file, const char *path, rf_e
   RF_GO(pen_open(path, &p, error));
   put(p, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
   put_lanes(p, file);
-  for (int64_t i = 0; i < file->events && p->status == RAFTER_OK; i++) put_event(p, file, &o, i);
+  for (int64_t i = 0; i < file->count && p->status == RAFTER_OK; i++) put_event(p, file, &o, i);
   json_t *other = json_pack("{sO sO sO sO}", "about", json_object_get(file->header, "about"), "steps", json_object_get(file->header, "steps"), "dropped",
                             json_object_get(file->header, "dropped"), "clock", json_object_get(file->header, "clock"));
   char *text = other ? json_dumps(other, JSON_COMPACT) : NULL;
@@ -230,11 +230,11 @@ static void put_quoted(pen *p, const char *text) {
 static const char *span_name(const rf_trace_file *file, int64_t i, char step[32]) {
   static const char *const lists[RF_SPAN_KINDS] = {[RF_SPAN_PHASE] = "phases", [RF_SPAN_COUNTER] = "counters", [RF_SPAN_LOST] = "lost", [RF_SPAN_GAP] = "gaps"};
   const char *name = NULL;
-  if (lists[file->kind[i]]) name = list_name(file, lists[file->kind[i]], file->id[i]);
+  if (lists[file->kind[i]]) name = list_name(file, lists[file->kind[i]], (size_t)file->id[i]);
   else if (file->kind[i] == RF_SPAN_STEP) snprintf(step, 32, "step %.0f", file->value[i]), name = step;
   else {
-    const json_t *plan = json_array_get(json_object_get(file->header, "plans"), file->plan[i]);
-    name = json_string_value(json_object_get(json_array_get(json_object_get(plan, "ops"), file->id[i]), "name"));
+    const json_t *of = json_array_get(json_object_get(file->header, "ops"), file->plan[i]);
+    name = json_string_value(json_object_get(json_array_get(of, (size_t)file->id[i]), "name"));
   }
   return name ? name : "";
 }
@@ -247,11 +247,11 @@ rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_erro
   RF_GO(ops_of(file, &o, error));
   RF_GO(pen_open(path, &p, error));
   put(p, "lane,kind,name,plan,id,begin_us,duration_us,value,predicted_us,limit_us,flops,bytes\r\n");
-  for (int64_t i = 0; i < file->events && p->status == RAFTER_OK; i++) {
+  for (int64_t i = 0; i < file->count && p->status == RAFTER_OK; i++) {
     put_quoted(p, list_name(file, "lanes", file->lane[i]));
     putf(p, ",%s,", list_name(file, "kinds", file->kind[i]));
     put_quoted(p, span_name(file, i, step));
-    putf(p, ",%u,%u,%.3f,%.3f,%.17g", file->plan[i], file->id[i], file->begin[i] * 1e-3, file->duration[i] * 1e-3, file->value[i]);
+    putf(p, ",%u,%d,%.3f,%.3f,%.17g", file->plan[i], file->id[i], 1e-3 * (double)file->begin[i], 1e-3 * (double)(file->end[i] - file->begin[i]), file->value[i]);
     if (file->kind[i] <= RF_SPAN_WAIT || file->kind[i] == RF_SPAN_PREDICTED) {
       const op_text *op = &o.of[file->plan[i]][file->id[i]];
       putf(p, ",%.6g,%.6g,%.17g,%.17g\r\n", 1e6 * op->seconds, 1e6 * op->limit_seconds, op->flops, op->bytes);

@@ -11,18 +11,18 @@
 
 enum { VERSION = 1, ALIGN = 8 };
 static const size_t MOST_FILE = (size_t)1 << 33, MOST_HEADER = (size_t)1 << 28;
-static const double MOST_NS = 9007199254740992.0; /* 2^53: every ns below it is a double */
+static const int64_t MOST_NS = (int64_t)1 << 53; /* so that every time is a double, too */
 
 /* The columns in their order, the widest first, so that each is aligned where it stands. */
 static const struct {
   const char *name, *type;
   size_t bytes;
-} COLUMNS[] = {{"begin", "f64", 8}, {"duration", "f64", 8}, {"value", "f64", 8}, {"id", "u32", 4}, {"lane", "u16", 2}, {"kind", "u8", 1}, {"plan", "u8", 1}};
+} COLUMNS[] = {{"begin", "i64", 8}, {"end", "i64", 8}, {"value", "f64", 8}, {"id", "i32", 4}, {"lane", "u16", 2}, {"kind", "u8", 1}, {"plan", "u8", 1}};
 enum { COLUMN_COUNT = sizeof COLUMNS / sizeof COLUMNS[0] };
 
 static const char *const KINDS[RF_SPAN_KINDS] = {"op", "busy", "wait", "phase", "step", "counter", "lost", "gap", "predicted"};
 
-static size_t event_bytes(void) {
+static size_t span_bytes(void) {
   size_t sum = 0;
   for (int c = 0; c < COLUMN_COUNT; c++) sum += COLUMNS[c].bytes;
   return sum;
@@ -30,21 +30,14 @@ static size_t event_bytes(void) {
 
 static void point_into(rf_trace_file *file) {
   const char *at = file->columns;
-  size_t n = (size_t)file->events;
-  file->begin = (const double *)at, file->duration = file->begin + n, file->value = file->duration + n;
-  file->id = (const uint32_t *)(file->value + n), file->lane = (const uint16_t *)(file->id + n);
+  size_t n = (size_t)file->count;
+  file->begin = (const int64_t *)at, file->end = file->begin + n, file->value = (const double *)(file->end + n);
+  file->id = (const int32_t *)(file->value + n), file->lane = (const uint16_t *)(file->id + n);
   file->kind = (const uint8_t *)(file->lane + n), file->plan = file->kind + n;
-  file->column_bytes = n * event_bytes();
+  file->column_bytes = n * span_bytes();
 }
 
 /* ---- the header -------------------------------------------------------------------------------------------------- */
-
-double rf_op_limit_seconds(const rf_plan *plan, int op) {
-  const rf_work *work = &plan->op[op].work;
-  double peak = rf_plan_peak_flops(plan), read = plan->machine.read_bps;
-  double compute = peak > 0 ? (work->flops + work->flops_again) / peak : 0, memory = read > 0 ? (work->bytes_read + work->bytes_written) / read : 0;
-  return compute > memory ? compute : memory;
-}
 
 /* What an op is about: its first output, or what it works on when it makes none of its own. */
 static const rf_tensor *subject(const rf_graph *graph, const rf_op *op) {
@@ -65,13 +58,13 @@ static json_t *op_json(const rf_plan *plan, int i, int64_t live, int64_t end) {
   for (int d = 0; t && d < t->rank; d++) json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
   char type[64];
   return json_pack("{si ss ss ss ss ss so ss sf sf sf sf ss si sI sI}", "id", i, "name", op->name, "op", op->def->name, "kernel", p->kernel->name,
-                   "section", sections[op->section], "phase", rf_phase_name(rf_phase_of(plan->graph, i, 0)), "shape", shape, "dtype",
+                   "section", sections[op->section], "phase", rf_op_phase(op), "shape", shape, "dtype",
                    t ? rf_tensor_type(t, type) : "", "flops", p->work.flops + p->work.flops_again, "bytes",
-                   p->work.bytes_read + p->work.bytes_written, "seconds", p->seconds, "limit_seconds", rf_op_limit_seconds(plan, i), "bound",
+                   p->work.bytes_read + p->work.bytes_written, "seconds", p->seconds, "limit_seconds", rf_plan_limit(plan, i, NULL), "bound",
                    bounds[p->bound], "calls", p->calls, "live_bytes", (json_int_t)live, "end_bytes", (json_int_t)end);
 }
 
-static json_t *plan_json(const rf_trace *trace, int index, rf_error *error) {
+static json_t *ops_json(const rf_trace *trace, int index, rf_error *error) {
   const rf_plan *plan = trace->plan[index];
   size_t ops = (size_t)plan->graph->op_count;
   int64_t *live = calloc(2 * ops + 1, sizeof *live);
@@ -83,28 +76,24 @@ static json_t *plan_json(const rf_trace *trace, int index, rf_error *error) {
   rf_plan_live(plan, live, live + ops);
   for (int i = 0; i < plan->graph->op_count; i++) json_array_append_new(list, op_json(plan, i, live[i], live[ops + (size_t)i]));
   free(live);
-  return json_pack("{ss ss sI sI sf so}", "name", trace->plan_name[index], "digest", plan->digest, "arena_bytes", (json_int_t)plan->arena_bytes,
-                   "persistent_bytes", (json_int_t)plan->persistent_bytes, "step_seconds", plan->step_seconds, "ops", list);
+  return list;
 }
 
-static json_t *gaps_json(double gaps[2][RF_GAPS]) {
-  json_t *json = json_object();
-  for (int g = 0; g < RF_GAPS; g++)
-    json_object_set_new(json, rf_gap_name((rf_gap)g), json_pack("{sf sf}", "between_ops", gaps[0][g], "inside_ops", gaps[1][g]));
-  return json;
+static json_t *seconds_json(const double *seconds, int count) {
+  json_t *list = json_array();
+  for (int i = 0; i < count; i++) json_array_append_new(list, json_real(seconds[i]));
+  return list;
 }
 
 static json_t *steps_json(const rf_trace *trace) {
   json_t *list = json_array();
   for (int s = 0; s < trace->steps; s++) {
     rf_traced_step *step = &trace->step[s];
-    double seconds = 1e-9 * (double)(step->end - step->begin), all = seconds * trace->threads;
-    json_t *json = json_pack("{sI sI sI sI sb sf}", "step", (json_int_t)step->step, "begin", (json_int_t)step->begin, "end", (json_int_t)step->end,
-                             "tokens", (json_int_t)step->tokens, "whole", (int)step->whole, "seconds", seconds);
+    json_t *json = json_pack("{sI sI sI sI sb}", "step", (json_int_t)step->step, "begin", (json_int_t)step->begin, "end", (json_int_t)step->end,
+                             "tokens", (json_int_t)step->tokens, "whole", (int)step->whole);
     if (step->whole) {
-      json_t *more = json_pack("{sf sf sI sI so sf}", "work_thread_seconds", step->work, "phase_thread_seconds", step->phases, "faults",
-                               (json_int_t)step->faults, "heap_bytes", (json_int_t)step->heap_bytes, "gap_thread_seconds", gaps_json(step->gaps),
-                               "unexplained_fraction", all > 0 ? step->gaps[0][RF_GAP_UNEXPLAINED] / all : 0);
+      json_t *more = json_pack("{sf sf sI sI s[oo]}", "work", step->work, "phases", step->phases, "faults", (json_int_t)step->faults, "heap_bytes",
+                               (json_int_t)step->heap_bytes, "gaps", seconds_json(step->gaps[0], RF_GAPS), seconds_json(step->gaps[1], RF_GAPS));
       json_object_update(json, more);
       json_decref(more);
     }
@@ -136,14 +125,16 @@ static json_t *lanes_json(const rf_trace *trace) {
 }
 
 static rf_status make_header(const rf_trace *trace, json_t *about, json_t **header, rf_error *error) {
-  json_t *plans = json_array(), *counters = json_array(), *columns = json_array();
+  json_t *plans = json_array(), *digests = json_array(), *ops = json_array(), *counters = json_array(), *columns = json_array();
   for (int p = 0; p < trace->plans; p++) {
-    json_t *plan = plan_json(trace, p, error);
-    if (!plan) {
-      json_decref(plans), json_decref(counters), json_decref(columns);
+    json_t *list = ops_json(trace, p, error);
+    if (!list) {
+      json_decref(plans), json_decref(digests), json_decref(ops), json_decref(counters), json_decref(columns);
       return RAFTER_FAILED;
     }
-    json_array_append_new(plans, plan);
+    json_array_append_new(plans, json_string(trace->plan_name[p]));
+    json_array_append_new(digests, json_string(trace->plan[p]->digest));
+    json_array_append_new(ops, list);
   }
   for (int c = 0; c < RF_COUNTERS; c++)
     json_array_append_new(counters, json_pack("{ss ss}", "name", rf_counter_name((rf_counter)c), "unit", rf_counter_unit((rf_counter)c)));
@@ -155,25 +146,25 @@ static rf_status make_header(const rf_trace *trace, json_t *about, json_t **head
     machine = json_pack("{ss sf sf sf}", "name", plan->machine.name, "peak_flops", rf_plan_peak_flops(plan), "read_bps", plan->machine.read_bps, "copy_bps",
                         plan->machine.copy_bps);
   }
-  *header = json_pack("{ss si ss so ss sf so si sI sI so so so so so so so so so}", "format", "rafter-trace", "version", VERSION, "rafter", RF_VERSION,
+  *header = json_pack("{ss si ss so ss sf so si sI sI so so so so so so so so so so so}", "format", "rafter-trace", "version", VERSION, "rafter", RF_VERSION,
                       "machine", machine, "clock", "CLOCK_MONOTONIC, ns since the origin", "origin_unix_seconds", trace->wall, "lanes", lanes_json(trace),
-                      "threads", trace->threads, "events", (json_int_t)trace->count, "dropped", (json_int_t)trace->dropped, "kinds",
+                      "threads", trace->threads, "count", (json_int_t)trace->count, "dropped", (json_int_t)trace->dropped, "kinds",
                       names_json(RF_SPAN_KINDS, kind_name), "phases", names_json(RF_PHASES, phase_name), "gaps", names_json(RF_GAPS, gap_name), "lost",
-                      names_json(RF_LOSTS, lost_name), "counters", counters, "steps", steps_json(trace), "plans", plans, "columns", columns, "about",
+                      names_json(RF_LOSTS, lost_name), "counters", counters, "steps", steps_json(trace), "plans", plans, "digests", digests, "ops", ops, "columns", columns, "about",
                       about ? json_incref(about) : json_object());
   return *header ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
 }
 
 rf_status rf_trace_file_make(const rf_trace *trace, json_t *about, rf_trace_file *file, rf_error *error) {
   size_t n = (size_t)trace->count;
-  *file = (rf_trace_file){.events = trace->count, .memory = malloc(n * event_bytes() + 1)};
+  *file = (rf_trace_file){.count = trace->count, .memory = malloc(n * span_bytes() + 1)};
   if (!file->memory) return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while writing a trace");
   file->columns = file->memory;
   point_into(file);
   for (size_t i = 0; i < n; i++) {
-    const rf_span *s = &trace->span[i];
-    ((double *)file->begin)[i] = (double)s->begin, ((double *)file->duration)[i] = (double)(s->end - s->begin);
-    ((double *)file->value)[i] = s->value, ((uint32_t *)file->id)[i] = (uint32_t)s->id;
+    const rf_stamp *s = &trace->span[i];
+    ((int64_t *)file->begin)[i] = s->begin, ((int64_t *)file->end)[i] = s->end;
+    ((double *)file->value)[i] = s->value, ((int32_t *)file->id)[i] = s->id;
     ((uint16_t *)file->lane)[i] = s->lane, ((uint8_t *)file->kind)[i] = s->kind, ((uint8_t *)file->plan)[i] = s->plan;
   }
   rf_status status = make_header(trace, about, &file->header, error);
@@ -239,6 +230,17 @@ static rf_status check_names(const json_t *list, const char *path, const char *k
   return RAFTER_OK;
 }
 
+static rf_status check_counters(const json_t *list, const char *path, rf_error *error) {
+  for (int c = 0; c < RF_COUNTERS; c++) {
+    const json_t *row = json_array_get(list, (size_t)c);
+    const char *name = json_string_value(json_object_get(row, "name")), *unit = json_string_value(json_object_get(row, "unit"));
+    if (!name || !unit || strcmp(name, rf_counter_name((rf_counter)c)) || strcmp(unit, rf_counter_unit((rf_counter)c)))
+      return RF_FAIL(error, RAFTER_FAILED, HINT, "counters differ (%s: expected %s at %d, got %s)", path, rf_counter_name((rf_counter)c), c,
+                     name ? name : "nothing");
+  }
+  return RAFTER_OK;
+}
+
 static rf_status check_columns(const json_t *list, const char *path, rf_error *error) {
   for (int c = 0; c < COLUMN_COUNT; c++) {
     const json_t *row = json_array_get(list, (size_t)c);
@@ -251,23 +253,53 @@ static rf_status check_columns(const json_t *list, const char *path, rf_error *e
 }
 
 /* Numbers of every op: those that other code divides by or adds up. */
-static rf_status check_plans(const json_t *plans, const char *path, rf_error *error) {
+static rf_status check_ops(const json_t *plans, const char *path, rf_error *error) {
   size_t p, i;
-  json_t *plan, *op, *ops;
-  json_array_foreach((json_t *)plans, p, plan) {
-    const char *name;
-    RF_TRY(rf_json_string(plan, "name", path, &name, error));
-    RF_TRY(read_array(plan, path, "ops", 0, 1 << 24, &ops, error));
+  json_t *op, *ops;
+  json_array_foreach((json_t *)plans, p, ops) {
+    if (!json_is_array(ops)) return RF_FAIL(error, RAFTER_FAILED, HINT, "the ops of a plan are no list (%s: plan %zu)", path, p);
     json_array_foreach(ops, i, op) {
       static const char *const texts[] = {"name", "op", "kernel", "phase", "dtype", "bound"}, *const numbers[] = {"flops", "bytes", "seconds", "limit_seconds"};
+      const char *text;
       int64_t id;
       double number;
       RF_TRY(rf_json_int(op, "id", path, 0, INT32_MAX, &id, error));
       if (id != (int64_t)i) return RF_FAIL(error, RAFTER_FAILED, HINT, "ops are not in order (%s: expected id %zu, got %lld)", path, i, (long long)id);
-      for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) RF_TRY(rf_json_string(op, texts[k], path, &name, error));
+      for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) RF_TRY(rf_json_string(op, texts[k], path, &text, error));
       for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) RF_TRY(rf_json_float(op, numbers[k], path, 0, 1e40, &number, error));
       if (!json_is_array(json_object_get(op, "shape"))) return RF_FAIL(error, RAFTER_FAILED, HINT, "an op has no shape (%s: op %zu)", path, i);
     }
+  }
+  return RAFTER_OK;
+}
+
+static rf_status check_plans(const json_t *header, const char *path, rf_error *error) {
+  json_t *names, *ops;
+  size_t p;
+  json_t *name;
+  RF_TRY(read_array(header, path, "plans", 0, UINT8_MAX, &names, error));
+  RF_TRY(read_array(header, path, "ops", json_array_size(names), json_array_size(names), &ops, error));
+  json_array_foreach(names, p, name) if (!json_is_string(name)) return RF_FAIL(error, RAFTER_FAILED, HINT, "a plan has no name (%s: plan %zu)", path, p);
+  return check_ops(ops, path, error);
+}
+
+/* What other code takes from steps. */
+static rf_status check_steps(const json_t *steps, const char *path, rf_error *error) {
+  static const char *const numbers[] = {"step", "begin", "end", "tokens"};
+  size_t i;
+  json_t *step;
+  json_array_foreach((json_t *)steps, i, step) {
+    int64_t value;
+    for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) RF_TRY(rf_json_int(step, numbers[k], path, 0, MOST_NS, &value, error));
+    json_t *gaps = json_object_get(step, "gaps");
+    double number;
+    if (!gaps) continue;
+    RF_TRY(rf_json_float(step, "work", path, 0, 1e15, &number, error));
+    RF_TRY(rf_json_float(step, "phases", path, 0, 1e15, &number, error));
+    for (size_t k = 0; k < 2; k++)
+      for (size_t g = 0; g < RF_GAPS; g++)
+        if (!json_is_number(json_array_get(json_array_get(gaps, k), g)))
+          return RF_FAIL(error, RAFTER_FAILED, HINT, "a step's gaps are no numbers (%s: step %zu)", path, i);
   }
   return RAFTER_OK;
 }
@@ -284,25 +316,26 @@ static rf_status check_lanes(const json_t *lanes, const char *path, rf_error *er
 }
 
 /* How many ids each kind has, by plan where they are ops. */
-static rf_status check_events(const rf_trace_file *file, const char *path, rf_error *error) {
-  const json_t *plans = json_object_get(file->header, "plans");
+static rf_status check_spans(const rf_trace_file *file, const char *path, rf_error *error) {
+  const json_t *plans = json_object_get(file->header, "ops");
   size_t lanes = json_array_size(json_object_get(file->header, "lanes")), steps = json_array_size(json_object_get(file->header, "steps"));
   const size_t ids[RF_SPAN_KINDS] = {[RF_SPAN_PHASE] = RF_PHASES, [RF_SPAN_STEP] = steps, [RF_SPAN_COUNTER] = RF_COUNTERS, [RF_SPAN_LOST] = RF_LOSTS, [RF_SPAN_GAP] = RF_GAPS};
-  for (int64_t i = 0; i < file->events; i++) {
+  for (int64_t i = 0; i < file->count; i++) {
     const char *what = NULL;
     if (file->kind[i] >= RF_SPAN_KINDS) what = "kind";
     else if (file->lane[i] >= lanes) what = "lane";
-    else if (!(file->begin[i] >= 0 && file->begin[i] <= MOST_NS)) what = "begin";
-    else if (!(file->duration[i] >= 0 && file->duration[i] <= MOST_NS)) what = "duration";
+    else if (file->begin[i] < 0 || file->begin[i] > MOST_NS) what = "begin";
+    else if (file->end[i] < file->begin[i] || file->end[i] > MOST_NS) what = "end";
     else if (!isfinite(file->value[i])) what = "value";
     else if (i && (file->lane[i] < file->lane[i - 1] || (file->lane[i] == file->lane[i - 1] && file->begin[i] < file->begin[i - 1]))) what = "order";
     else {
       bool is_op = file->kind[i] <= RF_SPAN_WAIT || file->kind[i] == RF_SPAN_PREDICTED;
-      const json_t *plan = is_op ? json_array_get(plans, file->plan[i]) : NULL;
-      if (is_op && !plan) what = "plan";
-      else if (file->id[i] >= (is_op ? json_array_size(json_object_get(plan, "ops")) : ids[file->kind[i]])) what = "id";
+      const json_t *ops = is_op ? json_array_get(plans, file->plan[i]) : NULL;
+      size_t most = is_op ? json_array_size(ops) : ids[file->kind[i]];
+      if (is_op && !ops) what = "plan";
+      else if (file->id[i] < 0 || (size_t)file->id[i] >= most) what = "id";
     }
-    if (what) return RF_FAIL(error, RAFTER_FAILED, HINT, "an event is out of range (%s: %s of event %lld)", path, what, (long long)i);
+    if (what) return RF_FAIL(error, RAFTER_FAILED, HINT, "a span is out of range (%s: %s of span %lld)", path, what, (long long)i);
   }
   return RAFTER_OK;
 }
@@ -327,11 +360,12 @@ static rf_status check_header(const rf_trace_file *file, const char *path, rf_er
   RF_TRY(read_array(file->header, path, "columns", COLUMN_COUNT, COLUMN_COUNT, &list, error));
   RF_TRY(check_columns(list, path, error));
   RF_TRY(read_array(file->header, path, "counters", RF_COUNTERS, RF_COUNTERS, &list, error));
+  RF_TRY(check_counters(list, path, error));
   RF_TRY(read_array(file->header, path, "steps", 0, 1 << 24, &list, error));
+  RF_TRY(check_steps(list, path, error));
   RF_TRY(read_array(file->header, path, "lanes", RF_TRACE_LANES, UINT16_MAX, &list, error));
   RF_TRY(check_lanes(list, path, error));
-  RF_TRY(read_array(file->header, path, "plans", 0, UINT8_MAX, &list, error));
-  return check_plans(list, path, error);
+  return check_plans(file->header, path, error);
 }
 
 rf_status rf_trace_file_parse(const char *path, char *text, size_t bytes, rf_trace_file *file, rf_error *error) {
@@ -344,16 +378,16 @@ rf_status rf_trace_file_parse(const char *path, char *text, size_t bytes, rf_tra
     goto done;
   }
   RF_GO(rf_json_parse(text, header - 1, path, &file->header, error));
-  RF_GO(rf_json_int(file->header, "events", path, 0, (int64_t)(MOST_FILE / event_bytes()), &file->events, error));
-  if ((size_t)file->events * event_bytes() != bytes - header) {
-    status = RF_FAIL(error, RAFTER_FAILED, HINT, "the columns are cut or too long (%s: expected %lld events in %zu bytes, got %zu bytes)", path,
-                     (long long)file->events, (size_t)file->events * event_bytes(), bytes - header);
+  RF_GO(rf_json_int(file->header, "count", path, 0, (int64_t)(MOST_FILE / span_bytes()), &file->count, error));
+  if ((size_t)file->count * span_bytes() != bytes - header) {
+    status = RF_FAIL(error, RAFTER_FAILED, HINT, "the columns are cut or too long (%s: expected %lld spans in %zu bytes, got %zu bytes)", path,
+                     (long long)file->count, (size_t)file->count * span_bytes(), bytes - header);
     goto done;
   }
   file->columns = text + header;
   point_into(file);
   RF_GO(check_header(file, path, error));
-  status = check_events(file, path, error);
+  status = check_spans(file, path, error);
 done:
   if (status != RAFTER_OK) rf_trace_file_free(file);
   return status;

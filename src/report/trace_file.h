@@ -6,12 +6,13 @@
 
 #include "run/record.h"
 
-/* A trace as it stands in the file. Columns have `events` entries each, sorted by lane and begin. */
+/* A trace as it stands in the file. Columns have `count` entries each, sorted by lane and begin. */
 typedef struct rf_trace_file {
   json_t *header;
-  int64_t events;
-  const double *begin, *duration, *value; /* ns since the origin; ns; by kind */
-  const uint32_t *id;
+  int64_t count;
+  const int64_t *begin, *end; /* ns since the origin */
+  const double *value;        /* by kind */
+  const int32_t *id;
   const uint16_t *lane;
   const uint8_t *kind, *plan;
   const void *columns; /* all of them, as in the file */
@@ -34,8 +35,5 @@ rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_erro
 
 /* trace.bin and trace.json in a run's folder. */
 rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folder, rf_error *error);
-
-/* Seconds below which no op of this work can go on the plan's machine: its FLOPs at the peak or its bytes at the read bandwidth. */
-double rf_op_limit_seconds(const rf_plan *plan, int op);
 
 #endif

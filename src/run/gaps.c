@@ -18,25 +18,26 @@ typedef struct region {
 
 typedef struct work {
   rf_trace *trace;
-  rf_spans *spans;
+  rf_stamps *spans;
   int64_t had;      /* spans before any were added here */
   int64_t *lane_at; /* (lanes + 1): where each lane's spans begin */
   region *region;
   int64_t regions, capacity;
-  double heap_pages; /* of this step, that no fault was given to yet */
+  const double *value; /* of spans before any of it was taken */
+  double heap_pages;   /* of this step, that no fault was given to yet */
 } work;
 
 /* One thread in one step. */
 typedef struct thread {
   int lane;
-  const rf_span *first, *end; /* its spans of the step */
+  const rf_stamp *first, *end; /* its spans of the step */
   int64_t idle;               /* ns outside the bodies of ops */
   int64_t open;               /* of them, longer than a launch is believed to take */
 } thread;
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t overlap(const rf_span *span, int64_t begin, int64_t end) { return larger(0, smaller(span->end, end) - larger(span->begin, begin)); }
+static int64_t overlap(const rf_stamp *span, int64_t begin, int64_t end) { return larger(0, smaller(span->end, end) - larger(span->begin, begin)); }
 
 /* The first span of a lane that begins at or after `at`. */
 static int64_t first_from(const work *w, int lane, int64_t at) {
@@ -56,7 +57,7 @@ static thread thread_of(const work *w, int lane, const rf_traced_step *step) {
 
 /* ---- regions ----------------------------------------------------------------------------------------------------- */
 
-static rf_status add_region(work *w, const rf_span *own, rf_error *error) {
+static rf_status add_region(work *w, const rf_stamp *own, rf_error *error) {
   if (w->regions == w->capacity) {
     int64_t capacity = w->capacity ? 2 * w->capacity : 1024;
     region *grown = realloc(w->region, (size_t)capacity * sizeof *grown);
@@ -68,7 +69,7 @@ static rf_status add_region(work *w, const rf_span *own, rf_error *error) {
 }
 
 /* The region a span of another thread belongs to: the last one that had begun when it ended, for a region begins when the one before is over. */
-static int64_t region_of(const work *w, const rf_span *span, int64_t from) {
+static int64_t region_of(const work *w, const rf_stamp *span, int64_t from) {
   while (from + 1 < w->regions && w->region[from + 1].begin <= span->end) from++;
   return from;
 }
@@ -76,12 +77,12 @@ static int64_t region_of(const work *w, const rf_span *span, int64_t from) {
 static rf_status find_regions(work *w, const rf_traced_step *step, rf_error *error) {
   w->regions = 0;
   thread own = thread_of(w, 0, step);
-  for (const rf_span *s = own.first; s < own.end; s++)
+  for (const rf_stamp *s = own.first; s < own.end; s++)
     if (s->kind == RF_SPAN_BUSY) RF_TRY(add_region(w, s, error));
   for (int lane = 1; lane < w->trace->threads && w->regions; lane++) {
     thread other = thread_of(w, lane, step);
     int64_t r = 0;
-    for (const rf_span *s = other.first; s < other.end; s++) {
+    for (const rf_stamp *s = other.first; s < other.end; s++) {
       if (s->kind != RF_SPAN_BUSY) continue;
       r = region_of(w, s, r);
       if (s->end > w->region[r].end) w->region[r].end = s->end;
@@ -100,7 +101,7 @@ static rf_status give(work *w, rf_traced_step *step, thread *t, rf_gap gap, int6
   t->idle += end - begin;
   if (end - begin < SHOWN_NS) return RAFTER_OK;
   int64_t before = t->first - w->spans->at, count = t->end - t->first; /* the list may move */
-  rf_status status = rf_spans_add(w->spans, (rf_span){begin, end, 0, (int32_t)gap, (uint16_t)t->lane, RF_SPAN_GAP, 0}, error);
+  rf_status status = rf_stamps_add(w->spans, (rf_stamp){begin, end, 0, (int32_t)gap, (uint16_t)t->lane, RF_SPAN_GAP, 0}, error);
   t->first = w->spans->at + before, t->end = t->first + count;
   return status;
 }
@@ -108,7 +109,7 @@ static rf_status give(work *w, rf_traced_step *step, thread *t, rf_gap gap, int6
 /* Takes up to `most` of what the system counted over [begin, end) as a time, and so leaves less of it for the bodies of ops. */
 static int64_t take(thread *t, rf_lost lost, double each_ns, int64_t begin, int64_t end, int64_t most) {
   int64_t taken = 0;
-  for (rf_span *s = (rf_span *)t->first; s < t->end && s->begin < end && taken < most; s++) {
+  for (rf_stamp *s = (rf_stamp *)t->first; s < t->end && s->begin < end && taken < most; s++) {
     if (s->kind != RF_SPAN_LOST || s->id != (int)lost || s->value <= 0 || !overlap(s, begin, end)) continue;
     int64_t here = smaller(smaller((int64_t)(s->value * each_ns), most - taken), overlap(s, begin, end));
     s->value -= (double)here / each_ns;
@@ -129,7 +130,7 @@ static rf_status give_launch(work *w, rf_traced_step *step, thread *t, int64_t b
   } causes[] = {{RF_LOST_DELAY, RF_GAP_OTHERS, 1}, {RF_LOST_FAULTS, RF_GAP_FAULT, fault_ns}, {RF_LOST_OFF, RF_GAP_WAIT, 1}};
   for (size_t i = 0; i < sizeof causes / sizeof *causes && at < end; i++) {
     int64_t took = take(t, causes[i].lost, causes[i].each_ns, begin, end, end - at);
-    if (causes[i].lost == RF_LOST_DELAY) take(t, RF_LOST_OFF, 1, begin, end, took); /* it was off its core then */
+    if (causes[i].lost == RF_LOST_DELAY) take(t, RF_LOST_OFF, 1, begin, end, took); /* it was off its core then: not asleep */
     rf_gap gap = causes[i].gap;
     if (gap == RF_GAP_WAIT && take(t, RF_LOST_READ_FAULTS, 1, begin, end, 1)) gap = RF_GAP_IO; /* asleep until the disk answered */
     RF_TRY(give(w, step, t, gap, at, at + took, error));
@@ -140,7 +141,7 @@ static rf_status give_launch(work *w, rf_traced_step *step, thread *t, int64_t b
 
 /* ---- the run's own thread ---------------------------------------------------------------------------------------- */
 
-static bool beside_ops(const rf_span *s) {
+static bool beside_ops(const rf_stamp *s) {
   return s->kind == RF_SPAN_PHASE && (s->id < RF_PHASE_FORWARD || s->id > RF_PHASE_OPTIMIZER);
 }
 
@@ -149,7 +150,7 @@ static rf_status between_ops(work *w, rf_traced_step *step, thread *t, int64_t b
   int lane = w->trace->threads + RF_TRACE_LANE_PHASES;
   int64_t at = begin, first = first_from(w, lane, begin), last = w->lane_at[lane + 1];
   for (int64_t i = first; i < last && w->spans->at[i].begin < end; i++) {
-    rf_span phase = w->spans->at[i];
+    rf_stamp phase = w->spans->at[i];
     if (!beside_ops(&phase) || phase.end <= at || phase.end > end) continue;
     RF_TRY(give_launch(w, step, t, DISPATCH_NS, at, phase.begin, error));
     int64_t from = larger(at, phase.begin);
@@ -163,7 +164,7 @@ static rf_status between_ops(work *w, rf_traced_step *step, thread *t, int64_t b
 static rf_status own_thread(work *w, rf_traced_step *step, thread *t, rf_error *error) {
   int64_t at = step->begin, r = 0;
   for (int64_t i = 0; i < t->end - t->first; i++) {
-    rf_span s = t->first[i];
+    rf_stamp s = t->first[i];
     if (s.kind == RF_SPAN_OP) {
       RF_TRY(between_ops(w, step, t, at, s.begin, error));
       at = larger(at, s.end);
@@ -181,7 +182,7 @@ static rf_status own_thread(work *w, rf_traced_step *step, thread *t, rf_error *
 static rf_status other_thread(work *w, rf_traced_step *step, thread *t, rf_error *error) {
   int64_t at = step->begin, r = 0, entered = -1;
   for (int64_t i = 0; i < t->end - t->first; i++) {
-    rf_span s = t->first[i];
+    rf_stamp s = t->first[i];
     if (s.kind == RF_SPAN_WAIT) RF_TRY(give(w, step, t, RF_GAP_WAIT, s.begin, s.end, error));
     if (s.kind != RF_SPAN_BUSY || s.begin < at) continue;
     if (w->regions) {
@@ -209,12 +210,12 @@ static rf_status other_thread(work *w, rf_traced_step *step, thread *t, rf_error
 /* ---- inside the bodies of ops ------------------------------------------------------------------------------------ */
 
 static int by_begin(const void *a, const void *b) {
-  const rf_span *x = a, *y = b;
+  const rf_stamp *x = a, *y = b;
   return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
 /* Stamped time outside bodies that lies in [begin, end). `gap`: the thread's gaps in order, of which *at are over before `begin`. */
-static int64_t stamped_idle(const rf_span *gap, int64_t gaps, int64_t *at, int64_t begin, int64_t end) {
+static int64_t stamped_idle(const rf_stamp *gap, int64_t gaps, int64_t *at, int64_t begin, int64_t end) {
   int64_t sum = 0;
   while (*at < gaps && gap[*at].end <= begin) ++*at;
   for (int64_t i = *at; i < gaps && gap[i].begin < end; i++) sum += overlap(&gap[i], begin, end);
@@ -224,18 +225,21 @@ static int64_t stamped_idle(const rf_span *gap, int64_t gaps, int64_t *at, int64
 /* What the system counted and no gap took. */
 static void inside_bodies(work *w, rf_traced_step *step, const thread *t, int64_t added_from) {
   int64_t length = step->end - step->begin, gaps = w->spans->count - added_from, at = 0;
-  rf_span *gap = w->spans->at + added_from;
+  rf_stamp *gap = w->spans->at + added_from;
   qsort(gap, (size_t)gaps, sizeof *gap, by_begin);
-  double sum[RF_LOSTS] = {0}, asleep = 0, body = 1e-9 * (double)(length - t->idle);
-  for (const rf_span *s = t->first; s < t->end; s++) {
+  double sum[RF_LOSTS] = {0}, asleep = 0, others = 0, body = 1e-9 * (double)(length - t->idle);
+  for (const rf_stamp *s = t->first; s < t->end; s++) {
     if (s->kind != RF_SPAN_LOST) continue;
     sum[s->id] += s->value;
     if (s->id != RF_LOST_OFF) continue;
-    double delay = 0;
-    for (const rf_span *d = s; d-- > t->first && d->begin == s->begin;)
-      if (d->kind == RF_SPAN_LOST && d->id == RF_LOST_DELAY) delay = d->value;
-    double left = s->value - delay - (double)stamped_idle(gap, gaps, &at, s->begin, s->end);
-    if (left > NOISE_NS) asleep += left;
+    /* Off its core for longer than it had nothing to do: so long it stood still inside bodies. */
+    double still = w->value[s - w->spans->at] - (double)stamped_idle(gap, gaps, &at, s->begin, s->end), delay = 0;
+    if (still <= NOISE_NS) continue;
+    bool delayed = s > t->first && s[-1].kind == RF_SPAN_LOST && s[-1].id == RF_LOST_DELAY && s[-1].begin == s->begin; /* of the same look */
+    if (delayed) delay = s[-1].value;
+    if (delay > still) delay = still;
+    others += delay;
+    if (still - delay > NOISE_NS) asleep += still - delay;
   }
   double faults = sum[RF_LOST_FAULTS], grown = faults < w->heap_pages ? faults : w->heap_pages;
   w->heap_pages -= grown;
@@ -243,7 +247,7 @@ static void inside_bodies(work *w, rf_traced_step *step, const thread *t, int64_
   const struct {
     rf_gap gap;
     double seconds;
-  } parts[] = {{RF_GAP_OTHERS, 1e-9 * sum[RF_LOST_DELAY]},
+  } parts[] = {{RF_GAP_OTHERS, 1e-9 * others},
                {sum[RF_LOST_READ_FAULTS] > 0 ? RF_GAP_IO : RF_GAP_WAIT, 1e-9 * asleep},
                {RF_GAP_ALLOCATION, 1e-9 * grown * w->trace->fault_ns},
                {RF_GAP_FAULT, 1e-9 * (faults - grown) * w->trace->fault_ns}};
@@ -269,7 +273,7 @@ static rf_status one_step(work *w, rf_traced_step *step, rf_error *error) {
   return RAFTER_OK;
 }
 
-rf_status rf_trace_find_gaps(rf_trace *trace, rf_spans *spans, rf_error *error) {
+rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error) {
   rf_status status = RAFTER_OK;
   int lanes = trace->threads + RF_TRACE_LANES;
   work w = {.trace = trace, .spans = spans, .had = spans->count, .lane_at = calloc((size_t)lanes + 2, sizeof *w.lane_at)};
@@ -278,6 +282,7 @@ rf_status rf_trace_find_gaps(rf_trace *trace, rf_spans *spans, rf_error *error) 
     status = RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
     goto done;
   }
+  w.value = value;
   for (int64_t i = 0; i < spans->count; i++) w.lane_at[spans->at[i].lane + 1]++, value[i] = spans->at[i].value;
   for (int lane = 0; lane < lanes; lane++) w.lane_at[lane + 1] += w.lane_at[lane];
   for (int s = 0; s < trace->steps; s++)

@@ -166,10 +166,10 @@ void rf_record_step_end(rf_record *record, int64_t tokens) {
 }
 
 void rf_phase_put(rf_phase phase, int64_t begin) {
-  if (rf_record_lanes) rf_lane_put(&rf_record_lanes->lane[0], (rf_span){begin, rf_now_ns(), 0, phase, 0, RF_SPAN_PHASE, 0});
+  if (rf_record_lanes) rf_lane_put(&rf_record_lanes->lane[0], (rf_stamp){begin, rf_now_ns(), 0, phase, 0, RF_SPAN_PHASE, 0});
 }
 
 void rf_count_put(rf_counter counter, double value) {
   int64_t now = rf_now_ns();
-  rf_lane_put(&rf_lanes_on->lane[0], (rf_span){now, now, value, counter, 0, RF_SPAN_COUNTER, 0});
+  rf_lane_put(&rf_lanes_on->lane[0], (rf_stamp){now, now, value, counter, 0, RF_SPAN_COUNTER, 0});
 }

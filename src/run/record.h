@@ -29,8 +29,7 @@ typedef enum rf_phase {
   RF_PHASES
 } rf_phase;
 const char *rf_phase_name(rf_phase phase);
-/* Of an op; `micro`: in which microbatch of the step. */
-rf_phase rf_phase_of(const rf_graph *graph, int op, int64_t micro);
+rf_phase rf_phase_of(const rf_op *op);
 
 typedef enum rf_counter {
   RF_COUNTER_LIVE, /* bytes of the arena that hold something; made of the plan when a trace is collected */
@@ -101,7 +100,7 @@ typedef struct rf_traced_step {
 } rf_traced_step;
 
 typedef struct rf_trace {
-  rf_span *span; /* sorted by lane, begin, and longest first; thread lanes first, then rf_trace_lane's */
+  rf_stamp *span; /* sorted by lane, begin, and longest first; thread lanes first, then rf_trace_lane's */
   int64_t count, dropped;
   int threads;
   int64_t origin; /* ns of rf_now_ns: begin and end of spans and steps count from here */

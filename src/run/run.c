@@ -310,7 +310,7 @@ static int64_t begin_op(rf_lanes *lanes, int plan, int i) {
 }
 
 static void end_op(rf_lanes *lanes, int64_t begin, int64_t end, const rf_run_inputs *inputs) {
-  rf_lane_put(&lanes->lane[0], (rf_span){begin, end, inputs->micro, lanes->op, 0, RF_SPAN_OP, lanes->plan});
+  rf_lane_put(&lanes->lane[0], (rf_stamp){begin, end, inputs->micro, lanes->op, 0, RF_SPAN_OP, lanes->plan});
   if (end >= lanes->lane[0].look_after) rf_lane_look_at(lanes, 0, end);
 }
 

@@ -9,14 +9,11 @@ const char *rf_trace_lane_name(rf_trace_lane lane) {
   return names[lane];
 }
 
-rf_phase rf_phase_of(const rf_graph *graph, int op, int64_t micro) {
-  const rf_op *o = &graph->op[op];
-  (void)micro;
-  if (o->section == RF_SECTION_END) return RF_PHASE_OPTIMIZER;
-  if (o->recompute_of != RF_NONE) return RF_PHASE_RECOMPUTE;
-  if (o->backward) return RF_PHASE_BACKWARD;
-  if (!strcmp(o->def->name, "adamw")) return RF_PHASE_OPTIMIZER; /* right behind its gradient */
-  return RF_PHASE_FORWARD;
+rf_phase rf_phase_of(const rf_op *op) {
+  const char *name = rf_op_phase(op);
+  int phase = RF_PHASE_FORWARD;
+  while (phase < RF_PHASE_OPTIMIZER && strcmp(rf_phase_name((rf_phase)phase), name)) phase++;
+  return (rf_phase)phase;
 }
 
 void rf_plan_live(const rf_plan *plan, int64_t *live, int64_t *end) {
@@ -38,10 +35,10 @@ void rf_plan_live(const rf_plan *plan, int64_t *live, int64_t *end) {
 
 /* ---- spans ------------------------------------------------------------------------------------------------------- */
 
-rf_status rf_spans_add(rf_spans *spans, rf_span span, rf_error *error) {
+rf_status rf_stamps_add(rf_stamps *spans, rf_stamp span, rf_error *error) {
   if (spans->count == spans->capacity) {
     int64_t capacity = spans->capacity ? 2 * spans->capacity : 1 << 12;
-    rf_span *grown = realloc(spans->at, (size_t)capacity * sizeof *grown);
+    rf_stamp *grown = realloc(spans->at, (size_t)capacity * sizeof *grown);
     if (!grown) return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
     spans->at = grown, spans->capacity = capacity;
   }
@@ -51,7 +48,7 @@ rf_status rf_spans_add(rf_spans *spans, rf_span span, rf_error *error) {
 
 /* By lane, then begin, the longest first; of one length what contains the other by its kind. */
 static int in_order(const void *a, const void *b) {
-  const rf_span *x = a, *y = b;
+  const rf_stamp *x = a, *y = b;
   if (x->lane != y->lane) return x->lane < y->lane ? -1 : 1;
   if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
   if (x->end != y->end) return x->end > y->end ? -1 : 1;
@@ -60,31 +57,31 @@ static int in_order(const void *a, const void *b) {
 }
 
 /* The lane on which a span is shown: what the run's own thread stamped beside its work has lanes of its own. */
-static uint16_t shown_in(const rf_trace *trace, const rf_span *span) {
+static uint16_t shown_in(const rf_trace *trace, const rf_stamp *span) {
   int extra = span->kind == RF_SPAN_PHASE ? RF_TRACE_LANE_PHASES : span->kind == RF_SPAN_COUNTER ? RF_TRACE_LANE_COUNTERS : -1;
   return extra < 0 ? span->lane : (uint16_t)(trace->threads + extra);
 }
 
-static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_spans *spans, int64_t *kept_from, rf_error *error) {
+static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_stamps *spans, int64_t *kept_from, rf_error *error) {
   *kept_from = record->origin;
   for (int l = 0; l < record->lanes.count; l++) {
     const rf_lane *lane = &record->lanes.lane[l];
     int64_t first = lane->count > lane->capacity ? lane->count - lane->capacity : 0;
     trace->dropped += first;
     for (int64_t i = first; i < lane->count; i++) {
-      rf_span span = lane->ring[i & (lane->capacity - 1)];
+      rf_stamp span = lane->ring[i & (lane->capacity - 1)];
       if (i == first && first && span.end > *kept_from) *kept_from = span.end;
       span.begin -= record->origin, span.end -= record->origin;
       if (span.begin < 0) span.begin = 0;
       if (span.end < span.begin) span.end = span.begin;
       span.lane = shown_in(trace, &span);
-      RF_TRY(rf_spans_add(spans, span, error));
+      RF_TRY(rf_stamps_add(spans, span, error));
     }
   }
   return RAFTER_OK;
 }
 
-static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_spans *spans, int64_t kept_from, rf_error *error) {
+static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_stamps *spans, int64_t kept_from, rf_error *error) {
   int64_t first = record->steps > record->step_capacity ? record->steps - record->step_capacity : 0;
   trace->steps = (int)(record->steps - first);
   trace->step = calloc((size_t)trace->steps + 1, sizeof *trace->step);
@@ -97,9 +94,9 @@ static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_spans *
                                       .tokens = from->tokens,
                                       .heap_bytes = from->heap_bytes > 0 ? from->heap_bytes : 0,
                                       .whole = from->begin >= kept_from};
-    RF_TRY(rf_spans_add(
+    RF_TRY(rf_stamps_add(
         spans,
-        (rf_span){trace->step[i].begin, trace->step[i].end, (double)from->step, i, (uint16_t)(trace->threads + RF_TRACE_LANE_STEPS), RF_SPAN_STEP, 0},
+        (rf_stamp){trace->step[i].begin, trace->step[i].end, (double)from->step, i, (uint16_t)(trace->threads + RF_TRACE_LANE_STEPS), RF_SPAN_STEP, 0},
         error));
   }
   return RAFTER_OK;
@@ -109,21 +106,21 @@ static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_spans *
 
 typedef struct follow {
   rf_trace *trace;
-  rf_spans *spans;
+  rf_stamps *spans;
   int last;            /* op of the span before: a smaller one begins a new walk */
   int step;            /* whose ops are being walked; -1: none yet */
   int64_t predicted;   /* where the next predicted op begins */
-  rf_span phase;       /* that is growing; end 0: none */
+  rf_stamp phase;       /* that is growing; end 0: none */
   int64_t live, *of[4]; /* last count; per plan, by op */
 } follow;
 
 static rf_status end_phase(follow *f, rf_error *error) {
-  if (f->phase.end) RF_TRY(rf_spans_add(f->spans, f->phase, error));
+  if (f->phase.end) RF_TRY(rf_stamps_add(f->spans, f->phase, error));
   f->phase.end = 0;
   return RAFTER_OK;
 }
 
-static rf_status follow_op(follow *f, const rf_span *op, rf_error *error) {
+static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
   rf_trace *trace = f->trace;
   if (op->plan >= trace->plans || op->id < 0 || op->id >= trace->plan[op->plan]->graph->op_count) return RAFTER_OK;
   const rf_plan *plan = trace->plan[op->plan];
@@ -132,27 +129,27 @@ static rf_status follow_op(follow *f, const rf_span *op, rf_error *error) {
     f->predicted = trace->step[++f->step].begin;
   }
   int64_t takes = (int64_t)(plan->op[op->id].seconds * 1e9);
-  rf_span predicted = {f->predicted, f->predicted + takes, op->value, op->id, (uint16_t)(trace->threads + RF_TRACE_LANE_PREDICTED), RF_SPAN_PREDICTED, op->plan};
+  rf_stamp predicted = {f->predicted, f->predicted + takes, op->value, op->id, (uint16_t)(trace->threads + RF_TRACE_LANE_PREDICTED), RF_SPAN_PREDICTED, op->plan};
   f->predicted += takes;
-  RF_TRY(rf_spans_add(f->spans, predicted, error));
-  rf_phase phase = rf_phase_of(plan->graph, op->id, (int64_t)op->value);
+  RF_TRY(rf_stamps_add(f->spans, predicted, error));
+  rf_phase phase = rf_phase_of(&plan->graph->op[op->id]);
   bool goes_on = f->phase.end && f->phase.id == (int)phase && f->phase.plan == op->plan && op->id > f->last;
   f->last = op->id;
   if (goes_on) f->phase.end = op->end;
   else {
     RF_TRY(end_phase(f, error));
-    f->phase = (rf_span){op->begin, op->end, op->value, (int)phase, (uint16_t)(trace->threads + RF_TRACE_LANE_PHASES), RF_SPAN_PHASE, op->plan};
+    f->phase = (rf_stamp){op->begin, op->end, op->value, (int)phase, (uint16_t)(trace->threads + RF_TRACE_LANE_PHASES), RF_SPAN_PHASE, op->plan};
   }
   int64_t live = f->of[op->plan][op->id];
   if (live == f->live) return RAFTER_OK;
   f->live = live;
-  return rf_spans_add(f->spans,
-                      (rf_span){op->begin, op->begin, (double)live, RF_COUNTER_LIVE, (uint16_t)(trace->threads + RF_TRACE_LANE_COUNTERS), RF_SPAN_COUNTER,
+  return rf_stamps_add(f->spans,
+                      (rf_stamp){op->begin, op->begin, (double)live, RF_COUNTER_LIVE, (uint16_t)(trace->threads + RF_TRACE_LANE_COUNTERS), RF_SPAN_COUNTER,
                                 op->plan},
                       error);
 }
 
-static rf_status follow_ops(rf_trace *trace, rf_spans *spans, rf_error *error) {
+static rf_status follow_ops(rf_trace *trace, rf_stamps *spans, rf_error *error) {
   rf_status status = RAFTER_OK;
   follow f = {.trace = trace, .spans = spans, .step = -1, .live = -1};
   int64_t had = spans->count;
@@ -165,7 +162,7 @@ static rf_status follow_ops(rf_trace *trace, rf_spans *spans, rf_error *error) {
     rf_plan_live(trace->plan[p], f.of[p], NULL);
   }
   for (int64_t i = 0; i < had; i++) {
-    rf_span span = spans->at[i]; /* a copy: the list grows */
+    rf_stamp span = spans->at[i]; /* a copy: the list grows */
     if (span.kind == RF_SPAN_OP) RF_GO(follow_op(&f, &span, error));
   }
   status = end_phase(&f, error);
@@ -178,7 +175,7 @@ done:
 
 rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans, const char *const *names, int count, rf_trace **out, rf_error *error) {
   rf_status status = RAFTER_OK;
-  rf_spans spans = {0};
+  rf_stamps spans = {0};
   int64_t kept_from;
   rf_trace *trace = calloc(1, sizeof *trace);
   if (!trace) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");

@@ -18,13 +18,13 @@ struct rf_record {
 };
 
 /* Spans while a trace is being collected. */
-typedef struct rf_spans {
-  rf_span *at;
+typedef struct rf_stamps {
+  rf_stamp *at;
   int64_t count, capacity;
-} rf_spans;
-rf_status rf_spans_add(rf_spans *spans, rf_span span, rf_error *error);
+} rf_stamps;
+rf_status rf_stamps_add(rf_stamps *spans, rf_stamp span, rf_error *error);
 
 /* Works out the gaps of every step: adds their spans, and fills what the steps say of them. `spans` is sorted. */
-rf_status rf_trace_find_gaps(rf_trace *trace, rf_spans *spans, rf_error *error);
+rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error);
 
 #endif

@@ -161,6 +161,7 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
   rf_status status = RAFTER_OK;
   char part[PATH_BYTES], path[PATH_BYTES + 32];
   if (!t->batch.tokens) return RF_FAIL(error, RAFTER_INVALID, "choose another --backend", "the null backend has no weights to save");
+  int64_t began = rf_phase_begin();
   RF_TRY(rf_make_folder_beside(folder, part, sizeof part, error));
   RF_GO(save_weights(t, part, error));
   RF_GO(save_tokenizer(t, part, error));
@@ -173,6 +174,7 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
   snprintf(path, sizeof path, "%s", folder);
   sync_folder(dirname(path));
 done:
+  rf_phase_end(RF_PHASE_CHECKPOINT, began);
   if (status != RAFTER_OK) remove_folder(part);
   return status;
 }

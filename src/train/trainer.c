@@ -35,6 +35,7 @@ static rf_batch batch_of(rf_run *run, int plan) {
 
 rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, rf_error *error) {
   rf_status status = RAFTER_OK;
+  int64_t began;
   rf_trainer *trainer = calloc(1, sizeof *trainer);
   if (!trainer) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a training run");
   trainer->settings = *settings;
@@ -59,7 +60,9 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
                             .fields = settings->fields,
                             .template = settings->template,
                             .work_folder = settings->work_folder};
+  began = rf_phase_begin();
   RF_GO(rf_loader_open(settings->data, &data, settings->seed, build->microbatch * build->accumulate, &trainer->loader, error));
+  rf_phase_end(RF_PHASE_TOKENIZE, began);
   if (rf_loader_held_out(&trainer->loader) > 0) {
     rf_plan_options options = settings->plan;
     options.build.loss_only = true, options.build.accumulate = 1, options.remat = RF_REMAT_NONE;
@@ -74,8 +77,10 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   trainer->metrics = rf_run_named(trainer->run, 0, "metrics", NULL), trainer->clip = rf_run_named(trainer->run, 0, "clip", NULL);
   if (trainer->val_plan) trainer->val_batch = batch_of(trainer->run, 1), trainer->val_metrics = rf_run_named(trainer->run, 1, "metrics", NULL);
   if (trainer->batch.tokens) { /* not on the null backend */
+    began = rf_phase_begin();
     if (settings->resume_folder) RF_GO(rf_checkpoint_load(trainer, settings->resume_folder, error));
     else RF_GO(rf_fill_weights(trainer->run, 0, trainer->plan, settings->weights_folder, settings->seed, settings->progress, error));
+    rf_phase_end(RF_PHASE_LOAD, began);
   }
 done:
   if (status == RAFTER_OK) *out = trainer;
@@ -105,14 +110,18 @@ static rf_status walk_microbatches(rf_trainer *trainer, rf_run_inputs *inputs, r
   const rf_build_options *build = &trainer->settings.plan.build;
   for (int micro = 0; micro < build->accumulate; micro++) {
     inputs->micro = micro, inputs->first_token = micro * trainer->plan->graph->rows;
+    int64_t began = rf_phase_begin();
     if (trainer->batch.tokens) RF_TRY(rf_loader_fill(&trainer->loader, micro * build->microbatch, build->microbatch, trainer->batch, error));
+    rf_phase_end(RF_PHASE_DATA, began);
     RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_MICRO, inputs, error));
   }
   return RAFTER_OK;
 }
 
 static rf_status walk_step(rf_trainer *trainer, int64_t *tokens, int64_t *valid, rf_run_inputs *inputs, rf_error *error) {
+  int64_t began = rf_phase_begin();
   rf_loader_draw(&trainer->loader, tokens, valid);
+  rf_phase_end(RF_PHASE_DATA, began);
   *inputs = inputs_of(trainer, *valid);
   RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_BEGIN, inputs, error));
   RF_TRY(walk_microbatches(trainer, inputs, error));
@@ -132,10 +141,13 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error
   double start = rf_now_seconds();
   int64_t tokens = 0, valid = 0;
   rf_run_inputs inputs;
+  rf_record *record = trainer->settings.record;
+  rf_record_step(record, trainer->step + 1);
   rf_guard_begin("a training step");
   rf_status status = walk_step(trainer, &tokens, &valid, &inputs, error);
   if (status == RAFTER_FAILED && trainer->metrics) status = name_first_op(trainer, &inputs, error);
   rf_guard_end();
+  rf_record_step_end(record, tokens);
   if (status != RAFTER_OK) return status;
   trainer->step++, trainer->tokens += tokens, trainer->loss_tokens += valid;
   double seconds = rf_now_seconds() - start, flops = rf_step_flops(&trainer->work, &trainer->loader, tokens);
@@ -161,6 +173,7 @@ rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, r
   int64_t have = rf_loader_held_out(&trainer->loader), batch = trainer->settings.plan.build.microbatch;
   if (!trainer->val_plan) return RF_FAIL(error, RAFTER_INVALID, "set --val-fraction", "there are no validation rows (expected at least 1, got 0)");
   double nll = 0, labels = 0;
+  int64_t began = rf_phase_begin();
   for (int64_t at = 0; at < have && at < rows; at += batch) {
     int64_t valid = 0;
     RF_TRY(rf_loader_fill_held_out(&trainer->loader, at, batch, trainer->val_batch, &valid, error));
@@ -170,6 +183,7 @@ rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, r
     trainer->counted.validation_walks++, trainer->counted.validation_seconds += rf_now_seconds() - start;
     nll += trainer->val_metrics[0], labels += trainer->val_metrics[1];
   }
+  rf_phase_end(RF_PHASE_VALIDATION, began);
   *loss = labels > 0 ? nll / labels : 0;
   return RAFTER_OK;
 }

@@ -1,0 +1,62 @@
+/* traced.c - see traced.h. */
+#include "api/traced.h"
+
+#include "report/trace_file.h"
+
+#include <stdio.h>
+#include <string.h>
+
+rf_status rf_traced_open(const rf_options *options, rf_record **record, rf_error *error) {
+  rf_trace_when when;
+  *record = NULL;
+  if (!rf_options_is_set(options, "trace")) return RAFTER_OK;
+  RF_TRY(rf_trace_when_parse(rf_options_text(options, "trace"), &when, error));
+  return rf_record_open(&when, rf_options_is_set(options, "threads") ? (int)rf_options_int(options, "threads") : omp_get_num_procs(), record, error);
+}
+
+/* What the gaps were, largest first, in one line. */
+static void say_gaps(const rf_trace *trace, const rafter_sink *sink) {
+  double all = 0, seconds[RF_GAPS] = {0}, work = 0, phases = 0;
+  for (int s = 0; s < trace->steps; s++) {
+    const rf_traced_step *step = &trace->step[s];
+    if (!step->whole) continue;
+    all += 1e-9 * (double)(step->end - step->begin) * trace->threads;
+    work += step->work, phases += step->phases;
+    for (int g = 0; g < RF_GAPS; g++) seconds[g] += step->gaps[0][g] + step->gaps[1][g];
+  }
+  if (!(all > 0)) return;
+  rf_say(sink, "threads  %.1f %% of their time in ops", 100 * work / all);
+  if (phases > 0.0005 * all) rf_say(sink, ", %.1f %% in phases beside them", 100 * phases / all);
+  bool taken[RF_GAPS] = {[RF_GAP_UNEXPLAINED] = true};
+  for (int n = 0; n < RF_GAPS; n++) {
+    int most = -1;
+    for (int g = 0; g < RF_GAPS; g++)
+      if (!taken[g] && (most < 0 || seconds[g] > seconds[most])) most = g;
+    if (most < 0 || seconds[most] < 0.0005 * all) break;
+    taken[most] = true;
+    rf_say(sink, ", %s %.1f %%", rf_gap_name((rf_gap)most), 100 * seconds[most] / all);
+  }
+  rf_say(sink, "; unexplained %.2f %%\n", 100 * seconds[RF_GAP_UNEXPLAINED] / all);
+}
+
+rf_status rf_traced_write(const rf_record *record, const char *command, const char *folder, const rf_report_walk *walk, int walks,
+                          const rafter_sink *sink, rf_error *error) {
+  const rf_plan *plans[4] = {NULL};
+  const char *names[4] = {NULL};
+  rf_trace *trace = NULL;
+  if (!record) return RAFTER_OK;
+  if (walks > 4) walks = 4;
+  for (int i = 0; i < walks; i++) plans[i] = walk[i].plan, names[i] = walk[i].name;
+  RF_TRY(rf_trace_collect(record, plans, names, walks, &trace, error));
+  json_t *about = json_pack("{ss ss}", "command", command, "model", walks ? plans[0]->graph->model.name : "");
+  rf_status status = rf_trace_write(trace, about, folder, error);
+  json_decref(about);
+  if (status == RAFTER_OK) {
+    say_gaps(trace, sink);
+    rf_say(sink, "trace    %d steps, %lld spans in %s/trace.bin; trace.json there opens in Perfetto", trace->steps, (long long)trace->count, folder);
+    if (trace->dropped) rf_say(sink, "; %lld older spans did not fit and are gone", (long long)trace->dropped);
+    rf_say(sink, "\n");
+  }
+  rf_trace_free(trace);
+  return status;
+}
