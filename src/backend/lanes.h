@@ -35,11 +35,11 @@ typedef enum rf_stamp_kind {
 
 /* What the system says of a thread between two looks at it. */
 typedef enum rf_lost {
-  RF_LOST_FAULTS,       /* pages mapped without reading (ru_minflt) */
-  RF_LOST_READ_FAULTS,  /* pages read from a disk (ru_majflt) */
-  RF_LOST_DELAY,        /* ns runnable and not running: somebody else had the core (schedstat) */
-  RF_LOST_OFF,          /* ns not on a core: delay, and what it slept or waited */
-  RF_LOST_SWITCHES,     /* involuntary ones */
+  RF_LOST_FAULTS,      /* pages mapped without reading (ru_minflt) */
+  RF_LOST_READ_FAULTS, /* pages read from a disk (ru_majflt) */
+  RF_LOST_DELAY,       /* ns runnable and not running: somebody else had the core (schedstat) */
+  RF_LOST_OFF,         /* ns not on a core: delay, and what it slept or waited */
+  RF_LOST_SWITCHES,    /* involuntary ones */
   RF_LOSTS
 } rf_lost;
 

@@ -142,8 +142,8 @@ static void put_lanes(pen *p, const rf_trace_file *file) {
 
 /* Everything of an event before its args. Times are microseconds. */
 static void put_head(pen *p, const rf_trace_file *file, int64_t i, const char *category) {
-  putf(p, "\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\"", file->lane[i] + 1, 1e-3 * (double)file->begin[i], 1e-3 * (double)(file->end[i] - file->begin[i]),
-       category);
+  putf(p, "\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\"", file->lane[i] + 1, 1e-3 * (double)file->begin[i],
+       1e-3 * (double)(file->end[i] - file->begin[i]), category);
 }
 
 static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i) {
@@ -201,8 +201,8 @@ rf_status rf_trace_file_chrome(const rf_trace_file *file, const char *path, rf_e
   put(p, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
   put_lanes(p, file);
   for (int64_t i = 0; i < file->count && p->status == RAFTER_OK; i++) put_event(p, file, &o, i);
-  json_t *other = json_pack("{sO sO sO sO}", "about", json_object_get(file->header, "about"), "steps", json_object_get(file->header, "steps"), "dropped",
-                            json_object_get(file->header, "dropped"), "clock", json_object_get(file->header, "clock"));
+  json_t *other = json_pack("{sO sO sO sO}", "about", json_object_get(file->header, "about"), "steps", json_object_get(file->header, "steps"),
+                            "dropped", json_object_get(file->header, "dropped"), "clock", json_object_get(file->header, "clock"));
   char *text = other ? json_dumps(other, JSON_COMPACT) : NULL;
   put(p, "\n],\"otherData\":");
   put(p, text ? text : "{}");
@@ -228,7 +228,8 @@ static void put_quoted(pen *p, const char *text) {
 }
 
 static const char *span_name(const rf_trace_file *file, int64_t i, char step[32]) {
-  static const char *const lists[RF_SPAN_KINDS] = {[RF_SPAN_PHASE] = "phases", [RF_SPAN_COUNTER] = "counters", [RF_SPAN_LOST] = "lost", [RF_SPAN_GAP] = "gaps"};
+  static const char *const lists[RF_SPAN_KINDS] = {
+      [RF_SPAN_PHASE] = "phases", [RF_SPAN_COUNTER] = "counters", [RF_SPAN_LOST] = "lost", [RF_SPAN_GAP] = "gaps"};
   const char *name = NULL;
   if (lists[file->kind[i]]) name = list_name(file, lists[file->kind[i]], (size_t)file->id[i]);
   else if (file->kind[i] == RF_SPAN_STEP) snprintf(step, 32, "step %.0f", file->value[i]), name = step;
@@ -251,7 +252,8 @@ rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_erro
     put_quoted(p, list_name(file, "lanes", file->lane[i]));
     putf(p, ",%s,", list_name(file, "kinds", file->kind[i]));
     put_quoted(p, span_name(file, i, step));
-    putf(p, ",%u,%d,%.3f,%.3f,%.17g", file->plan[i], file->id[i], 1e-3 * (double)file->begin[i], 1e-3 * (double)(file->end[i] - file->begin[i]), file->value[i]);
+    putf(p, ",%u,%d,%.3f,%.3f,%.17g", file->plan[i], file->id[i], 1e-3 * (double)file->begin[i], 1e-3 * (double)(file->end[i] - file->begin[i]),
+         file->value[i]);
     if (file->kind[i] <= RF_SPAN_WAIT || file->kind[i] == RF_SPAN_PREDICTED) {
       const op_text *op = &o.of[file->plan[i]][file->id[i]];
       putf(p, ",%.6g,%.6g,%.17g,%.17g\r\n", 1e6 * op->seconds, 1e6 * op->limit_seconds, op->flops, op->bytes);

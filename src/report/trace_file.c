@@ -17,7 +17,8 @@ static const int64_t MOST_NS = (int64_t)1 << 53; /* so that every time is a doub
 static const struct {
   const char *name, *type;
   size_t bytes;
-} COLUMNS[] = {{"begin", "i64", 8}, {"end", "i64", 8}, {"value", "f64", 8}, {"id", "i32", 4}, {"lane", "u16", 2}, {"kind", "u8", 1}, {"plan", "u8", 1}};
+} COLUMNS[] = {{"begin", "i64", 8}, {"end", "i64", 8}, {"value", "f64", 8}, {"id", "i32", 4},
+               {"lane", "u16", 2},  {"kind", "u8", 1}, {"plan", "u8", 1}};
 enum { COLUMN_COUNT = sizeof COLUMNS / sizeof COLUMNS[0] };
 
 static const char *const KINDS[RF_SPAN_KINDS] = {"op", "busy", "wait", "phase", "step", "counter", "lost", "gap", "predicted"};
@@ -58,10 +59,10 @@ static json_t *op_json(const rf_plan *plan, int i, int64_t live, int64_t end) {
   for (int d = 0; t && d < t->rank; d++) json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
   char type[64];
   return json_pack("{si ss ss ss ss ss so ss sf sf sf sf ss si sI sI}", "id", i, "name", op->name, "op", op->def->name, "kernel", p->kernel->name,
-                   "section", sections[op->section], "phase", rf_op_phase(op), "shape", shape, "dtype",
-                   t ? rf_tensor_type(t, type) : "", "flops", p->work.flops + p->work.flops_again, "bytes",
-                   p->work.bytes_read + p->work.bytes_written, "seconds", p->seconds, "limit_seconds", rf_plan_limit(plan, i, NULL), "bound",
-                   bounds[p->bound], "calls", p->calls, "live_bytes", (json_int_t)live, "end_bytes", (json_int_t)end);
+                   "section", sections[op->section], "phase", rf_op_phase(op), "shape", shape, "dtype", t ? rf_tensor_type(t, type) : "", "flops",
+                   p->work.flops + p->work.flops_again, "bytes", p->work.bytes_read + p->work.bytes_written, "seconds", p->seconds, "limit_seconds",
+                   rf_plan_limit(plan, i, NULL), "bound", bounds[p->bound], "calls", p->calls, "live_bytes", (json_int_t)live, "end_bytes",
+                   (json_int_t)end);
 }
 
 static json_t *ops_json(const rf_trace *trace, int index, rf_error *error) {
@@ -143,15 +144,15 @@ static rf_status make_header(const rf_trace *trace, json_t *about, json_t **head
   if (trace->plans) {
     const rf_plan *plan = trace->plan[0];
     json_decref(machine);
-    machine = json_pack("{ss sf sf sf}", "name", plan->machine.name, "peak_flops", rf_plan_peak_flops(plan), "read_bps", plan->machine.read_bps, "copy_bps",
-                        plan->machine.copy_bps);
+    machine = json_pack("{ss sf sf sf}", "name", plan->machine.name, "peak_flops", rf_plan_peak_flops(plan), "read_bps", plan->machine.read_bps,
+                        "copy_bps", plan->machine.copy_bps);
   }
-  *header = json_pack("{ss si ss so ss sf so si sI sI so so so so so so so so so so so}", "format", "rafter-trace", "version", VERSION, "rafter", RF_VERSION,
-                      "machine", machine, "clock", "CLOCK_MONOTONIC, ns since the origin", "origin_unix_seconds", trace->wall, "lanes", lanes_json(trace),
-                      "threads", trace->threads, "count", (json_int_t)trace->count, "dropped", (json_int_t)trace->dropped, "kinds",
-                      names_json(RF_SPAN_KINDS, kind_name), "phases", names_json(RF_PHASES, phase_name), "gaps", names_json(RF_GAPS, gap_name), "lost",
-                      names_json(RF_LOSTS, lost_name), "counters", counters, "steps", steps_json(trace), "plans", plans, "digests", digests, "ops", ops, "columns", columns, "about",
-                      about ? json_incref(about) : json_object());
+  *header = json_pack("{ss si ss so ss sf so si sI sI so so so so so so so so so so so}", "format", "rafter-trace", "version", VERSION, "rafter",
+                      RF_VERSION, "machine", machine, "clock", "CLOCK_MONOTONIC, ns since the origin", "origin_unix_seconds", trace->wall, "lanes",
+                      lanes_json(trace), "threads", trace->threads, "count", (json_int_t)trace->count, "dropped", (json_int_t)trace->dropped, "kinds",
+                      names_json(RF_SPAN_KINDS, kind_name), "phases", names_json(RF_PHASES, phase_name), "gaps", names_json(RF_GAPS, gap_name),
+                      "lost", names_json(RF_LOSTS, lost_name), "counters", counters, "steps", steps_json(trace), "plans", plans, "digests", digests,
+                      "ops", ops, "columns", columns, "about", about ? json_incref(about) : json_object());
   return *header ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
 }
 
@@ -225,7 +226,8 @@ static rf_status check_names(const json_t *list, const char *path, const char *k
   for (size_t i = 0; i < json_array_size(list); i++) {
     const char *text = json_string_value(json_array_get(list, i));
     if (!text || strcmp(text, name((int)i)))
-      return RF_FAIL(error, RAFTER_FAILED, HINT, "%s has an unknown name (%s: expected %s at %zu, got %s)", key, path, name((int)i), i, text ? text : "nothing");
+      return RF_FAIL(error, RAFTER_FAILED, HINT, "%s has an unknown name (%s: expected %s at %zu, got %s)", key, path, name((int)i), i,
+                     text ? text : "nothing");
   }
   return RAFTER_OK;
 }
@@ -246,8 +248,8 @@ static rf_status check_columns(const json_t *list, const char *path, rf_error *e
     const json_t *row = json_array_get(list, (size_t)c);
     const char *name = json_string_value(json_object_get(row, "name")), *type = json_string_value(json_object_get(row, "type"));
     if (!name || !type || strcmp(name, COLUMNS[c].name) || strcmp(type, COLUMNS[c].type))
-      return RF_FAIL(error, RAFTER_FAILED, HINT, "columns differ (%s: expected %s of %s at %d, got %s of %s)", path, COLUMNS[c].name, COLUMNS[c].type, c,
-                     name ? name : "nothing", type ? type : "nothing");
+      return RF_FAIL(error, RAFTER_FAILED, HINT, "columns differ (%s: expected %s of %s at %d, got %s of %s)", path, COLUMNS[c].name, COLUMNS[c].type,
+                     c, name ? name : "nothing", type ? type : "nothing");
   }
   return RAFTER_OK;
 }
@@ -259,12 +261,14 @@ static rf_status check_ops(const json_t *plans, const char *path, rf_error *erro
   json_array_foreach((json_t *)plans, p, ops) {
     if (!json_is_array(ops)) return RF_FAIL(error, RAFTER_FAILED, HINT, "the ops of a plan are no list (%s: plan %zu)", path, p);
     json_array_foreach(ops, i, op) {
-      static const char *const texts[] = {"name", "op", "kernel", "phase", "dtype", "bound"}, *const numbers[] = {"flops", "bytes", "seconds", "limit_seconds"};
+      static const char *const texts[] = {"name", "op", "kernel", "phase", "dtype", "bound"}, *const numbers[] = {"flops", "bytes", "seconds",
+                                                                                                                  "limit_seconds"};
       const char *text;
       int64_t id;
       double number;
       RF_TRY(rf_json_int(op, "id", path, 0, INT32_MAX, &id, error));
-      if (id != (int64_t)i) return RF_FAIL(error, RAFTER_FAILED, HINT, "ops are not in order (%s: expected id %zu, got %lld)", path, i, (long long)id);
+      if (id != (int64_t)i)
+        return RF_FAIL(error, RAFTER_FAILED, HINT, "ops are not in order (%s: expected id %zu, got %lld)", path, i, (long long)id);
       for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) RF_TRY(rf_json_string(op, texts[k], path, &text, error));
       for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) RF_TRY(rf_json_float(op, numbers[k], path, 0, 1e40, &number, error));
       if (!json_is_array(json_object_get(op, "shape"))) return RF_FAIL(error, RAFTER_FAILED, HINT, "an op has no shape (%s: op %zu)", path, i);
@@ -279,7 +283,8 @@ static rf_status check_plans(const json_t *header, const char *path, rf_error *e
   json_t *name;
   RF_TRY(read_array(header, path, "plans", 0, UINT8_MAX, &names, error));
   RF_TRY(read_array(header, path, "ops", json_array_size(names), json_array_size(names), &ops, error));
-  json_array_foreach(names, p, name) if (!json_is_string(name)) return RF_FAIL(error, RAFTER_FAILED, HINT, "a plan has no name (%s: plan %zu)", path, p);
+  json_array_foreach(names, p, name) if (!json_is_string(name)) return RF_FAIL(error, RAFTER_FAILED, HINT, "a plan has no name (%s: plan %zu)", path,
+                                                                               p);
   return check_ops(ops, path, error);
 }
 
@@ -319,7 +324,8 @@ static rf_status check_lanes(const json_t *lanes, const char *path, rf_error *er
 static rf_status check_spans(const rf_trace_file *file, const char *path, rf_error *error) {
   const json_t *plans = json_object_get(file->header, "ops");
   size_t lanes = json_array_size(json_object_get(file->header, "lanes")), steps = json_array_size(json_object_get(file->header, "steps"));
-  const size_t ids[RF_SPAN_KINDS] = {[RF_SPAN_PHASE] = RF_PHASES, [RF_SPAN_STEP] = steps, [RF_SPAN_COUNTER] = RF_COUNTERS, [RF_SPAN_LOST] = RF_LOSTS, [RF_SPAN_GAP] = RF_GAPS};
+  const size_t ids[RF_SPAN_KINDS] = {
+      [RF_SPAN_PHASE] = RF_PHASES, [RF_SPAN_STEP] = steps, [RF_SPAN_COUNTER] = RF_COUNTERS, [RF_SPAN_LOST] = RF_LOSTS, [RF_SPAN_GAP] = RF_GAPS};
   for (int64_t i = 0; i < file->count; i++) {
     const char *what = NULL;
     if (file->kind[i] >= RF_SPAN_KINDS) what = "kind";

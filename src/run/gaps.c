@@ -11,9 +11,9 @@
 /* Dispatching the next op is a loop and a call, and now and then a look at the system's counters; waking a thread that sleeps takes some 50 us. */
 enum { DISPATCH_NS = 10000, WAKE_NS = 100000, SHOWN_NS = 500, NOISE_NS = 20000 };
 
-/* One region: where the run's own thread began and ended its part, and where the last thread ended. */
+/* One region: where the run's own thread began and ended its part, where the last thread ended, and where its op did. */
 typedef struct region {
-  int64_t begin, own_end, end;
+  int64_t begin, own_end, end, op_end;
 } region;
 
 typedef struct work {
@@ -31,8 +31,8 @@ typedef struct work {
 typedef struct thread {
   int lane;
   const rf_stamp *first, *end; /* its spans of the step */
-  int64_t idle;               /* ns outside the bodies of ops */
-  int64_t open;               /* of them, longer than a launch is believed to take */
+  int64_t idle;                /* ns outside the bodies of ops */
+  int64_t open;                /* of them, longer than a launch is believed to take */
 } thread;
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -57,28 +57,32 @@ static thread thread_of(const work *w, int lane, const rf_traced_step *step) {
 
 /* ---- regions ----------------------------------------------------------------------------------------------------- */
 
-static rf_status add_region(work *w, const rf_stamp *own, rf_error *error) {
+static rf_status add_region(work *w, const rf_stamp *own, int64_t op_end, rf_error *error) {
   if (w->regions == w->capacity) {
     int64_t capacity = w->capacity ? 2 * w->capacity : 1024;
     region *grown = realloc(w->region, (size_t)capacity * sizeof *grown);
     if (!grown) return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
     w->region = grown, w->capacity = capacity;
   }
-  w->region[w->regions++] = (region){own->begin, own->end, own->end};
+  w->region[w->regions++] = (region){own->begin, own->end, own->end, larger(op_end, own->end)};
   return RAFTER_OK;
 }
 
-/* The region a span of another thread belongs to: the last one that had begun when it ended, for a region begins when the one before is over. */
+/* The region a span of another thread belongs to: the last one that had begun when it ended, for a region begins when the one before is over. A thread
+ * may be done before the run's own has stamped its begin. */
 static int64_t region_of(const work *w, const rf_stamp *span, int64_t from) {
-  while (from + 1 < w->regions && w->region[from + 1].begin <= span->end) from++;
+  while (from + 1 < w->regions && (w->region[from + 1].begin <= span->end || w->region[from].op_end <= span->begin)) from++;
   return from;
 }
 
 static rf_status find_regions(work *w, const rf_traced_step *step, rf_error *error) {
   w->regions = 0;
   thread own = thread_of(w, 0, step);
-  for (const rf_stamp *s = own.first; s < own.end; s++)
-    if (s->kind == RF_SPAN_BUSY) RF_TRY(add_region(w, s, error));
+  int64_t op_end = 0;
+  for (const rf_stamp *s = own.first; s < own.end; s++) {
+    if (s->kind == RF_SPAN_OP) op_end = s->end;
+    else if (s->kind == RF_SPAN_BUSY) RF_TRY(add_region(w, s, op_end, error));
+  }
   for (int lane = 1; lane < w->trace->threads && w->regions; lane++) {
     thread other = thread_of(w, lane, step);
     int64_t r = 0;
@@ -88,7 +92,10 @@ static rf_status find_regions(work *w, const rf_traced_step *step, rf_error *err
       if (s->end > w->region[r].end) w->region[r].end = s->end;
     }
   }
-  for (int64_t r = 0; r + 1 < w->regions; r++) w->region[r].end = smaller(w->region[r].end, w->region[r + 1].begin);
+  for (int64_t r = 0; r < w->regions; r++) {
+    w->region[r].end = smaller(w->region[r].end, w->region[r].op_end);
+    if (r + 1 < w->regions) w->region[r].end = smaller(w->region[r].end, w->region[r + 1].begin);
+  }
   return RAFTER_OK;
 }
 
@@ -141,9 +148,7 @@ static rf_status give_launch(work *w, rf_traced_step *step, thread *t, int64_t b
 
 /* ---- the run's own thread ---------------------------------------------------------------------------------------- */
 
-static bool beside_ops(const rf_stamp *s) {
-  return s->kind == RF_SPAN_PHASE && (s->id < RF_PHASE_FORWARD || s->id > RF_PHASE_OPTIMIZER);
-}
+static bool beside_ops(const rf_stamp *s) { return s->kind == RF_SPAN_PHASE && (s->id < RF_PHASE_FORWARD || s->id > RF_PHASE_OPTIMIZER); }
 
 /* Between two ops, or an op and an end of the step: phases that were stamped there, and launches around them. Phases nest at most by containing. */
 static rf_status between_ops(work *w, rf_traced_step *step, thread *t, int64_t begin, int64_t end, rf_error *error) {
@@ -192,9 +197,12 @@ static rf_status other_thread(work *w, rf_traced_step *step, thread *t, rf_error
         RF_TRY(give(w, step, t, RF_GAP_WAIT, at, over, error));
         at = over;
       }
-      int64_t forked = smaller(larger(at, w->region[r].begin), s.begin);
-      RF_TRY(give(w, step, t, RF_GAP_SERIAL, at, forked, error));
-      RF_TRY(give_launch(w, step, t, WAKE_NS, forked, s.begin, error));
+      if (entered == r) RF_TRY(give(w, step, t, RF_GAP_WAIT, at, s.begin, error));
+      else {
+        int64_t forked = smaller(larger(at, w->region[r].begin), s.begin);
+        RF_TRY(give(w, step, t, RF_GAP_SERIAL, at, forked, error));
+        RF_TRY(give_launch(w, step, t, WAKE_NS, forked, s.begin, error));
+      }
       entered = r;
     } else RF_TRY(give(w, step, t, RF_GAP_SERIAL, at, s.begin, error));
     at = s.end;

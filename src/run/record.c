@@ -74,7 +74,8 @@ static double measure_fault(void) {
 static rf_status open_lane(rf_lane *lane, int64_t capacity, rf_error *error) {
   lane->file = -1, lane->capacity = capacity;
   lane->ring = malloc((size_t)capacity * sizeof *lane->ring);
-  if (!lane->ring) return RF_FAIL(error, RAFTER_FAILED, "leave --trace out", "out of memory while opening a record of %lld spans", (long long)capacity);
+  if (!lane->ring)
+    return RF_FAIL(error, RAFTER_FAILED, "leave --trace out", "out of memory while opening a record of %lld spans", (long long)capacity);
   memset(lane->ring, 0, (size_t)capacity * sizeof *lane->ring); /* so that no write of a span faults */
   return RAFTER_OK;
 }

@@ -92,11 +92,11 @@ static inline void rf_count(rf_counter counter, double value) {
 
 typedef struct rf_traced_step {
   int64_t step, begin, end, tokens;
-  bool whole;                       /* all of its spans are there */
-  double gaps[2][RF_GAPS];          /* seconds of all threads: outside the bodies of ops, inside them */
-  double work;                      /* seconds of all threads in ops, without those gaps */
-  double phases;                    /* seconds of the run's own thread in phases beside ops (data, sample, ...) */
-  int64_t faults, heap_bytes;       /* pages mapped; bytes that the heap grew by */
+  bool whole;                 /* all of its spans are there */
+  double gaps[2][RF_GAPS];    /* seconds of all threads: outside the bodies of ops, inside them */
+  double work;                /* seconds of all threads in ops, without those gaps */
+  double phases;              /* seconds of the run's own thread in phases beside ops (data, sample, ...) */
+  int64_t faults, heap_bytes; /* pages mapped; bytes that the heap grew by */
 } rf_traced_step;
 
 typedef struct rf_trace {
@@ -113,11 +113,18 @@ typedef struct rf_trace {
   double fault_ns;        /* measured: one page of this machine */
 } rf_trace;
 
-typedef enum rf_trace_lane { RF_TRACE_LANE_PREDICTED, RF_TRACE_LANE_PHASES, RF_TRACE_LANE_STEPS, RF_TRACE_LANE_COUNTERS, RF_TRACE_LANES } rf_trace_lane;
+typedef enum rf_trace_lane {
+  RF_TRACE_LANE_PREDICTED,
+  RF_TRACE_LANE_PHASES,
+  RF_TRACE_LANE_STEPS,
+  RF_TRACE_LANE_COUNTERS,
+  RF_TRACE_LANES
+} rf_trace_lane;
 const char *rf_trace_lane_name(rf_trace_lane lane);
 
 /* Everything recorded so far, with phases of ops, the predicted lane, live bytes and gaps worked out. The plans must outlive the trace. */
-rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans, const char *const *names, int count, rf_trace **trace, rf_error *error);
+rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans, const char *const *names, int count, rf_trace **trace,
+                           rf_error *error);
 void rf_trace_free(rf_trace *trace);
 
 /* Bytes of the arena that hold something while op `op` runs, and the end of the last of them. At the plan's peak op the end is arena_bytes. */

@@ -94,10 +94,10 @@ static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_stamps 
                                       .tokens = from->tokens,
                                       .heap_bytes = from->heap_bytes > 0 ? from->heap_bytes : 0,
                                       .whole = from->begin >= kept_from};
-    RF_TRY(rf_stamps_add(
-        spans,
-        (rf_stamp){trace->step[i].begin, trace->step[i].end, (double)from->step, i, (uint16_t)(trace->threads + RF_TRACE_LANE_STEPS), RF_SPAN_STEP, 0},
-        error));
+    RF_TRY(rf_stamps_add(spans,
+                         (rf_stamp){trace->step[i].begin, trace->step[i].end, (double)from->step, i, (uint16_t)(trace->threads + RF_TRACE_LANE_STEPS),
+                                    RF_SPAN_STEP, 0},
+                         error));
   }
   return RAFTER_OK;
 }
@@ -107,9 +107,9 @@ static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_stamps 
 typedef struct follow {
   rf_trace *trace;
   rf_stamps *spans;
-  int last;            /* op of the span before: a smaller one begins a new walk */
-  int step;            /* whose ops are being walked; -1: none yet */
-  int64_t predicted;   /* where the next predicted op begins */
+  int last;             /* op of the span before: a smaller one begins a new walk */
+  int step;             /* whose ops are being walked; -1: none yet */
+  int64_t predicted;    /* where the next predicted op begins */
   rf_stamp phase;       /* that is growing; end 0: none */
   int64_t live, *of[4]; /* last count; per plan, by op */
 } follow;
@@ -129,7 +129,8 @@ static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
     f->predicted = trace->step[++f->step].begin;
   }
   int64_t takes = (int64_t)(plan->op[op->id].seconds * 1e9);
-  rf_stamp predicted = {f->predicted, f->predicted + takes, op->value, op->id, (uint16_t)(trace->threads + RF_TRACE_LANE_PREDICTED), RF_SPAN_PREDICTED, op->plan};
+  rf_stamp predicted = {
+      f->predicted, f->predicted + takes, op->value, op->id, (uint16_t)(trace->threads + RF_TRACE_LANE_PREDICTED), RF_SPAN_PREDICTED, op->plan};
   f->predicted += takes;
   RF_TRY(rf_stamps_add(f->spans, predicted, error));
   rf_phase phase = rf_phase_of(&plan->graph->op[op->id]);
@@ -143,10 +144,10 @@ static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
   int64_t live = f->of[op->plan][op->id];
   if (live == f->live) return RAFTER_OK;
   f->live = live;
-  return rf_stamps_add(f->spans,
-                      (rf_stamp){op->begin, op->begin, (double)live, RF_COUNTER_LIVE, (uint16_t)(trace->threads + RF_TRACE_LANE_COUNTERS), RF_SPAN_COUNTER,
-                                op->plan},
-                      error);
+  return rf_stamps_add(
+      f->spans,
+      (rf_stamp){op->begin, op->begin, (double)live, RF_COUNTER_LIVE, (uint16_t)(trace->threads + RF_TRACE_LANE_COUNTERS), RF_SPAN_COUNTER, op->plan},
+      error);
 }
 
 static rf_status follow_ops(rf_trace *trace, rf_stamps *spans, rf_error *error) {
@@ -173,7 +174,8 @@ done:
 
 /* ---- the trace --------------------------------------------------------------------------------------------------- */
 
-rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans, const char *const *names, int count, rf_trace **out, rf_error *error) {
+rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans, const char *const *names, int count, rf_trace **out,
+                           rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_stamps spans = {0};
   int64_t kept_from;

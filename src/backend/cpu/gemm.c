@@ -328,18 +328,18 @@ void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, f
   {
     RF_STAMP_BUSY;
 #pragma omp for schedule(static) nowait
-  for (int64_t j0 = 0; j0 < cols; j0 += WIDTH) {
-    int64_t j1 = j0 + WIDTH < cols ? j0 + WIDTH : cols;
-    for (int64_t j = j0; j < j1 && !resume; j++) sum[j] = 0.0f;
-    for (int64_t i = 0; i < rows; i++) {
-      const rf_bf16 *half = (const rf_bf16 *)x + i * cols;
-      const float *whole = (const float *)x + i * cols;
-      if (dtype == RF_BF16) {
-        for (int64_t j = j0; j < j1; j++) sum[j] += rf_bf16_to_f32(half[j]);
-      } else {
-        for (int64_t j = j0; j < j1; j++) sum[j] += whole[j];
+    for (int64_t j0 = 0; j0 < cols; j0 += WIDTH) {
+      int64_t j1 = j0 + WIDTH < cols ? j0 + WIDTH : cols;
+      for (int64_t j = j0; j < j1 && !resume; j++) sum[j] = 0.0f;
+      for (int64_t i = 0; i < rows; i++) {
+        const rf_bf16 *half = (const rf_bf16 *)x + i * cols;
+        const float *whole = (const float *)x + i * cols;
+        if (dtype == RF_BF16) {
+          for (int64_t j = j0; j < j1; j++) sum[j] += rf_bf16_to_f32(half[j]);
+        } else {
+          for (int64_t j = j0; j < j1; j++) sum[j] += whole[j];
+        }
       }
     }
-  }
   }
 }

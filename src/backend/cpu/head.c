@@ -153,17 +153,17 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
     {
       RF_STAMP_BUSY;
 #pragma omp for schedule(dynamic, 1) nowait
-    for (int64_t i = 0; i < count; i++) {
-      float *row = z + i * d.vocab;
-      int32_t label = labels[r0 + i], best = 0;
-      if (cap > 0) isa->cap(row, d.vocab, cap);
-      if (saved_lse) chunk_lse[i] = saved_lse[r0 + i];
-      else chunk_lse[i] = isa->lse(row, d.vocab, &best);
-      if (nll) nll[r0 + i] = label < 0 ? 0.0f : chunk_lse[i] - row[label];
-      if (argmax) argmax[r0 + i] = best;
-      if (lse) lse[r0 + i] = chunk_lse[i];
-      if (gradient_slot >= 0) isa->gradient(row, d.vocab, label, chunk_lse[i], call->run->loss_scale, cap);
-    }
+      for (int64_t i = 0; i < count; i++) {
+        float *row = z + i * d.vocab;
+        int32_t label = labels[r0 + i], best = 0;
+        if (cap > 0) isa->cap(row, d.vocab, cap);
+        if (saved_lse) chunk_lse[i] = saved_lse[r0 + i];
+        else chunk_lse[i] = isa->lse(row, d.vocab, &best);
+        if (nll) nll[r0 + i] = label < 0 ? 0.0f : chunk_lse[i] - row[label];
+        if (argmax) argmax[r0 + i] = best;
+        if (lse) lse[r0 + i] = chunk_lse[i];
+        if (gradient_slot >= 0) isa->gradient(row, d.vocab, label, chunk_lse[i], call->run->loss_scale, cap);
+      }
     }
     if (gradient_slot < 0) continue;
     if (call->out[gradient_slot]) {
@@ -222,19 +222,19 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
     {
       RF_STAMP_BUSY;
 #pragma omp for schedule(dynamic, 1) nowait
-    for (int64_t i = 0; i < count; i++) {
-      float *row = z + i * d.vocab, values[RF_TOP_MOST];
-      int32_t label = labels[r0 + i], best, ids[RF_TOP_MOST];
-      if (cap > 0) isa->cap(row, d.vocab, cap);
-      float lse = isa->lse(row, d.vocab, &best);
-      logprob[r0 + i] = label < 0 ? 0.0f : row[label] - lse;
-      if (!top && !top_ids) continue;
-      isa->top(row, d.vocab, most, ids, values);
-      for (int k = 0; k < most; k++) {
-        if (top_ids) top_ids[(r0 + i) * most + k] = ids[k];
-        if (top) top[(r0 + i) * most + k] = values[k] - lse;
+      for (int64_t i = 0; i < count; i++) {
+        float *row = z + i * d.vocab, values[RF_TOP_MOST];
+        int32_t label = labels[r0 + i], best, ids[RF_TOP_MOST];
+        if (cap > 0) isa->cap(row, d.vocab, cap);
+        float lse = isa->lse(row, d.vocab, &best);
+        logprob[r0 + i] = label < 0 ? 0.0f : row[label] - lse;
+        if (!top && !top_ids) continue;
+        isa->top(row, d.vocab, most, ids, values);
+        for (int k = 0; k < most; k++) {
+          if (top_ids) top_ids[(r0 + i) * most + k] = ids[k];
+          if (top) top[(r0 + i) * most + k] = values[k] - lse;
+        }
       }
-    }
     }
   }
 }
@@ -273,13 +273,13 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
   {
     RF_STAMP_BUSY;
 #pragma omp for schedule(dynamic, 1) nowait
-  for (int64_t i = 0; i < used; i++) {
-    float *row = (float *)call->out[0] + i * d.vocab;
-    int32_t best;
-    if (rows[i] < 0) memset(row, 0, (size_t)d.vocab * sizeof *row);
-    else if (cap > 0) isa->cap(row, d.vocab, cap);
-    if (lse) lse[i] = rows[i] < 0 ? 0.0f : isa->lse(row, d.vocab, &best);
-  }
+    for (int64_t i = 0; i < used; i++) {
+      float *row = (float *)call->out[0] + i * d.vocab;
+      int32_t best;
+      if (rows[i] < 0) memset(row, 0, (size_t)d.vocab * sizeof *row);
+      else if (cap > 0) isa->cap(row, d.vocab, cap);
+      if (lse) lse[i] = rows[i] < 0 ? 0.0f : isa->lse(row, d.vocab, &best);
+    }
   }
 }
 
