@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "report/report.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,12 +43,14 @@ json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured
   return list;
 }
 
-/* What an op reached. Left out where its calls were shorter than the plan's, whose work is another. */
-static void put_rates(json_t *row, const rf_plan *plan, int i, double seconds, double planned) {
+/* What an op reached. Calls that were shorter than the plan's did as much less as their limit is smaller: so a rate is that share of the ceiling which
+ * the limit is of the time. */
+static void put_rates(json_t *row, const rf_plan *plan, int i, double seconds, double limit) {
   rf_work work = plan->op[i].work;
-  if (!row || seconds <= 0 || fabs(planned - plan->op[i].seconds) > 1e-9 * planned) return;
-  json_object_set_new(row, "flops_per_second", json_real((work.flops + work.flops_again) / seconds));
-  json_object_set_new(row, "bytes_per_second", json_real((work.bytes_read + work.bytes_written) / seconds));
+  double planned = rf_plan_limit(plan, i, NULL), done = planned > 0 ? limit / planned : 1;
+  if (!row || seconds <= 0) return;
+  json_object_set_new(row, "flops_per_second", json_real(done * (work.flops + work.flops_again) / seconds));
+  json_object_set_new(row, "bytes_per_second", json_real(done * (work.bytes_read + work.bytes_written) / seconds));
 }
 
 json_t *rf_report_walk_json(const rf_report_walk *walk) {
@@ -65,7 +66,7 @@ json_t *rf_report_walk_json(const rf_report_walk *walk) {
     predicted += planned * calls;
     json_t *row = json_pack("{si ss sI sf sf sf sf}", "id", i, "name", plan->graph->op[i].name, "calls", (json_int_t)m->calls, "seconds",
                             m->seconds / calls, "least_seconds", m->least, "predicted_seconds", planned, "limit_seconds", limit);
-    put_rates(row, plan, i, m->seconds / calls, planned);
+    put_rates(row, plan, i, m->seconds / calls, limit);
     json_array_append_new(ops, row);
   }
   return json_pack("{ss sI sf sf sf so}", "walk", walk->name, "count", (json_int_t)walk->count, "tokens", walk->tokens, "seconds", walk->seconds,

@@ -25,7 +25,10 @@
     for (let t = 0; t < count; t++)
       if (!p.fixed[t]) for (let c = Math.floor(p.start[t] * p.columns / n), last = Math.floor(p.end[t] * p.columns / n); c <= last; c++) p.touch[c].push(t);
     p.fixedByOffset = [...list.keys()].filter((t) => p.fixed[t]).sort((a, b) => list[a].offset - list[b].offset);
-    p.peakOp = Math.max(0, ops.findIndex((op) => op.name === plan.memory.peak_op));
+    /* Of several plans in one arena only the largest is what `memory` tells of. */
+    p.peakOp = ops.findIndex((op) => op.name === plan.memory.peak_op && op.live_bytes === plan.memory.live_bytes);
+    p.whole = p.peakOp >= 0;
+    if (!p.whole) p.peakOp = ops.reduce((best, op, i) => (op.live_bytes > ops[best].live_bytes ? i : best), 0);
     let top = 0;
     for (let i = 1; i < n; i++) if (ops[i].top_bytes > ops[top].top_bytes) top = i;
     p.topOp = top;
@@ -64,7 +67,7 @@
 
   /* What is alive at an op by kind, largest first. At the peak this is the plan's own list. */
   const aliveAt = (p, op) => {
-    if (op === p.peakOp && p.plan.memory.largest) return p.plan.memory.largest;
+    if (op === p.peakOp && p.whole && p.plan.memory.largest) return p.plan.memory.largest;
     const kinds = new Map();
     p.list.forEach((tensor, t) => {
       if (p.start[t] > op || p.end[t] < op || tensor.first + (tensor.shares === undefined ? 0 : 1) > op) return;
@@ -289,7 +292,7 @@
       if (cursor !== null) {
         c.strokeStyle = rafter.colour('muted'), c.lineWidth = 0.75, c.beginPath(), c.moveTo(cursor, MAP_TOP), c.lineTo(cursor, curveBottom), c.stroke();
       }
-      const x = X((at[p.peakOp] + at[p.peakOp + 1]) / 2), text = `peak ${rafter.bytes(p.arena)}`;
+      const x = X((at[p.peakOp] + at[p.peakOp + 1]) / 2), text = `peak ${rafter.bytes(p.ops[p.topOp].top_bytes)}`;
       if (x < GUTTER || x > width - RIGHT) return;
       c.font = `600 12px ${getComputedStyle(document.body).fontFamily}`, c.textBaseline = 'top';
       const wide = c.measureText(text).width, left = x + wide + 12 > width - RIGHT ? x - wide - 8 : x + 6;
@@ -460,7 +463,8 @@
       state.instant = {op, name: p.ops[op].name, kinds: rows.length, bytes: sum, first: rows[0] && rows[0].name};
       about.replaceChildren(el('h3', {}, `${what}: ${p.ops[op].name}`),
         el('p', {}, `${rafter.whole(rows.reduce((total, one) => total + one.count, 0))} tensors hold ${rafter.bytes(sum)}` +
-          (op === p.peakOp ? ` of an arena of ${rafter.bytes(p.arena)} (${rafter.whole(p.arena)} bytes)${p.arena > sum ? `; the rest, ${rafter.bytes(p.arena - sum)}, lies in gaps between them` : ''}.` : '; the arena is in use up to ' + rafter.bytes(p.ops[op].top_bytes) + '.')),
+          (op !== p.peakOp ? `; the arena is in use up to ${rafter.bytes(p.ops[op].top_bytes)}.` : !p.whole ? ` here; another walk needs the arena's ${rafter.bytes(p.arena)}.`
+            : ` of an arena of ${rafter.bytes(p.arena)} (${rafter.whole(p.arena)} bytes)${p.arena > sum ? `; the rest, ${rafter.bytes(p.arena - sum)}, lies in gaps between them` : ''}.`)),
         rafter.table([
           {title: 'Bytes', number: true, value: (one) => one.bytes, text: (one) => rafter.bytes(one.bytes)},
           {title: 'Each', number: true, value: (one) => one.each_bytes, text: (one) => (one.count > 1 ? `${one.count} × ${rafter.bytes(one.each_bytes)}` : '')},
@@ -548,12 +552,13 @@
           .map((one) => ({name: other === run ? one.name : rafter.plans(other).length > 1 ? `${rafter.runName(other)}: ${one.name}` : rafter.runName(other), plan: one.plan, of: other.of !== undefined && other.of === run.id})));
         viewer(body, read(name, plan, measured && rafter.objects(measured.ops)), others);
       };
+      /* The walk that needs the arena stands first. */
+      const needs = plans.map(({plan}) => (pictured(plan) ? plan.ops.reduce((most, op) => Math.max(most, op.top_bytes), 0) : 0)), first = needs.indexOf(Math.max(...needs));
       if (plans.length > 1) {
-        const select = el('select', {id: 'memory-plan', onchange: () => place(Number(select.value))}, plans.map((one, i) => el('option', {value: i}, one.name)));
-        element.append(el('div', {class: 'bar'}, el('label', {}, 'Plan ', select)));
+        element.append(el('div', {class: 'bar'}, rafter.select('Plan', plans.map((one) => one.name), place, {id: 'memory-plan', current: first})));
       }
       element.append(body);
-      place(0);
+      place(first);
     },
   });
 })();

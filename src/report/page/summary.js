@@ -54,7 +54,7 @@
       const groups = rafter.objects(walk[key]);
       if (!groups.length) continue;
       const chart = el('div');
-      place.append(el('h3', {}, title), el('div', {class: 'columns wide'}, chart, groupTable(groups, measured, `Seconds of ${titleOf(walk)}.`)));
+      place.append(el('h3', {}, title), el('div', {class: 'columns beside'}, chart, groupTable(groups, measured, `Seconds of ${titleOf(walk)}.`)));
       bars(chart, `${title}: measured, predicted and limit`, groups, measured);
     }
     const gaps = Object.entries(walk.gaps || {}).filter(([, seconds]) => seconds > 0);
