@@ -14,7 +14,7 @@ static const struct { const char *name; rf_command_function run; } COMMANDS[] = 
     {"inspect", rf_command_inspect},   {"tokenize", rf_command_tokenize}, {"doctor", rf_command_doctor},
     {"quantize", rf_command_quantize}, {"score", rf_command_score},         {"pull", rf_command_pull},
     {"eval", rf_command_eval},         {"chat", rf_command_chat},         {"export", rf_command_export},
-    {"report", rf_command_report},
+    {"report", rf_command_report},     {"runs", rf_command_runs},
 };
 // clang-format on
 

@@ -49,6 +49,7 @@ rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_err
 rf_status rf_command_pull(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_export(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+rf_status rf_command_runs(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 
 /* A model as a GGUF file with matrices of this storage type: what quantize does. */

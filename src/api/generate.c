@@ -278,7 +278,7 @@ rf_status rf_command_generate(const rafter_job *asked, const rafter_sink *sink, 
   rf_status status = rf_options_with_model(asked->options, rf_options_argument(asked->options, 0), &o, error);
   if (status == RAFTER_OK) status = generate(o, j, error);
   rf_out_discard(j->out);
-  rf_journal_close(&j->journal);
+  rf_journal_close(&j->journal, status, error);
   rf_generator_close(j->generator);
   for (int64_t i = 0; j->of && i < j->prompts.rows; i++) {
     for (int s = 0; j->of[i].reply && s < j->of[i].row->samples; s++) rf_reply_free(&j->of[i].reply[s]);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "api/journal.h"
 
+#include "report/history.h"
 #include "report/summary.h"
 
 #include <stdio.h>
@@ -70,6 +71,51 @@ static rf_status write_in(const char *folder, const char *name, json_t *json, in
   return status;
 }
 
+/* ---- the history: what cannot be written there fails no run ------------------------------------------------------------ */
+
+/* RAFTER_RUNS set to nothing: none is kept. */
+static bool keeps_history(void) {
+  const char *root = getenv("RAFTER_RUNS");
+  return !root || *root;
+}
+
+static void begin_history(rf_journal *journal, const char *command, const rf_plan *plan) {
+  rf_history *history = NULL;
+  rf_error error = {0};
+  const json_t *options = json_object_get(journal->run, "options");
+  const char *model = json_string_value(json_object_get(options, "model")), *slash = strrchr(journal->folder, '/');
+  char *text = rf_json_text(options, 0), *folder = *journal->folder ? realpath(journal->folder, NULL) : NULL;
+  rf_history_run run = {.name = slash && slash[1]  ? slash + 1
+                                : *journal->folder ? journal->folder
+                                                   : NULL,
+                        .command = command,
+                        .model = model ? model : plan->graph->model.name,
+                        .options = text ? text : "{}",
+                        .directory = json_string_value(json_object_get(journal->run, "directory")),
+                        .folder = folder,
+                        .digest = plan->digest,
+                        .machine = plan->machine.name,
+                        .version = rafter_version(),
+                        .results = journal->results};
+  rf_status status = rf_history_open(rf_runs_root(), true, &history, &error);
+  if (status == RAFTER_OK) status = rf_history_begin(history, &run, &journal->id, &error);
+  if (status != RAFTER_OK) rf_note(journal->sink, "warning: %s\n", error.message);
+  rf_history_close(history);
+  free(text), free(folder);
+}
+
+static void end_history(const rf_journal *journal, rf_status status, const char *message) {
+  rf_history *history = NULL;
+  rf_error error = {0};
+  const char *how = status == RAFTER_OK ? "done" : status == RAFTER_INTERRUPTED ? "interrupted" : "failed";
+  rf_status wrote = rf_history_open(rf_runs_root(), true, &history, &error);
+  if (wrote == RAFTER_OK) wrote = rf_history_end(history, journal->id, how, message, journal->results, &error);
+  if (wrote != RAFTER_OK) rf_note(journal->sink, "warning: %s\n", error.message);
+  rf_history_close(history);
+}
+
+/* ---- a run ------------------------------------------------------------------------------------------------------------- */
+
 rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const char *command, json_t *options, const char *folder,
                            const rf_report_walk *walk, int walks, rf_error *error) {
   const rf_plan *plan = walk[0].plan;
@@ -80,9 +126,15 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const c
   journal->run = json_pack("{ss ss so ss ss si ss ss?}", "rafter", rafter_version(), "command", command, "options", options, "digest", plan->digest,
                            "machine", plan->machine.name, "threads", plan->options.threads, "started", now, "directory", here);
   free(here);
-  if (!*folder) return RAFTER_OK;
-  RF_TRY(write_in(folder, "run.json", json_incref(journal->run), 1, error));
-  return write_in(folder, "plan.json", plans_json(walk, walks), 0, error);
+  journal->results = json_pack("{sI sf sf}", "peak_bytes", (json_int_t)plan->arena_bytes, "predicted_seconds", plan->step_seconds,
+                               "predicted_tokens_per_second", plan->step_seconds > 0 ? rf_plan_tokens(plan) / plan->step_seconds : 0);
+  if (!journal->run || !journal->results) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while recording a run");
+  if (*folder) {
+    RF_TRY(write_in(folder, "run.json", json_incref(journal->run), 1, error));
+    RF_TRY(write_in(folder, "plan.json", plans_json(walk, walks), 0, error));
+  }
+  if (keeps_history()) begin_history(journal, command, plan);
+  return RAFTER_OK;
 }
 
 json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int walks) {
@@ -92,6 +144,17 @@ json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int wal
   return json_pack("{ss sI sI ss so so}", "rafter", RF_VERSION, "arena_bytes", (json_int_t)rf_run_arena_bytes(run), "peak_bytes",
                    (json_int_t)walk[0].plan->arena_bytes, "digest", walk[0].plan->digest, "ops",
                    rf_report_measured_json(walk[0].plan, walk[0].measured), "walks", list);
+}
+
+/* What most runs are compared by. A command's own figures stay. */
+static void take_results(json_t *results, const json_t *summary, double seconds) {
+  const json_t *walk = json_array_get(json_object_get(summary, "walks"), 0), *rate = json_object_get(walk, "rate");
+  json_t *found = json_pack("{sf sO? sO? sO? sO? sO? sO? sO?}", "seconds", seconds, "walks", json_object_get(walk, "count"), "walk_seconds",
+                            json_object_get(walk, "seconds"), "predicted_seconds", json_object_get(walk, "predicted_seconds"), "limit_seconds",
+                            json_object_get(walk, "limit_seconds"), "tokens_per_second", json_object_get(rate, "tokens_per_second"),
+                            "predicted_tokens_per_second", json_object_get(rate, "predicted"), "bound", json_object_get(summary, "bound"));
+  json_object_update(results, found);
+  json_decref(found);
 }
 
 rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_walk *walk, int walks, double seconds, rf_error *error) {
@@ -106,6 +169,7 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
   json_object_set_new(report, "advice", rf_journal_advise(entry, seconds > 25 ? 0.01 * seconds : 0.25));
   json_t *summary = rf_report_summary(entry);
   json_object_set_new(report, "summary", summary);
+  take_results(journal->results, summary, seconds);
   char *text = rf_report_summary_text(summary);
   if (journal->beside) rf_note(journal->sink, "\n%s", text ? text : ""), free(text);
   else rf_say(journal->sink, "\n"), rf_say_text(journal->sink, text);
@@ -115,7 +179,8 @@ done:
   return status;
 }
 
-void rf_journal_close(rf_journal *journal) {
-  json_decref(journal->run);
+void rf_journal_close(rf_journal *journal, rf_status status, const rf_error *error) {
+  if (journal->id) end_history(journal, status, error && status != RAFTER_OK ? error->message : NULL);
+  json_decref(journal->run), json_decref(journal->results);
   *journal = (rf_journal){0};
 }

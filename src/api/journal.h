@@ -1,4 +1,5 @@
-/* journal.h - what a run leaves behind: run.json and plan.json before it starts, report.json when it ends. docs/formats.md, "A run". */
+/* journal.h - what a run leaves behind: run.json and plan.json before it starts, report.json when it ends, and its row of the history. docs/formats.md,
+ * "A run". */
 #ifndef RF_API_JOURNAL_H
 #define RF_API_JOURNAL_H
 
@@ -7,8 +8,10 @@
 typedef struct rf_journal {
   char folder[4096]; /* "": the run has none */
   const rafter_sink *sink;
-  json_t *run; /* run.json */
-  bool beside; /* the summary stands beside the results, not among them */
+  json_t *run;     /* run.json */
+  json_t *results; /* an object, for the history: numbers and texts that a command may add to */
+  int64_t id;      /* of the run in the history; 0: it is not there */
+  bool beside;     /* the summary stands beside the results, not among them */
 } rf_journal;
 
 /* ROOT/DATE-TIME-MODEL, for a run that was given no folder. */
@@ -21,7 +24,8 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const c
                            const rf_report_walk *walk, int walks, rf_error *error);
 /* What was measured of a run that is done: writes report.json and says the summary. `seconds`: of the whole run, for what an advice may cost. */
 rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_walk *walk, int walks, double seconds, rf_error *error);
-void rf_journal_close(rf_journal *journal);
+/* How it ended, for the history. What was not begun is passed over; `error` may be NULL. */
+void rf_journal_close(rf_journal *journal, rf_status status, const rf_error *error);
 
 /* report.json; the caller's. NULL only without memory. */
 json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int walks);

@@ -348,7 +348,7 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   say(w, scorer, walked, seconds, sink);
   RF_GO(sum_up(w, scorer, &journal, walked, seconds, error));
 done:
-  rf_journal_close(&journal);
+  rf_journal_close(&journal, status, error);
   rf_scorer_close(scorer);
   return status;
 }

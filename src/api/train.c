@@ -221,6 +221,8 @@ typedef struct run_log {
   int keep;
   bool json, continued; /* metrics.jsonl has lines of the same run already */
   double step_seconds;  /* of all steps so far */
+  rafter_step last;
+  double val_loss; /* of the last validation; NaN: none */
 } run_log;
 
 /* A number for JSON: what is not finite has no place there. */
@@ -358,9 +360,10 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
     rafter_step step;
     double val_loss = 0, began = rf_now_seconds();
     RF_TRY(rf_trainer_step(r, &step, error));
-    log->step_seconds += step.seconds;
+    log->step_seconds += step.seconds, log->last = step;
     bool validates = r->val_batch.tokens && log->val_every > 0 && (r->step % log->val_every == 0 || r->step == log->steps);
     if (validates) RF_TRY(rf_trainer_validate(r, log->val_rows, &val_loss, error));
+    if (validates) log->val_loss = val_loss;
     log_step(log, &step, validates ? &val_loss : NULL);
     if (log->save_every > 0 && r->step % log->save_every == 0 && r->step < log->steps) RF_TRY(save_checkpoint(t, log, error));
     if (rf_asked_to_stop(log->sink)) return *stopped = true, RAFTER_OK;
@@ -396,6 +399,14 @@ done:
   return status;
 }
 
+/* For the history. */
+static void add_results(const run_log *log, json_t *results) {
+  if (!log->last.step) return;
+  json_object_update_new(results, json_pack("{sI sf sI sf}", "steps", (json_int_t)log->last.step, "loss", or_zero(log->last.loss), "tokens",
+                                            (json_int_t)log->last.tokens, "mfu", log->last.mfu));
+  if (isfinite(log->val_loss)) json_object_set_new(results, "val_loss", json_real(log->val_loss));
+}
+
 static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   rf_status status = RAFTER_OK;
@@ -410,7 +421,8 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
                  .val_rows = rf_options_int(o, "val-rows"),
                  .save_every = rf_options_int(o, "save-every"),
                  .keep = (int)rf_options_int(o, "keep"),
-                 .json = rf_options_flag(o, "json")};
+                 .json = rf_options_flag(o, "json"),
+                 .val_loss = NAN};
   if (rf_options_is_set(o, "max-seconds")) log.seconds_limit = rf_options_float(o, "max-seconds");
   RF_TRY(rf_traced_open(o, &traced, error));
   RF_GO(open_trainer(job, sink, traced, &t, error));
@@ -423,6 +435,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   RF_GO(say_start(t, &log, error));
   RF_GO(train_loop(t, &log, &stopped, error));
   rf_put_bar(sink, "%s", "");
+  add_results(&log, journal.results);
   RF_GO(save_checkpoint(t, &log, error));
   if (t->trainer->counted.steps) {
     walks_of(t, walk); /* with what was counted meanwhile */
@@ -432,7 +445,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   if (stopped)
     status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped at step %lld; continue with --resume %s", (long long)t->trainer->step, t->out);
 done:
-  rf_journal_close(&journal);
+  rf_journal_close(&journal, status, error);
   if (log.metrics) fclose(log.metrics);
   rafter_trainer_close(t);
   rf_record_close(traced);

@@ -18,9 +18,10 @@ enum {
   EVAL = 4096,
   CHAT = 8192,
   EXPORT = 16384,
-  REPORT = 32768
+  REPORT = 32768,
+  RUNS = 65536
 };
-enum { ALL = 65535, MODELS = PLAN | TRAIN | GENERATE | BENCH | SCORE | EVAL | CHAT, STEPS = PLAN | TRAIN | BENCH };
+enum { ALL = 131071, MODELS = PLAN | TRAIN | GENERATE | BENCH | SCORE | EVAL | CHAT, STEPS = PLAN | TRAIN | BENCH };
 
 // clang-format off
 const rf_command RF_COMMAND_ROWS[] = {
@@ -40,6 +41,7 @@ const rf_command RF_COMMAND_ROWS[] = {
   {"chat", "MODEL", 1, 1, "talk with a model; /help there lists what else it does"},
   {"export", "MODEL OUT", 2, 2, "write a model, or the newest checkpoint of a run, for other programs"},
   {"report", "RUN...", 1, 64, "show what runs did and plans say: where every byte and microsecond went"},
+  {"runs", "list|show|compare|best [RUN [RUN]]", 0, 3, "list the runs of this folder, show one, compare two, find the best"},
 };
 const int RF_COMMAND_ROW_COUNT = sizeof RF_COMMAND_ROWS / sizeof RF_COMMAND_ROWS[0];
 
@@ -283,6 +285,10 @@ const rf_option RF_OPTION_ROWS[] = {
   WORDS("shard-size", SIZE, "BYTES", "5GB", EXPORT, "safetensors: more than this goes into several files with an index"),
 
   /* reporting */
+  WORDS("model", TEXT, "TEXT", NULL, RUNS, "list, best: only runs whose model has this in its name"),
+  WORDS("machine", TEXT, "TEXT", NULL, RUNS, "list, best: only runs on machines with this in their name"),
+  WORDS("metric", TEXT, "NAME", "tokens_per_second", RUNS, "best: a number of their results; of losses, seconds and bytes the smallest is best"),
+  NUMBER("limit", INT, NULL, 0, 1 << 30, "20", RUNS, "rows of a table at most; 0: all"),
   WORDS("against", TEXTS, "OPTION=VALUE", NULL, REPORT, "plan the first RUN again with this change and show it beside; may be repeated"),
 
   /* everywhere */

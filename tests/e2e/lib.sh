@@ -12,6 +12,7 @@ export HOME=$WORK/home XDG_CACHE_HOME=$WORK/home/.cache XDG_CONFIG_HOME=$WORK/ho
 mkdir -p "$HOME"
 trap 'rm -rf "$WORK"' EXIT
 cd "$WORK" || exit 1
+unset RAFTER_RUNS
 failures=0
 
 TINY=gpt:layers=2,width=32,heads=2,ff=64,vocab=256,seq=32

@@ -1,0 +1,236 @@
+/* runs.c - `rafter runs list|show|compare|best`: the history of runs. */
+#define _GNU_SOURCE
+#include "api/api.h"
+
+#include "base/text.h"
+#include "report/compare.h"
+#include "report/history.h"
+#include "report/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double number(const json_t *object, const char *key) { return json_number_value(json_object_get(object, key)); }
+static const char *text_of(const json_t *object, const char *key) {
+  const char *text = json_string_value(json_object_get(object, key));
+  return text ? text : "";
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------------------------- */
+
+static void when_text(double seconds, char text[32]) {
+  time_t at = (time_t)seconds;
+  struct tm broken;
+  localtime_r(&at, &broken);
+  strftime(text, 32, "%Y-%m-%d %H:%M", &broken);
+}
+
+/* "" where it is not known. */
+static const char *shown(const json_t *object, const char *key, char *(*text)(double, char[32]), char out[32]) {
+  *out = 0;
+  return json_is_number(json_object_get(object, key)) ? text(number(object, key), out) : out;
+}
+static char *plain(double value, char text[32]) { return snprintf(text, 32, "%.4g", value), text; }
+
+static const char *folder_note(const json_t *row) { return json_is_false(json_object_get(row, "folder_is_there")) ? " (its folder is gone)" : ""; }
+
+static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit, const char *metric) {
+  const json_t *row;
+  size_t i;
+  char when[32], a[32], b[32], c[32], d[32], title[80] = "";
+  if (metric) snprintf(title, sizeof title, " %18.40s", metric);
+  rf_say(sink, "%5s  %-16s  %-8s  %-24s  %-12s%s %9s %9s %8s %10s  %s\n", "id", "started", "command", "model", "status", title, "tokens/s", "planned",
+         "loss", "memory", "folder");
+  json_array_foreach((json_t *)rows, i, row) {
+    const json_t *results = json_object_get(row, "results");
+    const char *status = text_of(row, "status");
+    if (limit && (int64_t)i >= limit) {
+      rf_say(sink, "... and %zu more (--limit)\n", json_array_size(rows) - i);
+      break;
+    }
+    when_text(number(row, "started"), when);
+    if (metric) snprintf(title, sizeof title, " %18s", shown(results, metric, plain, a));
+    rf_say(sink, "%5lld  %-16s  %-8.8s  %-24.24s  %-12s%s %9s %9s %8s %10s  %s%s\n", (long long)json_integer_value(json_object_get(row, "id")), when,
+           text_of(row, "command"), text_of(row, "model"), strcmp(status, "ended without a word") ? status : "no word", title,
+           shown(results, "tokens_per_second", rf_text_count, a), shown(results, "predicted_tokens_per_second", rf_text_count, b),
+           shown(results, "loss", plain, c), shown(results, "peak_bytes", rf_text_bytes, d), text_of(row, "folder"), folder_note(row));
+  }
+}
+
+/* ---- which ----------------------------------------------------------------------------------------------------------- */
+
+/* By its number, the name of its folder or the folder; of several of one name the newest. */
+static rf_status find(rf_history *history, const char *which, json_t **row, rf_error *error) {
+  rf_history_filter filter = {0};
+  json_t *rows = NULL;
+  char *folder = NULL;
+  int64_t id = 0;
+  if (rf_text_int(which, &id) && id > 0) filter.id = id;
+  else filter.name = which;
+  RF_TRY(rf_history_rows(history, &filter, &rows, error));
+  if (!json_array_size(rows) && !filter.id && (folder = realpath(which, NULL))) {
+    json_decref(rows);
+    filter.name = folder;
+    rf_status status = rf_history_rows(history, &filter, &rows, error);
+    free(folder);
+    RF_TRY(status);
+  }
+  *row = json_incref(json_array_get(rows, 0));
+  json_decref(rows);
+  return *row ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, "`rafter runs list` shows which there are", "there is no run %s in the history", which);
+}
+
+static rf_history_filter filter_of(const rf_options *o) {
+  return (rf_history_filter){.model = rf_options_is_set(o, "model") ? rf_options_text(o, "model") : NULL,
+                             .machine = rf_options_is_set(o, "machine") ? rf_options_text(o, "machine") : NULL};
+}
+
+/* ---- the four -------------------------------------------------------------------------------------------------------- */
+
+static rf_status list(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
+  rf_history_filter filter = filter_of(o);
+  json_t *rows = NULL;
+  RF_TRY(rf_history_rows(history, &filter, &rows, error));
+  int64_t limit = rf_options_int(o, "limit");
+  if (!json_array_size(rows)) rf_say(sink, "no runs in %s\n", rf_runs_root());
+  else say_rows(sink, rows, limit, NULL);
+  while (limit && (int64_t)json_array_size(rows) > limit) json_array_remove(rows, json_array_size(rows) - 1);
+  rf_put_json(sink, json_pack("{ss ss so}", "rafter", RF_VERSION, "command", "runs", "runs", rows));
+  return RAFTER_OK;
+}
+
+static rf_status show(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
+  json_t *row = NULL, *value;
+  char when[32], text[64];
+  const char *key;
+  RF_TRY(find(history, rf_options_argument(o, 1), &row, error));
+  when_text(number(row, "started"), when);
+  rf_say(sink, "run %lld: %s of %s on %s, %s%s%s\n", (long long)json_integer_value(json_object_get(row, "id")), text_of(row, "command"),
+         text_of(row, "model"), text_of(row, "machine"), text_of(row, "status"), *text_of(row, "message") ? ": " : "", text_of(row, "message"));
+  rf_say(sink, "started  %s by %s in %s\nfolder   %s%s\nplan     %s\n\nresults\n", when, text_of(row, "version"), text_of(row, "directory"),
+         *text_of(row, "folder") ? text_of(row, "folder") : "none", folder_note(row), text_of(row, "digest"));
+  json_object_foreach(json_object_get(row, "results"), key, value) {
+    if (json_is_number(value)) snprintf(text, sizeof text, json_is_integer(value) ? "%.0f" : "%.6g", json_number_value(value));
+    else snprintf(text, sizeof text, "%.60s", json_string_value(value) ? json_string_value(value) : "");
+    rf_say(sink, "  %-32s %s\n", key, text);
+  }
+  rf_say(sink, "\noptions\n");
+  json_object_foreach(json_object_get(row, "options"), key, value) {
+    char *dumped = json_dumps(value, JSON_ENCODE_ANY);
+    rf_say(sink, "  %-32s %.3000s\n", key, dumped ? dumped : "");
+    free(dumped);
+  }
+  rf_put_json(sink, row);
+  return RAFTER_OK;
+}
+
+/* Numbers that both have. */
+static json_t *results_json(const json_t *a, const json_t *b) {
+  json_t *list = json_array(), *x;
+  const char *key;
+  json_object_foreach((json_t *)a, key, x) {
+    json_t *y = json_object_get(b, key);
+    if (json_is_number(x) && json_is_number(y)) json_array_append_new(list, json_pack("{ss sO sO}", "name", key, "a", x, "b", y));
+  }
+  return list;
+}
+
+/* Op by op where both folders are still there; the history alone has options and results. */
+static rf_status compare(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
+  json_t *a = NULL, *b = NULL, *model = rf_report_model(), *json = NULL, *row;
+  rf_status status = RAFTER_OK;
+  size_t i;
+  RF_GO(find(history, rf_options_argument(o, 1), &a, error));
+  RF_GO(find(history, rf_options_argument(o, 2), &b, error));
+  json_t *results = results_json(json_object_get(a, "results"), json_object_get(b, "results"));
+  bool folders = json_is_true(json_object_get(a, "folder_is_there")) && json_is_true(json_object_get(b, "folder_is_there"));
+  rf_error why = {0};
+  if (folders &&
+      (rf_report_add(model, NULL, text_of(a, "folder"), &why) != RAFTER_OK || rf_report_add(model, NULL, text_of(b, "folder"), &why) != RAFTER_OK)) {
+    rf_note(sink, "warning: %s\n", why.message);
+    folders = false;
+  }
+  const json_t *runs = json_object_get(model, "runs");
+  if (folders) json = rf_report_compare(json_array_get(runs, 0), json_array_get(runs, 1));
+  else
+    json = json_pack("{s{ss} s{ss} so so so}", "a", "id", text_of(a, "name"), "b", "id", text_of(b, "name"), "options",
+                     rf_report_options_that_differ(json_object_get(a, "options"), json_object_get(b, "options")), "ops", json_array(), "kinds",
+                     json_array());
+  json_object_set_new(json, "results", results);
+  if (folders) rf_say_text(sink, rf_report_compare_text(json, (int)rf_options_int(o, "limit") ? (int)rf_options_int(o, "limit") : 1 << 20));
+  else {
+    rf_say(sink, "one of the folders is gone: this is what the history knows\n\n%-32s %16s %16s\n", "options that differ", "A", "B");
+    json_array_foreach(json_object_get(json, "options"), i, row) {
+      char *x = json_dumps(json_object_get(row, "a"), JSON_ENCODE_ANY), *y = json_dumps(json_object_get(row, "b"), JSON_ENCODE_ANY);
+      rf_say(sink, "%-32s %16.1000s %16.1000s\n", text_of(row, "name"), x ? x : "", y ? y : "");
+      free(x), free(y);
+    }
+  }
+  rf_say(sink, "\n%-32s %16s %16s\n", "results", "A", "B");
+  json_array_foreach(results, i, row) rf_say(sink, "%-32s %16.6g %16.6g\n", text_of(row, "name"), number(row, "a"), number(row, "b"));
+  rf_put_json(sink, json_incref(json));
+done:
+  json_decref(a), json_decref(b), json_decref(model), json_decref(json);
+  return status;
+}
+
+/* Of these the smallest is best. */
+static bool small_is_best(const char *metric) {
+  return strstr(metric, "loss") || strstr(metric, "bytes") || strstr(metric, "perplexity") ||
+         (strstr(metric, "seconds") && !strstr(metric, "per_second")) || !strcmp(metric, "nll");
+}
+
+static int better_first(const void *x, const void *y, void *metric) {
+  double a = number(json_object_get(*(json_t *const *)x, "results"), metric), b = number(json_object_get(*(json_t *const *)y, "results"), metric);
+  return small_is_best(metric) ? (a > b) - (a < b) : (a < b) - (a > b);
+}
+
+static rf_status best(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
+  rf_history_filter filter = filter_of(o);
+  json_t *rows = NULL, *sorted;
+  size_t count;
+  filter.metric = rf_options_text(o, "metric");
+  if (strspn(filter.metric, "abcdefghijklmnopqrstuvwxyz_0123456789") != strlen(filter.metric))
+    return RF_FAIL(error, RAFTER_INVALID, "for example --metric tokens_per_second or --metric loss", "--metric is no name of a result (got %.60s)",
+                   filter.metric);
+  RF_TRY(rf_history_rows(history, &filter, &rows, error));
+  count = json_array_size(rows);
+  json_t **all = calloc(count + 1, sizeof *all);
+  for (size_t i = 0; all && i < count; i++) all[i] = json_array_get(rows, i);
+  if (all) qsort_r(all, count, sizeof *all, better_first, (void *)(uintptr_t)filter.metric);
+  sorted = json_array();
+  int64_t limit = rf_options_int(o, "limit");
+  for (size_t i = 0; all && i < count; i++) json_array_append(sorted, all[i]);
+  free(all), json_decref(rows);
+  if (!count) rf_say(sink, "no finished run has the result %s\n", filter.metric);
+  else say_rows(sink, sorted, limit, filter.metric);
+  while (limit && (int64_t)json_array_size(sorted) > limit) json_array_remove(sorted, json_array_size(sorted) - 1);
+  rf_put_json(sink, json_pack("{ss ss ss so}", "rafter", RF_VERSION, "command", "runs", "metric", filter.metric, "runs", sorted));
+  return RAFTER_OK;
+}
+
+static const struct {
+  const char *name;
+  int arguments;
+  rf_status (*run)(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error);
+} VERBS[] = {{"list", 0, list}, {"show", 1, show}, {"compare", 2, compare}, {"best", 0, best}};
+
+rf_status rf_command_runs(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+  const rf_options *o = job->options;
+  const char *verb = rf_options_argument_count(o) ? rf_options_argument(o, 0) : "list";
+  for (size_t i = 0; i < sizeof VERBS / sizeof *VERBS; i++) {
+    rf_history *history = NULL;
+    int given = rf_options_argument_count(o) ? rf_options_argument_count(o) - 1 : 0;
+    if (strcmp(VERBS[i].name, verb)) continue;
+    if (given != VERBS[i].arguments)
+      return RF_FAIL(error, RAFTER_INVALID, "`rafter runs list`, `show RUN`, `compare A B`, `best --metric NAME`", "runs %s takes %d run%s (got %d)",
+                     verb, VERBS[i].arguments, VERBS[i].arguments == 1 ? "" : "s", given);
+    RF_TRY(rf_history_open(rf_runs_root(), false, &history, error));
+    rf_status status = VERBS[i].run(history, o, sink, error);
+    rf_history_close(history);
+    return status;
+  }
+  return RF_FAIL(error, RAFTER_INVALID, "one of list, show, compare, best", "runs does not know '%.60s'", verb);
+}

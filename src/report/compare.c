@@ -1,0 +1,221 @@
+/* compare.c - see compare.h. Ops are the same op when they have the same name; what all layers have is summed over them ("block.*"). */
+#define _GNU_SOURCE
+#include "report/compare.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "report/model.h"
+#include "report/report.h"
+
+/* Of no interest: where a run wrote to and how it spoke. */
+static const char *const SILENT[] = {"command", "out", "json", "quiet", "verbose", "config", "trace"};
+
+static double number(const json_t *object, const char *key) { return json_number_value(json_object_get(object, key)); }
+static const char *text_of(const json_t *object, const char *key) {
+  const char *text = json_string_value(json_object_get(object, key));
+  return text ? text : "";
+}
+
+/* ---- options ------------------------------------------------------------------------------------------------------- */
+
+static bool is_silent(const char *name) {
+  for (size_t i = 0; i < sizeof SILENT / sizeof *SILENT; i++)
+    if (!strcmp(SILENT[i], name)) return true;
+  return false;
+}
+
+static void put_difference(json_t *list, const char *name, json_t *a, json_t *b) {
+  if (is_silent(name) || (a && b && json_equal(a, b))) return;
+  json_array_append_new(list, json_pack("{ss sO? sO?}", "name", name, "a", a, "b", b));
+}
+
+json_t *rf_report_options_that_differ(const json_t *a, const json_t *b) {
+  json_t *list = json_array(), *value;
+  const char *name;
+  json_object_foreach((json_t *)a, name, value) put_difference(list, name, value, json_object_get(b, name));
+  json_object_foreach((json_t *)b, name, value) if (!json_object_get(a, name)) put_difference(list, name, NULL, value);
+  return list;
+}
+
+/* A plan alone has its settings; a run is known by its options. */
+static const json_t *options_of(const json_t *entry, bool settings) {
+  const json_t *options = json_object_get(json_object_get(entry, "run"), "options");
+  return options && !settings ? options : json_object_get(json_object_get(entry, "plan"), "settings");
+}
+
+/* ---- ops and tensors ------------------------------------------------------------------------------------------------- */
+
+/* "block.7/mlp/up" as "block.(all)/mlp/up": what every layer has. */
+static void kind_of(const char *name, char kind[160]) {
+  const char *at = strstr(name, "block."), *digits = at ? at + 6 : NULL;
+  size_t n = digits ? strspn(digits, "0123456789") : 0;
+  if (n) snprintf(kind, 160, "%.*s*%.100s", (int)(digits - name < 50 ? digits - name : 50), name, digits + n);
+  else snprintf(kind, 160, "%.150s", name);
+}
+
+/* Adds to the numbers of a row that is there under a name, or begins it. `side`: "a", "b". */
+static void add_to(json_t *rows, const char *name, const char *side, double seconds, double bytes) {
+  json_t *row = json_object_get(rows, name);
+  char key[32];
+  if (!row) {
+    row = json_pack("{ss}", "name", name);
+    json_object_set_new(rows, name, row);
+  }
+  const struct {
+    const char *what;
+    double value;
+  } numbers[] = {{"count", 1}, {"seconds", seconds}, {"bytes", bytes}};
+  for (size_t i = 0; i < 3; i++) {
+    snprintf(key, sizeof key, "%s_%s", side, numbers[i].what);
+    json_object_set_new(row, key, json_real(number(row, key) + numbers[i].value));
+  }
+}
+
+static void add_ops(json_t *each, json_t *kinds, const json_t *entry, const char *plan_name, const char *side) {
+  const json_t *plan = rf_report_plan_of(entry, plan_name), *walk = rf_report_walk_of(entry, plan_name), *ops = json_object_get(plan, "ops"), *op;
+  double per = number(walk, "count") > 0 ? number(walk, "count") : 1;
+  char kind[160];
+  size_t i;
+  json_array_foreach(walk ? json_object_get(walk, "ops") : ops, i, op) {
+    const json_t *planned = walk ? json_array_get(ops, (size_t)number(op, "id")) : op;
+    double calls = number(op, "calls") / per, seconds = calls * number(op, "seconds"), bytes = calls * number(planned, "bytes");
+    if (!planned) continue;
+    kind_of(text_of(planned, "name"), kind);
+    add_to(each, text_of(planned, "name"), side, seconds, bytes);
+    add_to(kinds, kind, side, seconds, bytes);
+  }
+}
+
+/* What is alive at the peak, as the plan lists it. */
+static void add_tensors(json_t *kinds, const json_t *entry, const char *side) {
+  const json_t *row;
+  size_t i;
+  json_array_foreach(json_object_get(json_object_get(json_object_get(entry, "plan"), "memory"), "largest"), i, row)
+      add_to(kinds, text_of(row, "name"), side, 0, number(row, "bytes"));
+}
+
+typedef struct difference {
+  json_t *row;
+  double size;
+} difference;
+static int larger_first(const void *x, const void *y) {
+  double a = ((const difference *)x)->size, b = ((const difference *)y)->size;
+  return (a < b) - (a > b);
+}
+
+/* Rows with their differences, the largest first; those that do not differ are left out. Takes `rows`. */
+static json_t *sorted(json_t *rows, bool by_bytes) {
+  json_t *list = json_array(), *row;
+  const char *name;
+  size_t count = 0;
+  difference *all = calloc(json_object_size(rows) + 1, sizeof *all);
+  json_object_foreach(rows, name, row) {
+    double seconds = number(row, "b_seconds") - number(row, "a_seconds"), bytes = number(row, "b_bytes") - number(row, "a_bytes");
+    if (!all || (seconds == 0 && bytes == 0 && number(row, "a_count") == number(row, "b_count"))) continue;
+    json_object_set_new(row, "seconds", json_real(seconds)), json_object_set_new(row, "bytes", json_real(bytes));
+    all[count++] = (difference){row, fabs(by_bytes ? bytes : seconds)};
+  }
+  if (all) qsort(all, count, sizeof *all, larger_first);
+  for (size_t i = 0; i < count; i++) json_array_append(list, all[i].row);
+  free(all);
+  json_decref(rows);
+  return list;
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------------------------- */
+
+static json_t *side_json(const json_t *entry, const char *walk_name) {
+  const json_t *plan = rf_report_plan_of(entry, walk_name), *walk = rf_report_walk_of(entry, walk_name),
+               *memory = json_object_get(json_object_get(entry, "plan"), "memory");
+  double count = number(walk, "count"), predicted = number(json_object_get(plan, "time"), "seconds");
+  double seconds = count > 0 && number(walk, "seconds") > 0 ? number(walk, "seconds") / count : predicted;
+  json_t *json = json_pack("{ss sb sf sf sO? sO?}", "id", text_of(entry, "id"), "measured", count > 0, "seconds", seconds, "predicted_seconds",
+                           predicted, "peak_bytes", json_object_get(memory, "peak_bytes"), "by_class", json_object_get(memory, "by_class"));
+  if (count > 0 && number(walk, "tokens") > 0)
+    json_object_set_new(json, "tokens_per_second", json_real(number(walk, "tokens") / number(walk, "seconds")));
+  else if (number(json_object_get(plan, "rate"), "tokens_per_second") > 0)
+    json_object_set(json, "tokens_per_second", json_object_get(json_object_get(plan, "rate"), "tokens_per_second"));
+  return json;
+}
+
+static char *sentence_of(const json_t *a, const json_t *b) {
+  char *text = NULL, m[32];
+  double time = number(a, "seconds") > 0 ? number(b, "seconds") / number(a, "seconds") - 1 : 0,
+         memory = number(b, "peak_bytes") - number(a, "peak_bytes");
+  int n = asprintf(&text, "B takes %.1f %% %s time and %s%s memory.", 100 * fabs(time), time < 0 ? "less" : "more",
+                   memory ? rf_text_bytes(fabs(memory), m) : "the same",
+                   memory < 0   ? " less"
+                   : memory > 0 ? " more"
+                                : "");
+  return n < 0 ? NULL : text;
+}
+
+json_t *rf_report_compare(const json_t *a, const json_t *b) {
+  bool runs = json_object_get(a, "run") && json_object_get(b, "run");
+  const json_t *plan = json_object_get(a, "plan");
+  const char *walk = json_string_value(json_object_get(plan, "name"));
+  if (!walk) walk = json_string_value(json_object_get(json_object_get(b, "plan"), "name"));
+  json_t *each = json_object(), *kinds = json_object(), *tensors = json_object();
+  json_t *left = side_json(a, walk), *right = side_json(b, walk);
+  add_ops(each, kinds, a, walk, "a"), add_ops(each, kinds, b, walk, "b");
+  add_tensors(tensors, a, "a"), add_tensors(tensors, b, "b");
+  char *sentence = sentence_of(left, right);
+  json_t *json = json_pack("{so so so so so so ss?}", "a", left, "b", right, "options",
+                           rf_report_options_that_differ(options_of(a, !runs), options_of(b, !runs)), "ops", sorted(each, false), "kinds",
+                           sorted(kinds, false), "tensors", sorted(tensors, true), "sentence", sentence);
+  free(sentence);
+  return json;
+}
+
+/* ---- as tables --------------------------------------------------------------------------------------------------------- */
+
+static void print_line(FILE *out, const char *what, char *(*text)(double, char[32]), double a, double b) {
+  char x[32], y[32], z[32];
+  fprintf(out, "%-40.40s %14s %14s %s%s", what, text(a, x), text(b, y), b >= a ? "+" : "-", text(fabs(b - a), z));
+  if (a > 0 && b > 0) fprintf(out, " (%+.1f %%)", 100 * (b / a - 1));
+  fputc('\n', out);
+}
+
+static void print_rows(FILE *out, const char *title, const json_t *list, bool by_bytes, int most) {
+  const json_t *row;
+  size_t i, count = json_array_size(list);
+  if (!count) return;
+  fprintf(out, "\n%-40s %14s %14s\n", title, "A", "B");
+  json_array_foreach((json_t *)list, i, row) {
+    if ((int)i >= most) {
+      fprintf(out, "... and %zu more\n", count - i);
+      break;
+    }
+    if (by_bytes) print_line(out, text_of(row, "name"), rf_text_bytes, number(row, "a_bytes"), number(row, "b_bytes"));
+    else print_line(out, text_of(row, "name"), rf_text_seconds, number(row, "a_seconds"), number(row, "b_seconds"));
+  }
+}
+
+char *rf_report_compare_text(const json_t *comparison, int rows) {
+  const json_t *a = json_object_get(comparison, "a"), *b = json_object_get(comparison, "b"), *row;
+  char *text = NULL;
+  size_t bytes = 0, i;
+  FILE *out = open_memstream(&text, &bytes);
+  if (!out) return NULL;
+  fprintf(out, "A: %s%s\nB: %s%s\n", text_of(a, "id"), json_is_true(json_object_get(a, "measured")) ? "" : " (predicted)", text_of(b, "id"),
+          json_is_true(json_object_get(b, "measured")) ? "" : " (predicted)");
+  if (json_array_size(json_object_get(comparison, "options"))) fprintf(out, "\n%-40s %14s %14s\n", "options that differ", "A", "B");
+  json_array_foreach(json_object_get(comparison, "options"), i, row) {
+    char *x = json_dumps(json_object_get(row, "a"), JSON_ENCODE_ANY), *y = json_dumps(json_object_get(row, "b"), JSON_ENCODE_ANY);
+    fprintf(out, "%-40s %14s %14s\n", text_of(row, "name"), x ? x : "", y ? y : "");
+    free(x), free(y);
+  }
+  fputc('\n', out);
+  print_line(out, "time of a step or walk", rf_text_seconds, number(a, "seconds"), number(b, "seconds"));
+  print_line(out, "tokens a second", rf_text_count, number(a, "tokens_per_second"), number(b, "tokens_per_second"));
+  print_line(out, "memory", rf_text_bytes, number(a, "peak_bytes"), number(b, "peak_bytes"));
+  print_rows(out, "time, by op of all layers", json_object_get(comparison, "kinds"), false, rows);
+  print_rows(out, "memory at the peak, of all layers", json_object_get(comparison, "tensors"), true, rows);
+  fprintf(out, "\n%s\n", text_of(comparison, "sentence"));
+  fclose(out);
+  return text;
+}

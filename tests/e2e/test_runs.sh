@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# `rafter runs`: every run has its row, also one that failed, was stopped or was killed, and a history that cannot be written stops none.
+. "$(dirname "$0")/lib.sh"
+export RAFTER_RUNS=$WORK/runs
+text book.txt 20000
+TRAIN=("$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt)
+RUNS=("$RAFTER" runs)
+
+status 0 "${RUNS[@]}" list && says 'no runs in' out
+status 0 "${TRAIN[@]}" --steps 4 --out runs/a
+status 0 "${TRAIN[@]}" --steps 8 --remat block --out runs/b
+status 0 "$RAFTER" generate runs/a --prompt 'and ' --max-tokens 4 --temperature 0
+status 0 "$RAFTER" score runs/a --text 'and he shall'
+"${TRAIN[@]}" --steps 100000000 --out runs/stopped >/dev/null 2>&1 &
+stopped=$!
+"${TRAIN[@]}" --steps 100000000 --out runs/killed >/dev/null 2>&1 &
+killed=$!
+for _ in $(seq 100); do [ -s runs/stopped/metrics.jsonl ] && [ -s runs/killed/metrics.jsonl ] && break; sleep 0.1; done
+status 0 "${RUNS[@]}" list --json && holds out '[r["status"] for r in d["runs"]] == ["running", "running", "done", "done", "done", "done"]' 'what runs is said to run'
+kill -INT $stopped && wait $stopped
+kill -9 $killed && wait $killed 2>/dev/null
+status 0 "${RUNS[@]}" list --json && cp out list.json && {
+  holds list.json '{r["name"]: r["status"] for r in d["runs"] if r["name"]} == {"a": "done", "b": "done", "stopped": "interrupted", "killed": "ended without a word"}' 'how runs ended'
+  holds list.json 'sorted(r["command"] for r in d["runs"]) == ["generate", "score"] + 4 * ["train"]'
+  a=$(ask list.json '[r for r in d["runs"] if r["name"] == "a"][0]["results"]["loss"]') last=$(tail -1 runs/a/metrics.jsonl)
+  [ "$(printf '%.7f' "$a")" = "$(printf '%.7f' "$(echo "$last" | python3 -c 'import json, sys; print(json.load(sys.stdin)["loss"])')")" ] || fail "the history's loss $a is not that of $last"
+  holds list.json 'all(r["results"]["peak_bytes"] > 0 and r["results"]["predicted_tokens_per_second"] > 0 for r in d["runs"])'
+}
+status 0 "${RUNS[@]}" && says 'no word' out && says 'interrupted' out
+status 0 "${RUNS[@]}" list --model nosuch --json && holds out 'd["runs"] == []'
+status 0 "${RUNS[@]}" list --limit 2 --json && holds out 'len(d["runs"]) == 2'
+
+status 0 "${RUNS[@]}" show b && says '^run 2: train' out && says 'remat +"block"' out && says 'runs/b' out
+status 0 "${RUNS[@]}" show runs/b --json && holds out 'd["id"] == 2 and d["options"]["remat"] == "block" and d["folder_is_there"]'
+status 0 "${RUNS[@]}" best --metric loss --model gpt --json && holds out 'd["runs"][0]["name"] == "b" and d["runs"][0]["results"]["loss"] < d["runs"][1]["results"]["loss"]'
+status 0 "${RUNS[@]}" best --json && holds out 'all(x["results"]["tokens_per_second"] >= y["results"]["tokens_per_second"] for x, y in zip(d["runs"], d["runs"][1:])) and len(d["runs"]) == 4'
+
+# Two runs: options that differ, then time and bytes op by op, the largest difference first, and sums that are the plans'.
+status 0 "${RUNS[@]}" compare 1 2 && says 'remat +"none" +"block"' out && says 'B takes .* time and .* less memory' out
+status 0 "${RUNS[@]}" compare a b --json && cp out both.json && {
+  python3 - both.json runs/a runs/b <<'PY' || fail 'a comparison is not what its runs say'
+import json, math, sys
+c, bad = json.load(open(sys.argv[1])), []
+if {o["name"]: (o["a"], o["b"]) for o in c["options"]} != {"remat": ("none", "block"), "steps": (4, 8)}: bad.append(c["options"])
+for list_ in "ops", "kinds":
+    sizes = [abs(r["seconds"]) for r in c[list_]]
+    if sizes != sorted(sizes, reverse=True) or not sizes: bad.append(f"{list_} are not in order")
+sizes = [abs(r["bytes"]) for r in c["tensors"]]
+if sizes != sorted(sizes, reverse=True) or not sizes: bad.append("tensors are not in order")
+for side, folder in ("a", sys.argv[2]), ("b", sys.argv[3]):
+    plan, report = (json.load(open(f"{folder}/{n}.json")) for n in ("plan", "report"))
+    if c[side]["peak_bytes"] != plan["memory"]["peak_bytes"]: bad.append("peak")
+    walk = report["walks"][0]
+    for op in walk["ops"]:
+        row = [r for r in c["ops"] if r["name"] == op["name"]]
+        if row and not math.isclose(row[0][side + "_seconds"], op["seconds"] * op["calls"] / walk["count"], rel_tol=1e-9): bad.append(op)
+        if row and row[0][side + "_bytes"] != plan["ops"][op["id"]]["bytes"] * op["calls"] / walk["count"]: bad.append(op)
+print(*bad[:5], sep="\n") if bad else None
+sys.exit(bool(bad))
+PY
+}
+rm -r runs/b
+status 0 "${RUNS[@]}" list && says 'its folder is gone' out
+status 0 "${RUNS[@]}" compare a b && says 'folders is gone' out && says 'remat' out
+
+refuses 1 'no run nosuch' "${RUNS[@]}" show nosuch
+refuses 1 'no run 99' "${RUNS[@]}" compare 1 99
+refuses 2 'runs does not know' "${RUNS[@]}" lst
+refuses 2 'takes 2 runs' "${RUNS[@]}" compare 1
+refuses 2 'no name of a result' "${RUNS[@]}" best --metric 'a"b'
+
+# What cannot be written is a warning; an empty RAFTER_RUNS keeps none.
+cp runs/history.db good.db && head -c 5000 book.txt >runs/history.db
+status 0 "${TRAIN[@]}" --steps 1 --out more && says 'warning: cannot .* history' && status 0 "${TRAIN[@]}" --steps 1 --quiet --out still
+refuses 1 'history.db' "${RUNS[@]}" list
+cp good.db runs/history.db
+RAFTER_RUNS='' status 0 "${TRAIN[@]}" --steps 1 --out none && status 0 "${RUNS[@]}" list --limit 0 --json && holds out 'len(d["runs"]) == 6'
+finish
