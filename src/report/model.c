@@ -12,6 +12,8 @@
 #include "base/json.h"
 #include "base/json_lines.h"
 #include "report/report.h"
+#include "report/trace_file.h"
+#include "report/trace_pack.h"
 
 enum { RUN_MOST = 1 << 20, METRICS_MOST = 1 << 22, OPS_MOST = 1 << 22 };
 static const size_t PLAN_MOST = (size_t)512 << 20;
@@ -253,6 +255,17 @@ static rf_status check_metrics(const json_t *entry, const char *where, rf_error 
   return RAFTER_OK;
 }
 
+/* trace.bin, which its reader checks, as the page carries it. */
+static rf_status add_trace(json_t *entry, const char *path, rf_error *error) {
+  rf_trace_file file;
+  json_t *trace = NULL;
+  RF_TRY(rf_trace_file_read(path, &file, error));
+  rf_status status = rf_report_pack_trace(file.header, file.columns, file.column_bytes, &trace, error);
+  rf_trace_file_free(&file);
+  if (status == RAFTER_OK) json_object_set_new(entry, "trace", trace);
+  return status;
+}
+
 static rf_status add_run(json_t *model, const char *folder, rf_error *error) {
   rf_status status = RAFTER_OK;
   char path[4400], base[256];
@@ -284,6 +297,7 @@ static rf_status add_run(json_t *model, const char *folder, rf_error *error) {
     json_object_set_new(entry, "measured", part);
     RF_GO(check_measured(entry, part, path, error));
   }
+  if (there(folder, "trace.bin", path)) RF_GO(add_trace(entry, path, error));
   base_of(folder, base);
   json_object_set_new(entry, "folder", json_string(folder));
   return append(model, entry, base, error);

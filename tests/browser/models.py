@@ -45,6 +45,9 @@ def step_spans(plan, threads, rng):
             for thread in range(threads):
                 begins, works = now + (60 if thread else 10), int(takes * rng.uniform(0.75, 0.97))
                 spans.append((thread, begins, now + works, 0, op["id"], "busy"))
+                if works > 1500 and op["op"].startswith("attention"):  # a barrier inside, and in it a page fault
+                    spans.append((thread, now + 500, now + 900, 0, op["id"], "wait"))
+                    spans.append((thread, now + 500, now + 600, 1, GAPS.index("page fault"), "gap"))
                 spans.append((thread, now + works, now + takes, 0, GAPS.index("wait"), "gap"))
             live = max(0, live + rng.randint(-3, 4))
             spans.append((threads + 3, now, now, (1 + live) * 4096, 0, "counter"))

@@ -136,6 +136,7 @@ def selecting(b, x, y):
         if (cut <= 0) continue;
         if (kind === 'op') { const id = rafter.opClass(viewer.run.plan.ops[c.id[i]].op).id; sums[id] = (sums[id] || 0) + cut; }
         if (kind === 'busy') { const id = `thread ${c.lane[i]}`; lanes[id] = (lanes[id] || 0) + cut; }
+        if (kind === 'wait') lanes[`thread ${c.lane[i]}`] -= cut; /* inside its busy span; gaps inside are inside it */
       }
       return {sums, lanes};
     })()""")
@@ -164,6 +165,26 @@ def pixels(b):
       return worst;
     })()""")
     b.expect("sums over blocks are the sums of spans", worst < 1e-5, worst)  # f32 sums of 64 spans: 64 * 2^-24 of the width, and rounding
+
+
+def innermost(b):
+    """A thread's row holds, at every time, the innermost span: no two overlap, and each nanosecond of a span that contains others is theirs or its own."""
+    wrong = b.js("""(() => {
+      const {trace} = rafter.traceViewer, c = trace.columns, names = trace.header.kinds, wrong = [];
+      for (const row of trace.rows.filter((one) => one.kind === 'thread')) {
+        for (let i = 1; i < row.count; i++) if (row.begin[i] < row.end[i - 1] || row.end[i] <= row.begin[i]) wrong.push([row.id, i]);
+        const own = [...c.begin.keys()].filter((i) => c.lane[i] === Number(row.id.slice(7)) && ['busy', 'wait', 'gap'].includes(names[c.kind[i]]));
+        for (let trial = 0; trial < 400; trial++) {
+          const span = own[(trial * 7919) % own.length], time = c.begin[span] + ((trial * 0.618) % 1) * (c.end[span] - c.begin[span]) + 0.25;
+          let inner = -1; /* the shortest that is open */
+          for (const i of own) if (c.begin[i] <= time && time < c.end[i] && (inner < 0 || c.end[i] - c.begin[i] <= c.end[inner] - c.begin[inner])) inner = i;
+          const at = row.at(time);
+          if (inner >= 0 && (at < 0 || row.event[at] !== inner)) wrong.push([row.id, time, inner, at]);
+        }
+      }
+      return wrong.slice(0, 5);
+    })()""")
+    b.expect("threads show the innermost span", not wrong, wrong)
 
 
 def large(b, steps):
@@ -199,12 +220,16 @@ def main():
     b.open(b.page(models.model(runs=2, steps=4)), "trace")
     b.clean("a trace")
     x, y, _, _ = b.box(".trace canvas")
+    first = b.js("rafter.model.runs[0].trace.header.steps[0].begin")
+    b.expect("the steps that were asked for are shown at first", b.js("rafter.state.trace.from") == first)
+    b.key("0")
     moving(b, x, y)
     choosing(b, x, y)
     searching(b)
     colouring(b)
     selecting(b, x, y)
     pixels(b)
+    innermost(b)
     b.js("rafter.chooseRun(1)")
     b.wait("rafter.state.ready && rafter.state.run === 1")
     b.expect("another run's trace is shown", b.js("rafter.traceViewer.run === rafter.model.runs[1]"))

@@ -181,60 +181,69 @@
   const ROW_OF = {step: 'step', phase: 'phase', predicted: 'predicted', op: 'op', busy: 'thread', wait: 'thread', gap: 'thread'};
   const TITLE = {step: 'steps', phase: 'phases', predicted: 'predicted', op: 'measured'};
 
+  /* What a thread did at each time: of spans that contain each other the innermost. emit(from, to, span) in order of time, none empty. */
+  const flatten = ({begin, end}, spans, emit) => {
+    const open = [];
+    let at = -Infinity;
+    const upTo = (time, span) => { if (time > at) { emit(at, time, span); at = time; } };
+    for (const i of spans) {
+      while (open.length && end[open[open.length - 1]] <= begin[i]) { const span = open.pop(); upTo(end[span], span); }
+      if (open.length) upTo(begin[i], open[open.length - 1]);
+      if (begin[i] > at) at = begin[i];
+      open.push(i);
+    }
+    while (open.length) { const span = open.pop(); upTo(end[span], span); }
+  };
+
+  /* Spans that contain or overlap others in rows of their own: rows by depth. */
+  const stack = ({begin, end}, spans, emit) => {
+    const ends = [];
+    for (const i of spans) {
+      let depth = 0;
+      while (depth < ends.length && ends[depth] > begin[i] && depth < MOST_DEPTH - 1) depth++;
+      ends[depth] = Math.max(end[i], ends[depth] ?? -Infinity);
+      emit(begin[i], end[i], i, depth);
+    }
+  };
+
   /* Rows out of the columns, which stand by lane and begin, what contains before what it contains. */
   const rowsOf = (header, columns, things) => {
-    const {begin, end, id, lane, kind, plan, value} = columns, names = header.kinds, n = header.count;
-    const groups = new Map(), counters = new Map();
-    const rowOfKind = names.map((name) => ROW_OF[name]);
-    const groupOf = new Int32Array(n).fill(-1), depth = new Uint8Array(n);
-    const list = [];
-    let from = Infinity, to = -Infinity;
-    let lastKey = '', last = null;
+    const {begin, end, id, lane, kind, plan, value} = columns, names = header.kinds.map(String), n = header.count;
+    const groups = new Map(), counters = new Map(), rowOfKind = names.map((name) => ROW_OF[name]), counter = names.indexOf('counter');
+    let from = Infinity, to = -Infinity, lastRow = null, lastLane = -1, group = null;
     for (let i = 0; i < n; i++) {
       const row = rowOfKind[kind[i]];
-      if (names[kind[i]] === 'counter') {
+      if (kind[i] === counter) {
         if (!counters.has(id[i])) {
           const said = (header.counters || [])[id[i]] || {};
-          counters.set(id[i], new Counter(`counter-${id[i]}`, String(said.name ?? said), said.unit || ''));
+          counters.set(id[i], new Counter(`counter-${id[i]}`, String(said.name ?? 'counter'), String(said.unit || '')));
         }
         counters.get(id[i]).push(begin[i], value[i]);
-        continue;
-      }
-      if (!row) continue;
-      const key = row === 'thread' ? `thread ${lane[i]}` : row;
-      if (key !== lastKey) {
-        lastKey = key;
-        last = groups.get(key);
-        if (!last) {
-          last = {key, kind: row, lane: row === 'thread' ? lane[i] : 0, counts: [], ends: [], unordered: false, before: -Infinity, index: list.length};
-          groups.set(key, last);
-          list.push(last);
+      } else if (row) {
+        if (row !== lastRow || (row === 'thread' && lane[i] !== lastLane)) {
+          const key = row === 'thread' ? `thread ${lane[i]}` : row;
+          [lastRow, lastLane] = [row, lane[i]];
+          if (!groups.has(key)) groups.set(key, {key, kind: row, lane: lane[i], spans: [], before: -Infinity});
+          group = groups.get(key);
         }
+        if (begin[i] < group.before) throw new Error(`spans of ${group.key} are out of order`);
+        group.before = begin[i];
+        group.spans.push(i);
+        if (begin[i] < from) from = begin[i];
+        if (end[i] > to) to = end[i];
       }
-      let d = 0;
-      while (d < last.ends.length && last.ends[d] > begin[i] && d < MOST_DEPTH - 1) d++;
-      if (begin[i] < last.before) last.unordered = true;
-      last.before = begin[i];
-      last.ends[d] = Math.max(end[i], last.ends[d] ?? -Infinity);
-      last.counts[d] = (last.counts[d] || 0) + 1;
-      groupOf[i] = last.index;
-      depth[i] = d;
-      if (begin[i] < from) from = begin[i];
-      if (end[i] > to) to = end[i];
     }
-    for (const group of list) {
-      if (group.unordered) throw new Error(`spans of ${group.key} are out of order`);
-      group.rows = group.counts.map((count, d) => new Row(d ? `${group.key}.${d}` : group.key, d ? '' : TITLE[group.kind] || group.key, group.kind, count,
-        d ? Math.round(0.6 * HEIGHT[group.kind]) : HEIGHT[group.kind]));
-    }
-    for (let i = 0; i < n; i++) {
-      if (groupOf[i] < 0) continue;
-      list[groupOf[i]].rows[depth[i]].push(begin[i], end[i], things.of(names[kind[i]], plan[i], id[i]), i);
-    }
-    list.sort((a, b) => ORDER.indexOf(a.kind) - ORDER.indexOf(b.kind) || a.lane - b.lane);
-    const rows = list.flatMap((group) => group.rows);
+    const list = [...groups.values()].sort((a, b) => ORDER.indexOf(a.kind) - ORDER.indexOf(b.kind) || a.lane - b.lane);
+    const keyOf = (i) => things.of(names[kind[i]], plan[i], id[i]);
+    const rows = list.flatMap(({key, kind: of, spans}) => {
+      const walk = of === 'thread' ? flatten : stack, counts = [];
+      walk(columns, spans, (a, b, i, depth = 0) => { counts[depth] = (counts[depth] || 0) + 1; });
+      const made = counts.map((count, depth) => new Row(depth ? `${key}.${depth}` : key, depth ? '' : TITLE[of] || key, of, count, Math.round((depth ? 0.6 : 1) * HEIGHT[of])));
+      walk(columns, spans, (a, b, i, depth = 0) => made[depth].push(a, b, keyOf(i), i));
+      return made;
+    });
     rows.forEach((row) => row.recount(things));
-    counters.forEach((counter) => counter.finish());
+    counters.forEach((one) => one.finish());
     return {rows, counters: [...counters.values()], from: Number.isFinite(from) ? from : 0, to: Number.isFinite(to) ? to : 1};
   };
 

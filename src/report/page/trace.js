@@ -6,7 +6,9 @@
   class Viewer {
     constructor(element, run, trace) {
       Object.assign(this, {element, run, trace, gutter: GUTTER, minimap: MINIMAP, ruler: RULER});
-      this.from = trace.from; this.to = trace.to;
+      const steps = rafter.objects(trace.header.steps); /* what was asked for; loading and the like stand before it */
+      this.from = steps.length ? steps[0].begin : trace.from;
+      this.to = steps.length ? steps[steps.length - 1].end : trace.to;
       this.selection = null; this.selected = null; this.hover = null; this.search = ''; this.only = new Set(); this.matches = 0;
       let y = MINIMAP + RULER + 4;
       this.lanes = [...trace.rows, ...trace.counters].map((row) => {

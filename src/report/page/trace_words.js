@@ -24,7 +24,7 @@
   const what = (viewer, {row, i}) => {
     const {trace} = viewer, {things, columns, header} = trace, event = row.event[i], key = row.key[i], kind = header.kinds[columns.kind[event]];
     const own = kind === 'wait' ? things.of('op', columns.plan[event], columns.id[event]) : key;
-    return {event, kind, key, title: kind === 'step' ? `step ${columns.value[event]}` : things.title[key], op: things.op[own], plan: things.plan[own], took: row.end[i] - row.begin[i]};
+    return {event, kind, key, title: kind === 'step' ? `step ${columns.value[event]}` : things.title[key], op: things.op[own], plan: things.plan[own], took: columns.end[event] - columns.begin[event]};
   };
 
   rafter.traceParts.hint = (viewer, hit, time) => {
@@ -63,7 +63,7 @@
     if (!viewer.selected) { box.replaceChildren(el('h3', {}, 'Op'), el('p', {class: 'note'}, 'Click a span, or step through the lane with , and . to see what it was.')); return; }
     const {row, i} = viewer.selected, {title, op, plan, took, kind, key} = what(viewer, viewer.selected);
     const parts = [el('h3', {}, title)];
-    const facts = [['Lane', row.title || row.id], ['Begins at', seconds(row.begin[i] - viewer.trace.from)]];
+    const facts = [['Lane', row.title || row.id], ['Begins at', seconds(viewer.trace.columns.begin[row.event[i]] - viewer.trace.from)]];
     if (op && kind !== 'wait') {
       const layer = rafter.layerOf(op.name), took1 = kind === 'predicted' ? null : took / 1e9, limit = op.limit_seconds;
       facts.push(['Layer', layer === null ? null : String(layer)], ['Op', op.op], ['Kernel', op.kernel],
