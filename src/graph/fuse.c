@@ -42,6 +42,7 @@ static bool fuse_residual(fuser *f, rf_op *add) {
     source->attr.epilogue = RF_EPILOGUE_RESIDUAL;
     source->attr.dropout = add->attr.dropout;
     source->attr.site = add->attr.site;
+    source->attr.token_step = add->attr.token_step;
     source->input[3] = other;
     source->output[0] = RF_NONE;
     source->output[1] = add->output[0];

@@ -67,7 +67,6 @@ static rf_status not_yet(const rf_mesh *mesh, rf_axis axis, bool can, rf_error *
 }
 
 rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options, rf_error *error) {
-  bool learns = options->job == RF_JOB_TRAIN && !options->loss_only;
   if (rf_mesh_chips(mesh) == 1) return RAFTER_OK;
   RF_TRY(not_yet(mesh, RF_AXIS_PIPELINE, false, error));
   RF_TRY(not_yet(mesh, RF_AXIS_CONTEXT, options->job != RF_JOB_GENERATE, error));
@@ -84,9 +83,5 @@ rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_bui
                    "%s has no experts to put on several chips (--mesh expert: expected 1, got %lld)", model->name,
                    (long long)rf_mesh_extent(mesh, RF_AXIS_EXPERT));
   if (model->experts > 0) RF_TRY(divides(model->experts, "the experts", mesh, AXIS(EXPERT), error));
-  float dropout = options->dropout < 0 ? model->dropout : options->dropout;
-  if (learns && dropout > 0 && rf_mesh_extent(mesh, RF_AXIS_CONTEXT) > 1)
-    return RF_FAIL(error, RAFTER_INVALID, "set --dropout 0", "tokens that are dealt out along context draw no dropout (dropout: expected 0, got %g)",
-                   (double)dropout);
   return check_rows(mesh, options, error);
 }

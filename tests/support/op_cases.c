@@ -80,6 +80,7 @@ static rf_attr attributes(op_harness *h, const op_case *of) {
   if (of->flags & OP_SCALED) attr.scale = 2.7f, attr.offset = 1;
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) attr.accumulate[i] = accumulation(h, of->flags);
   if (of->flags & OP_DROPOUT) attr.dropout = 0.3f, attr.site = rf_name_key("harness/dropout");
+  if (of->flags & OP_SCALED) attr.token_step = 3; /* dropout */
   return attr;
 }
 
@@ -658,6 +659,7 @@ const op_case OP_CASES[] = {
     {"matmul", "gelu, u kept", build_matmul, MATMUL_SIZES, OP_BIAS | OP_GELU | OP_KEEP_U},
     {"matmul", "residual", build_matmul, MATMUL_SIZES, OP_RESIDUAL | OP_BIAS | OP_EXACT},
     {"matmul", "residual, dropout", build_matmul, MATMUL_SIZES, OP_RESIDUAL | OP_BIAS | OP_DROPOUT | OP_EXACT},
+    {"matmul", "residual, dropout, every third token", build_matmul, MATMUL_SIZES, OP_RESIDUAL | OP_DROPOUT | OP_SCALED | OP_EXACT},
     {"matmul", "transposed, residual, dropout, u kept", build_matmul, MATMUL_SIZES, OP_TRANSPOSE | OP_RESIDUAL | OP_DROPOUT | OP_KEEP_U | OP_EXACT},
     {"matmul_dx", "plain", build_matmul_dx, MATMUL_SIZES, OP_EXACT},
     {"matmul_dx", "transposed", build_matmul_dx, MATMUL_SIZES, OP_TRANSPOSE | OP_EXACT},
@@ -702,8 +704,10 @@ const op_case OP_CASES[] = {
     {"combine_bwd", "plain", build_combine_bwd, EXPERT_SIZES, 0},
     {"add", "plain", build_add, ROW_SIZES, OP_EXACT},
     {"add_dropout", "p = 0.3", build_add, ROW_SIZES, OP_DROPOUT | OP_EXACT},
+    {"add_dropout", "every third token", build_add, ROW_SIZES, OP_DROPOUT | OP_SCALED | OP_EXACT},
     {"add_dropout", "p = 0", build_add, ROW_SIZES, OP_EXACT},
     {"dropout", "p = 0.3", build_dropout, ROW_SIZES, OP_DROPOUT | OP_EXACT},
+    {"dropout", "every third token", build_dropout, ROW_SIZES, OP_DROPOUT | OP_SCALED | OP_EXACT},
     {"attention", "causal", build_attention, ATTENTION_SIZES, 0},
     {"attention", "segments", build_attention, ATTENTION_SIZES, OP_SEGMENTS},
     {"attention", "window, segments", build_attention, ATTENTION_SIZES, OP_WINDOW | OP_SEGMENTS},

@@ -270,6 +270,14 @@ static void run_exchange(world *w, const rf_op *op) {
 
 /* ---- ops -------------------------------------------------------------------------------------------------------- */
 
+/* The row of all that a chip's first one of `local` rows is: dealt out along context within the run of the axes outside it. */
+static int64_t first_row(const world *w, rf_axes axes, const int32_t *place, int64_t local) {
+  const rf_mesh *mesh = &w->graph->mesh;
+  rf_axes dealt = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT), outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1), inner = axes & (rf_axes) ~(outer | dealt);
+  int64_t run = rf_mesh_size(mesh, dealt) * local;
+  return (rf_mesh_rank(mesh, outer, place) * rf_mesh_size(mesh, inner) + rf_mesh_rank(mesh, inner, place)) * run + rf_mesh_rank(mesh, dealt, place);
+}
+
 static void run_op(world *w, const rf_op *op, int64_t chip) {
   const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_BASE, w->graph, op);
   size_t bytes = kernel->workspace_bytes ? kernel->workspace_bytes(w->graph, op, 1) : 0;
@@ -283,7 +291,7 @@ static void run_op(world *w, const rf_op *op, int64_t chip) {
     call.out[i] = op->output[i] < 0 ? NULL : world_data(w, chip, op->output[i]);
     if (op->output[i] < 0) continue;
     const rf_tensor *t = &w->graph->tensor[op->output[i]];
-    if (t->rank == 2) run.first_token = run.micro * w->whole_rows + rf_mesh_rank(&w->graph->mesh, t->spec.split[0], run.place) * t->shape[0];
+    if (t->rank == 2) run.first_token = run.micro * w->whole_rows + first_row(w, t->spec.split[0], run.place, t->shape[0]);
   }
   kernel->run(&call);
   free(call.workspace);

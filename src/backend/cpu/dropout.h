@@ -12,14 +12,16 @@ typedef struct rf_dropout {
   uint64_t key;
   uint32_t round_key[10][2]; /* the key's two words in each round of Philox */
   uint32_t threshold;
-  float scale; /* 1 / (1 - p) */
-  bool active; /* p > 0 */
+  float scale;  /* 1 / (1 - p) */
+  int64_t step; /* tokens from a row to the next */
+  bool active;  /* p > 0 */
 } rf_dropout;
 
 RF_INLINE rf_dropout rf_dropout_of(const rf_call *call) {
   float p = call->op->attr.dropout;
   if (!(p > 0.0f)) return (rf_dropout){.scale = 1.0f};
   rf_dropout drop = {.threshold = (uint32_t)ceilf(p * 0x1p24f) << 8, .scale = 1.0f / (1.0f - p), .active = true};
+  drop.step = call->op->attr.token_step > 0 ? call->op->attr.token_step : 1;
   drop.key = rf_key(call->run->seed, (uint64_t)call->run->step, call->op->attr.site);
   for (uint32_t round = 0; round < 10; round++) {
     drop.round_key[round][0] = (uint32_t)drop.key + round * 0x9E3779B9u;

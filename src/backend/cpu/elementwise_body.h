@@ -123,13 +123,13 @@ static void add_run(const rf_call *call) { rf_split(call, elements_used(call, 0)
 
 RF_INLINE void add_dropout_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   rf_dropout drop = rf_dropout_of(call);
-  int64_t width = rf_in(call, 0)->shape[1];
+  int64_t width = rf_in(call, 0)->shape[1], first = rf_rank_of(call) * width;
   for (int64_t r = begin; r < end; r++) {
     const void *x = at_row(call->in[0], dtype, r, width), *h = at_row(call->in[1], dtype, r, width);
     void *y = (void *)at_row(call->out[0], dtype, r, width);
     for (int64_t i = 0; i < width; i += RF_LANES) {
       int n = piece(width, i);
-      rf_v16 kept = rf_dropout_apply(&drop, get(h, dtype, i, n), call->run->first_token + r, i);
+      rf_v16 kept = rf_dropout_apply(&drop, get(h, dtype, i, n), call->run->first_token + r * drop.step, first + i);
       put(y, dtype, i, rf_v16_add(get(x, dtype, i, n), kept), n);
     }
   }
@@ -141,13 +141,13 @@ static void add_dropout_run(const rf_call *call) { rf_split(call, rf_rows_used(c
 
 RF_INLINE void dropout_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   rf_dropout drop = rf_dropout_of(call);
-  int64_t width = rf_in(call, 0)->shape[1];
+  int64_t width = rf_in(call, 0)->shape[1], first = rf_rank_of(call) * width;
   for (int64_t r = begin; r < end; r++) {
     const void *dy = at_row(call->in[0], dtype, r, width);
     void *dh = (void *)at_row(call->out[0], dtype, r, width);
     for (int64_t i = 0; i < width; i += RF_LANES) {
       int n = piece(width, i);
-      put(dh, dtype, i, rf_dropout_apply(&drop, get(dy, dtype, i, n), call->run->first_token + r, i), n);
+      put(dh, dtype, i, rf_dropout_apply(&drop, get(dy, dtype, i, n), call->run->first_token + r * drop.step, first + i), n);
     }
   }
 }

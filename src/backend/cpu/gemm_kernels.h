@@ -189,7 +189,7 @@ RF_INLINE void finish_vector(const rf_gemm *g, rf_v16 x, int64_t i, int64_t j, i
   if (g->epilogue != RF_GEMM_GELU) side = whole ? rf_v16_get(g->side, g->dtype, at) : rf_v16_get_n(g->side, g->dtype, at, lanes);
   if (g->epilogue == RF_GEMM_GELU) x = rf_v16_gelu_tanh(x);
   else if (g->epilogue == RF_GEMM_GELU_BWD) x = rf_v16_mul(x, rf_v16_gelu_tanh_grad(side));
-  else x = rf_v16_add(side, rf_dropout_apply(&g->drop, x, g->first_token + i, j));
+  else x = rf_v16_add(side, rf_dropout_apply(&g->drop, x, g->first_token + i * g->drop.step, j));
   if (whole) rf_v16_put(g->out, g->dtype, at, x);
   else rf_v16_put_n(g->out, g->dtype, at, x, lanes);
 }

@@ -126,7 +126,9 @@ RF_UNUSED static double drop(const rf_call *call, bool wide, int64_t row, int64_
   const rf_run_inputs *run = call->run;
   if (!(attr->dropout > 0)) return x;
   uint32_t words[4];
-  rf_philox(rf_key(run->seed, (uint64_t)run->step, attr->site), (uint64_t)(run->first_token + row), (uint64_t)(channel / 4), words);
+  int64_t step = attr->token_step > 0 ? attr->token_step : 1;
+  if (attr->epilogue == RF_EPILOGUE_NONE) channel += rf_rank_of(call) * rf_in(call, 0)->shape[1];
+  rf_philox(rf_key(run->seed, (uint64_t)run->step, attr->site), (uint64_t)(run->first_token + row * step), (uint64_t)(channel / 4), words);
   return rf_uniform(words[channel % 4]) >= attr->dropout ? exact_mul(wide, x, (double)(1.0f / (1.0f - attr->dropout))) : 0.0;
 }
 

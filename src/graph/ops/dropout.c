@@ -18,7 +18,7 @@ static rf_status add_dropout_shape(rf_graph *graph, rf_op *op, rf_error *error) 
 
 /* The same elements of another tensor zeroed, the others scaled alike: what backward does to a gradient. */
 static rf_status drop_gradient(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
-  rf_attr attr = {.dropout = op->attr.dropout, .site = op->attr.site};
+  rf_attr attr = {.dropout = op->attr.dropout, .site = op->attr.site, .token_step = op->attr.token_step};
   int id = rf_graph_emit(graph, &RF_OP_DROPOUT, rf_backward_name(graph, op, ""), op->section, grad_out, 1, (const int[]){RF_WANTED}, 1, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   *grad_in = graph->op[id].output[0];
@@ -38,10 +38,27 @@ static rf_status dropout_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
+/* Rows of a chip along context are every n-th token, columns of one along tensor a run of the channels: each draws as what it is. */
+static rf_status dropout_shard(rf_sharding *s, rf_error *error) {
+  rf_axes dealt = RF_AXIS_BIT(RF_AXIS_SEQUENCE);
+  for (int i = 0; i < s->op->input_count; i++) /* heads that were dealt out come back as rows */
+    s->in[i].split[0] |= s->in[i].split[1] & dealt, s->in[i].split[1] &= (rf_axes)~dealt;
+  RF_TRY(rf_shard_pointwise(s, error));
+  s->attr.axes = s->out[0].split[1];
+  int64_t channels = s->graph->tensor[s->op->input[0]].shape[1], chips = rf_mesh_size(s->mesh, s->attr.axes);
+  if (chips > 1 && channels % (4 * chips))
+    return RF_FAIL(error, RAFTER_INVALID, "set the adapters' dropout to 0, or choose fewer chips along tensor and sequence",
+                   "channels are drawn by fours and cannot be dealt out (%s: expected a multiple of %lld, got %lld)", s->op->name,
+                   (long long)(4 * chips), (long long)channels);
+  s->attr.token_step = (int32_t)rf_mesh_size(s->mesh, s->out[0].split[0] & RF_AXIS_BIT(RF_AXIS_CONTEXT));
+  return RAFTER_OK;
+}
+
 const rf_op_def RF_OP_ADD_DROPOUT = {
     .name = "add_dropout",
     .formula = "y[r,c] = round(x[r,c] + drop(h[r,c])), f32; drop(v) = v*(1/(1-p)) if uniform(w) >= p else 0; w = word c%4 of "
-               "philox(key(seed, step, site), token, c/4), token = first_token + r, uniform(w) = (w >> 8) * 2^-24, p = dropout",
+               "philox(key(seed, step, site), token, c/4), where axes cut the channels c counted over all, token = first_token + r token_step (0: "
+               "1), uniform(w) = (w >> 8) * 2^-24, p = dropout",
     .inputs = {"x (n,D)", "h (n,D)"},
     .outputs = {"y (n,D)"},
     .shape = add_dropout_shape,
@@ -49,22 +66,22 @@ const rf_op_def RF_OP_ADD_DROPOUT = {
     .inplace = {{0, 0}, {0, 1}},
     .inplace_count = 2,
     .backward = add_dropout_backward,
-    .shard = rf_shard_pointwise,
+    .shard = dropout_shard,
     .tolerance = {1e-7f, 1e-3f},
     .random = true,
 };
 
 const rf_op_def RF_OP_DROPOUT = {
     .name = "dropout",
-    .formula = "dropped[r,c] = round(x[r,c]*(1/(1-p))) where add_dropout of the same site keeps (r,c), else 0; f32",
+    .formula = "kept[r,c] = round(x[r,c]*(1/(1-p))) where add_dropout of the same site keeps (r,c), else 0; f32",
     .inputs = {"x (n,D)"},
-    .outputs = {"dropped (n,D)"},
+    .outputs = {"kept (n,D)"},
     .shape = dropout_shape,
     .work = rf_work_bytes,
     .inplace = {{0, 0}},
     .inplace_count = 1,
     .backward = drop_gradient, /* its own */
-    .shard = rf_shard_pointwise,
+    .shard = dropout_shard,
     .tolerance = {1e-7f, 1e-3f},
     .random = true,
 };

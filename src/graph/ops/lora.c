@@ -77,7 +77,8 @@ static rf_status lora_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 }
 
 static rf_status lora_shard(rf_sharding *s, rf_error *error) {
-  rf_axes columns = s->in[0].split[1], rows = s->in[0].split[0] & s->in[1].split[0];
+  rf_axes dealt = s->in[0].split[1] & RF_AXIS_BIT(RF_AXIS_SEQUENCE), columns = s->in[0].split[1] & (rf_axes)~dealt,
+          rows = (s->in[0].split[0] | dealt) & s->in[1].split[0];
   uint8_t form = s->in[0].form[1];
   s->in[0] = s->out[0] = rf_spec_of(rows, columns, (rf_form)form);
   s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS), s->in[2] = rf_spec_of(0, columns, (rf_form)form);
