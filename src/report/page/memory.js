@@ -300,18 +300,35 @@
       c.fillStyle = rafter.colour('fault'), c.textAlign = 'left', c.fillText(text, left, curveTop + 4);
       c.beginPath(), c.arc(x, CY(p.ops[p.peakOp].live_bytes), 3.5, 0, 7), c.fill();
     };
-    const draw = (c, w) => {
-      width = w;
-      if (!view) view = whole();
+    /* What does not follow the pointer is drawn once and kept until the view, the filters or the theme change. */
+    const kept = document.createElement('canvas');
+    let keptAs = '';
+    const drawStill = (c) => {
       drawFrame(c);
       c.save(), c.beginPath(), c.rect(GUTTER, MAP_TOP, plotWidth(), MAP), c.clip();
       drawTensors(c);
       if (over) drawGone(c);
       drawLabels(c);
       if (selected) p.list.forEach((tensor, t) => { if (rafter.kindOf(tensor.name) === selected) outline(c, t, rafter.colour('mark'), 1.5); });
+      c.restore();
+      drawCurve(c), drawAxes(c), drawPhases(c);
+    };
+    const draw = (c, w) => {
+      width = w;
+      if (!view) view = whole();
+      const ratio = window.devicePixelRatio || 1, as = JSON.stringify([view, width, ratio, rafter.state.theme, state.axis, state.folded, shown, over && over.name, selected]);
+      if (as !== keptAs) {
+        kept.width = Math.round(width * ratio), kept.height = Math.round(HEIGHT * ratio);
+        const still = kept.getContext('2d');
+        still.setTransform(ratio, 0, 0, ratio, 0, 0);
+        drawStill(still);
+        keptAs = as;
+      }
+      c.drawImage(kept, 0, 0, width, HEIGHT);
+      c.save(), c.beginPath(), c.rect(GUTTER, MAP_TOP, plotWidth(), MAP), c.clip();
       if (hover !== null) outline(c, hover, rafter.colour('ink'), 2);
       c.restore();
-      drawCurve(c), drawAxes(c), drawPhases(c), drawMarks(c);
+      drawMarks(c);
       state.view = {...view};
     };
 
