@@ -49,6 +49,34 @@ static rf_status check_text(const json_t *object, const char *key, const char *w
   return rf_json_string(object, key, where, &text, error);
 }
 
+/* Fields that older files lack: numbers where they are there, and rows of objects whose texts and numbers are. `text` "": none. */
+typedef struct field {
+  const char *key;
+  bool number;
+} field;
+static rf_status check_fields(const json_t *object, const field *fields, int count, const char *where, rf_error *error) {
+  for (int i = 0; i < count; i++) {
+    const json_t *value = json_object_get(object, fields[i].key);
+    if (!value || json_is_null(value)) continue;
+    if (fields[i].number) RF_TRY(check_number(object, fields[i].key, where, error));
+    else RF_TRY(check_text(object, fields[i].key, where, error));
+  }
+  return RAFTER_OK;
+}
+static rf_status check_rows(const json_t *object, const char *key, const field *fields, int count, const char *where, rf_error *error) {
+  const json_t *list = json_object_get(object, key), *row;
+  size_t i;
+  if (!list) return RAFTER_OK;
+  RF_TRY(list_at(object, key, where, &list, error));
+  json_array_foreach((json_t *)list, i, row) {
+    char at[160];
+    snprintf(at, sizeof at, "%.100s, %.20s %zu", where, key, i);
+    if (!json_is_object(row)) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is no object", at);
+    RF_TRY(check_fields(row, fields, count, at, error));
+  }
+  return RAFTER_OK;
+}
+
 static rf_status check_tensors(const json_t *plan, int64_t arena, const char *where, int64_t *most_id, rf_error *error) {
   const json_t *list = json_object_get(plan, "tensors"), *tensor, *shape;
   size_t i;
@@ -89,6 +117,8 @@ static rf_status check_ids(const json_t *op, const char *key, const char *where,
 static rf_status check_ops(const json_t *plan, const char *where, int64_t most_id, rf_error *error) {
   static const char *const numbers[] = {"flops", "bytes", "seconds", "calls", "hardware_flops", "limit_seconds"};
   static const char *const texts[] = {"name", "op", "kernel", "bound", "kind", "phase", "limit"};
+  static const field later[] = {
+      {"intensity", true}, {"flops_per_second", true}, {"bytes_per_second", true}, {"live_bytes", true}, {"top_bytes", true}};
   const json_t *list = json_object_get(plan, "ops"), *op;
   size_t i;
   if (!list) return RAFTER_OK;
@@ -100,9 +130,39 @@ static rf_status check_ops(const json_t *plan, const char *where, int64_t most_i
     RF_TRY(rf_json_int(op, "id", at, (int64_t)i, (int64_t)i, &id, error));
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) RF_TRY(check_number(op, numbers[k], at, error));
     for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) RF_TRY(check_text(op, texts[k], at, error));
+    RF_TRY(check_fields(op, later, sizeof later / sizeof *later, at, error));
     if (!json_object_get(plan, "tensors")) continue;
     RF_TRY(check_ids(op, "inputs", at, most_id, error));
     RF_TRY(check_ids(op, "outputs", at, most_id, error));
+  }
+  return RAFTER_OK;
+}
+
+/* What the page shows of a plan beside its tensors and ops. */
+static rf_status check_shown(const json_t *plan, const char *where, rf_error *error) {
+  static const field memory[] = {{"persistent_bytes", true}, {"live_bytes", true}, {"host_bytes", true}},
+                     largest[] = {{"name", false},      {"class", false}, {"dtype", false}, {"count", true},
+                                  {"each_bytes", true}, {"bytes", true},  {"reason", false}},
+                     advice[] = {{"change", false}, {"peak_bytes", true}, {"seconds", true}},
+                     frontier[] = {{"dtype", false},     {"remat", false},     {"mesh", false},      {"why", false},
+                                   {"microbatch", true}, {"accumulate", true}, {"peak_bytes", true}, {"seconds", true}},
+                     rates[] = {{"requests_per_second", true}, {"tokens_per_second", true}, {"slots_used", true}, {"waiting_most", true}},
+                     parts[] = {{"p50", true}, {"p95", true}, {"p99", true}};
+  static const char *const times[] = {"ttft_seconds", "tpot_seconds", "latency_seconds"};
+  const json_t *at = json_object_get(plan, "memory"), *row, *shape, *value;
+  const char *key;
+  size_t i;
+  RF_TRY(check_fields(at, memory, 3, where, error));
+  RF_TRY(check_rows(at, "largest", largest, 7, where, error));
+  json_array_foreach(json_object_get(at, "largest"), i, row) RF_TRY(list_at(row, "shape", where, &shape, error));
+  json_object_foreach(json_object_get(at, "by_class"), key, value) RF_TRY(check_number(json_object_get(at, "by_class"), key, where, error));
+  RF_TRY(check_rows(plan, "advice", advice, 3, where, error));
+  RF_TRY(check_rows(plan, "frontier", frontier, 8, where, error));
+  at = json_object_get(plan, "serving");
+  RF_TRY(check_rows(at, "rates", rates, 4, where, error));
+  json_array_foreach(json_object_get(at, "rates"), i, row) for (size_t k = 0; k < 3; k++) {
+    RF_TRY(object_at(row, times[k], where, &shape, error));
+    RF_TRY(check_fields(shape, parts, 3, where, error));
   }
   return RAFTER_OK;
 }
@@ -128,6 +188,7 @@ rf_status rf_report_check_plan(const json_t *plan, const char *where, rf_error *
   RF_TRY(object_at(plan, "settings", where, &part, error));
   RF_TRY(object_at(json_object_get(plan, "memory"), "by_class", where, &part, error));
   RF_TRY(rf_json_int(json_object_get(plan, "memory"), "peak_bytes", where, 0, (int64_t)MOST, &arena, error));
+  RF_TRY(check_shown(plan, where, error));
   /* Of two plans in one arena the larger says its size; tensors of either lie inside. */
   RF_TRY(check_tensors(plan, arena, where, &most_id, error));
   return check_ops(plan, where, most_id, error);
@@ -306,6 +367,22 @@ done:
   return status;
 }
 
+/* Rows are plans, or say why there is none. */
+static rf_status check_sweep(const json_t *sweep, const char *where, rf_error *error) {
+  static const field cliffs[] = {{"at", false}, {"what", false}, {"cause", false}, {"size", true}}, none[] = {{"error", false}};
+  const json_t *row;
+  size_t i;
+  RF_TRY(check_text(sweep, "sweep", where, error));
+  RF_TRY(check_rows(sweep, "rows", none, 1, where, error));
+  RF_TRY(check_rows(sweep, "cliffs", cliffs, 4, where, error));
+  json_array_foreach(json_object_get(sweep, "rows"), i, row) {
+    char at[160];
+    snprintf(at, sizeof at, "%.100s, row %zu", where, i);
+    if (!json_object_get(row, "error")) RF_TRY(rf_report_check_plan(row, at, error));
+  }
+  return RAFTER_OK;
+}
+
 static rf_status add_file(json_t *model, const char *path, rf_error *error) {
   json_t *json = NULL;
   char base[256];
@@ -313,6 +390,11 @@ static rf_status add_file(json_t *model, const char *path, rf_error *error) {
   rf_status status = RAFTER_OK;
   base_of(path, base);
   if (json_is_array(json_object_get(json, "rows")) && json_object_get(json, "sweep")) {
+    status = check_sweep(json, path, error);
+    if (status != RAFTER_OK) {
+      json_decref(json);
+      return status;
+    }
     json_object_set_new(json, "name", json_string(base));
     return json_array_append_new(json_object_get(model, "sweeps"), json) ? RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory") : RAFTER_OK;
   }

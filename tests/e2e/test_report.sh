@@ -96,6 +96,8 @@ PY
 
 # Files are not trusted: one error that names the file and the field.
 refuses 1 'nowhere is neither a run nor a file' "${REPORT[@]}" nowhere --json
+printf '{"sweep":"batch","rows":[7],"cliffs":[]}' >sweep-bad.json && refuses 1 'rows 0 is no object' "${REPORT[@]}" sweep-bad.json --json
+printf '{"sweep":"batch","rows":[{"job":"train"}],"cliffs":[]}' >sweep-bad.json && refuses 1 'row 0' "${REPORT[@]}" sweep-bad.json --json
 mkdir empty && refuses 1 'empty is no run' "${REPORT[@]}" empty --json
 damage() { # FILE PYTHON PATTERN: a copy of the run whose FILE was changed is refused
   rm -rf bad && cp -r runs/first bad
@@ -111,6 +113,10 @@ damage plan.json 'd["tensors"][0]["bytes"] = "many"' 'tensor 0.*bytes'
 damage plan.json 'd["ops"][2]["inputs"] = [99999]' 'op 2.*no tensor'
 damage plan.json 'd["ops"][1]["id"] = 7' 'op 1.*id'
 damage plan.json 'd["ops"][1]["seconds"] = None' 'op 1.*seconds'
+damage plan.json 'd["ops"][1]["live_bytes"] = "all"' 'op 1.*live_bytes'
+damage plan.json 'd["memory"]["largest"][2] = 5' 'largest 2 is no object'
+damage plan.json 'd["memory"]["largest"][0]["bytes"] = {}' 'largest 0.*bytes'
+damage plan.json 'd["serving"] = {"rates": [{"ttft_seconds": 1}]}' 'ttft_seconds'
 damage report.json 'd["walks"][0]["ops"][0]["id"] = 99999' 'walk train, op 0.*id'
 damage report.json 'd["walks"] = 3' 'walks'
 for name in run.json plan.json report.json; do

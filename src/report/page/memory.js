@@ -65,18 +65,31 @@
     return found === undefined ? -1 : found;
   };
 
-  /* What is alive at an op by kind, largest first. At the peak this is the plan's own list. */
-  const aliveAt = (p, op) => {
-    if (op === p.peakOp && p.whole && p.plan.memory.largest) return p.plan.memory.largest;
+  /* Tensors by kind over all layers, largest first. */
+  const kindsOf = (list) => {
     const kinds = new Map();
-    p.list.forEach((tensor, t) => {
-      if (p.start[t] > op || p.end[t] < op || tensor.first + (tensor.shares === undefined ? 0 : 1) > op) return;
+    for (const tensor of list) {
       const name = rafter.kindOf(tensor.name);
       if (!kinds.has(name)) kinds.set(name, {name, class: tensor.class, dtype: tensor.dtype, shape: tensor.shape, count: 0, each_bytes: tensor.bytes, bytes: 0, reason: tensor.reason});
       const kind = kinds.get(name);
       kind.count++, kind.bytes += tensor.bytes;
-    });
+    }
     return [...kinds.values()].sort((a, b) => b.bytes - a.bytes);
+  };
+  const kindTable = (kinds, options) => rafter.table([
+    {title: 'Bytes', number: true, value: (one) => one.bytes, text: (one) => rafter.bytes(one.bytes)},
+    {title: 'Each', number: true, value: (one) => one.each_bytes, text: (one) => (one.count > 1 ? `${one.count} × ${rafter.bytes(one.each_bytes)}` : '')},
+    {title: 'Tensor', value: (one) => one.name},
+    {title: 'Shape', value: (one) => shapeText(one.shape)},
+    {title: 'Type', value: (one) => one.dtype},
+    {title: 'Class', value: (one) => one.class, node: (one) => [rafter.swatch(rafter.tensorColour(one.class)), one.class]},
+    {title: 'Why it is there', value: (one) => one.reason || ''},
+  ], kinds, {sort: 0, limit: 15, ...options});
+
+  /* What is alive at an op. At the peak this is the plan's own list. */
+  const aliveAt = (p, op) => {
+    if (op === p.peakOp && p.whole && p.plan.memory.largest) return p.plan.memory.largest;
+    return kindsOf(p.list.filter((tensor, t) => p.start[t] <= op && p.end[t] >= op));
   };
 
   /* Where the ops of another plan stand on this one's axis, joined by name. Ops that only the other has stand between their neighbours, without width. */
@@ -398,10 +411,13 @@
       return button;
     }));
     element.append(bar, filter);
+    const legend = rafter.legend(p.classes.map((name) => ({title: name, colour: rafter.tensorColour(name)})));
+    legend.classList.add('on-paper');
 
     const picture = rafter.canvas(element, {label: `Arena of ${p.name}: addresses over time, with live bytes below; the table that follows says the same in words`, height: HEIGHT, draw, focusable: true});
     picture.node.style.touchAction = 'none';
     picture.node.id = 'memory-picture';
+    element.append(legend);
 
     /* ---- pointer ---- */
     const inMap = (y) => y >= MAP_TOP && y <= mapBottom;
@@ -482,15 +498,7 @@
         el('p', {}, `${rafter.whole(rows.reduce((total, one) => total + one.count, 0))} tensors hold ${rafter.bytes(sum)}` +
           (op !== p.peakOp ? `; the arena is in use up to ${rafter.bytes(p.ops[op].top_bytes)}.` : !p.whole ? ` here; another walk needs the arena's ${rafter.bytes(p.arena)}.`
             : ` of an arena of ${rafter.bytes(p.arena)} (${rafter.whole(p.arena)} bytes)${p.arena > sum ? `; the rest, ${rafter.bytes(p.arena - sum)}, lies in gaps between them` : ''}.`)),
-        rafter.table([
-          {title: 'Bytes', number: true, value: (one) => one.bytes, text: (one) => rafter.bytes(one.bytes)},
-          {title: 'Each', number: true, value: (one) => one.each_bytes, text: (one) => (one.count > 1 ? `${one.count} × ${rafter.bytes(one.each_bytes)}` : '')},
-          {title: 'Tensor', value: (one) => one.name},
-          {title: 'Shape', value: (one) => shapeText(one.shape)},
-          {title: 'Type', value: (one) => one.dtype},
-          {title: 'Class', value: (one) => one.class, node: (one) => [el('span', {class: 'swatch', style: {background: `var(--${rafter.tensorColour(one.class)})`}}), one.class]},
-          {title: 'Why it is there', value: (one) => one.reason || ''},
-        ], rows, {caption: 'Buffers of one kind over all layers count together. A row chosen is outlined in the picture.', sort: 0, limit: 15, onrow: (one) => {
+        kindTable(rows, {caption: 'Buffers of one kind over all layers count together. A row chosen is outlined in the picture.', onrow: (one) => {
           selected = state.selected = selected === one.name ? null : one.name;
           picture.redraw();
         }}));
@@ -539,6 +547,7 @@
     if (m.capacity_bytes) list.push(['Room', rafter.bytes(m.capacity_bytes), m.fits ? `fits, ${rafter.bytes(m.headroom_bytes)} to spare` : `does not fit by ${rafter.bytes(-m.headroom_bytes)}`]);
     list.push(['Persistent', rafter.bytes(m.persistent_bytes), 'weights and states, kept between steps']);
     if (m.live_bytes) list.push(['Live at the peak', rafter.bytes(m.live_bytes), `${rafter.bytes(m.by_class && m.by_class.padding)} of the arena is alignment and gaps`]);
+    if (m.host_bytes) list.push(['In the host\'s memory', rafter.bytes(m.host_bytes), 'copied to the chip and back']);
     return rafter.cards(list);
   };
 
@@ -558,16 +567,15 @@
         body.replaceChildren(cards(plan));
         if (!pictured(plan)) {
           body.append(el('p', {class: 'empty'}, 'This plan names no tensors, so there is no picture: record a run with --trace, or report the output of `rafter plan MODEL ... --json --tensors --ops`.'));
-          if (plan.memory.largest) body.append(rafter.table([
-            {title: 'Bytes', number: true, value: (one) => one.bytes, text: (one) => rafter.bytes(one.bytes)}, {title: 'Tensor', value: (one) => one.name},
-            {title: 'Shape', value: (one) => shapeText(one.shape)}, {title: 'Class', value: (one) => one.class}, {title: 'Why it is there', value: (one) => one.reason || ''}],
-          plan.memory.largest, {caption: 'Alive at the peak, largest first.', sort: 0, limit: 15}));
+          if (plan.memory.largest) body.append(kindTable(plan.memory.largest, {caption: 'Alive at the peak, largest first.'}));
           rafter.state.memory = {plan: name, curve: null};
           return;
         }
         const others = rafter.runs().flatMap((other) => rafter.plans(other).filter((one) => one.plan !== plan && pictured(one.plan))
           .map((one) => ({name: other === run ? one.name : rafter.plans(other).length > 1 ? `${rafter.runName(other)}: ${one.name}` : rafter.runName(other), plan: one.plan, of: other.of !== undefined && other.of === run.id})));
+        const host = plan.tensors.filter((tensor) => tensor.memory === 'host');
         viewer(body, read(name, plan, measured && rafter.objects(measured.ops)), others);
+        if (host.length) body.append(el('h3', {}, 'In the host\'s memory'), kindTable(kindsOf(host), {caption: 'Not in the arena: copied to the chip and back.'}));
       };
       /* The walk that needs the arena stands first. */
       const needs = plans.map(({plan}) => (pictured(plan) ? plan.ops.reduce((most, op) => Math.max(most, op.top_bytes), 0) : 0)), first = needs.indexOf(Math.max(...needs));
