@@ -1,6 +1,6 @@
 /* bench.c - `rafter bench`: prefill, decode and training beside the ceilings of the same run. */
 #define _GNU_SOURCE
-#include "api/api.h"
+#include "api/traced.h"
 
 #include "backend/cpu/peaks.h"
 #include "generate/generate.h"
@@ -72,11 +72,13 @@ static void report_row(const rafter_sink *sink, const rf_settings *s, const test
 static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c, int reps, rf_error *error) {
   rf_status status = RAFTER_OK;
   rafter_trainer *trainer = NULL;
+  rf_record *record = NULL;
   rf_settings *s = malloc(sizeof *s);
   double seconds[64];
   rafter_step step = {0};
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "train", s, error));
+  RF_GO(rf_traced_open(job->options, &record, error));
   RF_GO(rafter_trainer_open(job, &trainer, error));
   RF_GO(rafter_trainer_step(trainer, &step, error)); /* warm */
   for (int i = 0; i < reps && i < 64; i++) {
@@ -85,6 +87,7 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
     seconds[i] = step.seconds;
   }
   sample_flops(c, 5);
+  RF_GO(rf_trainer_leave_trace(trainer, record, job->options, t->name, sink, error));
   double tokens = (double)s->plan.build.microbatch * s->plan.build.accumulate * (double)s->plan.build.seq;
   double copy[MOST_BURSTS];
   memcpy(copy, c->flops, sizeof copy);
@@ -97,9 +100,17 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
     rafter_text_free(report);
   }
 done:
+  rf_record_close(record);
   rafter_trainer_close(trainer);
   free(s);
   return status;
+}
+
+static rf_status leave_trace(const rafter_job *job, const rafter_sink *sink, const test *t, const rf_generator *g, const rf_record *record,
+                             rf_error *error) {
+  rf_report_walk walk[] = {{.name = "prefill", .plan = g->prefill, .measured = rf_run_measured(g->run, 0)},
+                           {.name = "decode", .plan = g->decode, .measured = rf_run_measured(g->run, 1)}};
+  return rf_traced_leave(record, job->options, t->name, g->run, walk, 2, sink, error);
 }
 
 static rf_status feed_random(rf_generator *g, int64_t count, const float **logits, rf_error *error) {
@@ -133,6 +144,7 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   rf_status status = RAFTER_OK;
   rf_settings *s = malloc(sizeof *s);
   rf_generator *g = NULL;
+  rf_record *record = NULL;
   const float *logits = NULL;
   double seconds[64];
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -140,6 +152,7 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   s->plan.build.microbatch = 1, s->plan.build.seq = t->tokens + t->depth + (t->kind == 't');
   RF_GO(check_positions(s, t, error));
   rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder};
+  RF_GO(rf_traced_open(job->options, &record, error));
   RF_GO(rf_generator_open(&settings, &g, error));
   for (int i = -1; i < reps && i < 64; i++) {
     rf_generator_reset(g);
@@ -154,6 +167,7 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
     }
     if (i >= 0) seconds[i] = rf_now_seconds() - start;
   }
+  RF_GO(leave_trace(job, sink, t, g, record, error));
   double copy[MOST_BURSTS];
   const rf_plan *plan = t->kind == 'p' ? g->prefill : g->decode;
   double walks = t->kind == 'p' ? (double)(t->tokens + plan->graph->rows - 1) / (double)plan->graph->rows : (double)t->tokens, limit;
@@ -164,6 +178,7 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   report_row(sink, s, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, plan->step_seconds * walks, limit,
              t->kind == 'p' ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
 done:
+  rf_record_close(record);
   rf_generator_close(g);
   free(s);
   return status;
@@ -185,6 +200,7 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   rf_status status = RAFTER_OK;
   rf_settings *s = malloc(sizeof *s);
   rf_generator *g = NULL;
+  rf_record *record = NULL;
   const rf_event *event;
   int events;
   double seconds[64], flops[MOST_BURSTS], read[MOST_BURSTS];
@@ -200,6 +216,7 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   s->plan.build.microbatch = t->tokens, s->plan.build.seq = length + most;
   RF_GO(check_positions(s, t, error));
   rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .alone = true};
+  RF_GO(rf_traced_open(job->options, &record, error));
   RF_GO(rf_generator_open(&settings, &g, error));
   for (int i = -1; i < reps && i < 64; i++) {
     int32_t prompt[PROMPT];
@@ -223,12 +240,14 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
     if (i >= 0) seconds[i] = rf_now_seconds() - start;
     for (int64_t a = 0; a < t->tokens; a++) rf_generator_cancel(g, id[a], -1);
   }
+  RF_GO(leave_trace(job, sink, t, g, record, error));
   memcpy(flops, c->flops, sizeof flops), memcpy(read, c->read, sizeof read);
   double arithmetic = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens / rf_ceiling_of(flops, c->flop_count).median;
   double stream = weight_bytes(g->decode) / rf_ceiling_of(read, c->read_count).median;
   report_row(sink, s, t, (double)t->tokens * STEPS, seconds, reps < 64 ? reps : 64, g->decode->step_seconds * STEPS,
              STEPS * (arithmetic > stream ? arithmetic : stream), arithmetic > stream ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
 done:
+  rf_record_close(record);
   rf_generator_close(g);
   free(s);
   return status;

@@ -69,13 +69,14 @@ rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **sco
 }
 
 rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, int64_t count, int64_t *done, rf_error *error) {
-  int64_t rows = rf_scorer_rows(scorer), walked = 0;
+  int64_t rows = rf_scorer_rows(scorer), walked = 0, walks = 0;
   double start = rf_now_seconds();
   *done = 0;
   while (*done < count && !e->stopped) {
     int64_t at = 0, some = 0;
     while (*done + some < count && at + text[*done + some].count <= rows) at += text[*done + some++].count;
     RF_TRY(rf_scorer_walk(scorer, text + *done, (int)some, error));
+    walks++;
     *done += some, walked += at;
     double seconds = rf_now_seconds() - start;
     rf_put_bar(e->sink, "%lld of %lld texts, %.0f tokens/s, %.0f s left", (long long)*done, (long long)count, (double)walked / seconds,
@@ -86,6 +87,8 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
   double seconds = rf_now_seconds() - start, predicted = scorer->plan->step_seconds * (double)walked / (double)rows;
   rf_say(e->sink, "%.1f tokens/s in walks of up to %lld (%.2f s; planned %.2f s), arena %.1f MiB\n", (double)walked / seconds, (long long)rows,
          seconds, predicted, (double)rf_run_arena_bytes(scorer->run) / 0x1p20);
+  rf_report_walk walk = {.name = "score", .plan = scorer->plan, .measured = rf_run_measured(scorer->run, 0), .count = walks, .seconds = seconds};
+  RF_TRY(rf_traced_leave(e->record, e->options, NULL, scorer->run, &walk, 1, e->sink, error));
   json_object_set_new(e->result, "seconds", json_real(seconds));
   json_object_set_new(e->result, "predicted_seconds", json_real(predicted));
   json_object_set_new(e->result, "tokens_per_second", json_real((double)walked / seconds));
@@ -119,7 +122,8 @@ void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_
 
 /* What rows depend on: all options but those that only say where they go, how many there are, and how they are walked. */
 static void identify(rf_evaluation *e, const char *task) {
-  static const char *const FREE[] = {"output", "continue", "limit", "batch", "prefill-chunk", "threads", "json", "quiet", "verbose", "debug", "on"};
+  static const char *const FREE[] = {"output", "continue", "limit", "batch", "prefill-chunk", "threads", "json",
+                                     "quiet",  "verbose",  "debug", "on",    "trace",         "out"};
   json_t *all = rf_options_json(e->options);
   json_object_set_new(all, "task", json_string(task));
   for (size_t i = 0; i < sizeof FREE / sizeof *FREE; i++) json_object_del(all, FREE[i]);
@@ -199,6 +203,7 @@ static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *
   if (!e->result || !e->rows || !e->kept) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   identify(e, TASKS[task].name);
   if (rf_options_flag(o, "continue")) RF_TRY(read_kept(e, output, error));
+  RF_TRY(rf_traced_open(o, &e->record, error));
   RF_TRY(TASKS[task].run(e, error));
   if (output && json_array_size(e->rows)) RF_TRY(write_rows(output, e->rows, error));
   if (e->stopped) json_object_set_new(e->result, "stopped", json_true());
@@ -228,6 +233,7 @@ rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_err
   if (e) e->sink = sink;
   if (status == RAFTER_OK) status = run(o, task, e, error);
   if (e) {
+    rf_record_close(e->record);
     rf_tokenizer_close(e->tokenizer);
     json_decref(e->result), json_decref(e->rows), json_decref(e->kept);
   }

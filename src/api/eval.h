@@ -4,6 +4,7 @@
 
 #include "api/api.h"
 
+#include "api/traced.h"
 #include "generate/score.h"
 #include "model/tokenizer.h"
 
@@ -12,11 +13,12 @@ typedef struct rf_evaluation {
   const rafter_sink *sink;
   rf_settings settings;
   rf_tokenizer *tokenizer;
-  json_t *result; /* of --json: the task adds its numbers */
-  json_t *rows;   /* of --output, put there by rf_eval_put_row */
-  json_t *kept;   /* --continue: rows that --output holds already, by their number */
-  char of[17];    /* hex XXH3 of all that decides a row: rows of another evaluation are no part of this one */
-  bool stopped;   /* by a signal: the task counts what is done */
+  json_t *result;    /* of --json: the task adds its numbers */
+  json_t *rows;      /* of --output, put there by rf_eval_put_row */
+  json_t *kept;      /* --continue: rows that --output holds already, by their number */
+  char of[17];       /* hex XXH3 of all that decides a row: rows of another evaluation are no part of this one */
+  rf_record *record; /* --trace */
+  bool stopped;      /* by a signal: the task counts what is done */
 } rf_evaluation;
 
 /* A row of --output: number `index` of --data. Takes the reference. */

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "api/answers.h"
 #include "api/journal.h"
+#include "api/traced.h"
 #include "api/prompts.h"
 #include "base/file.h"
 
@@ -25,6 +26,7 @@ typedef struct job {
   rf_generator *generator;
   rf_out_file *out;
   rf_journal journal;
+  rf_record *record; /* --trace */
   char folder[4096];
   bool json, streams;
   int top;
@@ -223,6 +225,11 @@ done:
   return status;
 }
 
+static rf_status write_trace(const job *j, rf_error *error) {
+  rf_report_walk walk[] = {{.name = "prefill", .plan = j->generator->prefill}, {.name = "decode", .plan = j->generator->decode}};
+  return rf_traced_write(j->record, "generate", j->folder, walk, 2, j->sink, error);
+}
+
 static rf_status begin_journal(job *j, const rf_options *o, rf_error *error) {
   rf_report_walk walk[2];
   RF_TRY(rf_journal_folder(o, j->folder, error));
@@ -252,6 +259,7 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   bool single = !p->path && p->row[0].samples == 1;
   j->json = rf_options_flag(o, "json"), j->streams = single && !j->json;
   j->top = (int)rf_options_int(o, "top-logprobs");
+  RF_TRY(rf_traced_open(o, &j->record, error));
   RF_TRY(rf_generator_open(&settings, &j->generator, error));
   if (rf_options_is_set(o, "output")) RF_TRY(rf_out_open(rf_options_text(o, "output"), 0, &j->out, error));
   RF_TRY(submit_all(j, o, error));
@@ -264,6 +272,7 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   if (single) put_single(j);
   else say_sum(j);
   RF_TRY(sum_up(j, error));
+  RF_TRY(write_trace(j, error));
   if (!j->out) return RAFTER_OK;
   RF_TRY(end_file(j, error));
   put_sum(j, rf_options_text(o, "output"));
@@ -280,6 +289,7 @@ rf_status rf_command_generate(const rafter_job *asked, const rafter_sink *sink, 
   rf_out_discard(j->out);
   rf_journal_close(&j->journal, status, error);
   rf_generator_close(j->generator);
+  rf_record_close(j->record);
   for (int64_t i = 0; j->of && i < j->prompts.rows; i++) {
     for (int s = 0; j->of[i].reply && s < j->of[i].row->samples; s++) rf_reply_free(&j->of[i].reply[s]);
     free(j->of[i].reply);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "api/answers.h"
 #include "api/journal.h"
+#include "api/traced.h"
 
 #include "base/file.h"
 #include "base/json_lines.h"
@@ -308,6 +309,7 @@ static rf_status sum_up(const work *w, const rf_scorer *scorer, rf_journal *jour
 static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   rf_scorer *scorer = NULL;
   rf_journal journal = {0};
+  rf_record *record = NULL;
   char folder[4096];
   int64_t walked = 0;
   int whole = 0;
@@ -323,7 +325,8 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
                                 .progress = rf_load_bar(sink),
                                 .seed = (uint64_t)rf_options_int(o, "seed"),
                                 .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
-  RF_TRY(rf_scorer_open(&settings, &scorer, error));
+  RF_TRY(rf_traced_open(o, &record, error));
+  RF_GO(rf_scorer_open(&settings, &scorer, error));
   if (!scorer->tokens) {
     status = RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to score with");
     goto done;
@@ -347,8 +350,10 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   if (rf_options_is_set(o, "output")) put_sum(w, scorer, walked, seconds, rf_options_text(o, "output"), sink);
   say(w, scorer, walked, seconds, sink);
   RF_GO(sum_up(w, scorer, &journal, walked, seconds, error));
+  RF_GO(rf_traced_write(record, "score", folder, &walk, 1, sink, error));
 done:
   rf_journal_close(&journal, status, error);
+  rf_record_close(record);
   rf_scorer_close(scorer);
   return status;
 }

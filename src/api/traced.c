@@ -1,4 +1,5 @@
 /* traced.c - see traced.h. */
+#include "api/journal.h"
 #include "api/traced.h"
 
 #include "report/trace_file.h"
@@ -25,8 +26,8 @@ static void say_gaps(const rf_trace *trace, const rafter_sink *sink) {
     for (int g = 0; g < RF_GAPS; g++) seconds[g] += step->gaps[0][g] + step->gaps[1][g];
   }
   if (!(all > 0)) return;
-  rf_say(sink, "threads  %.1f %% of their time in ops", 100 * work / all);
-  if (phases > 0.0005 * all) rf_say(sink, ", %.1f %% in phases beside them", 100 * phases / all);
+  rf_note(sink, "threads  %.1f %% of their time in ops", 100 * work / all);
+  if (phases > 0.0005 * all) rf_note(sink, ", %.1f %% in phases beside them", 100 * phases / all);
   bool taken[RF_GAPS] = {[RF_GAP_UNEXPLAINED] = true};
   for (int n = 0; n < RF_GAPS; n++) {
     int most = -1;
@@ -34,9 +35,9 @@ static void say_gaps(const rf_trace *trace, const rafter_sink *sink) {
       if (!taken[g] && (most < 0 || seconds[g] > seconds[most])) most = g;
     if (most < 0 || seconds[most] < 0.0005 * all) break;
     taken[most] = true;
-    rf_say(sink, ", %s %.1f %%", rf_gap_name((rf_gap)most), 100 * seconds[most] / all);
+    rf_note(sink, ", %s %.1f %%", rf_gap_name((rf_gap)most), 100 * seconds[most] / all);
   }
-  rf_say(sink, "; unexplained %.2f %%\n", 100 * seconds[RF_GAP_UNEXPLAINED] / all);
+  rf_note(sink, "; unexplained %.2f %%\n", 100 * seconds[RF_GAP_UNEXPLAINED] / all);
 }
 
 rf_status rf_traced_write(const rf_record *record, const char *command, const char *folder, const rf_report_walk *walk, int walks,
@@ -53,10 +54,33 @@ rf_status rf_traced_write(const rf_record *record, const char *command, const ch
   json_decref(about);
   if (status == RAFTER_OK) {
     say_gaps(trace, sink);
-    rf_say(sink, "trace    %d steps, %lld spans in %s/trace.bin; trace.json there opens in Perfetto", trace->steps, (long long)trace->count, folder);
-    if (trace->dropped) rf_say(sink, "; %lld older spans did not fit and are gone", (long long)trace->dropped);
-    rf_say(sink, "\n");
+    rf_note(sink, "trace    %d steps, %lld spans in %s/trace.bin; trace.json there opens in Perfetto", trace->steps, (long long)trace->count, folder);
+    if (trace->dropped) rf_note(sink, "; %lld older spans did not fit and are gone", (long long)trace->dropped);
+    rf_note(sink, "\n");
   }
   rf_trace_free(trace);
+  return status;
+}
+
+rf_status rf_traced_leave(const rf_record *record, const rf_options *options, const char *part, const rf_run *run, const rf_report_walk *walk,
+                          int walks, const rafter_sink *sink, rf_error *error) {
+  char folder[4096], path[4400];
+  rf_journal journal = {0};
+  rf_status status = RAFTER_OK;
+  if (!record) return RAFTER_OK;
+  RF_TRY(rf_journal_folder(options, folder, error));
+  if (part) {
+    size_t used = strlen(folder);
+    snprintf(folder + used, sizeof folder - used, "/%s", part);
+    RF_TRY(rf_make_folders(folder, error));
+  }
+  RF_GO(rf_journal_begin(&journal, sink, rf_options_command(options), rf_options_json(options), folder, walk, walks, error));
+  json_t *report = rf_journal_report(run, walk, walks);
+  snprintf(path, sizeof path, "%s/report.json", folder);
+  status = rf_json_write(path, report, 0, error);
+  json_decref(report);
+  if (status == RAFTER_OK) status = rf_traced_write(record, rf_options_command(options), folder, walk, walks, sink, error);
+done:
+  rf_journal_close(&journal, status, error);
   return status;
 }

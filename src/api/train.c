@@ -114,7 +114,7 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
 }
 
 /* `sink` NULL: nobody is told how much of a long load is done. */
-static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, rf_record *record, rafter_trainer **out, rf_error *error) {
+static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out, rf_error *error) {
   rf_status status = RAFTER_OK;
   const rf_options *o = job->options;
   rafter_trainer *t = calloc(1, sizeof *t);
@@ -130,7 +130,6 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, rf
   else rf_journal_name_folder(o, t->out);
   if (resume) RF_GO(rf_checkpoint_newest(resume, t->resume, error));
   RF_GO(trainer_settings(t, o, s, error));
-  s->record = record;
   if (sink) s->progress = rf_load_bar(sink);
   if (trains) RF_GO(check_out(t, resume, error));
   bool ours = trains && is_bare(t->out);
@@ -157,7 +156,7 @@ rafter_status rafter_trainer_open(const rafter_job *job, rafter_trainer **traine
   if (strcmp(command, "train") && strcmp(command, "bench"))
     return RF_FAIL(error, RAFTER_INVALID, "make the job with rafter_job_new(\"train\", ...)", "a trainer needs a train or bench job (got %s)",
                    command);
-  return open_trainer(job, NULL, NULL, trainer, error);
+  return open_trainer(job, NULL, trainer, error);
 }
 
 void rafter_trainer_progress(const rafter_trainer *t, int64_t *done, int64_t *of) {
@@ -202,6 +201,12 @@ rafter_status rafter_trainer_report(const rafter_trainer *t, char **json, rafter
 }
 
 const rf_plan *rf_plan_of_trainer(const rafter_trainer *t) { return t->trainer->plan; }
+rf_status rf_trainer_leave_trace(const rafter_trainer *t, const rf_record *record, const rf_options *options, const char *part,
+                                 const rafter_sink *sink, rf_error *error) {
+  rf_report_walk walk[2];
+  int walks = walks_of(t, walk);
+  return rf_traced_leave(record, options, part, t->trainer->run, walk, walks, sink, error);
+}
 
 void rafter_trainer_close(rafter_trainer *t) {
   if (!t) return;
@@ -425,7 +430,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
                  .val_loss = NAN};
   if (rf_options_is_set(o, "max-seconds")) log.seconds_limit = rf_options_float(o, "max-seconds");
   RF_TRY(rf_traced_open(o, &traced, error));
-  RF_GO(open_trainer(job, sink, traced, &t, error));
+  RF_GO(open_trainer(job, sink, &t, error));
   log.first_step = t->trainer->step, log.first_tokens = t->trainer->tokens, log.steps = t->trainer->settings.schedule.steps;
   rf_report_walk walk[2];
   int walks = walks_of(t, walk);

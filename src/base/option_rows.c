@@ -293,7 +293,7 @@ const rf_option RF_OPTION_ROWS[] = {
 
   /* everywhere */
   NUMBER("seed", INT, NULL, 0, 0x1p62, "0", PLAN | TRAIN | GENERATE | BENCH | SCORE | EVAL | CHAT, "of every random number"),
-  WORDS("out", PATH, "DIR", NULL, GENERATE | SCORE, "folder for what the run leaves, for `rafter report`; unset: none"),
+  WORDS("out", PATH, "DIR", NULL, GENERATE | SCORE | EVAL, "folder for what the run leaves, for `rafter report`; unset: none, with --trace runs/ID"),
   WORDS("out", PATH, "DIR", NULL, TRAIN | BENCH, "folder of the run; unset: runs/ID"),
   WORDS("out", PATH, "FILE", NULL, REPORT, "where to write the page; unset: report.html in the folder of the first RUN; with --json only when it is given"),
   WORDS("out", PATH, "FILE", NULL, CALIBRATE, "where to write the machine file; unset: where --on local looks"),

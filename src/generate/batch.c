@@ -1,5 +1,6 @@
 /* batch.c - requests: their queue, the answers that run, one step of all of them, and what is told about each token. */
 #include "generate/batch.h"
+#include "run/record.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -264,7 +265,17 @@ static rf_status prove(const rf_generator *g, const rf_batch *b, rf_error *error
   return rf_pages_check(&g->walker->pages, b->live, count, error);
 }
 
-rf_status rf_generator_step(rf_generator *g, const rf_event **events, int *count, rf_error *error) {
+/* What the cache and the line look like from here on. */
+static void count_all(const rf_generator *g, const rf_batch *b) {
+  int64_t waiting = 0, pages = 0;
+  for (const rf_asked *a = b->first; a; a = a->next) waiting += a->of.samples - a->started;
+  for (int c = 0; c < RF_KV_CLASSES; c++) pages += g->walker->pages.kv.of[c].pool - g->walker->pages.pool[c].free_count;
+  rf_count(RF_COUNTER_QUEUE, (double)waiting);
+  rf_count(RF_COUNTER_ANSWERS, b->parts);
+  rf_count(RF_COUNTER_PAGES, (double)pages);
+}
+
+static rf_status take_step(rf_generator *g, const rf_event **events, int *count, rf_error *error) {
   rf_batch *b = g->batch;
   *events = b->event, *count = b->events = 0;
   if (!b->first) return RAFTER_OK;
@@ -273,12 +284,22 @@ rf_status rf_generator_step(rf_generator *g, const rf_event **events, int *count
   RF_TRY(rf_admit(g, error));
   compose(g, b);
   RF_TRY(rf_walk_parts(g, b->part, b->parts, error));
+  if (rf_lanes_on) count_all(g, b);
   b->counts.walks++, b->counts.parts += b->parts;
   if (b->parts > b->counts.most_parts) b->counts.most_parts = b->parts;
   for (int i = 0; i < b->parts; i++) b->counts.rows += b->part[i].count;
   rf_pin(g);
+  int64_t began = rf_phase_begin();
   rf_status status = choose_all(g, b, error);
+  rf_phase_end(RF_PHASE_SAMPLE, began);
   *count = b->events;
   if (status == RAFTER_OK && g->settings.debug.poison) status = prove(g, b, error);
+  return status;
+}
+
+rf_status rf_generator_step(rf_generator *g, const rf_event **events, int *count, rf_error *error) {
+  if (!g->settings.simulated) rf_record_step(-1);
+  rf_status status = take_step(g, events, count, error);
+  rf_record_step_end(*count);
   return status;
 }

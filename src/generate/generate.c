@@ -1,5 +1,6 @@
 /* generate.c - the two plans of a generator, its arena, and one sequence fed by hand. */
 #include "generate/walk.h"
+#include "run/record.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +47,9 @@ rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator *
                                        rf_run_named(g->run, p, "slots", NULL),  rf_run_named(g->run, p, "rows", NULL),
                                        rf_run_named(g->run, p, "logits", NULL), rf_run_named(g->run, p, "lse", NULL)};
   if (!g->io[0].tokens) goto done; /* the null backend has no memory to fill */
+  int64_t began = rf_phase_begin();
   status = rf_fill_weights(g->run, 0, g->prefill, settings->weights_folder, settings->seed, settings->progress, error);
+  rf_phase_end(RF_PHASE_LOAD, began);
 done:
   if (status == RAFTER_OK) *out = g;
   else rf_generator_close(g);
@@ -82,7 +85,10 @@ rf_status rf_generator_feed(rf_generator *g, const int32_t *tokens, int64_t coun
   for (int64_t at = 0; at < count; at += rows) {
     rf_walk_part part = {.sequence = &g->walker->hand, .tokens = tokens + at, .count = count - at < rows ? count - at : rows};
     part.wanted = at + part.count == count;
-    RF_TRY(rf_walk_parts(g, &part, 1, error));
+    rf_record_step(-1);
+    rf_status status = rf_walk_parts(g, &part, 1, error);
+    rf_record_step_end(part.count);
+    RF_TRY(status);
     g->length += part.count, g->last = part.count == 1;
     if (part.wanted) *logits = part.logits;
   }

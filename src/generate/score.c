@@ -1,5 +1,6 @@
 /* score.c - see score.h. */
 #include "generate/score.h"
+#include "run/record.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,9 @@ rf_status rf_scorer_open(const rf_score_settings *settings, rf_scorer **out, rf_
   if (settings->plan.build.top > 0)
     s->top_ids = rf_run_named(s->run, 0, "top_ids", NULL), s->top_logprobs = rf_run_named(s->run, 0, "top_logprobs", NULL);
   if (!s->tokens) goto done; /* the null backend has no memory to fill */
+  int64_t began = rf_phase_begin();
   status = rf_fill_weights(s->run, 0, s->plan, settings->weights_folder, settings->seed, settings->progress, error);
+  rf_phase_end(RF_PHASE_LOAD, began);
 done:
   if (status == RAFTER_OK) *out = s;
   else rf_scorer_close(s);
@@ -80,7 +83,8 @@ static void give(const rf_scorer *s, const rf_scored *text, int64_t first) {
 rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_error *error) {
   RF_TRY(check(s, text, count, error));
   if (!s->tokens || count == 0) return RAFTER_OK;
-  int64_t rows = rf_scorer_rows(s), row = 0;
+  rf_record_step(-1);
+  int64_t rows = rf_scorer_rows(s), row = 0, began = rf_phase_begin();
   for (int i = 0; i < count; i++) {
     s->segments[i] = (int32_t)row;
     for (int64_t t = 0; t < text[i].count; t++, row++) {
@@ -96,7 +100,12 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
   for (; segment <= rows; segment++) s->segments[segment] = (int32_t)rows;
   bool whole = s->settings.debug.poison || s->settings.debug.find_nan; /* so that unused rows hold numbers too */
   rf_run_inputs inputs = {.rows = whole ? rows : used, .step = 1};
-  for (int section = 0; section < RF_SECTIONS; section++) RF_TRY(rf_run_section(s->run, 0, (rf_section)section, &inputs, error));
+  rf_phase_end(RF_PHASE_DATA, began);
+  rf_status status = RAFTER_OK;
+  for (int section = 0; section < RF_SECTIONS && status == RAFTER_OK; section++)
+    status = rf_run_section(s->run, 0, (rf_section)section, &inputs, error);
+  rf_record_step_end(used);
+  RF_TRY(status);
   for (int64_t i = 0, first = 0; i < count; first += text[i++].count) give(s, &text[i], first);
   return RAFTER_OK;
 }

@@ -1,5 +1,6 @@
 /* walk.c - see walk.h. A part's place in the walk is its slot: its page tables are written there anew each time. */
 #include "generate/walk.h"
+#include "run/record.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,7 +141,9 @@ rf_status rf_walk_parts(rf_generator *g, rf_walk_part *part, int count, rf_error
     rows += part[i].count;
   }
   int p = rows == count ? 1 : 0;
+  int64_t began = rf_phase_begin();
   if (g->io[p].tokens) write_inputs(g, p, part, count);
+  rf_phase_end(RF_PHASE_DATA, began);
   if (g->settings.simulated) g->seconds += predict(g, p, part, count);
   else {
     double begin = rf_now_seconds();

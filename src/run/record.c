@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 rf_lanes *rf_record_lanes;
+static rf_record *opened; /* whose lanes those are */
 
 // clang-format off
 static const char *const PHASES[RF_PHASES] = {"data", "forward", "recompute", "backward", "accumulate", "optimizer", "sample", "checkpoint", "validation", "load", "tokenize", "write"};
@@ -119,7 +120,7 @@ rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   record->wall = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-  rf_record_lanes = &record->lanes;
+  rf_record_lanes = &record->lanes, opened = record;
 done:
   if (status == RAFTER_OK) *out = record;
   else rf_record_close(record);
@@ -128,7 +129,7 @@ done:
 
 void rf_record_close(rf_record *record) {
   if (!record) return;
-  if (rf_record_lanes == &record->lanes) rf_record_lanes = NULL;
+  if (rf_record_lanes == &record->lanes) rf_record_lanes = NULL, opened = NULL;
   if (rf_lanes_on == &record->lanes) rf_lanes_on = NULL;
   for (int i = 0; record->lanes.lane && i < record->lanes.count; i++) {
     free(record->lanes.lane[i].ring);
@@ -146,8 +147,10 @@ static int64_t heap_bytes(void) {
   return (int64_t)(heap.arena + heap.hblkhd);
 }
 
-void rf_record_step(rf_record *record, int64_t step) {
-  if (!record || !rf_trace_wants(&record->when, step)) return;
+void rf_record_put_step(int64_t step) {
+  rf_record *record = opened;
+  if (step < 0) step = ++record->walks;
+  if (!rf_trace_wants(&record->when, step)) return;
   rf_recorded_step *s = &record->step[record->steps % record->step_capacity];
   *s = (rf_recorded_step){.step = step, .heap_bytes = heap_bytes()};
   record->lanes.epoch++;
@@ -156,8 +159,8 @@ void rf_record_step(rf_record *record, int64_t step) {
   rf_lane_begin(&record->lanes, 0, s->begin);
 }
 
-void rf_record_step_end(rf_record *record, int64_t tokens) {
-  if (!record || rf_lanes_on != &record->lanes) return;
+void rf_record_put_end(int64_t tokens) {
+  rf_record *record = opened;
   rf_recorded_step *s = &record->step[record->steps % record->step_capacity];
   s->end = rf_now_ns(), s->tokens = tokens;
   rf_lane_look_at(&record->lanes, 0, s->end);

@@ -1,9 +1,9 @@
 /* record.h - recording a run while it goes: which steps, phases and counters, and the trace that comes of it.
  *
  *   rf_record_open(&when, threads, &record, error);   once, before the first phase that should be seen
- *   rf_record_step(record, 10);                       from here on ops are recorded, when step 10 is asked for
+ *   rf_record_step(10);                               from here on ops are recorded, when step 10 is asked for
  *   ... rf_run_section(...) records each op, its kernels each thread's part of it (backend/lanes.h)
- *   rf_record_step_end(record, tokens);
+ *   rf_record_step_end(tokens);
  *   rf_trace_collect(record, plans, names, count, &trace, error);
  *
  * Nothing is allocated and no lock is taken between open and collect; where more happens than the rings hold, the oldest is gone and counted. */
@@ -72,12 +72,17 @@ typedef struct rf_record rf_record;
 rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **record, rf_error *error);
 void rf_record_close(rf_record *record); /* NULL is allowed */
 
-/* These take NULL for: nothing is recorded. */
-void rf_record_step(rf_record *record, int64_t step);
-void rf_record_step_end(rf_record *record, int64_t tokens);
-
-/* Phases and counts, from anywhere in the run's own thread; without an open record they do nothing. */
+/* From here on in the run's own thread; without an open record they do nothing. */
 extern rf_lanes *rf_record_lanes;
+void rf_record_put_step(int64_t step);
+void rf_record_put_end(int64_t tokens);
+/* A step by its number, or -1: the next walk, from 1. What follows is recorded when it is asked for, until the end of the step. */
+static inline void rf_record_step(int64_t step) {
+  if (__builtin_expect(rf_record_lanes != NULL, 0)) rf_record_put_step(step);
+}
+static inline void rf_record_step_end(int64_t tokens) {
+  if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_end(tokens);
+}
 static inline int64_t rf_phase_begin(void) { return __builtin_expect(rf_record_lanes != NULL, 0) ? rf_now_ns() : 0; }
 void rf_phase_put(rf_phase phase, int64_t begin);
 static inline void rf_phase_end(rf_phase phase, int64_t begin) {

@@ -12,6 +12,7 @@ struct rf_record {
   rf_lanes lanes;
   rf_trace_when when;
   rf_recorded_step *step;
+  int64_t walks;                /* that began, recorded or not */
   int64_t steps, step_capacity; /* written so far: the last step_capacity are there */
   int64_t origin;
   double wall, fault_ns;

@@ -1,6 +1,7 @@
 /* checkpoint.c - saving, finding, loading and pruning checkpoints. */
 #define _GNU_SOURCE
 #include "train/checkpoint.h"
+#include "run/record.h"
 
 #include "base/file.h"
 #include "base/json.h"

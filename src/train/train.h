@@ -3,7 +3,6 @@
 #define RF_TRAIN_H
 
 #include "run/load.h"
-#include "run/record.h"
 #include "run/run.h"
 #include "train/loader.h"
 #include "train/schedule.h"
@@ -24,7 +23,6 @@ typedef struct rf_train_settings {
   const char *resume_folder;  /* a complete checkpoint; NULL: start at step 1 */
   rf_run_debug debug;
   rf_progress progress; /* of a long load */
-  rf_record *record;    /* --trace; NULL: nothing is recorded */
 } rf_train_settings;
 
 /* Tensor ids of one parameter in the training plan. f32: the weight is its own master. */

@@ -3,6 +3,7 @@
 #include "train/train.h"
 #include "base/file.h"
 #include "run/load.h"
+#include "run/record.h"
 #include "train/checkpoint.h"
 
 #include <stdlib.h>
@@ -141,13 +142,12 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error
   double start = rf_now_seconds();
   int64_t tokens = 0, valid = 0;
   rf_run_inputs inputs;
-  rf_record *record = trainer->settings.record;
-  rf_record_step(record, trainer->step + 1);
+  rf_record_step(trainer->step + 1);
   rf_guard_begin("a training step");
   rf_status status = walk_step(trainer, &tokens, &valid, &inputs, error);
   if (status == RAFTER_FAILED && trainer->metrics) status = name_first_op(trainer, &inputs, error);
   rf_guard_end();
-  rf_record_step_end(record, tokens);
+  rf_record_step_end(tokens);
   if (status != RAFTER_OK) return status;
   trainer->step++, trainer->tokens += tokens, trainer->loss_tokens += valid;
   double seconds = rf_now_seconds() - start, flops = rf_step_flops(&trainer->work, &trainer->loader, tokens);

@@ -43,12 +43,11 @@ static rf_train_settings settings(void) {
 }
 
 /* Trains STEPS steps, recorded or not; the hash of losses and weights. */
-static uint64_t train(rf_record *record, rf_trainer **kept) {
+static uint64_t train(rf_trainer **kept) {
   rf_train_settings s = settings();
   rf_trainer *t;
   rf_error error = {0};
   uint64_t hash = 14695981039346656037u;
-  s.record = record;
   if (rf_trainer_open(&s, &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
   for (int i = 0; i < STEPS; i++) {
     rafter_step step;
@@ -133,9 +132,9 @@ static void counts_what_was_walked(const rf_trace *trace, const rf_plan *plan) {
 static void test_a_traced_run(void **state) {
   (void)state;
   rf_trainer *t;
-  uint64_t plain = train(NULL, NULL);
+  uint64_t plain = train(NULL);
   rf_record *record = open_record("steps=2..4:2");
-  assert_true(train(record, &t) == plain);
+  assert_true(train(&t) == plain);
   assert_null(rf_lanes_on);
   rf_trace *trace = collect(record, t);
   assert_int_equal(trace->steps, 2);
@@ -164,9 +163,9 @@ static void test_a_full_ring_says_so(void **state) {
   rf_trace *trace = NULL;
   rf_error error = {0};
   for (int step = 1; step < 3; step++) {
-    rf_record_step(record, step);
+    rf_record_step(step);
     for (int64_t i = 0; i < (step == 1 ? 150 : capacity - 50); i++) rf_count(RF_COUNTER_QUEUE, (double)i);
-    rf_record_step_end(record, 0);
+    rf_record_step_end(0);
   }
   if (rf_trace_collect(record, NULL, NULL, 0, &trace, &error) != RAFTER_OK) fail_msg("%s", error.message);
   assert_in_range(trace->dropped, 100, 110); /* and what the system counted of so many */
