@@ -5,6 +5,7 @@
 
 #include "report/model.h"
 #include "report/page.h"
+#include "report/trace_file.h"
 #include "report/summary.h"
 
 #include <stdio.h>
@@ -106,6 +107,32 @@ static void sum_up(json_t *entry) {
   json_object_set_new(entry, "summary", rf_report_summary(entry));
 }
 
+/* --perfetto, --csv: the trace of the first run that has one, in other forms. */
+static rf_status write_traces(const rf_options *o, const json_t *model, const rafter_sink *sink, rf_error *error) {
+  static const struct {
+    const char *option;
+    rf_status (*write)(const rf_trace_file *file, const char *path, rf_error *error);
+  } forms[] = {{"perfetto", rf_trace_file_chrome}, {"csv", rf_trace_file_csv}};
+  const json_t *entry, *traced = NULL;
+  char path[4400];
+  rf_trace_file file;
+  size_t i;
+  if (!rf_options_is_set(o, "perfetto") && !rf_options_is_set(o, "csv")) return RAFTER_OK;
+  json_array_foreach(json_object_get(model, "runs"), i, entry) if (!traced && json_object_get(entry, "trace")) traced = entry;
+  if (!traced)
+    return RF_FAIL(error, RAFTER_FAILED, "run it with --trace steps=10..12, or --trace all", "no RUN has a trace (expected trace.bin in its folder)");
+  snprintf(path, sizeof path, "%.4000s/trace.bin", json_string_value(json_object_get(traced, "folder")));
+  RF_TRY(rf_trace_file_read(path, &file, error));
+  rf_status status = RAFTER_OK;
+  for (size_t f = 0; f < sizeof forms / sizeof *forms && status == RAFTER_OK; f++) {
+    if (!rf_options_is_set(o, forms[f].option)) continue;
+    status = forms[f].write(&file, rf_options_text(o, forms[f].option), error);
+    if (status == RAFTER_OK) rf_say(sink, "%s\n", rf_options_text(o, forms[f].option));
+  }
+  rf_trace_file_free(&file);
+  return status;
+}
+
 rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   json_t *model = rf_report_model();
@@ -114,7 +141,9 @@ rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_e
   RF_GO(add_against(o, model, error));
   for (size_t i = 0; i < json_array_size(json_object_get(model, "runs")); i++) sum_up(json_array_get(json_object_get(model, "runs"), i));
   bool json = rf_options_flag(o, "json");
-  if (!json || rf_options_is_set(o, "out")) RF_GO(write_page(o, model, sink, error));
+  bool others = rf_options_is_set(o, "perfetto") || rf_options_is_set(o, "csv");
+  RF_GO(write_traces(o, model, sink, error));
+  if ((!json && !others) || rf_options_is_set(o, "out")) RF_GO(write_page(o, model, sink, error));
   if (json) rf_put_json(sink, json_incref(model));
 done:
   json_decref(model);

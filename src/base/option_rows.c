@@ -289,6 +289,8 @@ const rf_option RF_OPTION_ROWS[] = {
   WORDS("machine", TEXT, "TEXT", NULL, RUNS, "list, best: only runs on machines with this in their name"),
   WORDS("metric", TEXT, "NAME", "tokens_per_second", RUNS, "best: a number of their results; of losses, seconds and bytes the smallest is best"),
   NUMBER("limit", INT, NULL, 0, 1 << 30, "20", RUNS, "rows of a table at most; 0: all"),
+  WORDS("perfetto", PATH, "FILE", NULL, REPORT, "write the trace of the first RUN that has one as Chrome trace events, which Perfetto opens"),
+  WORDS("csv", PATH, "FILE", NULL, REPORT, "write that trace as CSV, one row for each span"),
   WORDS("against", TEXTS, "OPTION=VALUE", NULL, REPORT, "plan the first RUN again with this change and show it beside; may be repeated"),
 
   /* everywhere */

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# `--trace`: what is recorded is what an independent parser reads in both files, of every kind of run; it changes no bit and no plan; `report` gives it in other forms.
+. "$(dirname "$0")/lib.sh"
+export RAFTER_RUNS=$WORK/runs
+CHECK=(python3 "$HERE/trace_events.py")
+text book.txt 20000
+
+# Training, with and without: the same losses, weights, digest.
+TRAIN=("$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt --steps 5 --val-every 4 --accumulate 2 --remat mlp)
+status 0 "${TRAIN[@]}" --out plain
+status 0 "${TRAIN[@]}" --out traced --trace steps=2..4:2
+same <(losses plain) <(losses traced) 'tracing changes losses'
+same plain/checkpoint-00000005/model.safetensors traced/checkpoint-00000005/model.safetensors 'tracing changes weights'
+[ "$(ask plain/run.json 'd["digest"]')" = "$(ask traced/run.json 'd["digest"]')" ] || fail 'tracing changes the plan'
+[ ! -e plain/trace.bin ] || fail 'a trace that nobody asked for'
+says 'steps \[2, 4\], plans \[.train., .validation.\]' <("${CHECK[@]}" traced 2>&1)
+
+# LoRA, generation of several answers at once, scores, an evaluation and a bench: steps are walks.
+status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt --steps 2 --lora rank=2 --out lora --trace all
+printf '{"tokens":[1,2,3]}\n{"tokens":[4,5,6,7]}\n{"tokens":[9]}\n' >prompts.jsonl
+status 0 "$RAFTER" generate "$TINY" --threads 2 --input prompts.jsonl --output answers.jsonl --max-tokens 5 --batch 2 --trace all --out answers
+status 0 "$RAFTER" generate "$TINY" --threads 2 --input prompts.jsonl --output plain.jsonl --max-tokens 5 --batch 2
+same answers.jsonl plain.jsonl 'tracing changes answers'
+status 0 "$RAFTER" score "$TINY" --threads 2 --input prompts.jsonl --trace steps=1 --out scored
+status 0 "$RAFTER" bench "$TINY" --threads 2 --test tg4,pp8,train --reps 1 --seq 16 --trace steps=1..2 --out benched
+for run in lora answers scored benched/tg4 benched/pp8 benched/train; do "${CHECK[@]}" "$run" >out 2>&1 || fail "$(cat out)"; done
+python3 - "$HERE" <<'PY' || fail 'a generation does not count its queue, answers and pages'
+import sys
+sys.path.insert(0, sys.argv[1])
+import trace_events
+header, columns = trace_events.columns_of("answers/trace.bin")
+names, kind = [one["name"] for one in header["counters"]], header["kinds"].index("counter")
+of = {name: [columns["value"][i] for i in range(header["count"]) if columns["kind"][i] == kind and names[columns["id"][i]] == name] for name in names}
+phases = {header["phases"][columns["id"][i]] for i in range(header["count"]) if header["kinds"][columns["kind"][i]] == "phase"}
+good = max(of["queue"]) == 1 and of["queue"][-1] == 0 and max(of["answers running"]) == 2 and max(of["kv pages in use"]) >= 2 and max(of["arena live bytes"]) > 0
+sys.exit(not (good and {"sample", "data", "load", "forward"} <= phases))
+PY
+
+# The other forms of a trace, from its file alone.
+status 0 "$RAFTER" report traced --perfetto again.json --csv rows.csv
+same again.json traced/trace.json '--perfetto is not what the run wrote'
+python3 - <<'PY' || fail 'the CSV is not the trace'
+import csv, json
+rows, events = list(csv.DictReader(open("rows.csv"))), json.load(open("again.json"))["traceEvents"]
+ops, complete = [r for r in rows if r["kind"] == "op"], [e for e in events if e.get("cat") == "op"]
+assert len(ops) == len(complete) > 100
+for row, event in zip(ops, complete):
+    assert row["name"] == event["name"] and abs(float(row["duration_us"]) - event["dur"]) < 1e-3 and float(row["flops"]) == event["args"]["flops"]
+PY
+refuses 1 'no RUN has a trace' "$RAFTER" report plain --perfetto no.json
+[ ! -e no.json ] || fail 'half a file'
+head -c 3000 traced/trace.bin >cut.bin && cp -r traced damaged && cp cut.bin damaged/trace.bin
+refuses 1 'trace.bin' "$RAFTER" report damaged --perfetto no.json
+
+for bad in steps=5..4 steps=1..2:0 everything; do refuses 2 '--trace' "${TRAIN[@]}" --out refused --trace "$bad"; done
+[ ! -e refused ] || fail 'a refused trace leaves a folder'
+finish
