@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
-"""One page for every kind of run: a ladder of four settings, LoRA, generation, scoring. Every panel renders for every run; the peak of the memory curve is the
-arena that the run mapped, to the byte; the largest buffers are named by layer and shape."""
+"""Reports of real small runs: training with a trace, LoRA, generation, scoring; every panel of every run is drawn without a word on the console."""
 import json
 import os
 import subprocess
+
 from browser import Browser, RAFTER
 
-BLOCKS, ROWS, FF = 12, 4 * 32, 128
-MODEL = f"gpt:layers={BLOCKS},width=32,heads=2,ff={FF},vocab=2048,seq=32"
-LADDER = {"f32": [], "bf16": ["--dtype", "bf16"], "remat-mlp": ["--dtype", "bf16", "--remat", "mlp"], "remat-block": ["--dtype", "bf16", "--remat", "block"]}
+MODEL = "gpt:layers=2,width=32,heads=2,ff=64,vocab=300,seq=32"
 
 
 def main():
@@ -16,49 +14,51 @@ def main():
     rafter = os.path.abspath(RAFTER)
 
     def run(*arguments):
-        return subprocess.run([rafter, *arguments], cwd=b.folder, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
+        done = subprocess.run([rafter, *arguments], cwd=b.folder, check=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if done.returncode:
+            raise SystemExit(f"rafter {' '.join(arguments)}: {done.stderr.decode()}")
+        return done.stdout
 
     with open(f"{b.folder}/text.txt", "w", encoding="utf-8") as file:
         file.write(" ".join(f"{i * i % 97} walls and {i % 7} beams" for i in range(300)))
-    with open(f"{b.folder}/rows.jsonl", "w", encoding="utf-8") as file:
-        file.write('{"tokens": [1, 2, 3, 4, 5, 6, 7, 8]}\n{"tokens": [3, 4, 5, 9, 9, 1]}\n')
-    train = ["--data", "text.txt", "--batch", "4", "--steps", "2", "--val-every", "2", "--val-rows", "2", "--threads", "2", "--quiet"]
-    for name, more in LADDER.items():
-        run("train", MODEL, *train, *more, "--out", name)
-    base = "f32/checkpoint-00000002"
-    run("train", base, *train, "--lora", "rank=4,targets=all", "--out", "lora")
-    run("generate", base, "--tokens", "1,2,3,4", "--max-tokens", "6", "--ignore-eos", "--threads", "2", "--quiet", "--out", "generate")
-    run("score", base, "--input", "rows.jsonl", "--output", "scored.jsonl", "--threads", "2", "--quiet", "--out", "score")
-    names = [*LADDER, "lora", "generate", "score"]
+    quick = ["--data", "text.txt", "--batch", "4", "--microbatch", "2", "--threads", "2", "--quiet"]
+    run("train", MODEL, *quick, "--steps", "6", "--trace", "steps=3..5", "--out", "full")
+    run("train", "full", *quick, "--steps", "4", "--lora", "rank=2", "--trace", "steps=2", "--out", "lora")
+    run("generate", "full", "--prompt", "7 walls", "--max-tokens", "8", "--threads", "2", "--trace", "all", "--out", "said", "--quiet")
+    run("score", "full", "--input", "text.txt", "--seq", "32", "--stride", "16", "--threads", "2", "--trace", "all", "--out", "scored")
+    names = ["full", "lora", "said", "scored"]
     run("report", *names, "--out", "page.html")
     model = json.loads(run("report", *names, "--json"))
-    b.open(f"{b.folder}/page.html", "memory")
-    b.clean("the page of seven runs")
-    for i, (name, entry) in enumerate(zip(names, model["runs"])):
-        b.js(f"(() => {{ rafter.chooseRun({i}); }})()")
-        b.wait(f"rafter.state.ready && rafter.state.run === {i}")
-        b.clean(name)
-        memory, plan = b.js("rafter.state.memory"), entry["plan"]
-        b.expect(f"{name}: the curve's peak is the arena", memory["curve"]["peak_bytes"] == entry["measured"]["arena_bytes"] == plan["memory"]["peak_bytes"], memory["curve"])
-        b.expect(f"{name}: its largest are the plan's", memory["instant"]["first"] == plan["memory"]["largest"][0]["name"], memory["instant"])
-        b.expect(f"{name}: a sentence", b.js("rafter.state.summary.sentence") == entry["summary"]["sentence"] != "")
-        b.expect(f"{name}: measured ops under the roofs", b.js("rafter.state.roofline.which") == "measured" and b.js("rafter.state.roofline.points") > 5, b.js("rafter.state.roofline"))
+    b.open(f"{b.folder}/page.html")
+    b.clean("four runs")
 
-    # What the ladder's steps keep of the MLP: 12 layers' [T, F] in f32, then in bf16, then none of them.
-    b.js("rafter.chooseRun(0)")
-    b.wait("rafter.state.ready && rafter.state.run === 0")
-    largest = [{row["name"]: row for row in entry["plan"]["memory"]["largest"]} for entry in model["runs"][:4]]
-    up = [found.get("block.*/mlp/up/u") for found in largest]
-    b.expect("every layer's activation is named and summed", up[0]["count"] == up[1]["count"] == BLOCKS and up[0]["shape"] == [ROWS, FF] and up[0]["bytes"] == 4 * BLOCKS * ROWS * FF == 2 * up[1]["bytes"], up)
-    b.expect("recomputation keeps at most one", all(one is None or one["count"] <= 1 for one in up[2:]), up[2:])
-    text = b.js("document.querySelector('#memory-instant').textContent")
-    b.expect("and so says the page", f"{BLOCKS} × " in text and f"({ROWS}, {FF})" in text and "block.*/mlp/up/u" in text)
-    peaks = [entry["plan"]["memory"]["peak_bytes"] for entry in model["runs"][:4]]
-    for k in range(1, 4):
-        b.js(f"(() => {{ const s = document.querySelector('#memory-over'), o = [...s.options].findIndex((x) => x.textContent.startsWith('{names[k]}')); s.value = o - 1; s.dispatchEvent(new Event('change')); }})()")
-        over = b.js("rafter.state.memory.over")
-        b.expect(f"{names[k]} over it", over["peak_change"] == peaks[k] - peaks[0] < 0, over and over["peak_change"])
-    b.clean("after all that")
+    # The page holds the model, and the model holds the plans as the runs left them: no byte and no FLOP of its own.
+    page = json.loads(b.js("document.getElementById('model').textContent"))
+    for name, on_page, in_model in zip(names, page["runs"], model["runs"]):
+        with open(f"{b.folder}/{name}/plan.json", encoding="utf-8") as file:
+            plan = json.load(file)
+        b.expect(f"{name}: the plan is the run's, value for value", on_page["plan"] == plan == in_model["plan"])
+        b.expect(f"{name}: so are its settings and measurements", all(on_page[key] == in_model[key] for key in ("run", "measured")))
+
+    for index, name in enumerate(names):
+        b.driver.execute_script(f"const run = document.getElementById('run'); run.value = {index}; run.dispatchEvent(new Event('change'))")
+        b.wait(f"rafter.state.ready && rafter.state.run === {index}")
+        for panel in b.js("[...document.querySelectorAll('[role=tab]')].map((tab) => tab.id.slice(4))"):
+            b.find(f"#tab-{panel}").click()
+            b.settle()
+            b.expect(f"{name}: {panel} is drawn", b.js(f"document.querySelector('#panel-{panel} .body').textContent.trim().length") > 20)
+        b.clean(name)
+        traced = "trace" in page["runs"][index]
+        b.expect(f"{name}: has a trace", traced or index > 1)
+        if not traced:
+            continue
+        b.expect(f"{name}: all of it", b.js("rafter.state.trace.events") == page["runs"][index]["trace"]["header"]["count"])
+        ops = b.js("rafter.traceViewer.main.count")
+        named = b.js("(() => { const {things} = rafter.traceViewer.trace, row = rafter.traceViewer.main; let known = 0; for (let i = 0; i < row.count; i++) known += things.op[row.key[i]] !== null; return known; })()")
+        b.expect(f"{name}: every op of the trace is one of the plan's", ops == named > 10, (ops, named))
+        peak = max(plan["memory"]["peak_bytes"] for plan in [page["runs"][index]["plan"], *page["runs"][index]["plan"].get("plans", [])])
+        live = b.js("Math.max(...rafter.traceViewer.trace.counters.filter((one) => /live/.test(one.title)).map((one) => one.most))")
+        b.expect(f"{name}: live bytes stay below the plan's peak", 0 < live <= peak, (live, peak))
     b.finish()
 
 

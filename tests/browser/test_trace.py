@@ -121,6 +121,25 @@ def colouring(b):
     b.expect("c colours by class again", b.js("rafter.state.trace.colouring") == "class" and "attention" in b.js("rafter.traceViewer.legend.textContent"))
 
 
+def aligning(b):
+    b.key("p")
+    b.expect("p puts predictions where their ops ran", b.js("rafter.state.trace.aligned") is True)
+    wrong = b.js("""(() => {
+      const viewer = rafter.traceViewer, ops = viewer.main, row = viewer.lanes.find((lane) => lane.row.kind === 'predicted').row;
+      for (let i = 0; i < ops.count; i++) {
+        const length = Math.floor(viewer.run.plan.ops[viewer.trace.columns.id[ops.event[i]]].seconds * 1e9), room = i + 1 < ops.count ? ops.begin[i + 1] - ops.begin[i] : Infinity;
+        if (row.begin[i] !== ops.begin[i] || Math.abs(row.end[i] - row.begin[i] - Math.min(length, room)) > 1) return i;
+      }
+      return -1;
+    })()""")
+    b.expect("as long as predicted, or until the next op", wrong == -1, wrong)
+    b.js("rafter.traceViewer.select({row: rafter.traceViewer.lanes.find((lane) => lane.row.kind === 'predicted').row, i: 5})")
+    b.expect("a prediction says it is one", "Lane" in b.js("rafter.traceViewer.details.textContent") and "This thread" not in b.js("rafter.traceViewer.details.textContent"))
+    b.key("p")
+    b.expect("p puts them one after the other again", b.js("rafter.state.trace.aligned") is False)
+    b.key(Keys.ESCAPE)
+
+
 def selecting(b, x, y):
     b.key("0")
     b.drag(x + 300, y + 150, x + 800, y + 150, modifiers=8)
@@ -227,6 +246,7 @@ def main():
     choosing(b, x, y)
     searching(b)
     colouring(b)
+    aligning(b)
     selecting(b, x, y)
     pixels(b)
     innermost(b)

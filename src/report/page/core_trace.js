@@ -247,6 +247,19 @@
     return {rows, counters: [...counters.values()], from: Number.isFinite(from) ? from : 0, to: Number.isFinite(to) ? to : 1};
   };
 
+  /* Predictions where their ops ran instead of one after the other: as long as predicted, or until the next op. Spans of both rows stand in the same
+   * order, one of each for every op. Null where they do not. */
+  const alignedWith = (predicted, ops) => {
+    if (!predicted || !ops || predicted.count !== ops.count) return null;
+    const row = new Row('predicted', TITLE.predicted, 'predicted', ops.count, predicted.height);
+    for (let i = 0; i < ops.count; i++) {
+      if (predicted.key[i] !== ops.key[i]) return null;
+      const end = ops.begin[i] + predicted.end[i] - predicted.begin[i];
+      row.push(ops.begin[i], i + 1 < ops.count ? Math.min(end, ops.begin[i + 1]) : end, ops.key[i], predicted.event[i]);
+    }
+    return row;
+  };
+
   /* The plans whose ops a trace ran: the run's own by digest or name; else what the trace says of their ops. */
   const plansOf = (run, header) => (header.plans || []).map((name, place) => {
     const list = rafter.plans(run).filter(({plan}) => rafter.objects(plan.ops).length), digest = (header.digests || [])[place];
@@ -261,6 +274,8 @@
     const things = new Things(header, plansOf(run, header));
     return {header, things, columns: table, ...rowsOf(header, table, things)};
   };
+
+  rafter.alignedWith = alignedWith;
 
   const decoded = new WeakMap();
   /* {header, things, columns, rows, counters, from, to}: times in ns; null without a trace. */

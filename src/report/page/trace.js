@@ -46,6 +46,14 @@
       const byClass = button('class', 'Colour by class of op', () => this.colourBy('class')), byRatio = button('measured / predicted', 'Colour by how much longer than predicted ops took', () => this.colourBy('ratio'));
       this.colourButtons = {class: byClass, ratio: byRatio};
       if (this.trace.rows.some((row) => row.kind === 'op')) choices.append(el('span', {class: 'note'}, 'Colour by'), el('span', {class: 'group'}, byClass, byRatio));
+      const predicted = this.trace.rows.filter((row) => row.kind === 'predicted');
+      this.inOrder = predicted[0];
+      this.atOps = predicted.length === 1 ? rafter.alignedWith(predicted[0], this.trace.rows.find((row) => row.kind === 'op')) : null;
+      if (this.atOps) {
+        const inOrder = button('one after the other', 'Predictions one after the other from the step\'s beginning', () => this.align(false)), atOps = button('where it ran', 'Each prediction where its op ran', () => this.align(true));
+        this.alignButtons = [inOrder, atOps];
+        choices.append(el('span', {class: 'note'}, 'Predicted'), el('span', {class: 'group'}, inOrder, atOps));
+      }
       this.legend = el('div', {class: 'bar paints', role: 'group', 'aria-label': 'Show only'});
       element.append(this.legend);
       const frame = el('div', {class: 'trace'});
@@ -61,6 +69,7 @@
       rafter.traceParts.gaps(this, element);
       rafter.traceParts.details(this);
       this.colourBy('class');
+      if (this.atOps) this.align(false);
       this.listen();
       rafter.onTheme(() => { this.minimapPicture = null; });
     }
@@ -80,6 +89,18 @@
       this.only.clear();
       this.repaint();
       this.fillLegend();
+      this.changed();
+    }
+    align(atOps) {
+      if (!this.atOps) return;
+      const {rows, things} = this.trace, row = atOps ? this.atOps : this.inOrder, before = atOps ? this.inOrder : this.atOps, lane = this.lanes.find((one) => one.row === before);
+      this.aligned = this.state.aligned = atOps;
+      this.alignButtons.forEach((button, i) => button.setAttribute('aria-pressed', String(Boolean(i) === atOps)));
+      if (!lane) return;
+      lane.row = row;
+      rows[rows.indexOf(before)] = row;
+      row.recount(things);
+      if (this.selected && this.selected.row === before) this.selected.row = row;
       this.changed();
     }
     paintOf(key) { return this.colouring === 'ratio' && key < this.trace.things.ops ? this.ratioPaint[key] : this.trace.things.paint[key]; }
@@ -267,6 +288,7 @@
         [['.'], 'next op in the lane', () => this.step(1)], [[','], 'op before', () => this.step(-1)],
         [['ArrowUp'], 'lane above', () => this.lane(-1)], [['ArrowDown'], 'lane below', () => this.lane(1)],
         [['c'], 'colour by class, or by measured / predicted', () => this.colourBy(this.colouring === 'class' ? 'ratio' : 'class')],
+        [['p'], 'predictions one after the other, or where their ops ran', () => this.align(!this.aligned)],
         [['v'], 'select what is in view', () => { this.selection = [this.from, this.to]; this.changed(); }], [['Escape'], 'clear what is selected', clear],
       ]);
     }
