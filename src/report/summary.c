@@ -322,6 +322,59 @@ static void explain(json_t *notes, const json_t *entry, const json_t *walk) {
   }
 }
 
+/* ---- what threads did ------------------------------------------------------------------------------------------------- */
+
+/* Of a traced run: parts of all threads' time in the recorded steps, which sum to 1; gaps as docs/formats.md, "A trace", tells them. NULL: not traced. */
+static json_t *threads_json(const json_t *entry) {
+  const json_t *header = json_object_get(json_object_get(entry, "trace"), "header"), *names = json_object_get(header, "gaps"), *step, *list, *value;
+  double all = 0, work = 0, phases = 0, gaps[GROUPS] = {0}, threads = number(header, "threads");
+  size_t s, side, g, steps = 0;
+  json_array_foreach(json_object_get(header, "steps"), s, step) {
+    if (!json_is_true(json_object_get(step, "whole"))) continue;
+    all += 1e-9 * (number(step, "end") - number(step, "begin")) * threads, steps++;
+    work += number(step, "work"), phases += number(step, "phases");
+    json_array_foreach(json_object_get(step, "gaps"), side, list) json_array_foreach(list, g, value) if (g < GROUPS) gaps[g] +=
+        json_number_value(value);
+  }
+  if (all <= 0) return NULL;
+  json_t *parts = json_object();
+  json_array_foreach((json_t *)names, g, value) if (g < GROUPS && gaps[g] > 0 && json_is_string(value))
+      json_object_set_new(parts, json_string_value(value), json_real(gaps[g] / all));
+  return json_pack("{sI sf sf so}", "steps", (json_int_t)steps, "work", work / all, "phases", phases / all, "gaps", parts);
+}
+
+static const char *largest_gap(const json_t *threads, double *part) {
+  const char *name, *most = NULL;
+  json_t *value;
+  *part = 0;
+  json_object_foreach(json_object_get(threads, "gaps"), name, value) if (json_number_value(value) > *part) *part = json_number_value(value),
+                                                                                                           most = name;
+  return most;
+}
+
+static void explain_threads(json_t *notes, const json_t *threads) {
+  char *text = join("of the recorded steps threads spend %.0f %% in ops", 100 * number(threads, "work")), *longer;
+  const char *name;
+  json_t *value;
+  json_object_foreach(json_object_get(threads, "gaps"), name, value) {
+    if (json_number_value(value) < 0.01) continue;
+    longer = join("%s, %s %.0f %%", text ? text : "", name, 100 * json_number_value(value));
+    free(text), text = longer;
+  }
+  if (number(threads, "phases") >= 0.01) {
+    longer = join("%s, %.0f %% in phases beside ops", text ? text : "", 100 * number(threads, "phases"));
+    free(text), text = longer;
+  }
+  say(notes, text);
+}
+
+/* Time in ops counts as far as threads worked in it; the rest was measured for what it is. NULL: an op's own bound holds. */
+static const char *bound_by_gap(const json_t *threads, const json_t *walk, double *part) {
+  const char *gap = largest_gap(threads, part);
+  double bound = number(json_array_get(json_object_get(walk, "bounds"), 0), "share");
+  return gap && *part > bound * number(threads, "work") ? gap : NULL;
+}
+
 /* ---- all of it -------------------------------------------------------------------------------------------------------- */
 
 static json_t *memory_json(const json_t *entry) {
@@ -350,10 +403,19 @@ json_t *rf_report_summary(const json_t *entry) {
   const json_t *best = best_of(advice);
   json_t *summary = json_pack("{sb so so so}", "measured", measured, "memory", memory_json(entry), "walks", walks, "advice", advice);
   if (most) {
-    char *bound = bound_sentence(most, measured), *change = change_sentence(best, json_array_size(advice), json_array_size(walks) > 1);
+    json_t *threads = threads_json(entry);
+    double part = 0;
+    const char *gap = bound_by_gap(threads, most, &part), *word = gap ? gap : text_of(json_array_get(json_object_get(most, "bounds"), 0), "name");
+    char *inside = bound_sentence(most, measured);
+    char *bound = gap ? join("%s is bound by %s: %.0f %% of its threads' time, as recorded. Beside that: %s", subject(text_of(most, "walk")), gap,
+                             100 * part, inside ? inside : "")
+                      : inside;
+    if (bound != inside) free(inside);
+    char *change = change_sentence(best, json_array_size(advice), json_array_size(walks) > 1);
     char *sentence = join("%s%s%s", bound ? bound : "", change ? " " : "", change ? change : "");
     if (measured) explain(notes, entry, most);
-    json_object_set_new(summary, "bound", json_string(text_of(json_array_get(json_object_get(most, "bounds"), 0), "name")));
+    if (threads) explain_threads(notes, threads), json_object_set_new(summary, "threads", threads);
+    json_object_set_new(summary, "bound", json_string(word));
     json_object_set_new(summary, "walk", json_string(text_of(most, "walk")));
     if (best) json_object_set(summary, "best", (json_t *)best);
     json_object_set_new(summary, "sentence", json_string(sentence ? sentence : ""));

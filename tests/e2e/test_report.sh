@@ -94,6 +94,13 @@ PY
 "$RAFTER" generate --config runs/said/run.json >said.txt 2>/dev/null && "$RAFTER" generate --config runs/said/run.json --out runs/said2 >said2.txt 2>/dev/null && same said.txt said2.txt 'run.json repeats an answer'
 "$RAFTER" score --config runs/scored/run.json 2>/dev/null >scored.txt || fail 'run.json repeats no scoring'
 
+# A traced run: its trace is in the model and the page, and as others read it.
+status 0 "${TRAIN[@]}" --steps 6 --trace steps=3..5 --out runs/traced
+status 0 "${REPORT[@]}" traced --json && holds out 'len(d["runs"][0]["trace"]["header"]["steps"]) == 3 and abs((lambda t: t["work"] + t["phases"] + sum(t["gaps"].values()))(d["runs"][0]["summary"]["threads"]) - 1) < 1e-9' 'the parts of threads do not sum to 1'
+status 0 "${REPORT[@]}" traced --perfetto trace.json --csv trace.csv && python3 -c 'import json; assert len(json.load(open("trace.json"))["traceEvents"]) > 100' && [ "$(head -1 trace.csv | tr ',' '\n' | wc -l)" -ge 5 ] || fail '--perfetto, --csv'
+refuses 1 'no RUN has a trace' "${REPORT[@]}" first --perfetto trace.json
+rm -rf bad && cp -r runs/traced bad && head -c 5000 runs/traced/trace.bin >bad/trace.bin && refuses 1 'trace.bin' "${REPORT[@]}" bad --json
+
 # Files are not trusted: one error that names the file and the field.
 refuses 1 'nowhere is neither a run nor a file' "${REPORT[@]}" nowhere --json
 printf '{"sweep":"batch","rows":[7],"cliffs":[]}' >sweep-bad.json && refuses 1 'rows 0 is no object' "${REPORT[@]}" sweep-bad.json --json
