@@ -31,11 +31,10 @@ done:
   return status;
 }
 
-rf_status rf_plan_once(const rafter_job *job, const rafter_sink *sink, json_t **json, rf_error *error) {
-  rafter_plan *plan = NULL;
+/* The object, the picture and the table of a plan. */
+static rf_status show(const rafter_job *job, const rafter_plan *plan, const rafter_sink *sink, json_t **json, rf_error *error) {
   char *text = NULL;
   rf_status status = RAFTER_OK;
-  RF_TRY(rafter_plan_new(job, &plan, error));
   if (json) RF_GO(rf_plan_object(plan, json, error));
   if (rf_options_is_set(job->options, "plot") && !rf_options_is_set(job->options, "sweep") && !rf_options_is_set(job->options, "compare")) {
     const char *path = rf_options_text(job->options, "plot");
@@ -47,8 +46,27 @@ rf_status rf_plan_once(const rafter_job *job, const rafter_sink *sink, json_t **
     rf_say_text(sink, text);
   }
 done:
+  return status;
+}
+
+rf_status rf_plan_once(const rafter_job *job, const rafter_sink *sink, json_t **json, rf_error *error) {
+  rafter_plan *plan = NULL;
+  RF_TRY(rafter_plan_new(job, &plan, error));
+  rf_status status = show(job, plan, sink, json, error);
   rafter_plan_free(plan);
   return status;
+}
+
+/* RAFTER_NO_FIT with what is largest and what would fit; RAFTER_OK where it fits. */
+static rf_status require_fit(const rafter_plan *plan, rf_error *error) {
+  const rf_plan *largest = plan->prefill && plan->prefill->arena_bytes > plan->plan->arena_bytes ? plan->prefill : plan->plan;
+  int64_t room = rf_plan_room(&plan->settings.plan);
+  char a[32], b[32];
+  RF_TRY(rf_plan_require_fit(largest, error));
+  if (plan->needs <= room) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_NO_FIT, "lower --batch or --microbatch, add --remat, or train adapters with --lora",
+                 "the phases do not fit together (memory: expected at most %s, got %s)", rf_text_bytes((double)room, a),
+                 rf_text_bytes((double)plan->needs, b));
 }
 
 rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
@@ -57,20 +75,13 @@ rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_err
   if (rf_options_is_set(job->options, "sweep")) return rf_plan_sweep(job, sink, error);
   if (rf_options_is_set(job->options, "compare")) return rf_plan_compare(job, sink, error);
   json_t *json = NULL;
-  RF_TRY(rf_plan_once(job, rf_options_flag(job->options, "json") ? NULL : sink, &json, error));
-  bool fits = json_is_true(json_object_get(json_object_get(json, "memory"), "fits"));
-  rf_put_json(sink, json);
-  if (fits) return RAFTER_OK;
   rafter_plan *plan = NULL;
   RF_TRY(rafter_plan_new(job, &plan, error));
-  const rf_plan *largest = plan->prefill && plan->prefill->arena_bytes > plan->plan->arena_bytes ? plan->prefill : plan->plan;
-  rf_status status = rf_plan_require_fit(largest, error);
-  int64_t room = rf_plan_room(&plan->settings.plan);
-  char a[32], b[32];
-  if (status == RAFTER_OK && plan->needs > room)
-    status = RF_FAIL(error, RAFTER_NO_FIT, "lower --batch or --microbatch, add --remat, or train adapters with --lora",
-                     "the phases do not fit together (memory: expected at most %s, got %s)", rf_text_bytes((double)room, a),
-                     rf_text_bytes((double)plan->needs, b));
+  rf_status status = show(job, plan, rf_options_flag(job->options, "json") ? NULL : sink, &json, error);
+  bool fits = json_is_true(json_object_get(json_object_get(json, "memory"), "fits"));
+  if (status == RAFTER_OK) rf_put_json(sink, json);
+  else json_decref(json);
+  if (status == RAFTER_OK && !fits) status = require_fit(plan, error);
   rafter_plan_free(plan);
   return status;
 }

@@ -255,28 +255,55 @@ static int find_largest(const rf_plan *plan, int largest[5]) {
   return count;
 }
 
-/* A setting that fits, tried for real, the cheapest change first; else the smallest there is. */
+enum { NEAR = 20 }; /* single tensors may save a twentieth of the room more than whole blocks do */
+
+/* The bytes of the plan with other recomputation and a part of its microbatch, or -1; whether it fits. */
+static int64_t try_remedy(const rf_plan *plan, int64_t room, rf_remat remat, int64_t part, bool *fits, char *text, size_t capacity) {
+  rf_plan_options options = plan->options;
+  rf_plan *other = NULL;
+  options.remat = remat, options.budget_bytes = room;
+  options.build.microbatch /= part, options.build.accumulate *= (int)part;
+  *fits = false;
+  if (options.program.program == RF_PROGRAM_RAFTER && remat != RF_REMAT_AUTO) { /* what no layout can mend is not laid out */
+    if (rf_plan_make_quick(&plan->graph->model, &options, &other, NULL) != RAFTER_OK) return -1;
+    int64_t live = other->live_bytes;
+    rf_plan_free(other);
+    if (live > room) return live;
+  }
+  if (rf_plan_make(&plan->graph->model, &options, &other, NULL) != RAFTER_OK) return -1;
+  int64_t bytes = other->arena_bytes;
+  *fits = rf_plan_fits(other);
+  rf_plan_free(other);
+  if (*fits)
+    snprintf(text, capacity, "this fits, in %.2f GiB: --remat %s --microbatch %lld --accumulate %d", (double)bytes / 0x1p30, rf_remat_name(remat),
+             (long long)options.build.microbatch, options.build.accumulate);
+  return bytes;
+}
+
+/* A setting that fits, tried for real; else the smallest there is. Whole blocks are recomputed first: where that fits at the microbatch as it is, a
+ * cheaper policy may; where not, parts of the microbatch; and single tensors, which take a search, only where nothing else does. */
 static void find_remedy(const rf_plan *plan, int64_t room, char *text, size_t capacity) {
+  static const rf_remat cheaper[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN};
   const rf_plan_options *from = &plan->options;
-  int64_t least = plan->arena_bytes;
+  int64_t least = plan->arena_bytes, bytes = -1, part = 1;
+  bool fits = false;
   if (from->build.job == RF_JOB_TRAIN && plan->persistent_bytes <= room) {
-    for (int64_t halves = 1; halves <= from->build.microbatch && from->build.microbatch % halves == 0; halves *= 2) {
-      rf_plan_options options = *from;
-      rf_plan *other = NULL;
-      options.remat = most_remat(from), options.budget_bytes = room;
-      options.build.microbatch /= halves, options.build.accumulate *= (int)halves;
-      if (rf_plan_make(&plan->graph->model, &options, &other, NULL) != RAFTER_OK) break;
-      int64_t bytes = other->arena_bytes;
-      bool fits = rf_plan_fits(other);
-      rf_plan_free(other);
-      if (fits) {
-        snprintf(text, capacity, "this fits, in %.2f GiB: --remat %s --microbatch %lld --accumulate %d", (double)bytes / 0x1p30,
-                 rf_remat_name(options.remat), (long long)options.build.microbatch, options.build.accumulate);
-        return;
-      }
-      if (halves > 1 && bytes >= least) break;
+    for (; part <= from->build.microbatch && from->build.microbatch % part == 0; part *= 2) {
+      bytes = try_remedy(plan, room, RF_REMAT_BLOCK, part, &fits, text, capacity);
+      if (fits || bytes < 0 || (part > 1 && bytes >= least)) break;
       if (bytes < least) least = bytes;
     }
+    for (int i = 0; fits && part == 1 && i < 3; i++) {
+      bool enough;
+      try_remedy(plan, room, cheaper[i], 1, &enough, text, capacity);
+      if (enough) break;
+    }
+    if (fits) return;
+    part = part > 1 ? part / 2 : 1;
+    bool near = least - room < room / NEAR;
+    if (most_remat(from) == RF_REMAT_AUTO && near) bytes = try_remedy(plan, room, RF_REMAT_AUTO, part, &fits, text, capacity);
+    if (fits) return;
+    if (bytes >= 0 && bytes < least) least = bytes;
   }
   snprintf(text, capacity,
            "the smallest setting tried needs %.2f GiB, %.2f GiB of it %s: take a smaller model or "

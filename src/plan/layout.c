@@ -240,6 +240,15 @@ static int promote(const packer *p, int *order, int *scratch, int64_t limit) {
   return moved;
 }
 
+enum { PATIENCE = 3 }; /* rounds that an order may go on without getting lower */
+
+/* One round; *best and `kept` become its height and offsets where it is the lowest so far. */
+static int64_t place_and_keep(packer *p, const int *order, int64_t *kept, int64_t *best) {
+  int64_t height = place(p, order);
+  if (height < *best) *best = height, memcpy(kept, p->offset, (size_t)p->count * sizeof *kept);
+  return height;
+}
+
 int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
   if (count < 1) return 0;
   rf_pool *pool = rf_pool_new();
@@ -259,17 +268,30 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
   p.near = rf_pool_alloc(pool, n * sizeof(int));
   p.gap_start = rf_pool_alloc(pool, (n + 1) * sizeof(int64_t)), p.gap_end = rf_pool_alloc(pool, (n + 1) * sizeof(int64_t));
   p.offset = rf_pool_alloc(pool, n * sizeof(int64_t));
-  int *order = rf_pool_alloc(pool, n * sizeof(int)), *scratch = rf_pool_alloc(pool, n * sizeof(int));
+  int *order[BY_RANKS], *scratch = rf_pool_alloc(pool, n * sizeof(int));
   ranked *keys = rf_pool_alloc(pool, n * sizeof *keys);
   int64_t least = lower_bound(&p), best = INT64_MAX, *kept = rf_pool_alloc(pool, n * sizeof(int64_t));
   const int64_t enough = least + waste;
-  const int rounds = count < 1000 ? 12 : count < 3000 ? 4 : 1; /* milliseconds, whatever the model */
+  /* Every order once; then those that came nearest go on, each for as long as it gets lower. Milliseconds, whatever the model. */
+  const int rounds = count < 1000 ? 12 : count < 3000 ? 4 : 1;
+  int64_t reached[BY_RANKS] = {0};
   for (int by = 0; by < BY_RANKS && best > enough; by++) {
-    rank(block, count, (rank_by)by, keys, order);
-    for (int round = 0; round < rounds && best > enough; round++) {
-      int64_t height = place(&p, order);
-      if (height < best) best = height, memcpy(kept, p.offset, (size_t)count * sizeof *kept);
-      if (round + 1 < rounds && promote(&p, order, scratch, least) == 0) break;
+    order[by] = rf_pool_alloc(pool, n * sizeof(int));
+    rank(block, count, (rank_by)by, keys, order[by]);
+    reached[by] = place_and_keep(&p, order[by], kept, &best);
+    if (rounds > 1) promote(&p, order[by], scratch, least);
+  }
+  for (int tries = 0; tries < BY_RANKS && best > enough; tries++) {
+    int by = 0;
+    for (int i = 1; i < BY_RANKS; i++)
+      if (reached[i] < reached[by]) by = i;
+    int64_t lowest = reached[by];
+    reached[by] = INT64_MAX;
+    for (int round = 1, idle = 0; round < rounds && idle < PATIENCE && best > enough; round++) {
+      int64_t height = place_and_keep(&p, order[by], kept, &best);
+      idle = height < lowest ? 0 : idle + 1;
+      if (height < lowest) lowest = height;
+      promote(&p, order[by], scratch, least);
     }
   }
   for (int i = 0; i < count; i++) block[i].offset = kept[i];

@@ -44,7 +44,9 @@ rf_status rf_plan_check_transfers(const rf_graph *graph, const rf_machine *machi
  * tensor. When nothing fits: the set with the smallest peak. */
 rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop, rf_error *error);
 
-/* plan.c: a plan of a graph as it is (taken over), with kernels, lifetimes and, unless `quick`, offsets, costs and digest. */
+/* plan.c: a plan of a graph as it is (taken over), with kernels, lifetimes and, unless `quick`, offsets, costs and digest; and of a model. What a
+ * quick plan has live is the least that the whole one takes. */
+rf_status rf_plan_make_quick(const rf_model *model, const rf_plan_options *options, rf_plan **plan, rf_error *error);
 rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, bool quick);
 
 #endif

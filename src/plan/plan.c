@@ -164,8 +164,7 @@ static rf_status check_bytes(const rf_graph *graph, rf_error *error) {
                  "the tensors of the step are too large to count (expected below 2^61 bytes, got %.3g)", sum);
 }
 
-rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf_plan **out, rf_error *error) {
-  double start = rf_now_seconds();
+static rf_status make(const rf_model *model, const rf_plan_options *options, bool quick, rf_plan **plan, rf_error *error) {
   RF_TRY(check_options(options, error));
   rf_graph *graph = NULL;
   RF_TRY(rf_graph_build(model, &options->build, NULL, &graph, error));
@@ -173,11 +172,21 @@ rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf
   if (status == RAFTER_OK) status = apply_remat(graph, options, error);
   if (status == RAFTER_OK && options->build.offload) status = rf_pass_offload(graph, options->build.offload, error);
   if (status == RAFTER_OK) status = rf_plan_check_transfers(graph, options->machine, error);
-  rf_plan *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, options, false) : NULL;
-  if (!plan) {
-    rf_graph_free(graph);
-    return status == RAFTER_OK ? RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning") : status;
-  }
+  *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, options, quick) : NULL;
+  if (*plan) return RAFTER_OK;
+  rf_graph_free(graph);
+  return status == RAFTER_OK ? RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning") : status;
+}
+
+rf_status rf_plan_make_quick(const rf_model *model, const rf_plan_options *options, rf_plan **plan, rf_error *error) {
+  return make(model, options, true, plan, error);
+}
+
+rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf_plan **out, rf_error *error) {
+  double start = rf_now_seconds();
+  rf_plan *plan = NULL;
+  rf_status status = RAFTER_OK;
+  RF_TRY(make(model, options, false, &plan, error));
   if (options->program.program != RF_PROGRAM_RAFTER) status = rf_plan_as_program(plan, error);
   if (status != RAFTER_OK) {
     rf_plan_free(plan);
