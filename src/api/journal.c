@@ -48,10 +48,16 @@ void rf_journal_name_folder(const rf_options *o, char folder[4096]) {
 }
 
 rf_status rf_journal_folder(const rf_options *o, char folder[4096], rf_error *error) {
-  bool out = rf_options_has(o, "out") && rf_options_is_set(o, "out"), traced = rf_options_has(o, "trace") && rf_options_is_set(o, "trace");
+  /* An --out that stands in a run.json says where that run went, not where this one goes. */
+  bool out = rf_options_has(o, "out") && rf_options_source(o, "out") == RF_OPTION_GIVEN;
+  bool traced = rf_options_has(o, "trace") && rf_options_is_set(o, "trace");
+  char path[4200];
   *folder = 0;
   if (out) snprintf(folder, 4096, "%s", rf_options_text(o, "out"));
   else if (traced) rf_journal_name_folder(o, folder);
+  snprintf(path, sizeof path, "%s/run.json", folder);
+  if (*folder && !access(path, F_OK))
+    return RF_FAIL(error, RAFTER_FAILED, "choose another --out, or remove the folder", "%s holds a run already", folder);
   return *folder ? rf_make_folders(folder, error) : RAFTER_OK;
 }
 
@@ -158,6 +164,8 @@ static void take_results(json_t *results, const json_t *summary, double seconds)
 }
 
 rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_walk *walk, int walks, double seconds, rf_error *error) {
+  bool quiet = json_is_true(json_object_get(json_object_get(journal->run, "options"), "quiet"));
+  if (quiet && !*journal->folder && !journal->id) return RAFTER_OK; /* nobody is there to be told */
   json_t *report = rf_journal_report(run, walk, walks), *plan = plans_json(walk, walks);
   json_t *entry = json_pack("{ss sO sO sO}", "id", "", "run", journal->run, "plan", plan, "measured", report);
   rf_outside outside;
@@ -166,7 +174,8 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
   if (rf_run_outside(run, &outside, NULL) == RAFTER_OK)
     json_object_set_new(report, "outside_arena_bytes", json_pack("{sI}", "total", (json_int_t)outside.outside_bytes));
   /* A short run is not kept waiting for advice: `rafter report` takes its time. */
-  json_object_set_new(report, "advice", rf_journal_advise(entry, seconds > 25 ? 0.01 * seconds : 0.25));
+  double patience = 0.02 * seconds < 0.05 ? 0.05 : 0.02 * seconds < 2 ? 0.02 * seconds : 2;
+  json_object_set_new(report, "advice", rf_journal_advise(entry, patience));
   json_t *summary = rf_report_summary(entry);
   json_object_set_new(report, "summary", summary);
   take_results(journal->results, summary, seconds);

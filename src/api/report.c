@@ -3,10 +3,11 @@
 #include "api/journal.h"
 #include "api/plan.h"
 
+#include "report/compare.h"
 #include "report/model.h"
 #include "report/page.h"
-#include "report/trace_file.h"
 #include "report/summary.h"
+#include "report/trace_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,6 +134,14 @@ static rf_status write_traces(const rf_options *o, const json_t *model, const ra
   return status;
 }
 
+/* Each against the first, for who reads JSON; the page joins what is chosen. */
+static void put_comparisons(json_t *model) {
+  const json_t *runs = json_object_get(model, "runs");
+  json_t *list = json_array();
+  for (size_t i = 1; i < json_array_size(runs); i++) json_array_append_new(list, rf_report_compare(json_array_get(runs, 0), json_array_get(runs, i)));
+  json_object_set_new(model, "compare", list);
+}
+
 rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   json_t *model = rf_report_model();
@@ -144,7 +153,7 @@ rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_e
   bool others = rf_options_is_set(o, "perfetto") || rf_options_is_set(o, "csv");
   RF_GO(write_traces(o, model, sink, error));
   if ((!json && !others) || rf_options_is_set(o, "out")) RF_GO(write_page(o, model, sink, error));
-  if (json) rf_put_json(sink, json_incref(model));
+  if (json) put_comparisons(model), rf_put_json(sink, json_incref(model));
 done:
   json_decref(model);
   return status;

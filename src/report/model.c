@@ -19,11 +19,7 @@ enum { RUN_MOST = 1 << 20, METRICS_MOST = 1 << 22, OPS_MOST = 1 << 22 };
 static const size_t PLAN_MOST = (size_t)512 << 20;
 static const double MOST = 0x1p62;
 
-json_t *rf_report_model(void) {
-  char number[32] = "";
-  sscanf(rafter_version(), "rafter %31s", number);
-  return rf_must(json_pack("{ss s[] s[]}", "rafter", number, "runs", "sweeps"));
-}
+json_t *rf_report_model(void) { return rf_must(json_pack("{ss s[] s[]}", "rafter", RF_VERSION, "runs", "sweeps")); }
 
 /* ---- checks ------------------------------------------------------------------------------------------------------- */
 

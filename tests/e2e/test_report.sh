@@ -31,6 +31,7 @@ print(*bad[:5], sep="\n") if bad else None
 sys.exit(bool(bad))
 PY
 }
+holds model.json 'len(d["compare"]) == 1 and d["compare"][0]["options"][0]["name"] == "remat" and len(d["compare"][0]["ops"]) > 9'
 holds model.json '{o["phase"] for o in d["runs"][1]["plan"]["ops"]} == {"forward", "recompute", "backward", "optimizer"}' 'remat=block recomputes'
 
 # --against plans the run again with a change: the same plan that `plan` makes of it; without one, that of the run to the value.
@@ -90,6 +91,7 @@ print(*bad[:5], sep="\n") if bad else None
 sys.exit(bool(bad))
 PY
 }
+refuses 1 'holds a run already' "$RAFTER" generate runs/first --prompt a --max-tokens 2 --out runs/first
 # run.json alone repeats what was said and scored.
 "$RAFTER" generate --config runs/said/run.json >said.txt 2>/dev/null && "$RAFTER" generate --config runs/said/run.json --out runs/said2 >said2.txt 2>/dev/null && same said.txt said2.txt 'run.json repeats an answer'
 "$RAFTER" score --config runs/scored/run.json 2>/dev/null >scored.txt || fail 'run.json repeats no scoring'

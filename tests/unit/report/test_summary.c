@@ -1,0 +1,224 @@
+/* test_summary.c - summaries and comparisons of runs whose numbers are planted: what bounds them, what to change and what differs is known beforehand. */
+#include "report/compare.h"
+#include "report/model.h"
+#include "report/summary.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* An op of a planted run: as planned, and as it went. */
+typedef struct planted {
+  const char *name, *kind, *phase, *bound;
+  double calls, predicted, limit, measured, bytes;
+} planted;
+
+static json_t *op_json(int id, const planted *p) {
+  return json_pack("{si ss ss ss sf sf sf sf ss sf ss ss s[] s[] sf}", "id", id, "name", p->name, "op", p->kind, "kernel", "k", "flops", 0.0, "bytes",
+                   p->bytes, "seconds", p->predicted, "calls", p->calls, "bound", p->bound, "limit_seconds", p->limit, "kind", p->kind, "phase",
+                   p->phase, "inputs", "outputs", "hardware_flops", 0.0);
+}
+
+/* `steps` of a training run that took `wall` seconds each; 0: it has not run. */
+static json_t *entry_of(const char *id, const planted *op, int ops, double steps, double wall, double peak) {
+  json_t *planned = json_array(), *measured = json_array();
+  for (int i = 0; i < ops; i++) {
+    json_array_append_new(planned, op_json(i, &op[i]));
+    json_array_append_new(measured,
+                          json_pack("{si ss sf sf sf sf sf}", "id", i, "name", op[i].name, "calls", op[i].calls * steps, "seconds", op[i].measured,
+                                    "least_seconds", op[i].measured, "predicted_seconds", op[i].predicted, "limit_seconds", op[i].limit));
+  }
+  json_t *entry =
+      json_pack("{ss ss s{ss ss so s{sI sI s{} s[]} s{sf ss} s{sf} s{} s{ss ss}}}", "id", id, "name", id, "plan", "job", "train", "name", "train",
+                "ops", planned, "memory", "peak_bytes", (json_int_t)peak, "capacity_bytes", (json_int_t)1 << 40, "by_class", "largest", "time",
+                "seconds", 1.0, "bound", "compute", "rate", "tokens_per_second", 100.0, "settings", "machine", "name", "m", "source", "calibrated");
+  if (steps > 0)
+    json_object_set_new(entry, "measured",
+                        json_pack("{s[{ss sf sf sf sf so}] sI}", "walks", "walk", "train", "count", steps, "seconds", wall * steps, "tokens",
+                                  200 * steps, "predicted_seconds", 1.0, "ops", measured, "arena_bytes", (json_int_t)peak));
+  else json_decref(measured);
+  assert_non_null(entry);
+  return entry;
+}
+
+static double at(const json_t *json, const char *key) { return json_number_value(json_object_get(json, key)); }
+static const char *text(const json_t *json, const char *key) {
+  const char *t = json_string_value(json_object_get(json, key));
+  return t ? t : "";
+}
+static const json_t *named(const json_t *list, const char *name) {
+  const json_t *one;
+  size_t i;
+  json_array_foreach((json_t *)list, i, one) if (!strcmp(text(one, "name"), name)) return one;
+  fail_msg("no %s", name);
+  return NULL;
+}
+static void near(double a, double b) {
+  if (fabs(a - b) > 1e-12 * fabs(b) + 1e-300) fail_msg("%.17g is not %.17g", a, b);
+}
+
+/* One layer's product forward and backward, a norm and the optimizer. */
+static const planted OPS[] = {{"block.0/mm/fwd", "matmul", "forward", "compute", 2, 0.10, 0.08, 0.10, 1000},
+                              {"block.0/mm/bwd", "matmul", "backward", "compute", 2, 0.20, 0.16, 0.25, 2000},
+                              {"block.0/norm", "norm", "forward", "memory", 2, 0.05, 0.04, 0.05, 500},
+                              {"w/adamw", "optimizer", "optimizer", "memory", 1, 0.10, 0.10, 0.10, 100}};
+enum { COUNT = sizeof OPS / sizeof *OPS };
+
+static void sums_are_those_of_the_ops(void **state) {
+  (void)state;
+  json_t *entry = entry_of("a", OPS, COUNT, 3, 1.0, 1e6), *summary = rf_report_summary(entry);
+  const json_t *walk = json_array_get(json_object_get(summary, "walks"), 0);
+  near(at(walk, "seconds"), 1.0), near(at(walk, "inside_seconds"), 0.9), near(at(walk, "gap_seconds"), 1.0 - 0.9);
+  near(at(walk, "predicted_seconds"), 0.8), near(at(walk, "limit_seconds"), 0.66);
+  const json_t *matmul = named(json_object_get(walk, "kinds"), "matmul");
+  near(at(matmul, "seconds"), 0.7), near(at(matmul, "predicted_seconds"), 0.6), near(at(matmul, "limit_fraction"), 0.48 / 0.7),
+      near(at(matmul, "bytes"), 6000);
+  near(at(named(json_object_get(walk, "phases"), "backward"), "seconds"), 0.5);
+  near(at(named(json_object_get(walk, "bounds"), "memory"), "seconds"), 0.2);
+  near(at(named(json_object_get(walk, "bounds"), "between ops"), "seconds"), 1.0 - 0.9);
+  near(at(json_object_get(walk, "rate"), "tokens_per_second"), 200), near(at(json_object_get(walk, "rate"), "limit"), 200 / 0.66);
+  assert_string_equal(text(summary, "bound"), "compute");
+  assert_non_null(strstr(text(summary, "sentence"), "bound by compute: 70 %"));
+  const json_t *lost = json_array_get(json_object_get(walk, "losses"), 0);
+  assert_string_equal(text(lost, "name"), "block.0/mm/bwd");
+  json_decref(summary), json_decref(entry);
+}
+
+/* Each cause, planted alone, is the one that is named. */
+static void the_planted_bound_is_named(void **state) {
+  (void)state;
+  static const struct {
+    int op;
+    double measured, wall;
+    const char *bound;
+  } planted_bounds[] = {{0, 5, 11, "compute"}, {3, 50, 52, "memory"}, {-1, 0, 5, "between ops"}};
+  for (size_t i = 0; i < sizeof planted_bounds / sizeof *planted_bounds; i++) {
+    planted ops[COUNT];
+    memcpy(ops, OPS, sizeof ops);
+    if (planted_bounds[i].op >= 0) ops[planted_bounds[i].op].measured = planted_bounds[i].measured;
+    json_t *entry = entry_of("a", ops, COUNT, 2, planted_bounds[i].wall, 1e6), *summary = rf_report_summary(entry);
+    assert_string_equal(text(summary, "bound"), planted_bounds[i].bound);
+    json_decref(summary), json_decref(entry);
+  }
+  planted ops[COUNT];
+  memcpy(ops, OPS, sizeof ops);
+  for (int i = 0; i < COUNT; i++) ops[i].bound = "latency";
+  json_t *entry = entry_of("a", ops, COUNT, 2, 1, 1e6), *summary = rf_report_summary(entry);
+  assert_string_equal(text(summary, "bound"), "launch");
+  json_decref(summary);
+
+  /* A trace that says threads waited most of the time outweighs the ops they waited in; one that says they worked does not. */
+  for (int waits = 0; waits < 2; waits++) {
+    json_t *trace = json_pack("{s{si s[ss] s[{sb sI sI sf sf s[[ff][ff]]}]}}", "header", "threads", 2, "gaps", "launch", "wait", "steps", "whole", 1,
+                              "begin", (json_int_t)0, "end", (json_int_t)1000000000, "work", waits ? 0.6 : 1.8, "phases", 0.0, "gaps", 0.0,
+                              waits ? 1.0 : 0.1, 0.0, waits ? 0.4 : 0.1);
+    json_object_set_new(entry, "trace", trace);
+    summary = rf_report_summary(entry);
+    assert_string_equal(text(summary, "bound"), waits ? "wait" : "launch");
+    near(at(json_object_get(json_object_get(summary, "threads"), "gaps"), "wait"), waits ? 0.7 : 0.1);
+    json_decref(summary);
+  }
+  json_decref(entry);
+}
+
+/* An advice is priced at the run's own efficiency: matmul took 7/6 of its prediction here, so a plan with half of it saves 7/6 of that half. */
+static void advice_is_priced_at_measured_efficiency(void **state) {
+  (void)state;
+  json_t *entry = entry_of("a", OPS, COUNT, 3, 1.0, 1e6);
+  json_t *rows = json_pack("[{ss sf sI sb sb s{s{sf s{sf sf sf}}}}{ss sf sI sb sb s{s{sf s{sf sf sf}}}}{ss sf sI sb sb s{s{sf s{sf sf sf}}}}]",
+                           "change", "half", "seconds", 0.5, "peak_bytes", (json_int_t)900000, "fits", 1, "approximate", 0, "plans", "train",
+                           "seconds", 0.5, "kinds", "matmul", 0.3, "norm", 0.1, "optimizer", 0.1, "change", "none", "seconds", 0.1, "peak_bytes",
+                           (json_int_t)1, "fits", 0, "approximate", 0, "plans", "train", "seconds", 0.1, "kinds", "matmul", 0.05, "norm", 0.0,
+                           "optimizer", 0.05, "change", "slower", "seconds", 0.9, "peak_bytes", (json_int_t)500000, "fits", 1, "approximate", 0,
+                           "plans", "train", "seconds", 0.9, "kinds", "matmul", 0.6, "norm", 0.2, "optimizer", 0.1);
+  assert_non_null(rows);
+  json_object_set_new(entry, "advice", rows);
+  json_t *summary = rf_report_summary(entry);
+  const json_t *best = json_object_get(summary, "best");
+  assert_string_equal(text(best, "change"), "half"); /* the fastest does not fit */
+  near(at(best, "seconds"), 0.35 + 0.1 + 0.1 + (1.0 - 0.9)), near(at(best, "now_seconds"), 1.0), near(at(best, "more_bytes"), -100000);
+  assert_non_null(strstr(text(summary, "sentence"), "best single change is half: 650 ms instead of 1 s"));
+  assert_string_equal(text(json_array_get(json_object_get(summary, "advice"), 2), "change"), "slower");
+  assert_true(at(json_array_get(json_object_get(summary, "advice"), 2), "gain") < 0);
+  json_array_remove(rows, 0);
+  json_decref(summary);
+  summary = rf_report_summary(entry);
+  assert_null(json_object_get(summary, "best"));
+  assert_non_null(strstr(text(summary, "sentence"), "No single change of the 2"));
+  json_decref(summary), json_decref(entry);
+}
+
+static void the_text_is_short(void **state) {
+  (void)state;
+  static char names[40][24];
+  planted many[40];
+  for (int i = 0; i < 40; i++) {
+    snprintf(names[i], sizeof names[i], "kind%d", i);
+    many[i] = OPS[i % COUNT], many[i].kind = names[i], many[i].measured *= 1 + i;
+  }
+  json_t *entry = entry_of("a", many, 40, 3, 200.0, 1e6), *summary = rf_report_summary(entry);
+  char *shown = rf_report_summary_text(summary);
+  int lines = 0, column = 0;
+  for (const char *at_ = shown; *at_; at_++) {
+    column = *at_ == '\n' ? 0 : column + 1, lines += *at_ == '\n';
+    if (column > 200) fail_msg("a line is too long:\n%s", shown);
+  }
+  if (lines > 30) fail_msg("%d lines:\n%s", lines, shown);
+  free(shown), json_decref(summary), json_decref(entry);
+}
+
+/* Plan alone, and hostile numbers: sentences, no crash. */
+static void a_plan_alone_has_a_summary(void **state) {
+  (void)state;
+  json_t *entry = entry_of("a", OPS, COUNT, 0, 0, 1e6), *summary = rf_report_summary(entry);
+  assert_true(json_is_false(json_object_get(summary, "measured")));
+  assert_non_null(strstr(text(summary, "sentence"), "predicted to be bound by"));
+  json_decref(summary);
+  json_object_del(json_object_get(entry, "plan"), "ops");
+  summary = rf_report_summary(entry);
+  char *shown = rf_report_summary_text(summary);
+  assert_non_null(strstr(shown, "memory"));
+  free(shown), json_decref(summary), json_decref(entry);
+}
+
+static void differences_stand_in_order(void **state) {
+  (void)state;
+  planted other[COUNT + 1];
+  memcpy(other, OPS, sizeof OPS);
+  other[1].measured = 0.75, other[2].bytes = 700, other[3].name = "w/adam"; /* one op is called otherwise there */
+  other[COUNT] = (planted){"block.1/mm/fwd", "matmul", "forward", "compute", 2, 0.1, 0.08, 0.01, 10};
+  json_t *a = entry_of("a", OPS, COUNT, 3, 1.0, 1e6), *b = entry_of("b", other, COUNT + 1, 5, 2.0, 3e6), *c = rf_report_compare(a, b);
+  const json_t *ops = json_object_get(c, "ops");
+  assert_string_equal(text(json_array_get(ops, 0), "name"), "block.0/mm/bwd");
+  near(at(json_array_get(ops, 0), "seconds"), 1.0), near(at(json_array_get(ops, 0), "a_seconds"), 0.5);
+  near(at(named(ops, "w/adamw"), "seconds"), -0.1), near(at(named(ops, "w/adam"), "seconds"), 0.1);
+  assert_null(json_object_get(named(ops, "w/adam"), "a_seconds"));
+  near(at(named(ops, "block.0/norm"), "bytes"), 400);
+  assert_int_equal(json_array_size(ops), 5); /* block.0/mm/fwd is the same in both */
+  near(at(named(json_object_get(c, "kinds"), "block.*/mm/fwd"), "b_seconds"), 0.22);
+  near(at(json_object_get(c, "b"), "peak_bytes"), 3e6);
+  assert_non_null(strstr(text(c, "sentence"), "100.0 % more time"));
+  json_decref(c);
+  c = rf_report_compare(a, a);
+  assert_int_equal(json_array_size(json_object_get(c, "ops")) + json_array_size(json_object_get(c, "options")), 0);
+  json_decref(c), json_decref(a), json_decref(b);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(sums_are_those_of_the_ops),
+      cmocka_unit_test(the_planted_bound_is_named),
+      cmocka_unit_test(advice_is_priced_at_measured_efficiency),
+      cmocka_unit_test(the_text_is_short),
+      cmocka_unit_test(a_plan_alone_has_a_summary),
+      cmocka_unit_test(differences_stand_in_order),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
