@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The demo: real English, this machine measured, a small GPT planned, trained for about two minutes as planned, and heard; then a trained model of others.
+# The demo: real English, this machine measured, a small GPT planned, trained for about two minutes as planned, and heard; then a trained model of
+# others, and the report of the training, whose path is the last line.
 # DEMO_SECONDS says how long to train (120).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -37,7 +38,7 @@ read -r steps seconds <<<"$(awk -v t="$step_seconds" -v s="$seconds" 'BEGIN {n =
 step "4. Training for about $seconds seconds: $steps steps, by the plan"
 rm -rf "$work/run"
 show $rafter train $model "${settings[@]}" --data "$work/bible.txt" --val-fraction 0.02 --val-every $((steps / 5)) --steps "$steps" --lr 3e-3 --warmup 50 \
-  --max-seconds $((seconds * 5 / 4)) --out "$work/run"
+  --max-seconds $((seconds * 5 / 4)) --trace "steps=$((steps / 2))..$((steps / 2 + 4))" --out "$work/run"
 
 step '5. What it writes now'
 show $rafter generate "$work/run" --on $work/machine.json --prompt 'And the LORD said unto ' --max-tokens 400 --temperature 0.5 --top-k 40 --seed 1 | tee "$work/sample.txt"
@@ -50,3 +51,7 @@ if said=$(tools/models.sh smollm2 2>&1); then
 else
   printf 'skipped: %s\n' "$(tail -1 <<<"$said")"
 fi
+
+step '7. Where every byte and microsecond of the training went: a page for a browser, and beside it what remat=mlp would change'
+show $rafter report "$work/run" --against remat=mlp --out "$work/report.html"
+printf '%s\n' "$work/report.html"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pictures of the report's pages for docs/: trains a small model of twelve layers with a trace, reports it and photographs each panel.
+"""Pictures of the report's pages for docs/: trains a small model of twelve layers with a trace, reports it and photographs panels.
 
   python3 tools/report_pictures.py [--page REPORT.html] [--out docs/pictures] [--dark] [PANEL ...]
 
@@ -19,13 +19,15 @@ os.environ.setdefault("RAFTER", os.path.join(ROOT, "build", "rafter"))
 MODEL = "gpt:layers=12,width=192,heads=6,ff=768,vocab=512,seq=128"
 TRAIN = ["--data", "random:seed=0", "--batch", "8", "--microbatch", "4", "--threads", "2", "--steps", "12", "--trace", "steps=8..9"]
 MOST_BYTES = 200_000
+PANELS = ["summary", "trace", "memory", "roofline", "sweep", "compare"]  # those that docs/report.md shows
 
 # What a person would do first in a panel, so that its picture shows it at work.
 BEFORE = {
-    "trace": """(() => { const v = rafter.traceViewer; if (!v) return; const row = v.main, n = row.count; const i = Math.floor(n * 0.2);
-      v.look(row.begin[Math.floor(n * 0.12)], row.begin[Math.floor(n * 0.2)]);
-      const wide = [...row.begin.keys()].slice(Math.floor(n * 0.13), Math.floor(n * 0.19)).sort((a, b) => (row.end[b] - row.begin[b]) - (row.end[a] - row.begin[a]))[0];
-      v.select({row, i: wide ?? i}); })()""",
+    "trace": """(() => { const v = rafter.traceViewer; if (!v) return; const [step] = v.trace.header.steps, part = (step.end - step.begin) / 100, row = v.main;
+      v.align(true); v.look(step.begin + 12 * part, step.begin + 17 * part);
+      let best = -1;
+      for (let i = row.after(step.begin + 13 * part); row.begin[i] < step.begin + 15 * part; i++) if (best < 0 || row.end[i] - row.begin[i] > row.end[best] - row.begin[best]) best = i;
+      if (best >= 0) v.select({row, i: best}); })()""",
 }
 
 
@@ -52,7 +54,7 @@ def main():
         page = arguments.page or report(folder)
         browser = Browser(width=1200, height=800, dark=arguments.dark)
         browser.open(page)
-        for panel in arguments.panels or browser.js("[...document.querySelectorAll('[role=tab]')].map((tab) => tab.id.slice(4))"):
+        for panel in arguments.panels or PANELS:
             browser.find(f"#tab-{panel}").click()
             browser.js("document.activeElement.blur()")
             if panel in BEFORE:

@@ -154,8 +154,9 @@ def selecting(b, x, y):
         const cut = Math.min(b, c.end[i]) - Math.max(a, c.begin[i]), kind = names[c.kind[i]];
         if (cut <= 0) continue;
         if (kind === 'op') { const id = rafter.opClass(viewer.run.plan.ops[c.id[i]].op).id; sums[id] = (sums[id] || 0) + cut; }
-        if (kind === 'busy') { const id = `thread ${c.lane[i]}`; lanes[id] = (lanes[id] || 0) + cut; }
-        if (kind === 'wait') lanes[`thread ${c.lane[i]}`] -= cut; /* inside its busy span; gaps inside are inside it */
+        const id = `thread ${c.lane[i]}`, own = c.lane[i] === 0; /* the run's own thread is held by ops, others by their parts of them */
+        if (kind === (own ? 'op' : 'busy')) lanes[id] = (lanes[id] || 0) + cut;
+        if (kind === 'wait' || (own && kind === 'gap' && viewer.trace.header.gaps[c.id[i]] === 'wait')) lanes[id] -= cut; /* other gaps are inside waits */
       }
       return {sums, lanes};
     })()""")
@@ -192,7 +193,7 @@ def innermost(b):
       const {trace} = rafter.traceViewer, c = trace.columns, names = trace.header.kinds, wrong = [];
       for (const row of trace.rows.filter((one) => one.kind === 'thread')) {
         for (let i = 1; i < row.count; i++) if (row.begin[i] < row.end[i - 1] || row.end[i] <= row.begin[i]) wrong.push([row.id, i]);
-        const own = [...c.begin.keys()].filter((i) => c.lane[i] === Number(row.id.slice(7)) && ['busy', 'wait', 'gap'].includes(names[c.kind[i]]));
+        const own = [...c.begin.keys()].filter((i) => c.lane[i] === Number(row.id.slice(7)) && ['op', 'busy', 'wait', 'gap'].includes(names[c.kind[i]]));
         for (let trial = 0; trial < 400; trial++) {
           const span = own[(trial * 7919) % own.length], time = c.begin[span] + ((trial * 0.618) % 1) * (c.end[span] - c.begin[span]) + 0.25;
           let inner = -1; /* the shortest that is open */
@@ -241,6 +242,8 @@ def main():
     x, y, _, _ = b.box(".trace canvas")
     first = b.js("rafter.model.runs[0].trace.header.steps[0].begin")
     b.expect("the steps that were asked for are shown at first", b.js("rafter.state.trace.from") == first)
+    b.key("0")
+    b.expect("0 again: all that was recorded", b.js("rafter.state.trace.from === rafter.traceViewer.trace.from && rafter.state.trace.to === rafter.traceViewer.trace.to"))
     b.key("0")
     moving(b, x, y)
     choosing(b, x, y)

@@ -210,7 +210,18 @@
   const rowsOf = (header, columns, things) => {
     const {begin, end, id, lane, kind, plan, value} = columns, names = header.kinds.map(String), n = header.count;
     const groups = new Map(), counters = new Map(), rowOfKind = names.map((name) => ROW_OF[name]), counter = names.indexOf('counter');
-    let from = Infinity, to = -Infinity, lastRow = null, lastLane = -1, group = null;
+    let from = Infinity, to = -Infinity;
+    const threads = []; /* their groups by lane */
+    const groupOf = (row, at) => {
+      const key = row === 'thread' ? `thread ${at}` : row;
+      if (!groups.has(key)) groups.set(key, {key, kind: row, lane: at, spans: [], before: -Infinity});
+      return groups.get(key);
+    };
+    const put = (group, i) => {
+      if (begin[i] < group.before) throw new Error(`spans of ${group.key} are out of order`);
+      group.before = begin[i];
+      group.spans.push(i);
+    };
     for (let i = 0; i < n; i++) {
       const row = rowOfKind[kind[i]];
       if (kind[i] === counter) {
@@ -220,15 +231,8 @@
         }
         counters.get(id[i]).push(begin[i], value[i]);
       } else if (row) {
-        if (row !== lastRow || (row === 'thread' && lane[i] !== lastLane)) {
-          const key = row === 'thread' ? `thread ${lane[i]}` : row;
-          [lastRow, lastLane] = [row, lane[i]];
-          if (!groups.has(key)) groups.set(key, {key, kind: row, lane: lane[i], spans: [], before: -Infinity});
-          group = groups.get(key);
-        }
-        if (begin[i] < group.before) throw new Error(`spans of ${group.key} are out of order`);
-        group.before = begin[i];
-        group.spans.push(i);
+        if (row !== 'thread') put(groupOf(row, lane[i]), i);
+        if (row === 'thread' || row === 'op') put(threads[lane[i]] || (threads[lane[i]] = groupOf('thread', lane[i])), i); /* an op holds its thread from call to return */
         if (begin[i] < from) from = begin[i];
         if (end[i] > to) to = end[i];
       }

@@ -7,8 +7,10 @@
     constructor(element, run, trace) {
       Object.assign(this, {element, run, trace, gutter: GUTTER, minimap: MINIMAP, ruler: RULER});
       const steps = rafter.objects(trace.header.steps); /* what was asked for; loading and the like stand before it */
-      this.from = steps.length ? steps[0].begin : trace.from;
-      this.to = steps.length ? steps[steps.length - 1].end : trace.to;
+      this.wholes = [[trace.from, trace.to]];
+      if (steps.length) this.wholes.unshift([steps[0].begin, steps[steps.length - 1].end]);
+      [this.from, this.to] = this.whole = this.wholes[0];
+      this.zero = this.from; /* times are told from the first recorded step on */
       this.selection = null; this.selected = null; this.hover = null; this.search = ''; this.only = new Set(); this.matches = 0;
       let y = MINIMAP + RULER + 4;
       this.lanes = [...trace.rows, ...trace.counters].map((row) => {
@@ -35,7 +37,7 @@
       this.found = el('span', {class: 'note', 'aria-live': 'polite'});
       element.append(el('div', {class: 'bar'}, this.input, button('‹', 'Match before (N)', () => this.next(-1)), button('›', 'Next match (n)', () => this.next(1)), this.found,
         el('span', {class: 'spring'}),
-        el('span', {class: 'group'}, button('−', 'Zoom out (−)', () => this.zoom(1.6)), button('+', 'Zoom in (+)', () => this.zoom(1 / 1.6)), button('Fit', 'Show everything (0)', () => this.fit())),
+        el('span', {class: 'group'}, button('−', 'Zoom out (−)', () => this.zoom(1.6)), button('+', 'Zoom in (+)', () => this.zoom(1 / 1.6)), button('Fit', 'Show all steps (0), again: all that was recorded', () => this.fit())),
         button('Zoom to selection', 'Zoom to the selection (z)', () => this.zoomToSelection())));
       const steps = rafter.objects(this.trace.header.steps), choices = el('div', {class: 'bar'});
       element.append(choices);
@@ -117,15 +119,21 @@
 
     /* Times of the view, kept inside the trace. */
     look(from, to) {
-      const {trace} = this, whole = trace.to - trace.from, room = 0.02 * whole;
+      const [first, last] = this.whole, whole = last - first, room = 0.02 * whole;
       const width = Math.min(Math.max(to - from, LEAST_NS), whole + 2 * room);
       const middle = (from + to) / 2;
       let start = middle - width / 2;
-      start = Math.min(Math.max(start, trace.from - room), Math.max(trace.from - room, trace.to + room - width));
+      start = Math.min(Math.max(start, first - room), Math.max(first - room, last + room - width));
       this.from = start; this.to = start + width;
       this.changed();
     }
-    fit() { this.look(this.trace.from, this.trace.to); }
+    /* The recorded steps; asked again, also what was recorded before and after them. */
+    fit() {
+      const all = this.from === this.whole[0] && this.to === this.whole[1] && this.whole === this.wholes[0];
+      this.whole = this.wholes[all ? this.wholes.length - 1 : 0];
+      this.minimapPicture = null;
+      this.look(...this.whole);
+    }
     /* Factors above 1 show more; `at` stays where it is. */
     zoom(factor, at = (this.from + this.to) / 2) { this.look(at - (at - this.from) * factor, at + (this.to - at) * factor); }
     pan(fraction) { const by = fraction * (this.to - this.from); this.look(this.from + by, this.to + by); }
@@ -283,7 +291,7 @@
       rafter.keys(this.element, 'Trace', [
         [['+', '=', 'w'], 'zoom in', () => this.zoom(1 / 1.6)], [['-', '_', 's'], 'zoom out', () => this.zoom(1.6)],
         [['ArrowLeft', 'a'], 'move to earlier', () => this.pan(-0.2)], [['ArrowRight', 'd'], 'move to later', () => this.pan(0.2)],
-        [['0', 'f'], 'show everything', () => this.fit()], [['z', 'Enter'], 'zoom to the selected range or op', () => this.zoomToSelection()],
+        [['0', 'f'], 'show all steps; again: all that was recorded', () => this.fit()], [['z', 'Enter'], 'zoom to the selected range or op', () => this.zoomToSelection()],
         [['/'], 'search', () => { this.input.focus(); this.input.select(); }], [['n'], 'next match', () => this.next(1)], [['N'], 'match before', () => this.next(-1)],
         [['.'], 'next op in the lane', () => this.step(1)], [[','], 'op before', () => this.step(-1)],
         [['ArrowUp'], 'lane above', () => this.lane(-1)], [['ArrowDown'], 'lane below', () => this.lane(1)],
@@ -293,7 +301,7 @@
       ]);
     }
     centreOnMinimap(x) {
-      const {trace} = this, time = trace.from + (x - GUTTER) / (this.view.width - GUTTER - 2) * (trace.to - trace.from), half = (this.to - this.from) / 2;
+      const [first, last] = this.whole, time = first + (x - GUTTER) / (this.view.width - GUTTER - 2) * (last - first), half = (this.to - this.from) / 2;
       this.look(time - half, time + half);
     }
     point(event, x, y) {

@@ -169,7 +169,7 @@
   /* ---- the frame ---------------------------------------------------------------------------------------------------------------- */
 
   const drawMinimap = (viewer, context, width) => {
-    const {trace, gutter, minimap} = viewer, plot = width - gutter - 2, height = minimap - 10;
+    const {trace, gutter, minimap} = viewer, [first, last] = viewer.whole, plot = width - gutter - 2, height = minimap - 10;
     if (!viewer.minimapPicture || viewer.minimapPicture.forWidth !== width) {
       const picture = document.createElement('canvas'), ratio = window.devicePixelRatio || 1;
       picture.width = Math.round(plot * ratio); picture.height = Math.round(height * ratio);
@@ -177,14 +177,14 @@
       const inner = picture.getContext('2d');
       inner.scale(ratio, ratio);
       const batch = new Batch(trace.things);
-      drawLane(viewer, batch, viewer.main, 0, trace.from, trace.to, 0, plot, height, false);
+      drawLane(viewer, batch, viewer.main, 0, first, last, 0, plot, height, false);
       batch.flush(inner);
       viewer.minimapPicture = picture;
     }
     context.fillStyle = rafter.colour('raised');
     context.fillRect(gutter, 4, plot, height);
     context.drawImage(viewer.minimapPicture, gutter, 4, plot, height);
-    const scale = plot / (trace.to - trace.from), a = gutter + Math.max(0, (viewer.from - trace.from) * scale), b = gutter + Math.min(plot, (viewer.to - trace.from) * scale);
+    const scale = plot / (last - first), a = gutter + Math.max(0, (viewer.from - first) * scale), b = gutter + Math.min(plot, (viewer.to - first) * scale);
     context.fillStyle = rafter.colour('paper');
     context.globalAlpha = 0.65;
     context.fillRect(gutter, 4, a - gutter, height);
@@ -213,8 +213,8 @@
     context.font = `${FONT}px ${rafter.colour('sans')}`;
     context.textBaseline = 'middle';
     context.lineWidth = 1;
-    for (const [time, text] of ticks(from - trace.from, to - trace.from, plot)) {
-      const x = Math.round(viewer.xAt(time + trace.from)) + 0.5;
+    for (const [time, text] of ticks(from - viewer.zero, to - viewer.zero, plot)) {
+      const x = Math.round(viewer.xAt(time + viewer.zero)) + 0.5;
       context.strokeStyle = rafter.colour('grid');
       context.beginPath();
       context.moveTo(x, rulerTop + 2);

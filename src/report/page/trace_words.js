@@ -35,7 +35,7 @@
     if (kind === 'wait' && op) more.push(`in ${op.name}`);
     else if (op) more.push(`${op.kernel || op.op}`, kind === 'predicted' ? 'predicted' : `predicted ${rafter.seconds(op.seconds)}`);
     else if (kind === 'gap') more.push(why(title));
-    return el('div', {}, el('div', {}, lines), more.length ? el('div', {class: 'muted'}, more.join(' · ')) : null, el('div', {class: 'muted'}, `at ${seconds(time - viewer.trace.from)}`));
+    return el('div', {}, el('div', {}, lines), more.length ? el('div', {class: 'muted'}, more.join(' · ')) : null, el('div', {class: 'muted'}, `at ${seconds(time - viewer.zero)}`));
   };
 
   /* Paints by how much longer than predicted an op took: of each op, over all its runs that were recorded. */
@@ -63,7 +63,7 @@
     if (!viewer.selected) { box.replaceChildren(el('h3', {}, 'Op'), el('p', {class: 'note'}, 'Click a span, or step through the lane with , and . to see what it was.')); return; }
     const {row, i} = viewer.selected, {title, op, plan, took, kind, key} = what(viewer, viewer.selected);
     const parts = [el('h3', {}, title)];
-    const facts = [['Lane', row.title || row.id], ['Begins at', seconds(viewer.trace.columns.begin[row.event[i]] - viewer.trace.from)]];
+    const facts = [['Lane', row.title || row.id], ['Begins at', seconds(viewer.trace.columns.begin[row.event[i]] - viewer.zero)]];
     if (op && kind !== 'wait') {
       const layer = rafter.layerOf(op.name), took1 = kind === 'predicted' ? null : took / 1e9, limit = op.limit_seconds;
       facts.push(['Layer', layer === null ? null : String(layer)], ['Op', op.op], ['Kernel', op.kernel],
@@ -100,14 +100,21 @@
       if (things.op[key]) row.predicted += things.op[key].seconds * 1e9 * (whole > 0 ? cut / whole : 1);
     }
     const shown = kinds.filter((row) => row.count), all = shown.reduce((sum, row) => sum + row.measured, 0);
+    const gaps = new Map();
     const lanes = trace.rows.filter((row) => row.kind === 'thread' && row.title).map((row) => {
       let work = 0, gap = 0;
       for (let i = row.after(a); i < row.count && row.begin[i] < b; i++) {
         const cut = Math.min(b, row.end[i]) - Math.max(a, row.begin[i]);
-        if (rafter.traceParts.isGap(things, things.paint[row.key[i]])) gap += cut; else work += cut;
+        if (rafter.traceParts.isGap(things, things.paint[row.key[i]])) {
+          const name = row.key[i] === things.wait ? 'wait' : things.title[row.key[i]];
+          gap += cut;
+          gaps.set(name, (gaps.get(name) || 0) + cut);
+        } else work += cut;
       }
       return {row, work, gap};
     });
+    const time = lanes.length * (b - a), worked = lanes.reduce((sum, lane) => sum + lane.work, 0);
+    const rest = [...gaps].sort((x, y) => y[1] - x[1]).filter(([, sum]) => sum > 0.01 * time).map(([name, sum]) => `${name} ${rafter.percent(sum / time)}`);
     viewer.summed = true;
     viewer.state.sums = {range: b - a, classes: Object.fromEntries(shown.map((row) => [row.paint.id, row.measured])), lanes: Object.fromEntries(lanes.map((lane) => [lane.row.id, lane.work]))};
     viewer.sums.replaceChildren(...[el('h3', {}, `${viewer.selection ? 'Selected' : 'In view'}: ${seconds(b - a)}`),
@@ -118,6 +125,7 @@
         {title: 'Predicted', value: (row) => row.predicted, text: (row) => seconds(row.predicted), number: true},
         {title: 'Share', value: (row) => row.measured, text: (row) => rafter.percent(row.measured / all), number: true},
       ], shown, {sort: 2}),
+      lanes.length ? el('p', {class: 'note'}, `Threads worked ${rafter.percent(worked / time)} of this time${rest.length ? `; ${rest.join(', ')}` : ''}.`) : null,
       lanes.length ? rafter.table([
         {title: 'Lane', value: (lane) => lane.row.title}, {title: 'Worked', value: (lane) => lane.work, text: (lane) => seconds(lane.work), number: true},
         {title: 'Of the range', value: (lane) => lane.work, text: (lane) => rafter.percent(lane.work / (b - a)), number: true},
