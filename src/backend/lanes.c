@@ -29,15 +29,26 @@ static int64_t delay_ns(int file) {
   return (int64_t)strtoull(behind_running, NULL, 10);
 }
 
-static rf_lane_look look(int file, int64_t now) {
+enum { NS_WORTH_A_SPAN = 1000 }; /* two clocks that are not read at once differ by less */
+
+/* `from` (may be NULL): the look before. A thread that was on its core all the while stood in no queue, which is the dearest to ask. */
+static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
   struct rusage use;
   struct timespec cpu;
   rf_lane_look l = {.at = now};
   if (!getrusage(RUSAGE_THREAD, &use)) l.faults = use.ru_minflt, l.read_faults = use.ru_majflt, l.switches = use.ru_nivcsw;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
   l.cpu = (int64_t)cpu.tv_sec * 1000000000 + cpu.tv_nsec;
-  l.delay = delay_ns(file);
+  bool stayed = from && (l.at - from->at) - (l.cpu - from->cpu) <= NS_WORTH_A_SPAN;
+  l.delay = stayed ? from->delay : delay_ns(file);
   return l;
+}
+
+/* The next look is due when this one is a small part of the time, however dear it was: caches that forgot it make it several times as long. */
+static void look_again(const rf_lanes *lanes, rf_lane *lane, int64_t began) {
+  enum { COSTS = 400, MOST_NS = 5000000 };
+  int64_t end = rf_now_ns(), rest = COSTS * (end - began);
+  lane->look_after = end + (rest < lanes->look_ns ? lanes->look_ns : rest > MOST_NS ? MOST_NS : rest);
 }
 
 static void begin_anew(rf_lanes *lanes, rf_lane *lane) {
@@ -47,35 +58,37 @@ static void begin_anew(rf_lanes *lanes, rf_lane *lane) {
     lane->thread = this_thread();
   }
   lane->epoch = lanes->epoch;
-  lane->last = look(lane->file, rf_now_ns());
-  lane->look_after = lane->last.at + lanes->look_ns;
+  lane->last = look(lane->file, rf_now_ns(), NULL);
+  look_again(lanes, lane, lane->last.at);
 }
 
 rf_lane *rf_lane_begin(rf_lanes *lanes, int index, int64_t now) {
   if (index >= lanes->count) return NULL;
   rf_lane *lane = &lanes->lane[index];
-  if (__builtin_expect(lane->epoch != lanes->epoch || lane->thread != this_thread(), 0)) begin_anew(lanes, lane);
-  else if (__builtin_expect(now >= lane->look_after, 0)) rf_lane_look_at(lanes, index, now);
+  if (__builtin_expect(lane->thread != this_thread(), 0)) begin_anew(lanes, lane);
+  else if (__builtin_expect(lane->epoch != lanes->epoch, 0)) {
+    if (now >= lane->look_after) begin_anew(lanes, lane);
+    lane->epoch = lanes->epoch; /* a look just before the step serves it too */
+  } else if (__builtin_expect(now >= lane->look_after, 0)) rf_lane_look_at(lanes, index, now);
   return lane;
 }
 
 void rf_lane_look_at(rf_lanes *lanes, int index, int64_t now) {
   rf_lane *lane = &lanes->lane[index];
-  rf_lane_look l = look(lane->file, now), *from = &lane->last;
+  rf_lane_look *from = &lane->last, l = look(lane->file, now, from);
   int64_t off = (l.at - from->at) - (l.cpu - from->cpu), delay = l.delay >= 0 && from->delay >= 0 ? l.delay - from->delay : 0;
   const int64_t change[RF_LOSTS] = {[RF_LOST_FAULTS] = l.faults - from->faults,
                                     [RF_LOST_READ_FAULTS] = l.read_faults - from->read_faults,
                                     [RF_LOST_DELAY] = delay,
                                     [RF_LOST_OFF] = off,
                                     [RF_LOST_SWITCHES] = l.switches - from->switches};
-  enum { NS_WORTH_A_SPAN = 1000 }; /* two clocks that are not read at once differ by less */
   for (int i = 0; i < RF_LOSTS; i++) {
     bool is_time = i == RF_LOST_DELAY || i == RF_LOST_OFF;
     if (change[i] <= (is_time ? NS_WORTH_A_SPAN : 0)) continue;
     rf_lane_put(lane, (rf_stamp){from->at, now, (double)change[i], i, (uint16_t)index, RF_SPAN_LOST, lanes->plan});
   }
   lane->last = l;
-  lane->look_after = now + lanes->look_ns;
+  look_again(lanes, lane, now);
 }
 
 void rf_busy_put(const rf_busy *busy, rf_stamp_kind kind) {

@@ -68,7 +68,7 @@ typedef struct rf_lane {
 typedef struct rf_lanes {
   int count;
   rf_lane *lane;
-  int64_t look_ns; /* between two looks at the system's counters: 200 times what one costs */
+  int64_t look_ns; /* between two looks at the system's counters, at least */
   uint32_t epoch;  /* of this step: counters are not compared over the time between recorded steps */
   int32_t op;      /* at work; set between regions */
   uint8_t plan;

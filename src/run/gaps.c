@@ -239,6 +239,7 @@ static void inside_bodies(work *w, rf_traced_step *step, const thread *t, int64_
   for (const rf_stamp *s = t->first; s < t->end; s++) {
     if (s->kind != RF_SPAN_LOST) continue;
     sum[s->id] += s->value;
+    if (s->id == RF_LOST_FAULTS) step->faults += (int64_t)w->value[s - w->spans->at];
     if (s->id != RF_LOST_OFF) continue;
     /* Off its core for longer than it had nothing to do: so long it stood still inside bodies. */
     double still = w->value[s - w->spans->at] - (double)stamped_idle(gap, gaps, &at, s->begin, s->end), delay = 0;
@@ -251,7 +252,6 @@ static void inside_bodies(work *w, rf_traced_step *step, const thread *t, int64_
   }
   double faults = sum[RF_LOST_FAULTS], grown = faults < w->heap_pages ? faults : w->heap_pages;
   w->heap_pages -= grown;
-  step->faults += (int64_t)faults;
   const struct {
     rf_gap gap;
     double seconds;

@@ -3,7 +3,7 @@
 #include "run/record.h"
 #include "run/trace.h"
 
-#include <malloc.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +49,15 @@ bool rf_trace_wants(const rf_trace_when *when, int64_t step) {
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 /* Spans of the run's own thread, and of each other one: fewer where there are many. */
-enum { OWN_SPANS = 1 << 19, MOST_SPANS = 1 << 18, LEAST_SPANS = 1 << 13, ALL_SPANS = 1 << 21, MOST_STEPS = 1 << 16, FAULT_PAGES = 64 };
+enum {
+  OWN_SPANS = 1 << 19,
+  MOST_SPANS = 1 << 18,
+  LEAST_SPANS = 1 << 13,
+  ALL_SPANS = 1 << 21,
+  MOST_STEPS = 1 << 16,
+  FAULT_PAGES = 64,
+  LOOK_NS = 200000
+};
 
 /* What mapping a page costs here: the median of a few, each touched once. */
 static int compare_ns(const void *a, const void *b) {
@@ -74,26 +82,11 @@ static double measure_fault(void) {
 
 static rf_status open_lane(rf_lane *lane, int64_t capacity, rf_error *error) {
   lane->file = -1, lane->capacity = capacity;
-  lane->ring = malloc((size_t)capacity * sizeof *lane->ring);
-  if (!lane->ring)
-    return RF_FAIL(error, RAFTER_FAILED, "leave --trace out", "out of memory while opening a record of %lld spans", (long long)capacity);
+  void *pages = NULL;
+  RF_TRY(rf_pages_map((size_t)capacity * sizeof *lane->ring, &pages, NULL, error));
+  lane->ring = pages;
   memset(lane->ring, 0, (size_t)capacity * sizeof *lane->ring); /* so that no write of a span faults */
   return RAFTER_OK;
-}
-
-/* What a look costs, on the thread that asks. */
-static int64_t measure_look(rf_lanes *lanes) {
-  int64_t least = INT64_MAX;
-  lanes->epoch = 1;
-  rf_lane_begin(lanes, 0, rf_now_ns());
-  for (int i = 0; i < 20; i++) {
-    int64_t before = rf_now_ns();
-    rf_lane_look_at(lanes, 0, before);
-    int64_t took = rf_now_ns() - before;
-    if (took < least) least = took;
-  }
-  lanes->lane[0].count = 0;
-  return least;
 }
 
 rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out, rf_error *error) {
@@ -106,6 +99,7 @@ rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a record");
     goto done;
   }
+  record->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
   memset(record->lanes.lane, 0, (size_t)threads * sizeof(rf_lane));
   memset(record->step, 0, MOST_STEPS * sizeof *record->step);
   record->lanes.count = threads, record->step_capacity = MOST_STEPS;
@@ -115,7 +109,7 @@ rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out
   for (int i = 0; i < threads; i++) RF_GO(open_lane(&record->lanes.lane[i], i ? each : OWN_SPANS, error));
   record->when = *when;
   record->fault_ns = measure_fault();
-  record->lanes.look_ns = 200 * measure_look(&record->lanes);
+  record->lanes.look_ns = LOOK_NS;
   record->origin = rf_now_ns();
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
@@ -132,19 +126,26 @@ void rf_record_close(rf_record *record) {
   if (rf_record_lanes == &record->lanes) rf_record_lanes = NULL, opened = NULL;
   if (rf_lanes_on == &record->lanes) rf_lanes_on = NULL;
   for (int i = 0; record->lanes.lane && i < record->lanes.count; i++) {
-    free(record->lanes.lane[i].ring);
+    if (record->lanes.lane[i].ring) rf_pages_unmap(record->lanes.lane[i].ring, (size_t)record->lanes.lane[i].capacity * sizeof(rf_stamp));
     if (record->lanes.lane[i].file >= 0) close(record->lanes.lane[i].file);
   }
+  if (record->statm > 0) close(record->statm);
   free(record->lanes.lane), free(record->step);
   free(record);
 }
 
 /* ---- stamping ---------------------------------------------------------------------------------------------------- */
 
-/* Bytes that the heap has from the system. */
-static int64_t heap_bytes(void) {
-  struct mallinfo2 heap = mallinfo2();
-  return (int64_t)(heap.arena + heap.hblkhd);
+/* Bytes of the process's own data, which grow when its heap does. (The allocator's own count walks all its free pieces.) */
+static int64_t data_bytes(int file) {
+  char text[160];
+  ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
+  if (got <= 0) return 0;
+  text[got] = 0;
+  char *at = text;
+  int64_t pages = 0;
+  for (int i = 0; i < 6; i++) pages = strtoll(at, &at, 10); /* size resident shared text lib data */
+  return pages * sysconf(_SC_PAGESIZE);
 }
 
 void rf_record_put_step(int64_t step) {
@@ -152,7 +153,7 @@ void rf_record_put_step(int64_t step) {
   if (step < 0) step = ++record->walks;
   if (!rf_trace_wants(&record->when, step)) return;
   rf_recorded_step *s = &record->step[record->steps % record->step_capacity];
-  *s = (rf_recorded_step){.step = step, .heap_bytes = heap_bytes()};
+  *s = (rf_recorded_step){.step = step, .heap_bytes = data_bytes(record->statm)};
   record->lanes.epoch++;
   rf_lanes_on = &record->lanes;
   s->begin = rf_now_ns();
@@ -165,7 +166,7 @@ void rf_record_put_end(int64_t tokens) {
   s->end = rf_now_ns(), s->tokens = tokens;
   rf_lane_look_at(&record->lanes, 0, s->end);
   rf_lanes_on = NULL;
-  s->heap_bytes = heap_bytes() - s->heap_bytes;
+  s->heap_bytes = data_bytes(record->statm) - s->heap_bytes;
   record->steps++;
 }
 

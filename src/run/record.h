@@ -101,7 +101,7 @@ typedef struct rf_traced_step {
   double gaps[2][RF_GAPS];    /* seconds of all threads: outside the bodies of ops, inside them */
   double work;                /* seconds of all threads in ops, without those gaps */
   double phases;              /* seconds of the run's own thread in phases beside ops (data, sample, ...) */
-  int64_t faults, heap_bytes; /* pages mapped; bytes that the heap grew by */
+  int64_t faults, heap_bytes; /* pages mapped; bytes that the process's data grew by */
 } rf_traced_step;
 
 typedef struct rf_trace {

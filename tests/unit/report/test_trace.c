@@ -14,33 +14,7 @@
 #include <cmocka.h>
 
 #include "support/scratch.h"
-
-enum { THREADS = 2, ACCUMULATE = 2, STEPS = 4 };
-static rf_machine machine;
-
-static rf_train_settings settings(void) {
-  rf_train_settings s = {.data = "random:seed=4", .pack = true, .work_folder = folder, .seed = 11};
-  rf_error error;
-  if (rf_model_resolve("gpt:layers=2,width=64,heads=4,ff=256,vocab=512,seq=64", &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  s.plan = (rf_plan_options){.build = {.job = RF_JOB_TRAIN,
-                                       .dtype = RF_F32,
-                                       .softmax = RF_F32,
-                                       .microbatch = 4,
-                                       .seq = 64,
-                                       .accumulate = ACCUMULATE,
-                                       .dropout = 0,
-                                       .beta1 = 0.9f,
-                                       .beta2 = 0.95f,
-                                       .eps = 1e-8f,
-                                       .clip = 1},
-                             .remat = RF_REMAT_MLP,
-                             .backend = &RF_BACKEND_CPU,
-                             .isa = rf_isa_detect(),
-                             .threads = THREADS,
-                             .machine = &machine};
-  s.schedule = (rf_schedule){.kind = RF_SCHEDULE_CONSTANT, .peak = 1e-3, .steps = 100};
-  return s;
-}
+#include "traced.h"
 
 /* Trains STEPS steps, recorded or not; the hash of losses and weights. */
 static uint64_t train(rf_trainer **kept) {
@@ -61,23 +35,6 @@ static uint64_t train(rf_trainer **kept) {
   if (kept) *kept = t;
   else rf_trainer_close(t);
   return hash;
-}
-
-static rf_trace *collect(const rf_record *record, const rf_trainer *t) {
-  const rf_plan *plans[] = {t->plan};
-  const char *names[] = {"train"};
-  rf_trace *trace = NULL;
-  rf_error error = {0};
-  if (rf_trace_collect(record, plans, names, 1, &trace, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  return trace;
-}
-
-static rf_record *open_record(const char *when) {
-  rf_trace_when w;
-  rf_record *record = NULL;
-  rf_error error = {0};
-  if (rf_trace_when_parse(when, &w, &error) != RAFTER_OK || rf_record_open(&w, THREADS, &record, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  return record;
 }
 
 /* Every thread's whole time in a step is work, a phase or a gap of one cause. */
@@ -245,9 +202,7 @@ static void test_the_file_is_not_believed(void **state) {
 }
 
 int main(void) {
-  machine = (rf_machine){
-      .name = "test", .kind = "cpu", .source = "file", .chips = 1, .threads = THREADS, .memory_bytes = 8e9, .read_bps = 1e10, .copy_bps = 1e10};
-  machine.flops[RF_F32] = 1e11;
+  set_machine();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_traced_run),
       cmocka_unit_test(test_a_full_ring_says_so),

@@ -1,0 +1,239 @@
+/* test_gaps.c - planted reasons for standing still, each of which must be found as what it is; and work that nobody stamped, which must stay unexplained. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support/scratch.h"
+#include "traced.h"
+
+enum { SLEEP_NS = 20000000, PAGES = 2000, PAGE = 4096, BUSY_NS = 40000000 };
+
+/* ---- plants ------------------------------------------------------------------------------------------------------ */
+
+static void (*plant)(void); /* what the first op of a step does beside its work */
+static void *taken;         /* by a plant */
+static double off_ns;       /* that a plant saw itself */
+
+static int64_t cpu_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void sleeps(void) {
+  struct timespec left = {0, SLEEP_NS};
+  while (nanosleep(&left, &left)) {}
+}
+static void maps(void) {
+  unsigned char *pages = mmap(NULL, (size_t)PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) return;
+  madvise(pages, (size_t)PAGES * PAGE, MADV_NOHUGEPAGE);
+  for (int i = 0; i < PAGES; i++) *(volatile unsigned char *)(pages + (size_t)i * PAGE) = 1;
+  munmap(pages, (size_t)PAGES * PAGE);
+}
+static void allocates(void) {
+  taken = malloc((size_t)PAGES * PAGE);
+  if (!taken) return;
+  madvise((void *)(((uintptr_t)taken + PAGE) & ~(uintptr_t)(PAGE - 1)), (size_t)(PAGES - 1) * PAGE, MADV_NOHUGEPAGE);
+  for (int i = 0; i < PAGES; i++) *(volatile unsigned char *)((unsigned char *)taken + (size_t)i * PAGE) = 1;
+}
+static void works(void) {
+  int64_t wall = rf_now_ns(), cpu = cpu_ns();
+  while (cpu_ns() - cpu < BUSY_NS) {}
+  off_ns = (double)(rf_now_ns() - wall - (cpu_ns() - cpu));
+}
+/* The other thread takes longer than the run's own. */
+static void lags(void) {
+#pragma omp parallel num_threads(THREADS)
+  {
+    RF_STAMP_BUSY;
+    if (omp_get_thread_num() == 1) sleeps();
+  }
+}
+static void reads(void) {
+  int file = open(at("cold"), O_RDONLY);
+  unsigned char *map = file < 0 ? MAP_FAILED : mmap(NULL, (size_t)PAGES * PAGE, PROT_READ, MAP_PRIVATE, file, 0);
+  if (map == MAP_FAILED) return;
+  madvise(map, (size_t)PAGES * PAGE, MADV_RANDOM);
+  for (int i = 0; i < PAGES; i += 7) (void)*(volatile unsigned char *)(map + (size_t)i * PAGE);
+  munmap(map, (size_t)PAGES * PAGE), close(file);
+}
+
+/* The CPU's kernels, but for embed: the reference's, with the plant behind it. */
+static void planted_run(const rf_call *call) {
+  rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_BASE, call->graph, call->op)->run(call);
+  if (plant) plant();
+}
+static const rf_kernel PLANTED[] = {{"embed", "planted", RF_ISA_BASE, NULL, NULL, planted_run}, {NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL}};
+static const rf_kernel *tables[16] = {PLANTED};
+static const rf_backend PLANTED_BACKEND = {.name = "planted", .tables = tables, .touches_memory = true};
+
+/* ---- one recorded step ------------------------------------------------------------------------------------------- */
+
+static rf_traced_step step_with(void (*planted)(void), double *fault_ns) {
+  rf_train_settings s = settings();
+  rf_trainer *t;
+  rf_error error = {0};
+  rafter_step step;
+  for (int i = 0; RF_BACKEND_CPU.tables[i]; i++) tables[i + 1] = RF_BACKEND_CPU.tables[i];
+  s.plan.backend = &PLANTED_BACKEND, s.plan.build.accumulate = 1;
+  if (rf_trainer_open(&s, &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  rf_record *record = open_record("steps=2");
+  for (int i = 0; i < 2; i++) { /* the first wakes threads */
+    plant = i ? planted : NULL;
+    if (rf_trainer_step(t, &step, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  }
+  rf_trace *trace = collect(record, t);
+  assert_int_equal(trace->steps, 1);
+  rf_traced_step found = trace->step[0];
+  if (fault_ns) *fault_ns = trace->fault_ns;
+  rf_trace_free(trace);
+  rf_record_close(record);
+  rf_trainer_close(t);
+  return found;
+}
+
+static void test_sleep_is_waiting(void **state) {
+  (void)state;
+  rf_traced_step s = step_with(sleeps, NULL);
+  assert_true(s.gaps[1][RF_GAP_WAIT] >= 0.95e-9 * SLEEP_NS);
+  assert_true(s.gaps[0][RF_GAP_SERIAL] >= 0.95e-9 * SLEEP_NS); /* the other thread had nothing to do meanwhile */
+  assert_true(s.gaps[1][RF_GAP_IO] == 0);
+}
+
+static void test_a_late_thread_is_waited_for(void **state) {
+  (void)state;
+  rf_traced_step s = step_with(lags, NULL);
+  assert_true(s.gaps[0][RF_GAP_WAIT] >= 0.95e-9 * SLEEP_NS); /* outside bodies: the part of the run's own thread was done */
+  assert_true(s.gaps[1][RF_GAP_WAIT] >= 0.95e-9 * SLEEP_NS); /* inside the other's, which slept */
+}
+
+static void test_fresh_pages_are_faults(void **state) {
+  (void)state;
+  double fault_ns;
+  rf_traced_step s = step_with(maps, &fault_ns);
+  assert_in_range(s.faults, PAGES, 2 * PAGES);
+  /* Some of them may explain a launch that took long; and where another process had most of a step, a page is not believed to take longer than there was. */
+  double found = s.gaps[0][RF_GAP_FAULT] + s.gaps[1][RF_GAP_FAULT], allocated = s.gaps[0][RF_GAP_ALLOCATION] + s.gaps[1][RF_GAP_ALLOCATION];
+  if (s.work > 0) assert_true(found + allocated >= 0.99e-9 * PAGES * fault_ns);
+  assert_true(found > 10 * allocated);
+}
+
+static void test_a_growing_heap_is_allocation(void **state) {
+  (void)state;
+  if (rf_guard_built()) skip(); /* there it is fatal */
+  rf_traced_step s = step_with(allocates, NULL);
+  free(taken);
+  assert_true(s.heap_bytes >= (int64_t)PAGES * PAGE);
+  assert_true(s.gaps[1][RF_GAP_ALLOCATION] > 10 * s.gaps[1][RF_GAP_FAULT]);
+}
+
+/* Another process on the same core as the run's own thread. */
+static void test_preemption_is_others(void **state) {
+  (void)state;
+  cpu_set_t before, one;
+  if (access("/proc/thread-self/schedstat", R_OK)) {
+    print_message("the system does not count time in a core's queue\n");
+    skip();
+  }
+  assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+  int core = 0;
+  while (!CPU_ISSET(core, &before)) core++;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  pid_t spinner = fork();
+  if (spinner == 0) {
+    sched_setaffinity(0, sizeof one, &one);
+    for (volatile int i = 0;; i++) {}
+  }
+  assert_true(spinner > 0);
+  sched_setaffinity(0, sizeof one, &one);
+  rf_traced_step s = step_with(works, NULL);
+  sched_setaffinity(0, sizeof before, &before);
+  kill(spinner, SIGKILL);
+  waitpid(spinner, NULL, 0);
+  assert_true(off_ns > 0);
+  assert_true(s.gaps[1][RF_GAP_OTHERS] >= 0.9e-9 * off_ns);
+  assert_true(s.gaps[1][RF_GAP_OTHERS] > s.gaps[1][RF_GAP_WAIT]);
+}
+
+static void test_pages_from_a_disk_are_io(void **state) {
+  (void)state;
+  char *bytes = calloc(PAGES, PAGE);
+  memset(bytes, 5, (size_t)PAGES * PAGE);
+  int file = open(at("cold"), O_RDWR | O_CREAT, 0600);
+  assert_true(file >= 0 && write(file, bytes, (size_t)PAGES * PAGE) == (ssize_t)PAGES * PAGE);
+  free(bytes);
+  fsync(file);
+  posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+  close(file);
+  struct rusage start, end;
+  getrusage(RUSAGE_SELF, &start);
+  rf_traced_step s = step_with(reads, NULL);
+  getrusage(RUSAGE_SELF, &end);
+  if (end.ru_majflt - start.ru_majflt < PAGES / 14) {
+    print_message("the file stayed in memory: nothing was read from a disk\n");
+    skip();
+  }
+  assert_true(s.gaps[1][RF_GAP_IO] > 0);
+  assert_true(s.gaps[1][RF_GAP_WAIT] == 0 || s.gaps[1][RF_GAP_IO] > s.gaps[1][RF_GAP_WAIT]);
+}
+
+/* Work between ops that nothing stamps is not taken for a launch. */
+static void test_what_nobody_stamped_is_unexplained(void **state) {
+  (void)state;
+  rf_record *record = open_record("all");
+  rf_trace *trace = NULL;
+  rf_error error = {0};
+  rf_record_step(1);
+  works();
+  rf_record_step_end(0);
+  if (rf_trace_collect(record, NULL, NULL, 0, &trace, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  const rf_traced_step *s = &trace->step[0];
+  assert_true(s->gaps[0][RF_GAP_UNEXPLAINED] >= 0.9e-9 * BUSY_NS);
+  assert_true(s->gaps[0][RF_GAP_LAUNCH] <= 1e-4);
+  rf_trace_free(trace);
+  rf_record_close(record);
+}
+
+/* Of a plain step hardly anything stays unexplained; the best of a few, for the machine is not ours alone. */
+static void test_a_plain_step_is_explained(void **state) {
+  (void)state;
+  double best = 1;
+  for (int i = 0; i < 5 && best > 0.02; i++) {
+    rf_traced_step s = step_with(NULL, NULL);
+    double part = s.gaps[0][RF_GAP_UNEXPLAINED] / (1e-9 * (double)(s.end - s.begin) * THREADS);
+    if (part < best) best = part;
+  }
+  print_message("unexplained: %.2f %% of a step\n", 100 * best);
+  assert_true(best <= 0.02);
+}
+
+int main(void) {
+  set_machine();
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_sleep_is_waiting),
+      cmocka_unit_test(test_a_late_thread_is_waited_for),
+      cmocka_unit_test(test_fresh_pages_are_faults),
+      cmocka_unit_test(test_a_growing_heap_is_allocation),
+      cmocka_unit_test(test_preemption_is_others),
+      cmocka_unit_test(test_pages_from_a_disk_are_io),
+      cmocka_unit_test(test_what_nobody_stamped_is_unexplained),
+      cmocka_unit_test(test_a_plain_step_is_explained),
+  };
+  return cmocka_run_group_tests_name("gaps", tests, make_folder, remove_folder);
+}
