@@ -28,10 +28,11 @@ typedef struct job {
   rf_journal journal;
   rf_record *record; /* --trace */
   char folder[4096];
-  bool json, streams;
+  bool json, streams, verbose, converts;
   int top;
   int64_t written; /* rows whose answers are out */
   double start, first_seconds, seconds;
+  double load_seconds, process_seconds; /* opening the model; from the start of the process to the first token */
 } job;
 
 /* ---- out ----------------------------------------------------------------------------------------------------------- */
@@ -98,6 +99,12 @@ static rf_status put_ready(job *j, rf_error *error) {
   return RAFTER_OK;
 }
 
+/* What is planned of the time to the first token: weights as they are stored, then the prompt. -1: they are converted, or come out of no file. */
+static double planned_load(const job *j) {
+  const rf_settings *s = &j->prompts.settings;
+  return *s->weights_folder && !j->converts ? rf_plan_load_seconds(j->generator->prefill) : -1;
+}
+
 /* The one answer that was asked for: one JSON object. */
 static void put_single(const job *j) {
   const rf_reply *r = &j->of[0].reply[0];
@@ -111,7 +118,16 @@ static void put_single(const job *j) {
                 (json_int_t)rf_run_arena_bytes(j->generator->run));
   json_object_update(json, rest);
   json_decref(rest);
+  double load = planned_load(j), prompt = rf_generator_prompt_seconds(j->generator, j->of[0].row->tokens.count);
+  json_object_set_new(json, "load_seconds", json_real(j->load_seconds));
+  json_object_set_new(json, "process_seconds_to_first_token", json_real(j->process_seconds));
+  json_object_set_new(json, "predicted_prefill_seconds", json_real(prompt));
+  json_object_set_new(json, "predicted_load_seconds", load < 0 ? json_null() : json_real(load));
+  json_object_set_new(json, "predicted_seconds_to_first_token", load < 0 ? json_null() : json_real(load + prompt));
   rf_put_json(j->sink, json);
+  if (j->verbose && load >= 0)
+    rf_note(j->sink, "first token %.2f s after the start of the program (planned: loading %.2f s, prompt %.2f s)\n", j->process_seconds, load,
+            prompt);
 }
 
 /* The answers went into a file: what is said of all of them. */
@@ -162,7 +178,7 @@ static rf_status take(job *j, const rf_event *e, rf_error *error) {
   answers *a = e->owner;
   rf_reply *r = &a->reply[e->sample];
   RF_TRY(rf_reply_take(r, e, error));
-  if (j->first_seconds == 0) j->first_seconds = rf_now_seconds() - j->start;
+  if (j->first_seconds == 0) j->first_seconds = rf_now_seconds() - j->start, j->process_seconds = rf_process_seconds();
   if (j->streams && r->bytes > r->shown && j->sink->text) j->sink->text(j->sink->self, r->text + r->shown);
   r->shown = r->bytes;
   if (r->finish == RF_FINISH_NONE) return RAFTER_OK;
@@ -260,7 +276,10 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   j->json = rf_options_flag(o, "json"), j->streams = single && !j->json;
   j->top = (int)rf_options_int(o, "top-logprobs");
   RF_TRY(rf_traced_open(o, &j->record, error));
+  j->verbose = rf_options_flag(o, "verbose"), j->converts = rf_options_given(o, "weights");
+  double start = rf_now_seconds();
   RF_TRY(rf_generator_open(&settings, &j->generator, error));
+  j->load_seconds = rf_now_seconds() - start;
   if (rf_options_is_set(o, "output")) RF_TRY(rf_out_open(rf_options_text(o, "output"), 0, &j->out, error));
   RF_TRY(submit_all(j, o, error));
   RF_TRY(begin_journal(j, o, error));

@@ -82,6 +82,8 @@ char *rf_pool_format(rf_pool *pool, const char *format, ...) __attribute__((form
 
 double rf_now_seconds(void); /* monotonic */
 int64_t rf_now_ns(void);     /* the same clock */
+/* Since this process was started, to a hundredth of a second: loading the program itself is counted. -1: the system does not say. */
+double rf_process_seconds(void);
 
 /* ---- random numbers: counter-based, so the same key gives the same draw in any order, on any thread ------------- */
 

@@ -90,6 +90,8 @@ typedef struct rf_event {
 /* Queues a request; the first that came are answered first. RAFTER_INVALID: an empty prompt or one longer than the context, a token out of range, bad
  * options. */
 rf_status rf_generator_submit(rf_generator *generator, const rf_request *request, int64_t *id, rf_error *error);
+/* Predicted seconds from the first walk of such a prompt, alone, to its last: then the first token is chosen. */
+double rf_generator_prompt_seconds(const rf_generator *generator, int64_t tokens);
 /* Whether anything runs or waits. */
 bool rf_generator_busy(const rf_generator *generator);
 /* One walk. *events has *count entries, at most build.microbatch, none when the walk was all prompt. RAFTER_FAILED, RAFTER_INVALID: as

@@ -93,6 +93,17 @@ static double predict(const rf_generator *g, int p, const rf_walk_part *part, in
   return counted ? rf_walk_price(g->walker->prices[p], extent, counted) : 0;
 }
 
+double rf_generator_prompt_seconds(const rf_generator *g, int64_t tokens) {
+  int64_t most = g->prefill->options.build.chunk;
+  double seconds = 0;
+  for (int64_t at = 0, rows; at < tokens; at += rows) {
+    rows = tokens - at < most ? tokens - at : most;
+    rf_extent extent = {rows, at + rows};
+    seconds += rf_plan_walk_seconds(rows == 1 ? g->decode : g->prefill, &extent, 1);
+  }
+  return seconds;
+}
+
 static rf_status run_plan(rf_generator *g, int p, int64_t rows, rf_error *error) {
   bool whole = g->settings.debug.poison || g->settings.debug.find_nan; /* so that unused rows hold numbers too */
   rf_run_inputs inputs = {.rows = whole ? (p ? g->decode : g->prefill)->graph->rows : rows, .step = 1};

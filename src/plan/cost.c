@@ -250,6 +250,28 @@ double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound) {
   return p->seconds - p->wait;
 }
 
+/* ---- loading ------------------------------------------------------------------------------------------------------ */
+
+static double load_seconds(const rf_machine *machine, const char *kernel, double bytes) {
+  for (int i = 0; i < machine->curve_count; i++)
+    if (!strcmp(machine->curve[i].op, "load") && !strcmp(machine->curve[i].kernel, kernel)) return bytes / curve_rate(&machine->curve[i], bytes);
+  return machine->copy_bps > 0 ? 2 * bytes / machine->copy_bps : 0; /* it is read and written */
+}
+
+double rf_plan_load_seconds(const rf_plan *plan) {
+  double seconds = 0, rest = (double)plan->arena_bytes;
+  for (int t = 0; t < plan->graph->tensor_count; t++) {
+    const rf_tensor *tensor = &plan->graph->tensor[t];
+    if (tensor->dtype != RF_PACKED || plan->tensor[t].offset < 0) continue;
+    for (int k = 0; k < tensor->panels.parts; k++) {
+      const rf_quant_type *type = tensor->panels.part[k].type;
+      double bytes = (double)tensor->panels.inner / type->values * type->bytes * (double)tensor->panels.part[k].outputs;
+      seconds += load_seconds(&plan->machine, type->name, bytes), rest -= bytes;
+    }
+  }
+  return seconds + (rest > 0 ? load_seconds(&plan->machine, "touch", rest) : 0);
+}
+
 /* ---- the step ----------------------------------------------------------------------------------------------------- */
 
 void rf_plan_cost(rf_plan *plan) {

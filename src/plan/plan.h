@@ -138,6 +138,9 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
 /* Seconds that no kernel can beat: the larger of FLOPs over the peak of its products and bytes over the bandwidth, one call; of a transfer its time
  * on the links. *bound (may be NULL): which of them. */
 double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound);
+/* Predicted seconds until the packed weights stand in the arena, from files that the system has in memory, as they are stored there, and the rest of the
+ * arena is touched: by the curves "load" of a calibrated machine, whose kernels are the storage types and "touch"; else as fast as memory is copied. */
+double rf_plan_load_seconds(const rf_plan *plan);
 
 /* Rows of one sequence in a walk of a generate job: a chunk of its prompt, or one row of its answer. */
 typedef struct rf_extent {

@@ -1,12 +1,15 @@
 /* calibrate.c - measures ceilings, then walks small real plans and keeps what each op took. */
+#define _GNU_SOURCE
 #include "run/calibrate.h"
 
 #include "backend/cpu/peaks.h"
 
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 /* ---- ceilings ---------------------------------------------------------------------------------------------------- */
@@ -199,6 +202,85 @@ done:
   return status;
 }
 
+/* ---- loading ----------------------------------------------------------------------------------------------------- */
+
+/* A matrix as it lies in a mapped file. */
+typedef struct stored_matrix {
+  const char *at;
+  int64_t row_bytes;
+} stored_matrix;
+static const void *stored_row(void *self, int64_t output, const rf_quant_type *type) {
+  const stored_matrix *m = self;
+  (void)type;
+  return m->at + output * m->row_bytes;
+}
+
+/* Seconds from the mapping of a file that the system has in memory to the packed matrix in fresh pages, which is what a load does with each. */
+static rf_status load_once(int fd, size_t bytes, const rf_panels *panels, double *seconds, rf_error *error) {
+  size_t room = (size_t)rf_panels_bytes(panels);
+  void *to = NULL, *from = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (from == MAP_FAILED) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %zu bytes", bytes);
+  rf_status status = rf_pages_map(room, &to, NULL, error);
+  stored_matrix matrix = {from, panels->inner / panels->part[0].type->values * panels->part[0].type->bytes};
+  rf_panel_source source = {.self = &matrix, .stored = stored_row};
+  double start = rf_now_seconds();
+  if (status == RAFTER_OK) status = rf_panels_fill(panels, &source, to, error);
+  *seconds = rf_now_seconds() - start;
+  rf_pages_unmap(to, room);
+  munmap(from, bytes);
+  return status;
+}
+
+static double touch_once(size_t bytes, int threads, rf_error *error) {
+  void *at = NULL;
+  if (rf_pages_map(bytes, &at, NULL, error) != RAFTER_OK) return 0;
+  double start = rf_now_seconds();
+#pragma omp parallel for num_threads(threads)
+  for (size_t i = 0; i < bytes; i += 4096) *((volatile char *)at + i) = 0;
+  double seconds = rf_now_seconds() - start;
+  rf_pages_unmap(at, bytes);
+  return seconds;
+}
+
+/* The middle of several, at one size: beyond the caches the rate depends on it no more. */
+static void add_load(rf_machine *m, const char *kernel, double bytes, double *seconds, int count) {
+  rf_curve *c = curve_for(m, "load", RF_F32, kernel);
+  double middle = rf_ceiling_of(seconds, count).median;
+  if (c && middle > 0) add_point(c, bytes, bytes, middle);
+}
+
+static rf_status measure_loading(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
+  enum { INNER = 2048, TIMES = 5 };
+  size_t bytes = (size_t)(o->quick ? 16 : 64) << 20;
+  double seconds[TIMES];
+  rf_status status = RAFTER_OK;
+  int fd = memfd_create("rafter-calibrate", MFD_CLOEXEC), before = omp_get_max_threads(), times = o->quick ? 3 : TIMES;
+  char *block = malloc(1 << 20);
+  if (fd < 0 || !block) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast weights load");
+    goto done;
+  }
+  for (int i = 0; i < 1 << 20; i++) block[i] = (char)(i * 2654435761u >> 24);
+  for (size_t at = 0; at < bytes; at += 1 << 20)
+    if (write(fd, block, 1 << 20) != 1 << 20) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast weights load"));
+  omp_set_num_threads(o->threads);
+  for (int i = 0; i < RF_QUANT_TYPE_COUNT; i++) {
+    const rf_quant_type *type = &RF_QUANT_TYPES[i];
+    int64_t row = (int64_t)INNER / type->values * type->bytes;
+    if (!rf_panels_take(type)) continue;
+    rf_panels panels = {.outputs_first = true, .inner = INNER, .parts = 1, .part = {{type, (int64_t)bytes / row}}};
+    for (int k = -1; k < times; k++) RF_GO(load_once(fd, bytes, &panels, &seconds[k < 0 ? 0 : k], error));
+    add_load(m, type->name, (double)(panels.part[0].outputs * row), seconds, times);
+  }
+  for (int k = 0; k < times; k++) seconds[k] = touch_once(bytes, o->threads, error);
+  add_load(m, "touch", (double)bytes, seconds, times);
+done:
+  omp_set_num_threads(before);
+  if (fd >= 0) close(fd);
+  free(block);
+  return status;
+}
+
 rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_error *error) {
   RF_TRY(rf_machine_detect(machine, error));
   machine->threads = o->threads, machine->curve_count = 0, machine->launch_seconds = 0;
@@ -213,6 +295,7 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
     for (int d = 0; d < 2; d++) RF_TRY(walk_shape(o, &SHAPES[i], d ? RF_BF16 : RF_F32, machine, error));
     if (o->say) o->say(o->self, SHAPES[i].model, 0.2 + 0.8 * ++done / shapes);
   }
+  RF_TRY(measure_loading(o, machine, error));
   snprintf(machine->source, sizeof machine->source, "calibrated");
   snprintf(machine->source_note, sizeof machine->source_note, "measured by rafter calibrate%s with %d threads, %s", o->quick ? " --quick" : "",
            o->threads, rf_isa_name(o->isa));

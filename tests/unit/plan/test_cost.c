@@ -224,6 +224,31 @@ static void the_head_streams_for_the_rows_it_picks(void **state) {
   }
 }
 
+/* Each matrix by the curve of its stored type, the rest of the arena by that of pages; without curves all of it is copied. */
+static void loading_is_timed_by_what_is_stored(void **state) {
+  (void)state;
+  static rf_machine machine;
+  static rf_weight_types types;
+  rf_error error;
+  rf_model model = model_named("llama:layers=1,width=64,heads=4,kv_heads=4,ff=128,vocab=256,seq=32");
+  rf_machine_detect(&machine, NULL);
+  machine.curve_count = 0, machine.copy_bps = 1e9;
+  assert_int_equal(rf_weight_types_read("", &model, RF_WEIGHTS_Q4, &types, &error), RAFTER_OK);
+  double q8_0 = 256 * 64 / 32 * 34, q4_0 = (3 * 64 * 64 + 64 * 64 + 3 * 64 * 128 + 64 * 256) / 32 * 18; /* the table of tokens; all else */
+  for (int curves = 0; curves < 2; curves++) {
+    rf_plan_options options = train_options(&machine, RF_F32, 1, 1, 32, RF_REMAT_NONE);
+    options.build.job = RF_JOB_GENERATE, options.build.weights = &types;
+    rf_plan *plan = plan_of(&model, &options);
+    double rest = (double)plan->arena_bytes - q8_0 - q4_0, want = (q8_0 + q4_0 + rest) * 2 / 1e9;
+    if (curves) want = q8_0 / 1e6 + q4_0 / 1e5 + rest / 1e4;
+    if (!near(rf_plan_load_seconds(plan), want)) fail_msg("expected %g s, got %g s", want, rf_plan_load_seconds(plan));
+    rf_plan_free(plan);
+    add_curve(&machine, "load", RF_F32, "q8_0", 1e6, 1e6);
+    add_curve(&machine, "load", RF_F32, "q4_0", 1e5, 1e5);
+    add_curve(&machine, "load", RF_F32, "touch", 1e4, 1e4);
+  }
+}
+
 static void fewer_threads_compute_slower(void **state) {
   (void)state;
   static rf_machine machine;
@@ -275,6 +300,7 @@ int main(void) {
       cmocka_unit_test(measured_scaling_is_used),
       cmocka_unit_test(every_op_is_measured_or_like_one_that_is),
       cmocka_unit_test(the_head_streams_for_the_rows_it_picks),
+      cmocka_unit_test(loading_is_timed_by_what_is_stored),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
