@@ -9,8 +9,9 @@
   peers   the same training steps in PyTorch and here, beside the same ceiling
   bare    a fresh Debian made by debootstrap, nothing in it but git and ca-certificates, runs ./dev demo and ./dev check (needs root)
 
---hours bounds resume, soak and fuzz, each (default 1). A piece that was stopped goes on where it was, as long as the commit is the same; --again starts
-it anew. Each leaves docs/proof/DATE-PIECE.json with the commit, the machine, what was done and whether it held.
+--hours bounds resume, soak and fuzz, each (default 1). A piece that was stopped goes on where it was, as long as the commit is the same (fuzz --runs: as
+long as the readers and the targets are); --again starts it anew. Each leaves docs/proof/DATE-PIECE.json with the commit, the machine, what was done
+and whether it held.
 """
 import datetime
 import json
@@ -47,17 +48,27 @@ def machine():
     return {"cpu": cpu.group(1) if cpu else os.uname().machine, "cores": os.cpu_count(), "memory_bytes": memory, "kernel": os.uname().release}
 
 
-class Piece:
-    """What a piece has done so far at this commit, kept after every trial."""
+def digest_of(paths):
+    """Git's names for these folders as they are committed; with a mark when they were changed since."""
+    names = [output("git", "rev-parse", f"HEAD:{path}")[:12] for path in paths]
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", *paths], check=False).returncode
+    return " ".join(f"{path} {name}" for path, name in zip(paths, names)) + (" (changed)" if changed else "")
 
-    def __init__(self, name, again):
+
+class Piece:
+    """What a piece has done so far at this commit (of `sources`, where nothing else matters), kept after every trial."""
+
+    def __init__(self, name, again, sources=()):
         self.name, self.path = name, f"{STATE}/{name}.json"
         self.data = {"commit": commit(), "seconds": 0.0, "trials": 0}
+        if sources:
+            self.data["sources"] = digest_of(sources)
         if not again and os.path.exists(self.path):
             with open(self.path, encoding="utf-8") as f:
                 kept = json.load(f)
-            if kept["commit"] == self.data["commit"] and not kept.get("done"):
-                self.data = kept
+            key = "sources" if sources else "commit"
+            if kept.get(key) == self.data[key] and not kept.get("done"):
+                self.data = {**kept, "commit": self.data["commit"]}
                 print(f"{name}: going on after {kept['trials']} trials and {kept['seconds']:.0f} s")
 
     def save(self):
@@ -226,16 +237,17 @@ def soak(piece, hours):
 
 MILLION = 1_000_000
 # What --runs asks of the readers of files that others hand out: inputs, and the files of src/ (or functions of one, where a file does more)
-# whose branches their seeds are there to cover.
+# whose branches their seeds are there to cover. The few inputs first.
 FUZZ_RUNS = {
-    "fuzz_safetensors": (10 * MILLION, ["model/safetensors.c:read_header", "model/safetensors.c:read_entry", "model/safetensors.c:check_places", "model/safetensors.c:by_place"]),
-    "fuzz_gguf": (10 * MILLION, ["model/gguf.c", "model/gguf_values.c", "model/gguf_facts.c", "model/gguf_vocab.c"]),
     "fuzz_tokenizer_json": (MILLION, ["model/tokenizer_json.c", "model/tokenizer_json_steps.c"]),
     "fuzz_tokenizer_model": (MILLION, ["model/tokenizer_sentencepiece.c", "model/tokenizer_llama2c.c"]),
     "fuzz_template": (MILLION, ["model/template_lex.c", "model/template_expression.c", "model/template_parse.c", "model/template_render.c", "model/template_eval.c",
                                 "model/template_filters.c", "model/template_methods.c"]),
+    "fuzz_gguf": (10 * MILLION, ["model/gguf.c", "model/gguf_values.c", "model/gguf_facts.c", "model/gguf_vocab.c"]),
+    "fuzz_safetensors": (10 * MILLION, ["model/safetensors.c:read_header", "model/safetensors.c:read_entry", "model/safetensors.c:check_places", "model/safetensors.c:by_place"]),
 }
 FUZZ_INPUT_BYTES = 4096
+FUZZ_SOURCES = ["src/base/json.c", "src/base/text.c", "src/base/error.c", "src/base/memory.c", "src/model", "tests/fuzz"]
 
 
 def seeds_of(name):
@@ -443,7 +455,7 @@ def main():
     failed = 0
     for name in names:
         print(f"\n== {name}", flush=True)
-        piece = Piece("fuzz-runs" if by_runs else name, again)
+        piece = Piece("fuzz-runs", again, FUZZ_SOURCES) if by_runs else Piece(name, again)
         start = time.monotonic()
         try:
             PIECES[name](piece, None if by_runs else hours)
