@@ -3,7 +3,7 @@
 #include "api/answers.h"
 
 #include "base/file.h"
-#include "generate/stop.h"
+#include "generate/reply.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,23 +22,19 @@ typedef struct conversation {
   rf_sampler_options sampling;
   int64_t max_tokens;
   json_t *messages;
-  rf_ids ids;  /* of all that was said, as it was walked: the template's words and the tokens that were chosen */
-  char *said;  /* the text of ids */
-  char *piece; /* room for one id's text */
-  bool closed; /* ids end with the mark of a turn's end */
-  bool stats, ended;
+  rf_ids ids;              /* of all that was said, as it was walked: the template's words and the tokens that were chosen */
+  char *said;              /* the text of ids */
+  bool closed;             /* ids end with the mark of a turn's end */
+  bool stats, ends, ended; /* ends: answers end at marks */
   int turns;
 } conversation;
 
 /* One answer as it comes. */
 typedef struct turn {
-  char *text;
-  size_t bytes;
-  FILE *out;
-  int64_t count, walked, reused;
+  rf_reply reply;
+  int64_t walked, reused;
   double first_seconds, seconds;
-  const char *finish;
-  bool cut; /* by a stop string */
+  bool interrupted, cut; /* cut: by a stop string */
 } turn;
 
 /* ---- what the model reads ----------------------------------------------------------------------------------------------- */
@@ -102,40 +98,33 @@ static bool drop_oldest(conversation *c) {
 
 /* ---- an answer ------------------------------------------------------------------------------------------------------------ */
 
-static void show(conversation *c, turn *t, const rf_stop_text *text) {
-  for (int i = 0; i < 2; i++) {
-    rf_span span = text->released[i];
-    if (!span.bytes) continue;
-    fwrite(span.at, 1, span.bytes, t->out);
-    rf_say(c->sink, "%.*s", (int)span.bytes, span.at);
-  }
+static void show(conversation *c, turn *t) {
+  rf_reply *r = &t->reply;
+  if (r->bytes > r->shown && c->sink->text) c->sink->text(c->sink->self, r->text + r->shown);
+  r->shown = r->bytes;
 }
 
-static rf_status step(conversation *c, turn *t, int64_t request, rf_decoder *decoder, rf_stop_state *state, double start, rf_error *error) {
+static rf_status step(conversation *c, turn *t, int64_t request, double start, rf_error *error) {
   const rf_event *event;
   int count;
-  rf_stop_text text = {0};
+  bool mark = false;
   RF_TRY(rf_generator_step(c->g, &event, &count, error));
   if (!count) return RAFTER_OK;
-  int32_t id = event->token;
   rf_finish finish = event->finish;
-  bool mark = false;
-  if (!t->count++) t->first_seconds = rf_now_seconds() - start;
-  for (int i = 0; i < c->marks.count; i++) mark |= c->marks.id[i] == id;
-  RF_TRY(rf_ids_add(&c->ids, id, error));
-  c->closed = mark && rf_tokenizer_is_special(c->tokenizer, id);
-  bool found = !mark && rf_stop_next(state, c->piece, rf_decoder_next(decoder, id, c->piece), &text);
-  show(c, t, &text);
-  if (finish != RF_FINISH_NONE) t->finish = rf_finish_name(finish);
-  else if (found) rf_generator_cancel(c->g, request, -1), t->finish = "stop", t->cut = true;
-  else if (rf_asked_to_stop(c->sink)) rf_generator_cancel(c->g, request, -1), t->finish = "interrupted";
+  if (!t->reply.tokens.count) t->first_seconds = rf_now_seconds() - start;
+  for (int i = 0; i < c->marks.count; i++) mark |= c->marks.id[i] == event->token;
+  RF_TRY(rf_ids_add(&c->ids, event->token, error));
+  c->closed = mark && rf_tokenizer_is_special(c->tokenizer, event->token);
+  RF_TRY(rf_reply_take(&t->reply, event, error));
+  t->cut = t->reply.finish == RF_FINISH_STOP && finish != RF_FINISH_STOP;
+  t->interrupted = t->reply.finish == RF_FINISH_NONE && rf_asked_to_stop(c->sink);
+  if (t->interrupted) RF_TRY(rf_reply_end(&t->reply, RF_FINISH_NONE, error));
+  if (finish == RF_FINISH_NONE && (t->cut || t->interrupted)) rf_generator_cancel(c->g, request, -1);
+  show(c, t);
   return RAFTER_OK;
 }
 
 static rf_status answer(conversation *c, turn *t, rf_error *error) {
-  rf_decoder decoder;
-  rf_stop_state state;
-  rf_stop_text text = {0};
   int64_t id, room = c->settings.plan.build.seq - c->ids.count;
   rf_generate_counts before = rf_generator_counts(c->g);
   double start = rf_now_seconds();
@@ -144,18 +133,10 @@ static rf_status answer(conversation *c, turn *t, rf_error *error) {
                         .max_tokens = c->max_tokens && c->max_tokens < room ? c->max_tokens : room,
                         .sampler = c->sampling,
                         .stop = c->marks.id,
-                        .stop_count = c->marks.count,
+                        .stop_count = c->ends ? c->marks.count : 0,
                         .keep = true};
-  rf_decoder_start(&decoder, c->tokenizer, RF_DECODE_CONTINUES);
-  rf_stop_start(&c->stop, &state);
   RF_TRY(rf_generator_submit(c->g, &request, &id, error));
-  while (!*t->finish) RF_TRY(step(c, t, id, &decoder, &state, start, error));
-  if (!state.found) {
-    rf_stop_next(&state, c->piece, rf_decoder_end(&decoder, c->piece), &text);
-    show(c, t, &text);
-    rf_stop_end(&state, &text);
-    show(c, t, &text);
-  }
+  while (t->reply.finish == RF_FINISH_NONE && !t->interrupted) RF_TRY(step(c, t, id, start, error));
   rf_say(c->sink, "\n");
   rf_generate_counts after = rf_generator_counts(c->g);
   t->seconds = rf_now_seconds() - start;
@@ -167,28 +148,31 @@ static rf_status answer(conversation *c, turn *t, rf_error *error) {
 static rf_status remember(conversation *c, turn *t, rf_error *error) {
   char *said = NULL;
   rf_span mark = c->closed ? rf_tokenizer_text_of(c->tokenizer, c->ids.at[c->ids.count - 1]) : (rf_span){"", 0};
-  json_array_append_new(c->messages, json_pack("{ss so}", "role", "assistant", "content", rf_json_bytes(t->text, t->bytes)));
-  if (asprintf(&said, "%s%s%.*s", c->said, t->text, (int)mark.bytes, mark.at) < 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  json_array_append_new(c->messages, json_pack("{ss so}", "role", "assistant", "content", rf_json_bytes(t->reply.text, t->reply.bytes)));
+  if (asprintf(&said, "%s%s%.*s", c->said, t->reply.text, (int)mark.bytes, mark.at) < 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   free(c->said);
   c->said = said;
   return RAFTER_OK;
 }
 
 static void tell(conversation *c, const turn *t) {
-  double seconds = t->seconds - t->first_seconds, rate = seconds > 0 ? (double)(t->count - 1) / seconds : 0, planned = 1 / c->g->decode->step_seconds;
+  double seconds = t->seconds - t->first_seconds, rate = seconds > 0 ? (double)(t->reply.tokens.count - 1) / seconds : 0,
+         planned = 1 / c->g->decode->step_seconds;
   if (c->stats)
     rf_say(c->sink,
            "[%lld new tokens read, %lld in the cache; first token after %.2f s; %lld tokens at %.1f tokens/s (planned %.1f); context %lld of %lld]\n",
-           (long long)t->walked, (long long)t->reused, t->first_seconds, (long long)t->count, rate, planned, (long long)c->ids.count,
+           (long long)t->walked, (long long)t->reused, t->first_seconds, (long long)t->reply.tokens.count, rate, planned, (long long)c->ids.count,
            (long long)c->settings.plan.build.seq);
-  rf_put_json(c->sink, json_pack("{ss si so ss sI sI sI sf sf sf}", "command", "chat", "turn", ++c->turns, "text", rf_json_bytes(t->text, t->bytes),
-                                 "finish_reason", t->finish, "prompt_tokens", (json_int_t)(t->walked + t->reused), "reused_tokens",
-                                 (json_int_t)t->reused, "completion_tokens", (json_int_t)t->count, "seconds_to_first_token", t->first_seconds,
-                                 "tokens_per_second", rate, "predicted_tokens_per_second", planned));
+  rf_put_json(c->sink,
+              json_pack("{ss si so ss sI sI sI sf sf sf}", "command", "chat", "turn", ++c->turns, "text",
+                        rf_json_bytes(t->reply.text, t->reply.bytes), "finish_reason",
+                        t->interrupted ? "interrupted" : rf_finish_name(t->reply.finish), "prompt_tokens", (json_int_t)(t->walked + t->reused),
+                        "reused_tokens", (json_int_t)t->reused, "completion_tokens", (json_int_t)t->reply.tokens.count, "seconds_to_first_token",
+                        t->first_seconds, "tokens_per_second", rate, "predicted_tokens_per_second", planned));
 }
 
 static rf_status ask(conversation *c, const char *line, rf_error *error) {
-  turn t = {.finish = ""};
+  turn t = {0};
   rf_error unread = {0};
   json_t *content = json_string(line);
   if (!content) return rf_say(c->sink, "that is no UTF-8\n"), RAFTER_OK;
@@ -207,14 +191,12 @@ static rf_status ask(conversation *c, const char *line, rf_error *error) {
     json_array_remove(c->messages, json_array_size(c->messages) - 1);
     return forget(c), RAFTER_OK;
   }
-  t.out = open_memstream(&t.text, &t.bytes);
-  if (!t.out) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  status = answer(c, &t, error);
-  if (fclose(t.out)) status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  status = rf_reply_start(&t.reply, c->tokenizer, &c->stop, 0, error);
+  if (status == RAFTER_OK) status = answer(c, &t, error);
   if (status == RAFTER_OK) tell(c, &t);
   if (status == RAFTER_OK) status = remember(c, &t, error);
   if (t.cut) forget(c); /* ids have more than the answer: a stop string */
-  free(t.text);
+  rf_reply_free(&t.reply);
   return status;
 }
 
@@ -296,8 +278,8 @@ static rf_status open_model(const rf_options *o, conversation *c, rf_error *erro
   RF_TRY(rf_marks_of(&c->settings, c->tokenizer, &c->marks, error));
   RF_TRY(rf_sampling_of(o, &c->settings, c->sink, &c->sampling, error));
   rf_span *span = calloc((size_t)count + 1, sizeof *span);
-  c->piece = malloc(rf_decoder_room(c->tokenizer) + 1), c->messages = json_array();
-  if (!span || !c->piece || !c->messages) return free(span), RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  c->messages = json_array();
+  if (!span || !c->messages) return free(span), RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   for (int i = 0; i < count; i++) span[i] = (rf_span){texts[i], strlen(texts[i])};
   rf_status status = rf_stop_open(&(rf_stop_options){.strings = span, .string_count = count}, &c->stop, error);
   free(span);
@@ -318,7 +300,7 @@ static rf_status open_model(const rf_options *o, conversation *c, rf_error *erro
 
 static rf_status talk(const rf_options *o, conversation *c, rf_error *error) {
   RF_TRY(open_model(o, c, error));
-  c->stats = rf_options_flag(o, "verbose"), c->max_tokens = rf_options_int(o, "max-tokens");
+  c->stats = rf_options_flag(o, "verbose"), c->ends = !rf_options_flag(o, "ignore-eos"), c->max_tokens = rf_options_int(o, "max-tokens");
   start_anew(c, rf_options_is_set(o, "system") ? rf_options_text(o, "system") : "");
   rf_put_bar(c->sink, "%s, context %lld tokens, arena %.1f MiB; /help", c->settings.model.name, (long long)c->settings.plan.build.seq,
              (double)rf_run_arena_bytes(c->g->run) / 0x1p20);
@@ -348,7 +330,7 @@ rf_status rf_command_chat(const rafter_job *job, const rafter_sink *sink, rf_err
     rf_tokenizer_close(c->tokenizer);
     rf_ids_free(&c->ids);
     json_decref(c->messages);
-    free(c->said), free(c->piece);
+    free(c->said);
   }
   rf_options_free(o);
   free(c);

@@ -162,7 +162,7 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("top-p", FLOAT, NULL, 0, 1, "1", GENERATE | EVAL | CHAT, "choose among the likeliest tokens that make up this probability"),
   NUMBER("min-p", FLOAT, NULL, 0, 1, "0", GENERATE | EVAL | CHAT, "leave out tokens below this part of the likeliest one's probability"),
   WORDS("stop", TEXTS, "TEXT", NULL, GENERATE | CHAT, "end before this text; may be repeated"),
-  FLAG("ignore-eos", GENERATE, "go on behind the end-of-text token"),
+  FLAG("ignore-eos", GENERATE | CHAT, "go on behind the end-of-text token"),
   NUMBER("min-tokens", TOKENS, NULL, 0, 1 << 24, "0", GENERATE, "tokens before the end-of-text token may come"),
   NUMBER("repetition-penalty", FLOAT, NULL, 0, 100, "1", GENERATE | EVAL | CHAT, "divides the logits of all tokens seen so far, prompt included; 1: not"),
   NUMBER("presence-penalty", FLOAT, NULL, -100, 100, "0", GENERATE, "taken from the logits of tokens that stand in the answer"),

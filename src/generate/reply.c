@@ -59,6 +59,16 @@ static rf_status add_text(rf_reply *r, size_t bytes, rf_error *error) {
   return release(r, &text, error);
 }
 
+rf_status rf_reply_end(rf_reply *r, rf_finish finish, rf_error *error) {
+  rf_stop_text text;
+  if (r->finish != RF_FINISH_NONE) return RAFTER_OK;
+  RF_TRY(add_text(r, r->tokenizer ? rf_decoder_end(&r->decoder, r->piece) : 0, error));
+  if (r->finish != RF_FINISH_NONE) return RAFTER_OK;
+  rf_stop_end(&r->state, &text);
+  r->finish = finish;
+  return release(r, &text, error);
+}
+
 rf_status rf_reply_take(rf_reply *r, const rf_event *e, rf_error *error) {
   int64_t at = r->tokens.count;
   RF_TRY(grow(r, error));
@@ -72,11 +82,5 @@ rf_status rf_reply_take(rf_reply *r, const rf_event *e, rf_error *error) {
     size_t bytes = r->tokenizer ? rf_decoder_next(&r->decoder, e->token, r->piece) : (size_t)sprintf(r->piece, "%s%d", at ? "," : "", e->token);
     RF_TRY(add_text(r, bytes, error));
   }
-  if (r->finish != RF_FINISH_NONE || e->finish == RF_FINISH_NONE) return RAFTER_OK;
-  rf_stop_text text;
-  RF_TRY(add_text(r, r->tokenizer ? rf_decoder_end(&r->decoder, r->piece) : 0, error));
-  if (r->finish != RF_FINISH_NONE) return RAFTER_OK;
-  rf_stop_end(&r->state, &text);
-  r->finish = e->finish;
-  return release(r, &text, error);
+  return e->finish == RF_FINISH_NONE ? RAFTER_OK : rf_reply_end(r, e->finish, error);
 }

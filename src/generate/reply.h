@@ -29,5 +29,7 @@ void rf_reply_free(rf_reply *reply); /* {0} is allowed */
 /* One event of the answer. When reply->finish is set afterwards and the event's is not, a stop string was met: rf_generator_cancel() the answer. The
  * token that ends an answer gives no text when its event says RF_FINISH_STOP. */
 rf_status rf_reply_take(rf_reply *reply, const rf_event *event, rf_error *error);
+/* What was held back of an answer that ends here for another reason than its events; nothing when it has ended. */
+rf_status rf_reply_end(rf_reply *reply, rf_finish finish, rf_error *error);
 
 #endif

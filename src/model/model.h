@@ -142,6 +142,7 @@ const char *rf_model_preset(int index);
 
 /* MODEL of the command line: a preset name, an inline shape `gpt:layers=4,width=512,...`, or a folder with config.json, a
  * .safetensors file with its config.json beside it, a .gguf file or a llama2.c .bin. `vocab`, `seq` and the other keys of an inline shape override.
+ * A folder with config.json that is called as a preset is the folder.
  * A folder with PEFT's adapter_config.json is the model that it names as its base, with lora.folder set.
  * RAFTER_INVALID names the nearest preset when the name is unknown. `folder` (may be NULL) gets the weight folder (or the one
  * .safetensors file that was named), or "". */
@@ -215,6 +216,9 @@ rf_params rf_model_params(const rf_model *model, rf_pool *pool);
 int rf_params_find(const rf_params *params, const char *name); /* index, or -1 */
 /* One of a parameter's experts as a parameter of its own, which begins behind expert * count elements of the whole; the parameter itself without. */
 rf_param rf_param_slice(const rf_param *param, int expert);
+/* As a matrix: vectors are one row. */
+static inline int64_t rf_param_height(const rf_param *param) { return param->rank == 2 ? param->shape[0] : 1; }
+static inline int64_t rf_param_width(const rf_param *param) { return param->shape[param->rank - 1]; }
 static inline int rf_param_slices(const rf_param *param) { return param->experts > 0 ? (int)param->experts : 1; }
 
 /* The model's own parameters without adapters: what weight files hold. */

@@ -436,13 +436,19 @@ static rf_status resolve_adapter(const char *adapter, rf_model *model, char fold
   return RAFTER_OK;
 }
 
+/* A folder of somebody's that is called as a preset: what has weights is meant. */
+static bool holds_config(const char *folder) {
+  char path[4096 + 16];
+  return snprintf(path, sizeof path, "%s/config.json", folder) < (int)sizeof path && !access(path, F_OK);
+}
+
 rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096], rf_error *error) {
   if (folder) folder[0] = 0;
   if (!spec || !*spec)
     return RF_FAIL(error, RAFTER_INVALID, "name a preset such as gpt2, a folder, or a shape such as gpt:layers=4,width=512", "no model is given");
   size_t name_length = strcspn(spec, ":");
   const rf_model *base = find(PRESETS, PRESET_COUNT, spec, name_length);
-  if (base && !spec[name_length]) {
+  if (base && !spec[name_length] && !holds_config(spec)) {
     *model = *base;
     model->embed_scale = scale_of_tokens(model);
     return RAFTER_OK;

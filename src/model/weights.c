@@ -8,12 +8,8 @@
 
 #include "model/weight_file.h"
 
-/* Values of a chunk; rows that are turned together (whole quantised blocks where there is room); columns that are turned together: a cache line. */
-enum { BLOCK_VALUES = 1 << 20, TURN_LEAST = 16, TURN_MOST = 256, TILE = 16 };
-
-/* A parameter as a matrix: vectors are one row. */
-static int64_t rows_of(const rf_param *param) { return param->rank == 2 ? param->shape[0] : 1; }
-static int64_t columns_of(const rf_param *param) { return param->shape[param->rank - 1]; }
+/* Rows that are turned together (whole quantised blocks where there is room); columns that are turned together: a cache line. */
+enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16, TURN_MOST = 256, TILE = 16 };
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
@@ -47,8 +43,8 @@ static rf_status find_parts(const rf_weight_file *file, const rf_model *model, c
       return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models",
                      "%s has no tensor \"%s\" (it has %d tensors)", rf_weight_file_path(file), name->part[i], rf_weight_file_count(file));
     take_slice(param, &part[i]);
-    int64_t shape[2] = {rows_of(param), name->columns[i]};
-    if (name->turned) shape[0] = name->columns[i], shape[1] = rows_of(param);
+    int64_t shape[2] = {rf_param_height(param), name->columns[i]};
+    if (name->turned) shape[0] = name->columns[i], shape[1] = rf_param_height(param);
     const int64_t *expected = param->rank == 2 ? shape : &name->columns[i];
     if (part[i].rank != param->rank || memcmp(part[i].shape, expected, (size_t)param->rank * sizeof *expected) != 0) {
       char want[128], got[128];
@@ -118,7 +114,7 @@ static rf_status gather_turned(const rf_name *name, const rf_weight_part *part, 
 /* Rows [first, first + rows) of the parameter from its parts. */
 static rf_status gather(const rf_name *name, const rf_weight_part *part, const rf_param *param, int64_t first, int64_t rows, float *out,
                         rf_error *error) {
-  int64_t columns = columns_of(param), height = rows_of(param), column = 0;
+  int64_t columns = rf_param_width(param), height = rf_param_height(param), column = 0;
   for (int i = 0; i < name->count; column += name->columns[i++]) {
     if (name->turned) {
       RF_TRY(gather_turned(name, part, i, height, first, rows, out + column, columns, error));
@@ -136,13 +132,13 @@ static rf_status gather(const rf_name *name, const rf_weight_part *part, const r
 static bool lies_plain(const rf_name *name) { return name->count == 1 && !name->turned && name->order[0] == RF_NAME_PLAIN; }
 /* Rows of a parameter that are put together at a time. */
 static int64_t rows_at_once(const rf_param *param) {
-  int64_t rows = BLOCK_VALUES * 4 / columns_of(param);
+  int64_t rows = BLOCK_VALUES * 4 / rf_param_width(param);
   return rows < TURN_LEAST ? TURN_LEAST : rows > TURN_MOST ? TURN_MOST : rows;
 }
 
 static rf_status read_param(const rf_name *name, const rf_weight_part *part, int index, const rf_param *param, rf_weights_visit visit, void *context,
                             float *block, rf_error *error) {
-  int64_t columns = columns_of(param), height = rows_of(param), most = rows_at_once(param), before = param->expert * param->count;
+  int64_t columns = rf_param_width(param), height = rf_param_height(param), most = rows_at_once(param), before = param->expert * param->count;
   if (lies_plain(name)) {
     for (int64_t first = 0, count; first < param->count; first += count) {
       count = param->count - first < BLOCK_VALUES ? param->count - first : BLOCK_VALUES;
@@ -165,7 +161,7 @@ static int64_t block_values(const rf_params *params) {
   int64_t most = BLOCK_VALUES;
   for (int i = 0; i < params->count; ++i) {
     const rf_param *param = &params->at[i];
-    int64_t rows = rows_at_once(param), values = columns_of(param) * (rows < rows_of(param) ? rows : rows_of(param));
+    int64_t rows = rows_at_once(param), values = rf_param_width(param) * (rows < rf_param_height(param) ? rows : rf_param_height(param));
     if (values > most) most = values;
   }
   return most;

@@ -5,6 +5,8 @@
 #include "model/names.h"
 #include "model/panels.h"
 
+enum { RF_WEIGHTS_CHUNK = 1 << 20 }; /* values that come or go at once */
+
 /* Elements [first, first + count) of parameter `param` (row-major in the table's own shape). */
 typedef rf_status (*rf_weights_visit)(void *context, int param, int64_t first, int64_t count, const float *values, rf_error *error);
 typedef rf_status (*rf_weights_source)(void *context, int param, int64_t first, int64_t count, float *values, rf_error *error);

@@ -11,12 +11,8 @@
 #include "model/names.h"
 #include "model/safetensors.h"
 
-/* Values of a chunk; columns that are turned together: a cache line. */
-enum { BLOCK_VALUES = 1 << 20, TURN_LEAST = 16 };
-
-/* A parameter as a matrix: vectors are one row. */
-static int64_t rows_of(const rf_param *param) { return param->rank == 2 ? param->shape[0] : 1; }
-static int64_t columns_of(const rf_param *param) { return param->shape[param->rank - 1]; }
+/* Columns that are turned together: a cache line. */
+enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16 };
 
 /* ---- one parameter ---------------------------------------------------------------------------------------------- */
 
@@ -27,7 +23,7 @@ static int64_t own_column(const rf_name *name, int64_t f) {
 }
 static rf_status write_by_head(rf_tensor_writer *writer, int index, const rf_param *param, const rf_name *name, rf_weights_source source,
                                void *context, float *block, rf_error *error) {
-  int64_t all = columns_of(param), height = rows_of(param);
+  int64_t all = rf_param_width(param), height = rf_param_height(param);
   for (int64_t f = 0, run = name->turned ? 1 : name->head_dim; f < all; f += run) {
     for (int64_t r = 0; r < height; ++r) RF_TRY(source(context, index, r * all + own_column(name, f), run, block + r * run, error));
     RF_TRY(rf_tensor_writer_put(writer, block, height * run, error));
@@ -38,7 +34,7 @@ static rf_status write_by_head(rf_tensor_writer *writer, int index, const rf_par
 /* Columns [column, column + columns) of a parameter, as they are or turned, `source` being asked for runs of a row. */
 static rf_status write_part(rf_tensor_writer *writer, int index, const rf_param *param, int64_t column, int64_t columns, bool turned,
                             rf_weights_source source, void *context, float *block, rf_error *error) {
-  int64_t all = columns_of(param), height = rows_of(param), before = param->expert * param->count;
+  int64_t all = rf_param_width(param), height = rf_param_height(param), before = param->expert * param->count;
   if (!turned && columns == all) {
     for (int64_t first = 0, count; first < param->count; first += count) {
       count = param->count - first < BLOCK_VALUES ? param->count - first : BLOCK_VALUES;
@@ -70,7 +66,7 @@ static rf_status write_part(rf_tensor_writer *writer, int index, const rf_param 
 static int64_t writer_values(const rf_params *params) {
   int64_t most = BLOCK_VALUES;
   for (int i = 0; i < params->count; ++i) {
-    int64_t turned = rows_of(&params->at[i]) * TURN_LEAST, columns = columns_of(&params->at[i]);
+    int64_t turned = rf_param_height(&params->at[i]) * TURN_LEAST, columns = rf_param_width(&params->at[i]);
     if (turned > most) most = turned;
     if (columns > most) most = columns;
   }
@@ -113,7 +109,7 @@ static void list_pieces(rf_weights_writer *w, const rf_model *model, const rf_pa
       for (int j = 0; j < p->name.count; ++j) {
         rf_stored *tensor = &w->stored[w->stored_count++];
         *tensor = (rf_stored){.name = p->name.part[j], .dtype = form->dtype, .rank = p->slice.rank};
-        if (p->slice.rank == 2) tensor->shape[p->name.turned] = rows_of(&p->slice);
+        if (p->slice.rank == 2) tensor->shape[p->name.turned] = rf_param_height(&p->slice);
         tensor->shape[p->slice.rank == 2 ? !p->name.turned : 0] = p->name.columns[j];
       }
     }

@@ -39,6 +39,18 @@ for text in open("texts").read().split("\n"):
     at = shown.index(text, at) + len(text)
 PY
 
+# An answer that meets the mark of a turn's end goes on behind it when it is told to.
+echo Hello >line
+for seed in 1 2 3 4 5 6 7 8; do
+  status 0 "${CHAT[@]}" --temperature 100 --seed $seed --max-tokens 150 --json <line && cp out ends
+  [ "$(ask ends 'd["finish_reason"]')" = stop ] && break
+done
+status 0 "${CHAT[@]}" --temperature 100 --seed $seed --max-tokens 150 --ignore-eos --json <line && holds out 'd["finish_reason"] == "length" and d["completion_tokens"] == 150' && python3 - <<'PY' || fail '--ignore-eos ends an answer, or changes how it begins'
+import json
+ends, on = json.load(open("ends")), json.load(open("out"))
+assert ends["finish_reason"] == "stop" and ends["completion_tokens"] < 150 and on["text"].startswith(ends["text"]), (ends, on)
+PY
+
 # A full context forgets the oldest turn; a line that is too long is no end.
 for i in 1 2 3 4; do echo "line $i: $(printf 'x%.0s' $(seq 60))"; done >lines
 printf 'y%.0s' $(seq 700) >>lines

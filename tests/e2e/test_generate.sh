@@ -7,6 +7,8 @@ GEN=("$RAFTER" generate run --threads 2)
 
 status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --temperature 0 && { [ "$(head -c 4 out)" = "the " ] || fail 'the prompt does not lead the text'; cp out greedy.txt; }
 status 0 "$RAFTER" generate run/checkpoint-00000060 --threads 2 --prompt "the " --max-tokens 20 --temperature 0 && same greedy.txt out 'a run and its newest checkpoint say the same'
+mkdir gpt2 && cp run/checkpoint-00000060/* gpt2 # it is called as a preset, and has weights
+status 0 "$RAFTER" generate gpt2 --threads 2 --prompt "the " --max-tokens 20 --temperature 0 && same greedy.txt out 'a folder is not taken for a preset of its name'
 status 0 "$RAFTER" generate run --threads 1 --prompt "the " --max-tokens 20 --temperature 0 && same greedy.txt out 'one thread says what two say'
 status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --seed 4 && cp out four.txt
 status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --seed 4 && same four.txt out 'the same seed says the same'
