@@ -62,7 +62,8 @@ rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **sco
                                 .seed = (uint64_t)rf_options_int(o, "seed"),
                                 .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   RF_TRY(rf_scorer_open(&settings, scorer, error));
-  if ((*scorer)->tokens) return RAFTER_OK;
+  rf_report_walk walk = {.name = "score", .plan = (*scorer)->plan};
+  if ((*scorer)->tokens) return rf_journal_begin(&e->journal, e->sink, "eval", rf_options_json(o), "", &walk, 1, error);
   rf_scorer_close(*scorer);
   *scorer = NULL;
   return RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to score with");
@@ -213,6 +214,14 @@ static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *
                  "stopped by a signal; the figures are of %zu rows", json_array_size(e->rows));
 }
 
+/* For the history: the task and its numbers. */
+static void add_results(rf_evaluation *e) {
+  const char *key;
+  json_t *value;
+  json_object_foreach(e->result, key, value) if (e->journal.results && (json_is_number(value) || !strcmp(key, "task")))
+      json_object_set(e->journal.results, key, value);
+}
+
 rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const char *name = rf_options_argument(job->options, 0), *model = rf_options_argument(job->options, 1);
   const char *names[sizeof TASKS / sizeof *TASKS];
@@ -233,6 +242,8 @@ rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_err
   if (e) e->sink = sink;
   if (status == RAFTER_OK) status = run(o, task, e, error);
   if (e) {
+    add_results(e);
+    rf_journal_close(&e->journal, status, error);
     rf_record_close(e->record);
     rf_tokenizer_close(e->tokenizer);
     json_decref(e->result), json_decref(e->rows), json_decref(e->kept);

@@ -2,8 +2,7 @@
 #ifndef RF_EVAL_H
 #define RF_EVAL_H
 
-#include "api/api.h"
-
+#include "api/journal.h"
 #include "api/traced.h"
 #include "generate/score.h"
 #include "model/tokenizer.h"
@@ -18,7 +17,8 @@ typedef struct rf_evaluation {
   json_t *kept;      /* --continue: rows that --output holds already, by their number */
   char of[17];       /* hex XXH3 of all that decides a row: rows of another evaluation are no part of this one */
   rf_record *record; /* --trace */
-  bool stopped;      /* by a signal: the task counts what is done */
+  rf_journal journal;
+  bool stopped; /* by a signal: the task counts what is done */
 } rf_evaluation;
 
 /* A row of --output: number `index` of --data. Takes the reference. */

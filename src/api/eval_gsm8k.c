@@ -196,6 +196,8 @@ static rf_status answer_all(exam *x, rf_error *error) {
     status = RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to answer with");
     goto done;
   }
+  rf_report_walk walk = {.name = "decode", .plan = g->decode};
+  RF_GO(rf_journal_begin(&e->journal, e->sink, "eval", rf_options_json(o), "", &walk, 1, error));
   for (int i = 0; i < x->count; i++) {
     problem *p = &x->problem[i];
     if (p->ended) continue;

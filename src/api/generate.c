@@ -235,6 +235,9 @@ static rf_status sum_up(job *j, rf_error *error) {
   }
   for (int i = 0; i < 2; i++) RF_GO(rf_generator_predicted(g, 1 - i, shares[2 * i], shares[2 * i + 1], error));
   walks_of(g, walk, shares);
+  rf_generate_counts c = rf_generator_counts(g);
+  json_object_update_new(j->journal.results, json_pack("{sI sI sI}", "answers", (json_int_t)c.answers, "prompt_tokens", (json_int_t)c.prompt_tokens,
+                                                       "completion_tokens", (json_int_t)c.tokens));
   RF_GO(rf_journal_sum_up(&j->journal, g->run, walk, 2, j->seconds, error));
 done:
   for (int i = 0; i < 4; i++) free(shares[i]);

@@ -126,7 +126,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const c
                            const rf_report_walk *walk, int walks, rf_error *error) {
   const rf_plan *plan = walk[0].plan;
   char now[32], *here = getcwd(NULL, 0);
-  *journal = (rf_journal){.sink = sink, .beside = journal->beside};
+  *journal = (rf_journal){.sink = sink, .beside = journal->beside, .unlisted = journal->unlisted};
   snprintf(journal->folder, sizeof journal->folder, "%s", folder);
   now_text(now);
   journal->run = json_pack("{ss ss so ss ss si ss ss?}", "rafter", rafter_version(), "command", command, "options", options, "digest", plan->digest,
@@ -139,7 +139,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const c
     RF_TRY(write_in(folder, "run.json", json_incref(journal->run), 1, error));
     RF_TRY(write_in(folder, "plan.json", plans_json(walk, walks), 0, error));
   }
-  if (keeps_history()) begin_history(journal, command, plan);
+  if (keeps_history() && !journal->unlisted) begin_history(journal, command, plan);
   return RAFTER_OK;
 }
 

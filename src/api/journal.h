@@ -11,7 +11,8 @@ typedef struct rf_journal {
   json_t *run;     /* run.json */
   json_t *results; /* an object, for the history: numbers and texts that a command may add to */
   int64_t id;      /* of the run in the history; 0: it is not there */
-  bool beside;     /* the summary stands beside the results, not among them */
+  /* Set before it begins: the history has the run already; the summary stands beside the results, not among them. */
+  bool unlisted, beside;
 } rf_journal;
 
 /* ROOT/DATE-TIME-MODEL, for a run that was given no folder. */

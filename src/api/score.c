@@ -300,6 +300,11 @@ static rf_status sum_up(const work *w, const rf_scorer *scorer, rf_journal *jour
   rf_extent extent = {walked / w->walks, walked / w->walks};
   rf_report_walk walk = {.name = "score", .plan = plan, .measured = rf_run_measured(scorer->run, 0), .count = w->walks, .tokens = (double)walked};
   walk.seconds = seconds, walk.predicted = shares, walk.limit = shares + ops;
+  double nll = 0;
+  int64_t scored = 0;
+  for (int i = 0; i < w->rows; i++) nll += w->row[i].nll, scored += w->row[i].ids.count - 1;
+  json_object_update_new(journal->results, json_pack("{sI sI sf sf}", "rows", (json_int_t)w->rows, "tokens", (json_int_t)scored, "nll", nll,
+                                                     "perplexity", scored ? exp(nll / (double)scored) : 1));
   rf_status status = rf_plan_walk_ops(plan, &extent, 1, (double)w->walks, shares, shares + ops, error);
   if (status == RAFTER_OK) status = rf_journal_sum_up(journal, scorer->run, &walk, 1, seconds, error);
   free(shares);

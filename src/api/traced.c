@@ -65,7 +65,7 @@ rf_status rf_traced_write(const rf_record *record, const char *command, const ch
 rf_status rf_traced_leave(const rf_record *record, const rf_options *options, const char *part, const rf_run *run, const rf_report_walk *walk,
                           int walks, const rafter_sink *sink, rf_error *error) {
   char folder[4096], path[4400];
-  rf_journal journal = {0};
+  rf_journal journal = {.unlisted = !strcmp(rf_options_command(options), "eval")};
   rf_status status = RAFTER_OK;
   if (!record) return RAFTER_OK;
   RF_TRY(rf_journal_folder(options, folder, error));

@@ -11,17 +11,18 @@ status 0 "${TRAIN[@]}" --steps 4 --out runs/a
 status 0 "${TRAIN[@]}" --steps 8 --remat block --out runs/b
 status 0 "$RAFTER" generate runs/a --prompt 'and ' --max-tokens 4 --temperature 0
 status 0 "$RAFTER" score runs/a --text 'and he shall'
+status 0 "$RAFTER" eval perplexity runs/a --data book.txt --limit 2 --trace all --out runs/eval
 "${TRAIN[@]}" --steps 100000000 --out runs/stopped >/dev/null 2>&1 &
 stopped=$!
 "${TRAIN[@]}" --steps 100000000 --out runs/killed >/dev/null 2>&1 &
 killed=$!
 for _ in $(seq 100); do [ -s runs/stopped/metrics.jsonl ] && [ -s runs/killed/metrics.jsonl ] && break; sleep 0.1; done
-status 0 "${RUNS[@]}" list --json && holds out '[r["status"] for r in d["runs"]] == ["running", "running", "done", "done", "done", "done"]' 'what runs is said to run'
+status 0 "${RUNS[@]}" list --json && holds out '[r["status"] for r in d["runs"]] == ["running", "running", "done", "done", "done", "done", "done"]' 'what runs is said to run'
 kill -INT $stopped && wait $stopped
 kill -9 $killed && wait $killed 2>/dev/null
 status 0 "${RUNS[@]}" list --json && cp out list.json && {
   holds list.json '{r["name"]: r["status"] for r in d["runs"] if r["name"]} == {"a": "done", "b": "done", "stopped": "interrupted", "killed": "ended without a word"}' 'how runs ended'
-  holds list.json 'sorted(r["command"] for r in d["runs"]) == ["generate", "score"] + 4 * ["train"]'
+  holds list.json 'sorted(r["command"] for r in d["runs"]) == ["eval", "generate", "score"] + 4 * ["train"]'
   a=$(ask list.json '[r for r in d["runs"] if r["name"] == "a"][0]["results"]["loss"]') last=$(tail -1 runs/a/metrics.jsonl)
   [ "$(printf '%.7f' "$a")" = "$(printf '%.7f' "$(echo "$last" | python3 -c 'import json, sys; print(json.load(sys.stdin)["loss"])')")" ] || fail "the history's loss $a is not that of $last"
   holds list.json 'all(r["results"]["peak_bytes"] > 0 and r["results"]["predicted_tokens_per_second"] > 0 for r in d["runs"])'
@@ -33,7 +34,8 @@ status 0 "${RUNS[@]}" list --limit 2 --json && holds out 'len(d["runs"]) == 2'
 status 0 "${RUNS[@]}" show b && says '^run 2: train' out && says 'remat +"block"' out && says 'runs/b' out
 status 0 "${RUNS[@]}" show runs/b --json && holds out 'd["id"] == 2 and d["options"]["remat"] == "block" and d["folder_is_there"]'
 status 0 "${RUNS[@]}" best --metric loss --model gpt --json && holds out 'd["runs"][0]["name"] == "b" and d["runs"][0]["results"]["loss"] < d["runs"][1]["results"]["loss"]'
-status 0 "${RUNS[@]}" best --json && holds out 'all(x["results"]["tokens_per_second"] >= y["results"]["tokens_per_second"] for x, y in zip(d["runs"], d["runs"][1:])) and len(d["runs"]) == 4'
+status 0 "${RUNS[@]}" best --metric perplexity --json && holds out 'sorted(r["command"] for r in d["runs"]) == ["eval", "score"]'
+status 0 "${RUNS[@]}" best --json && holds out 'all(x["results"]["tokens_per_second"] >= y["results"]["tokens_per_second"] for x, y in zip(d["runs"], d["runs"][1:])) and len(d["runs"]) == 5'
 
 # Two runs: options that differ, then time and bytes op by op, the largest difference first, and sums that are the plans'.
 status 0 "${RUNS[@]}" compare 1 2 && says 'remat +"none" +"block"' out && says 'B takes .* time and .* less memory' out
@@ -74,5 +76,5 @@ cp runs/history.db good.db && head -c 5000 book.txt >runs/history.db
 status 0 "${TRAIN[@]}" --steps 1 --out more && says 'warning: cannot .* history' && status 0 "${TRAIN[@]}" --steps 1 --quiet --out still
 refuses 1 'history.db' "${RUNS[@]}" list
 cp good.db runs/history.db
-RAFTER_RUNS='' status 0 "${TRAIN[@]}" --steps 1 --out none && status 0 "${RUNS[@]}" list --limit 0 --json && holds out 'len(d["runs"]) == 6'
+RAFTER_RUNS='' status 0 "${TRAIN[@]}" --steps 1 --out none && status 0 "${RUNS[@]}" list --limit 0 --json && holds out 'len(d["runs"]) == 7'
 finish
