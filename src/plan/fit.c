@@ -7,12 +7,13 @@
 
 /* ---- the search --------------------------------------------------------------------------------------------------- */
 
+enum { MOST_TRIED = 1024 }; /* rows that a search remembers */
 typedef struct fitter {
   const rf_model *model;
   const rf_plan_options *from;
   int64_t room;
   rf_plan *best, *least; /* the fastest that fits; the smallest that does not */
-  rf_fit_row row[RF_MAX_FIT_ROWS * 2];
+  rf_fit_row row[MOST_TRIED];
   int rows;
 } fitter;
 
@@ -31,7 +32,7 @@ static rf_fit_row row_of(const rf_plan *plan) {
 /* Takes the plan over. */
 static void consider(fitter *f, rf_plan *plan) {
   rf_fit_row row = row_of(plan);
-  if (f->rows < RF_MAX_FIT_ROWS * 2) f->row[f->rows++] = row;
+  if (f->rows < MOST_TRIED) f->row[f->rows++] = row;
   rf_plan **slot = row.fits ? &f->best : &f->least;
   bool better = !*slot || (row.fits ? plan->step_seconds < (*slot)->step_seconds : plan->arena_bytes < (*slot)->arena_bytes);
   if (better) {
@@ -127,31 +128,55 @@ static int frontier(fitter *f, rf_fit_row *out) {
 
 /* ---- meshes ------------------------------------------------------------------------------------------------------- */
 
-enum { MOST_MESHES = 64, MOST_TENSOR = 64, NODE = 16 };
+enum { MOST_MESHES = 256, MOST_TENSOR = 64, NODE = 16, CLIMBS = 4 };
+typedef struct mesh_list {
+  rf_mesh mesh[MOST_MESHES];
+  int count;
+} mesh_list;
 
-static void add_mesh(rf_mesh *list, int *count, const rf_mesh *from, int64_t data, int64_t fsdp, int64_t tensor) {
+/* The mesh with these extents, slices and capacity as they are, unless it is in the list. */
+static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_AXES]) {
   rf_mesh mesh = *from;
-  mesh.of[RF_AXIS_DATA] = (int32_t)data, mesh.of[RF_AXIS_FSDP] = (int32_t)fsdp, mesh.of[RF_AXIS_TENSOR] = (int32_t)tensor;
-  mesh.zero = fsdp > 1 ? 3 : 0;
-  for (int i = 0; i < *count; i++)
-    if (!memcmp(&list[i], &mesh, sizeof mesh)) return;
-  if (*count < MOST_MESHES) list[(*count)++] = mesh;
+  for (int a = 0; a < RF_AXES; a++)
+    if (a != RF_AXIS_SLICE) mesh.of[a] = (int32_t)(of[a] > 1 ? of[a] : 1);
+  mesh.zero = mesh.of[RF_AXIS_FSDP] > 1 ? 3 : 0;
+  for (int i = 0; i < list->count; i++)
+    if (!memcmp(&list->mesh[i], &mesh, sizeof mesh)) return;
+  if (list->count < MOST_MESHES) list->mesh[list->count++] = mesh;
 }
 
-/* For each way of cutting the products: the rest of the chips share the weights, or have copies of them, or copies on groups of a few chips. */
-static int list_meshes(const rf_mesh *from, rf_mesh list[MOST_MESHES]) {
-  rf_mesh whole = *from;
-  int64_t chips = rf_mesh_chips(from) / rf_mesh_extent(from, RF_AXIS_SLICE);
-  int count = 0;
-  for (int a = 0; a < RF_AXES; a++)
-    if (a != RF_AXIS_SLICE) whole.of[a] = 0;
-  for (int64_t tensor = 1; tensor <= MOST_TENSOR && tensor <= chips; tensor *= 2) {
-    if (chips % tensor) break;
-    int64_t rest = chips / tensor;
-    add_mesh(list, &count, &whole, 1, rest, tensor), add_mesh(list, &count, &whole, rest, 1, tensor);
-    if (rest % NODE == 0) add_mesh(list, &count, &whole, rest / NODE, NODE, tensor);
+static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
+
+/* For each way of cutting the products: the rest of the chips share the weights, or have copies of them, or copies on groups of a few chips. Experts
+ * lie on as many of them as may be. Where the microbatch has fewer sequences than that, chips share their tokens. */
+static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t microbatch, mesh_list *list) {
+  int64_t slices = rf_mesh_extent(from, RF_AXIS_SLICE), chips = rf_mesh_chips(from) / slices;
+  for (int64_t tensor = 1; tensor <= MOST_TENSOR && tensor <= chips && chips % tensor == 0; tensor *= 2) {
+    int64_t rest = chips / tensor, rows = common_divisor(rest, microbatch % slices ? 1 : microbatch / slices);
+    int64_t experts = model->experts > 0 ? common_divisor(rest, model->experts) : 1;
+    add_mesh(list, from, (int64_t[RF_AXES]){[RF_AXIS_FSDP] = rest, [RF_AXIS_TENSOR] = tensor});
+    add_mesh(list, from, (int64_t[RF_AXES]){[RF_AXIS_DATA] = rest, [RF_AXIS_TENSOR] = tensor});
+    if (rest % NODE == 0) add_mesh(list, from, (int64_t[RF_AXES]){[RF_AXIS_DATA] = rest / NODE, [RF_AXIS_FSDP] = NODE, [RF_AXIS_TENSOR] = tensor});
+    add_mesh(list, from, (int64_t[RF_AXES]){[RF_AXIS_EXPERT] = experts, [RF_AXIS_FSDP] = rest / experts, [RF_AXIS_TENSOR] = tensor});
+    if (rows == rest) continue;
+    add_mesh(list, from, (int64_t[RF_AXES]){[RF_AXIS_FSDP] = rows, [RF_AXIS_CONTEXT] = rest / rows, [RF_AXIS_TENSOR] = tensor});
+    add_mesh(list, from, (int64_t[RF_AXES]){[RF_AXIS_FSDP] = rows, [RF_AXIS_SEQUENCE] = rest / rows, [RF_AXIS_TENSOR] = tensor});
   }
-  return count;
+}
+
+/* One step away: 2 or 4 chips of one axis go to another, where tokens, experts or layers are shared. */
+static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_list *list) {
+  static const rf_axis to[] = {RF_AXIS_CONTEXT, RF_AXIS_SEQUENCE, RF_AXIS_EXPERT, RF_AXIS_PIPELINE},
+                       of[] = {RF_AXIS_FSDP, RF_AXIS_DATA, RF_AXIS_TENSOR};
+  for (size_t t = 0; t < sizeof to / sizeof *to; t++)
+    for (size_t d = 0; d < sizeof of / sizeof *of && (to[t] != RF_AXIS_EXPERT || model->experts > 0); d++)
+      for (int64_t chips = 2; chips <= 4; chips *= 2) {
+        int64_t extents[RF_AXES];
+        for (int a = 0; a < RF_AXES; a++) extents[a] = rf_mesh_extent(from, (rf_axis)a);
+        if (extents[of[d]] % chips) continue;
+        extents[of[d]] /= chips, extents[to[t]] *= chips;
+        add_mesh(list, from, extents);
+      }
 }
 
 /* One mesh, kept whole first; where that does not fit or is not fast, nothing slower is tried. RAFTER_INVALID: it cannot be cut so. */
@@ -174,15 +199,25 @@ static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int 
   return RAFTER_OK;
 }
 
+/* The meshes of the list, then what lies one step from the best of them, as long as that is better. */
 static rf_status try_meshes(fitter *f, rf_fit_vary vary, rf_error *error) {
-  rf_mesh list[MOST_MESHES];
+  mesh_list *list = calloc(1, sizeof *list);
   rf_error last = {0};
-  int count = list_meshes(&f->from->build.mesh, list), cut = 0;
+  int cut = 0;
   int64_t batch = f->from->build.microbatch * f->from->build.accumulate;
+  if (!list) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   for (int accumulate = vary.microbatch ? 1 : f->from->build.accumulate; accumulate <= batch; accumulate *= 4) {
-    for (int i = 0; i < count && batch % accumulate == 0; i++) cut += try_mesh(f, &list[i], vary, accumulate, &last) == RAFTER_OK;
+    list->count = 0;
+    if (batch % accumulate) continue;
+    list_meshes(f->model, &f->from->build.mesh, batch / accumulate, list);
+    for (int tried = 0, climbs = 0; tried < list->count && climbs <= CLIMBS; climbs++) {
+      const rf_plan *before = f->best;
+      for (; tried < list->count; tried++) cut += try_mesh(f, &list->mesh[tried], vary, accumulate, &last) == RAFTER_OK;
+      if (f->best && f->best != before) list_neighbours(f->model, &f->best->options.build.mesh, list);
+    }
     if (f->best || !vary.microbatch) break;
   }
+  free(list);
   if (cut) return RAFTER_OK;
   if (error) *error = last;
   return RAFTER_INVALID;

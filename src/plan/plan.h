@@ -120,7 +120,7 @@ typedef struct rf_fit_row {
 } rf_fit_row;
 enum { RF_MAX_FIT_ROWS = 64 };
 /* The fastest plan that fits the room of `options`, over what may vary; microbatch x accumulate keeps the batch. On several chips: the ways of cutting the
- * step along data, fsdp and tensor, in the dtype that is said or bf16, with the named remat policies. `rows` (may be NULL) gets
+ * step along data, fsdp, tensor and expert, and what lies near the best of them, in the dtype that is said or bf16, with the named remat policies. `rows` (may be NULL) gets
  * the frontier, fastest first: every tried setting that no other beats in both memory and time. RAFTER_NO_FIT when none fits. */
 rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, rf_plan **plan, rf_fit_row rows[RF_MAX_FIT_ROWS],
                       int *row_count, rf_error *error);

@@ -233,13 +233,14 @@ const rf_op_def RF_OP_DISPATCH_BWD = {
 
 /* ---- the experts' linear layers --------------------------------------------------------------------------------- */
 
-double rf_experts_met(double experts, double used, double rows) { return experts * (1 - pow(1 - used / experts, rows)); }
+double rf_experts_met(double experts, double used, double rows) { return experts * (1 - pow(used < experts ? 1 - used / experts : 0, rows)); }
 
 /* FLOPs of the rows there are. What is moved of the weights (operand `weights`) is those of the experts that are met: of n rows that each choose k
- * of E experts, evenly and each for itself, E (1 - (1 - k/E)^n). */
+ * of E experts, evenly and each for itself, E (1 - (1 - k/E)^n). Where chips share the experts out, a row is here for one of this chip's. */
 static rf_work product_work(const rf_graph *graph, const rf_op *op, int weights, int64_t rows, int64_t inner, int64_t columns) {
   rf_work work = rf_work_bytes(graph, op);
-  double experts = op->attr.experts, used = op->attr.experts_used, met = rf_experts_met(experts, used, (double)rows / used);
+  double experts = op->attr.experts, used = op->attr.experts < graph->model.experts ? 1 : op->attr.experts_used;
+  double met = rf_experts_met(experts, used, (double)rows / used);
   work.flops = work.flops_full = 2.0 * (double)rows * (double)inner * (double)columns;
   if (weights >= 0) work.bytes_read -= (1 - met / experts) * (double)rf_tensor_bytes(&graph->tensor[op->input[weights]]);
   return work;
