@@ -58,6 +58,7 @@ const rf_option RF_OPTION_ROWS[] = {
   CHOICE("cpu", "auto|base|avx2|avx512|avx512bf16", "auto", MODELS | CALIBRATE, "highest instruction set to use"),
 
   WORDS("mesh", TEXT, "AXIS=CHIPS,..", NULL, PLAN, "chips along data, fsdp, tensor, sequence, context, pipeline, expert, slice: data=2,fsdp=16,tensor=4"),
+  WORDS("pipeline", TEXT, "SCHEDULE", "1f1b", PLAN, "order of microbatches along pipeline: 1f1b, gpipe, or interleaved:V with V runs of layers on every stage"),
   NUMBER("capacity", FLOAT, "TIMES", 0.01, 1e6, "1", PLAN, "along expert: rows that an expert takes of a chip, as a multiple of an even share; what is more is left out"),
   NUMBER("zero", INT, NULL, 0, 3, NULL, PLAN, "what the fsdp axis (without one: data) splits: 1 the optimizer's states, 2 gradients too, 3 weights too; unset: 3 for fsdp, 0 for data"),
 
@@ -94,7 +95,7 @@ const rf_option RF_OPTION_ROWS[] = {
   CHOICE("returns", "loss|hidden|logits|top|top-by-chunk", "loss", PLAN, "of a jax program that scores: what it returns for every position; top: from logits that are all there"),
   FLAG("tensors", PLAN, "list every tensor"),
   FLAG("ops", PLAN | BENCH, "list every operation"),
-  CHOICE("after", "build|adapt|differentiate|optimize|shard|fuse|remat|offload", NULL, PLAN, "print the graph after this pass and stop"),
+  CHOICE("after", "build|adapt|differentiate|optimize|stage|shard|fuse|remat|offload", NULL, PLAN, "print the graph after this pass and stop; of a pipeline that of its first stage, after remat that of the largest"),
   NUMBER("tokens", COUNT, NULL, 1, 0x1p62, NULL, PLAN, "tokens to train on or generate, for time and cost"),
   NUMBER("budget", DURATION, NULL, 1e-6, 1e10, NULL, PLAN, "how far a time gets: tokens, steps and cost of 9h or 30d"),
   WORDS("sweep", SWEEP, "OPTION=LIST", NULL, PLAN | BENCH, "one row for each value, e.g. batch=1..256, dtype=f32,bf16, of the model's shape: MODEL:layers=12,24, or chips=4,8,16 of --on"),

@@ -2,6 +2,7 @@
  * head a weight of its own is not asked here: the builder takes what the parameter table has. */
 #include "graph/kv.h"
 #include "graph/passes.h"
+#include "graph/pipeline.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -467,14 +468,27 @@ static void share_out_slots(rf_build_options *options) {
   options->sequences = (options->sequences + chips - 1) / chips;
 }
 
+rf_status rf_graph_stage(const rf_graph *whole, const rf_build_options *options, rf_graph **out, rf_error *error) {
+  rf_graph *graph = NULL;
+  rf_status status;
+  RF_TRY(rf_pass_stage(whole, &options->mesh, &graph, error));
+  RF_GO(rf_pass_shard(graph, &options->mesh, error));
+  RF_GO(rf_pass_fuse(graph, error));
+  *out = graph;
+  return RAFTER_OK;
+done:
+  rf_graph_free(graph);
+  return status;
+}
+
 rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after, rf_graph **out, rf_error *error) {
-  static const char *const passes[] = {"build", "adapt", "differentiate", "optimize", "shard", "fuse"};
+  static const char *const passes[] = {"build", "adapt", "differentiate", "optimize", "stage", "shard", "fuse"};
   bool learns = options->job == RF_JOB_TRAIN && !options->loss_only;
-  int last = 5;
-  for (int i = 0; after && i < 6; i++)
+  int last = 6;
+  for (int i = 0; after && i < 7; i++)
     if (strcmp(after, passes[i]) == 0) last = i, after = NULL;
   if (after)
-    return RF_FAIL(error, RAFTER_INVALID, "a pass is build, adapt, differentiate, optimize, shard or fuse",
+    return RF_FAIL(error, RAFTER_INVALID, "a pass is build, adapt, differentiate, optimize, stage, shard or fuse",
                    "no such pass (after: expected a pass, got '%s')", after);
   rf_graph *graph = NULL;
   rf_status status;
@@ -485,8 +499,15 @@ rf_status rf_graph_build(const rf_model *model, const rf_build_options *options,
   if (last >= 1) RF_GO(rf_pass_adapt(graph, options->dtype, learns, error));
   if (learns && last >= 2) RF_GO(rf_pass_differentiate(graph, error));
   if (learns && last >= 3) RF_GO(rf_pass_optimize(graph, options, error));
-  if (last >= 4 && rf_mesh_chips(&options->mesh) > 1) RF_GO(rf_pass_shard(graph, &options->mesh, error));
-  if (last >= 5) RF_GO(rf_pass_fuse(graph, error));
+  if (last >= 4 && rf_pipeline_stages(&options->mesh) > 1) {
+    rf_graph *whole = graph;
+    graph = NULL;
+    status = rf_pass_stage(whole, &options->mesh, &graph, error);
+    rf_graph_free(whole);
+    if (status != RAFTER_OK) goto done;
+  }
+  if (last >= 5 && rf_mesh_chips(&options->mesh) > 1) RF_GO(rf_pass_shard(graph, &options->mesh, error));
+  if (last >= 6) RF_GO(rf_pass_fuse(graph, error));
   *out = graph;
   return RAFTER_OK;
 done:

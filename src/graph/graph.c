@@ -170,7 +170,7 @@ static int slot_count(const char *const *slots, int limit) {
 
 int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section, const int *inputs, int input_count, const int *outputs,
                   int output_count, const rf_attr *attr, rf_error *error) {
-  rf_op op = {.def = def, .name = name_copy(graph->pool, name), .section = section, .recompute_of = RF_NONE};
+  rf_op op = {.def = def, .name = name_copy(graph->pool, name), .section = section, .recompute_of = RF_NONE, .chunk = graph->chunk};
   if (attr) op.attr = *attr;
   op.input_count = slot_count(def->inputs, RF_MAX_INPUTS);
   op.output_count = slot_count(def->outputs, RF_MAX_OUTPUTS);

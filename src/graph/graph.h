@@ -46,6 +46,7 @@ typedef struct rf_tensor {
   const char *reason;         /* why it is kept, for the plan's reader; may be NULL */
   rf_panels panels;           /* of dtype RF_PACKED */
   rf_spec spec;               /* how it lies on the mesh; `shape` is what one chip has of it */
+  int32_t slots;              /* in a pipeline: microbatches that it holds at once, the i-th in place i % slots, each as `shape` says; 0: one */
 } rf_tensor;
 
 typedef enum rf_section { RF_SECTION_BEGIN, RF_SECTION_MICRO, RF_SECTION_END, RF_SECTIONS } rf_section;
@@ -80,7 +81,7 @@ typedef struct rf_attr {
   bool transpose;                            /* matmul, head: the weight is stored (out, in) */
   bool fast;                                 /* matmul, head_logits, head_score: x is rounded to 8 bits first, in blocks of RF_FAST_BLOCK */
   float dropout;                             /* probability of zeroing */
-  uint64_t site;                             /* rf_name_key of the dropout site */
+  uint64_t site;                             /* rf_name_key of the dropout site; of send and recv: of what they hand over */
   int32_t token_step;                        /* dropout: tokens from a row to the next, where tokens are dealt out; 0: 1 */
   rf_accumulate accumulate[RF_MAX_OUTPUTS];
   float beta1, beta2, weight_decay; /* adamw */
@@ -89,7 +90,8 @@ typedef struct rf_attr {
   int32_t experts, experts_used;    /* route and what follows it: E, k */
   rf_router router;                 /* route */
   int32_t value_dim, latent;        /* attention_latent and its kin: W, and numbers of a latent row; rope.dim: R */
-  int32_t index; /* norm_sq: which element of the sums it writes; head_score: how many likeliest it keeps; all_reduce, permute: which */
+  int32_t
+      index; /* norm_sq: which element of the sums it writes; head_score: how many likeliest it keeps; all_reduce, permute: which; send, recv: the other stage */
   /* Collectives: the axes of the group and its chips; the dimension they gather, split or reduce along, and the one that all_to_all splits. Elsewhere
    * `axes` are those that cut a sum or a table which the op would need whole (matmul, embed, head_part). */
   rf_axes axes;
@@ -109,6 +111,7 @@ typedef struct rf_op {
   int input[RF_MAX_INPUTS];      /* tensor ids */
   int output[RF_MAX_OUTPUTS];
   bool backward;    /* made by differentiate */
+  int32_t chunk;    /* of a stage of a pipeline: which of its runs of layers it belongs to */
   int recompute_of; /* op id whose output this op makes again (remat), or RF_NONE. The same def takes the same kernel; the def
                                    * differs when only the epilogue is repeated (gelu from a kept u), with the same bits */
 } rf_op;
@@ -126,6 +129,7 @@ typedef struct rf_graph {
   int64_t seq;     /* T */
   rf_mesh mesh;    /* a graph over more than one chip is the program of one of them */
   char scope[256]; /* path prefix of the builder */
+  int32_t chunk;   /* of ops that are made now */
 } rf_graph;
 
 /* What an op costs, declared once, read by planner and report. FLOPs count multiply and add as two, of matrix products and attention
@@ -266,9 +270,11 @@ typedef struct rf_build_options {
       weights; /* of matrices that do not change (generate, score, under LoRA): what they are packed in; NULL: `dtype`. Read while the graph is built */
 } rf_build_options;
 
-/* build + adapt + differentiate + optimize + shard + fuse, i.e. everything before kernels are chosen. `after` (may be NULL) stops after the
- * pass of that name ("build", "adapt", "differentiate", "optimize", "shard", "fuse"): for `plan --after`. */
+/* build + adapt + differentiate + optimize + stage + shard + fuse, i.e. everything before kernels are chosen. `after` (may be NULL) stops after the
+ * pass of that name ("build", "adapt", "differentiate", "optimize", "stage", "shard", "fuse"): for `plan --after`. */
 rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after, rf_graph **graph, rf_error *error);
+/* One chip's program of stage options->mesh.stage of a pipeline, out of what rf_graph_build makes `after` optimize: stage + shard + fuse. */
+rf_status rf_graph_stage(const rf_graph *whole, const rf_build_options *options, rf_graph **graph, rf_error *error);
 /* The passes that rf_graph_build runs, one by one. */
 /* Joins the model's adapters to their linear layers; the weights beside them are not trained then. `dtype`: of activations;
  * `learns`: with their dropout. */

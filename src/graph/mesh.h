@@ -23,11 +23,17 @@ const char *rf_axis_name(rf_axis axis); /* "slice", "pipeline", "data", ... */
 typedef uint8_t rf_axes; /* a set of axes: bit of each */
 #define RF_AXIS_BIT(axis) ((rf_axes)(1u << (axis)))
 
+/* In which order a stage of a pipeline runs its microbatches: pipeline.h. */
+typedef enum rf_pipeline_schedule { RF_PIPELINE_1F1B, RF_PIPELINE_GPIPE, RF_PIPELINE_INTERLEAVED } rf_pipeline_schedule;
+
 typedef struct rf_mesh {
   int32_t of[RF_AXES]; /* chips along each axis; 0 counts as 1 */
   int32_t zero;        /* ZeRO stage: 1 splits the optimizer's states, 2 gradients too, 3 weights too; 0: none */
   float capacity;      /* along expert: rows that an expert takes of a chip, as a multiple of an even share; 0: 1. What is more is left out */
-  rf_axes pinned;      /* the one axis that sits on the link between two dies of a chip; 0: none */
+  rf_pipeline_schedule schedule;
+  int32_t chunks; /* runs of layers that each stage of a pipeline has; 0: 1 */
+  int32_t stage;  /* along pipeline: whose program it is */
+  rf_axes pinned; /* the one axis that sits on the link between two dies of a chip; 0: none */
 } rf_mesh;
 
 static inline int64_t rf_mesh_extent(const rf_mesh *mesh, rf_axis axis) { return mesh->of[axis] > 0 ? mesh->of[axis] : 1; }

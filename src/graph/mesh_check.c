@@ -1,5 +1,6 @@
 /* mesh_check.c - whether a job can be cut over a mesh: every number that does not divide is named, with numbers that would. */
 #include "graph/passes.h"
+#include "graph/pipeline.h"
 
 #include <stdio.h>
 
@@ -66,9 +67,47 @@ static rf_status not_yet(const rf_mesh *mesh, rf_axis axis, bool can, rf_error *
                  (long long)rf_mesh_extent(mesh, axis));
 }
 
+/* A schedule fills when every stage has a microbatch, and interleaving deals them out in whole groups. */
+static rf_status check_pipeline(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options, rf_error *error) {
+  char hint[200];
+  int stages = rf_pipeline_stages(mesh), chunks = rf_pipeline_chunks(mesh), pieces = rf_pipeline_pieces(mesh);
+  if (stages == 1 && mesh->schedule == RF_PIPELINE_INTERLEAVED)
+    return RF_FAIL(error, RAFTER_INVALID, "add pipeline to --mesh",
+                   "there are no stages to interleave (--pipeline interleaved:%d: expected --mesh pipeline=P)", chunks);
+  if (stages == 1) return RAFTER_OK;
+  if (options->job != RF_JOB_TRAIN || options->loss_only)
+    return RF_FAIL(
+        error, RAFTER_INVALID, "use tensor, and data or slice for more of it",
+        "a pipeline is planned for training only: what runs forward keeps every stage busy by batches of its own (--mesh pipeline: expected 1, "
+        "got %d)",
+        stages);
+  if (pieces > model->layers) {
+    snprintf(hint, sizeof hint, "use at most %lld stages%s", (long long)(model->layers / chunks),
+             chunks > 1 ? ", or fewer runs in --pipeline interleaved" : "");
+    return RF_FAIL(error, RAFTER_INVALID, hint, "more stages than layers (--mesh pipeline: expected at most %lld%s for %s, got %d)",
+                   (long long)(model->layers / chunks), chunks > 1 ? " with these runs of layers" : "", model->name, stages);
+  }
+  if (options->accumulate < stages) {
+    snprintf(hint, sizeof hint, "set --accumulate to %d or more: the bubble is (P-1)/(m+P-1) of the time", stages);
+    return RF_FAIL(error, RAFTER_INVALID, hint,
+                   "fewer microbatches than stages, some of which would never have work (--accumulate: expected at least %d, got %d)", stages,
+                   options->accumulate);
+  }
+  if (chunks > 1 && options->offload)
+    return RF_FAIL(error, RAFTER_INVALID, "use --pipeline 1f1b",
+                   "this version keeps nothing of interleaved stages in the host's memory (--pipeline interleaved:%d)", chunks);
+  if (mesh->schedule == RF_PIPELINE_INTERLEAVED && options->accumulate % stages) {
+    snprintf(hint, sizeof hint, "set --accumulate to %d or %d", options->accumulate / stages * stages, (options->accumulate / stages + 1) * stages);
+    return RF_FAIL(error, RAFTER_INVALID, hint,
+                   "interleaved stages take microbatches in groups of one each (--accumulate: expected a multiple of %d, got %d)", stages,
+                   options->accumulate);
+  }
+  return RAFTER_OK;
+}
+
 rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options, rf_error *error) {
   if (rf_mesh_chips(mesh) == 1) return RAFTER_OK;
-  RF_TRY(not_yet(mesh, RF_AXIS_PIPELINE, false, error));
+  RF_TRY(check_pipeline(mesh, model, options, error));
   RF_TRY(not_yet(mesh, RF_AXIS_CONTEXT, options->job != RF_JOB_GENERATE, error));
   RF_TRY(not_yet(mesh, RF_AXIS_EXPERT, options->job != RF_JOB_GENERATE, error));
   RF_TRY(not_yet(mesh, RF_AXIS_SEQUENCE, options->job != RF_JOB_GENERATE, error));

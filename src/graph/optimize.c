@@ -79,7 +79,8 @@ static void place_behind(rf_graph *graph, int first, const int *pair, const int 
 
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error) {
   int params = graph->params.count, first = graph->op_count, pairs = 0, trained = 0;
-  bool early = graph->accumulate == 1 && !(options->clip > 0);
+  bool staged = rf_mesh_extent(&options->mesh, RF_AXIS_PIPELINE) > 1; /* stages update behind the last microbatch */
+  bool early = graph->accumulate == 1 && !(options->clip > 0) && !staged;
   rf_section section = early ? RF_SECTION_MICRO : RF_SECTION_END;
   const char *path = early ? "step/micro/" : "step/end/";
   rf_uses uses = rf_graph_uses(graph, graph->pool);

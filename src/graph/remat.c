@@ -52,7 +52,7 @@ static void choose(remat *r, const bool *drop) {
     for (int i = 0; i < op->input_count; i++)
       if (op->input[i] >= 0) (is_forward(op) ? forward_read : backward_read)[op->input[i]] = true;
     for (int i = 0; is_forward(op) && i < op->output_count; i++)
-      if (op->output[i] >= 0 && !outside(&graph->tensor[op->output[i]])) r->source[op->output[i]] = o;
+      if (op->output[i] >= 0 && op->def != &RF_OP_RECV && !outside(&graph->tensor[op->output[i]])) r->source[op->output[i]] = o;
   }
   for (int t = 0; t < r->tensors; t++) r->kept[t] = r->source[t] != RF_NONE && backward_read[t];
   for (int o = 0; o < r->ops; o++) {
@@ -134,7 +134,7 @@ static rf_status make_again(remat *r, int t) {
   const char *name = rf_graph_join(graph, op.name, "/recompute", "");
   int id = rf_graph_emit(graph, def, name, op.section, inputs, input_count, outputs, output_count, &attr, r->error);
   if (id < 0) return RAFTER_INVALID;
-  graph->op[id].recompute_of = r->source[t];
+  graph->op[id].recompute_of = r->source[t], graph->op[id].chunk = op.chunk;
   r->order[r->count++] = id;
   if (r->twin[t] != RF_NONE) r->instead[graph->op[r->twin[t]].output[0]] = r->remade[t];
   return RAFTER_OK;

@@ -204,7 +204,32 @@ rf_spec rf_sharder_input(const rf_sharder *s, int t) {
   return weight ? s->specs[tensor->param].use : s->at[t].spec;
 }
 
+/* What stages hand over lies as the rows of a microbatch do, cut as far as they can be, so that each chip sends what no other does. */
+static rf_status shard_transfer(rf_sharder *s, const rf_op *op) {
+  bool sends = op->def == &RF_OP_SEND;
+  int t = sends ? op->input[0] : op->output[0], id;
+  const rf_tensor *tensor = &s->whole.tensor[t];
+  rf_spec rows = rf_spec_of(s->rows | rf_mesh_live(s->mesh, RF_AXIS_BIT(RF_AXIS_TENSOR)), 0, RF_FORM_BLOCKS);
+  if (rf_is_gradient(tensor)) {
+    if (!s->gradient[tensor->param].settled) RF_TRY(rf_sharder_settle(s, op, t));
+    id = s->at[t].id;
+  } else if (sends) {
+    RF_TRY(rf_sharder_obtain(s, op, 0, &rows, &id));
+  } else {
+    id = rf_sharder_tensor(s, t, &rows);
+    s->at[t] = (rf_place){id, rows};
+  }
+  int made = rf_graph_emit(s->graph, op->def, op->name, op->section, &id, sends, &id, !sends, &op->attr, s->error);
+  if (made < 0) return RAFTER_INVALID;
+  s->graph->op[made].backward = op->backward;
+  return RAFTER_OK;
+}
+
 static rf_status shard_op(rf_sharder *s, const rf_op *op) {
+  int half = 2 * op->chunk + op->backward;
+  s->graph->chunk = op->chunk;
+  if (op->section == RF_SECTION_MICRO && half != s->half) s->half = half, s->half_at = s->graph->op_count;
+  if (op->def == &RF_OP_SEND || op->def == &RF_OP_RECV) return shard_transfer(s, op);
   if (op->def == &RF_OP_ADAMW) return rf_sharder_adamw(s, op);
   if (rf_sharder_cuts_words(s, op)) return rf_sharder_head(s, op);
   if (rf_sharder_cuts_context(s, op)) return rf_sharder_context(s, op);
@@ -248,8 +273,8 @@ static void order_early(rf_sharder *s) {
 rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error) {
   rf_pool *pool = graph->pool;
   size_t tensors = (size_t)graph->tensor_count, params = (size_t)graph->params.count;
-  rf_sharder s = {.graph = graph, .whole = *graph, .mesh = mesh, .error = error, .unit = -1, .metrics_whole = RF_NONE};
-  bool text = graph->tensor_count && rf_graph_find(graph, "labels") != RF_NONE;
+  rf_sharder s = {.graph = graph, .whole = *graph, .mesh = mesh, .error = error, .unit = -1, .half = -1, .metrics_whole = RF_NONE};
+  bool text = graph->tensor_count && (rf_mesh_extent(mesh, RF_AXIS_PIPELINE) > 1 || rf_graph_find(graph, "labels") != RF_NONE);
   s.text = text;
   s.rows = text ? rf_mesh_live(mesh, (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE))) : 0;
   s.at = rf_pool_alloc(pool, tensors * sizeof *s.at);

@@ -138,7 +138,9 @@ void rf_sharder_keep(rf_sharder *s, int from, const rf_spec *need, int when, int
   s->head[from] = s->copies++;
 }
 
-static int when_of(const rf_op *op) {
+static int when_of(const rf_sharder *s, const rf_op *op) {
+  /* Between forward and backward of a microbatch a stage runs others'. */
+  if (rf_mesh_extent(s->mesh, RF_AXIS_PIPELINE) > 1) return op->backward ? RF_WHEN_BACKWARD : RF_WHEN_FORWARD;
   if (op->def == &RF_OP_HEAD_LOSS || op->def == &RF_OP_HEAD_LOSS_BWD || op->def == &RF_OP_HEAD_LOGITS || op->def == &RF_OP_HEAD_SCORE)
     return RF_WHEN_HEAD;
   return op->backward ? RF_WHEN_BACKWARD : RF_WHEN_FORWARD;
@@ -148,7 +150,7 @@ static int when_of(const rf_op *op) {
 static int unit_of(const rf_sharder *s, const rf_op *op, int p) {
   const rf_param *param = &s->whole.params.at[p];
   const char *inside = param->layer < 0 ? param->name : strchr(param->name, '/') + 1;
-  return ((param->layer + 1) * 2 + (strncmp(inside, "mlp/", 4) == 0)) * 4 + when_of(op);
+  return ((param->layer + 1) * 2 + (strncmp(inside, "mlp/", 4) == 0)) * 4 + when_of(s, op);
 }
 
 static void gather_early(rf_sharder *s, const rf_op *op, int p, int first_op) {
@@ -161,13 +163,13 @@ static void gather_early(rf_sharder *s, const rf_op *op, int p, int first_op) {
       s->early_at = grow(s->graph->pool, s->early_at, s->early_count, capacity, sizeof(int));
       s->early_capacity = capacity;
     }
-    s->early_op[s->early_count] = o, s->early_at[s->early_count++] = s->unit_before;
+    s->early_op[s->early_count] = o, s->early_at[s->early_count++] = s->unit_before > s->half_at ? s->unit_before : s->half_at;
   }
 }
 
 /* The id under which `op` reads whole tensor t as it needs it. */
 rf_status rf_sharder_obtain(rf_sharder *s, const rf_op *op, int slot, const rf_spec *need, int *id) {
-  int t = op->input[slot], when = s->when = when_of(op), first = s->graph->op_count;
+  int t = op->input[slot], when = s->when = when_of(s, op), first = s->graph->op_count;
   const rf_tensor *tensor = &s->whole.tensor[t];
   rf_place *at = &s->at[t];
   *id = at->id;

@@ -126,7 +126,8 @@ void rf_sharder_find_gradients(rf_sharder *s) {
   for (int o = 0; o < old->op_count; o++)
     for (int i = 0; i < old->op[o].output_count; i++) {
       int t = old->op[o].output[i];
-      if (t >= 0 && rf_is_gradient(&old->tensor[t])) s->gradient[old->tensor[t].param].tensor = t, s->gradient[old->tensor[t].param].last_writer = o;
+      if (t >= 0 && rf_is_gradient(&old->tensor[t]) && old->op[o].def != &RF_OP_RECV)
+        s->gradient[old->tensor[t].param].tensor = t, s->gradient[old->tensor[t].param].last_writer = o;
     }
 }
 

@@ -41,6 +41,7 @@ typedef struct rf_sharder {
   int *head, copies, copy_capacity, head_capacity;
   int *early_op, *early_at, early_count, early_capacity; /* gathers, and the ops they go before */
   int unit, unit_at, unit_before;
+  int half, half_at;           /* of a pipeline: the half whose ops are made, and where it begins. Nothing moves out of a half */
   int when;                    /* of the op in hand */
   int *metrics, metrics_whole; /* sums over microbatches that wait for the end section */
 } rf_sharder;

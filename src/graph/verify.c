@@ -14,6 +14,7 @@ typedef struct checker {
   rf_accumulate *how; /* by tensor: how the first write was done */
   bool *read;         /* by tensor: some op read it already */
   bool *element;      /* norm_sq: elements of the sums already written */
+  int sums;           /* and the tensor of the sums */
   int elements;
 } checker;
 
@@ -110,6 +111,7 @@ static rf_status check_element(checker *c, const rf_op *op, int t) {
   if (!c->element) return RF_FAIL(c->error, RAFTER_FAILED, NULL, "out of memory (verify: %lld bytes)", (long long)count);
   if (c->element[op->attr.index]) return FAULT(c, "written twice (%s %s, element %d)", op->def->name, op->name, op->attr.index);
   c->element[op->attr.index] = true;
+  c->sums = t;
   c->elements++;
   return RAFTER_OK;
 }
@@ -131,14 +133,15 @@ static rf_status check_write(checker *c, int o, int slot) {
   } else if (!brought(c, op, slot)) {
     for (int i = 0; i < op->input_count; i++)
       if (op->input[i] == t) return FAULT(c, "writes what it reads (%s %s, %s)", op->def->name, op->name, tensor->name);
+    bool arrives = op->def == &RF_OP_RECV && how == RF_ACCUMULATE_ADD; /* another stage's share */
     bool summable = tensor->class == RF_CLASS_GRADIENT || tensor->class == RF_CLASS_IO || tensor->class == RF_CLASS_COLLECTIVE;
     if ((unsigned)how > RF_ACCUMULATE_ADD || (how != RF_WRITE && !summable))
       return FAULT(c, "adds to what is no sum (%s %s, %s)", op->def->name, op->name, tensor->name);
     if (first && how == RF_ACCUMULATE_ADD) return FAULT(c, "adds to nothing (%s %s, %s)", op->def->name, op->name, tensor->name);
     if (!first && how != RF_ACCUMULATE_ADD && !element)
       return FAULT(c, "second writer (%s %s, %s written by %s)", op->def->name, op->name, tensor->name, c->graph->op[c->writer[t]].name);
-    if (!first && c->read[t]) return FAULT(c, "written after it was read (%s %s, %s)", op->def->name, op->name, tensor->name);
-    if (!first && c->birth[t] != op->section)
+    if (!first && c->read[t] && !arrives) return FAULT(c, "written after it was read (%s %s, %s)", op->def->name, op->name, tensor->name);
+    if (!first && c->birth[t] != op->section && !arrives)
       return FAULT(c, "wrong section (%s %s, %s: expected that of its first writer)", op->def->name, op->name, tensor->name);
     if (how == RF_ACCUMULATE_MICRO && op->section != RF_SECTION_MICRO)
       return FAULT(c, "wrong section (%s %s, %s: expected micro)", op->def->name, op->name, tensor->name);
@@ -179,7 +182,8 @@ static rf_status check_all(checker *c, rf_pool *pool) {
     const rf_op *op = &graph->op[o];
     RF_TRY(check_form(c, o));
     for (int i = 0; i < op->input_count; i++) RF_TRY(check_read(c, op, i));
-    if (op->def == &RF_OP_CLIP && c->elements != rf_tensor_count(&graph->tensor[op->input[0]]))
+    bool totals = op->def == &RF_OP_NORM_TOTAL || (op->def == &RF_OP_CLIP && c->sums == op->input[0]);
+    if (totals && c->elements != rf_tensor_count(&graph->tensor[op->input[0]]))
       return FAULT(c, "read before it is whole (%s %s: expected %lld norms, got %d)", op->def->name, op->name,
                    (long long)rf_tensor_count(&graph->tensor[op->input[0]]), c->elements);
     for (int i = 0; i < op->output_count; i++) RF_TRY(check_write(c, o, i));
@@ -196,6 +200,7 @@ rf_status rf_graph_verify(const rf_graph *graph, rf_error *error) {
   rf_pool *pool = rf_pool_new();
   size_t tensors = (size_t)graph->tensor_count + 1;
   checker c = {.graph = graph,
+               .sums = RF_NONE,
                .error = error,
                .writer = rf_pool_alloc(pool, tensors * sizeof(int)),
                .written = rf_pool_alloc(pool, tensors * sizeof(int)),

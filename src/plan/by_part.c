@@ -24,6 +24,10 @@ static double forward_of(const rf_op *op) {
 void rf_plan_work_by_part(const rf_plan *plan, rf_part_work work[RF_PARTS]) {
   const rf_graph *graph = plan->graph;
   memset(work, 0, RF_PARTS * sizeof *work);
+  if (plan->stages) {
+    memcpy(work, plan->stage_work, sizeof plan->stage_work);
+    return;
+  }
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];
     const rf_plan_op *p = &plan->op[i];

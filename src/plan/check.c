@@ -2,6 +2,7 @@
  *   1. the declared lifetimes: wide enough for every use, and no two ranges that live together overlap;
  *   2. the bytes themselves: a step is walked in the mind, each write takes its range away from whoever held it, and every op must find
  *      all its inputs untouched since they were written, in the first microbatch and in later ones. */
+#include "graph/pipeline.h"
 #include "plan/plan.h"
 
 #include <string.h>
@@ -59,8 +60,9 @@ static rf_status check_tensor(checker *c, int t) {
   bool used = tensor->persistent || c->section_first[t] != RF_SECTIONS;
   if (!is_laid_out(c, t)) return used ? RF_WRONG(c, "%s is used but has no place in the arena", name_of(c, t)) : RAFTER_OK;
   if (p->offset % 64 != 0) return RF_WRONG(c, "%s is misaligned (offset: expected a multiple of 64, got %lld)", name_of(c, t), (long long)p->offset);
-  if (p->bytes < bare_bytes(tensor))
-    return RF_WRONG(c, "%s has too few bytes (expected at least %lld, got %lld)", name_of(c, t), (long long)bare_bytes(tensor), (long long)p->bytes);
+  int64_t least = bare_bytes(tensor) * (tensor->slots > 1 ? tensor->slots : 1);
+  if (p->bytes < least)
+    return RF_WRONG(c, "%s has too few bytes (expected at least %lld, got %lld)", name_of(c, t), (long long)least, (long long)p->bytes);
   if (p->offset + p->bytes > end || p->bytes > end)
     return RF_WRONG(c, "%s lies outside %s (end: expected at most %lld, got %lld)", name_of(c, t), where, (long long)end,
                     (long long)(p->offset + p->bytes));
@@ -283,6 +285,68 @@ static rf_status check_bytes(checker *c) {
   return RAFTER_OK;
 }
 
+/* ---- pipelines --------------------------------------------------------------------------------------------------- */
+
+/* When a microbatch meets a tensor first and last, in the order of its halves on this stage: chunks forward, then chunks backward from the last. */
+typedef struct meeting {
+  int first, last;
+  bool sums;
+} meeting;
+
+static void find_meetings(const checker *c, meeting *meet) {
+  const rf_graph *graph = c->graph;
+  int chunks = rf_pipeline_chunks(&graph->mesh), *half = rf_pool_alloc(c->pool, ((size_t)graph->op_count + 1) * sizeof *half);
+  rf_pipeline_halves(graph, half);
+  for (int t = 0; t < graph->tensor_count; t++) meet[t] = (meeting){INT32_MAX, -1, false};
+  for (int o = 0; o < graph->op_count; o++) {
+    const rf_op *op = &graph->op[o];
+    int at = half[o] & 1 ? 2 * chunks - 1 - half[o] / 2 : half[o] / 2;
+    for (int k = 0; half[o] >= 0 && k < op->input_count + op->output_count; k++) {
+      int output = k - op->input_count, t = output < 0 ? op->input[k] : op->output[output];
+      if (t < 0) continue;
+      if (at < meet[t].first) meet[t].first = at;
+      if (at > meet[t].last) meet[t].last = at;
+      meet[t].sums |= output >= 0 && op->attr.accumulate[output] != RF_WRITE;
+    }
+  }
+}
+
+/* The schedule walked in the mind: what one half of a microbatch leaves to another must have a place of its own from its first half to its last, and keep
+ * it round the loop. */
+static rf_status check_held(checker *c, int t, meeting m, const rf_half *order, int count, int begin, int end) {
+  const rf_tensor *tensor = &c->graph->tensor[t];
+  const rf_plan_tensor *p = &c->plan->tensor[t];
+  int chunks = rf_pipeline_chunks(&c->graph->mesh), now = 0, most = 0, places = tensor->slots > 1 ? tensor->slots : 1;
+  if (tensor->input && m.last >= 0) m.first = 0;
+  if (m.last < 0 || m.first == m.last || m.sums || tensor->persistent) return RAFTER_OK;
+  for (int i = 0; i < count; i++) {
+    int at = order[i].backward ? 2 * chunks - 1 - order[i].chunk : order[i].chunk;
+    now += at == m.first;
+    if (now > most) most = now;
+    now -= at == m.last;
+  }
+  if (places < most) return RF_WRONG(c, "%s is overwritten by a later microbatch (places: expected %d, got %d)", name_of(c, t), most, places);
+  if ((most > 1 || chunks > 1) && (p->first > begin || p->last < end))
+    return RF_WRONG(c, "%s gives its place away between two halves of a microbatch", name_of(c, t));
+  return RAFTER_OK;
+}
+
+static rf_status check_pipeline(checker *c) {
+  const rf_graph *graph = c->graph;
+  if (rf_pipeline_stages(&graph->mesh) < 2 || graph->accumulate < 2) return RAFTER_OK;
+  int count = 2 * rf_pipeline_chunks(&graph->mesh) * graph->accumulate, begin = -1, end = graph->op_count;
+  rf_half *order = rf_pool_alloc(c->pool, (size_t)count * sizeof *order);
+  meeting *meet = rf_pool_alloc(c->pool, ((size_t)graph->tensor_count + 1) * sizeof *meet);
+  for (int o = graph->op_count - 1; o >= 0 && graph->op[o].section != RF_SECTION_BEGIN; o--)
+    if (graph->op[o].section == RF_SECTION_END) end = o;
+  for (int o = 0; o < graph->op_count && graph->op[o].section == RF_SECTION_BEGIN; o++) begin = o;
+  rf_pipeline_order(&graph->mesh, graph->mesh.stage, graph->accumulate, order);
+  find_meetings(c, meet);
+  for (int t = 0; t < graph->tensor_count; t++)
+    if (is_laid_out(c, t)) RF_TRY(check_held(c, t, meet[t], order, count, begin, end));
+  return RAFTER_OK;
+}
+
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
 static void find_sections(checker *c) {
@@ -311,6 +375,7 @@ rf_status rf_plan_check(const rf_plan *plan, rf_error *error) {
   for (int t = 0; t < plan->graph->tensor_count; t++) RF_GO(check_tensor(&c, t));
   RF_GO(check_lifetimes(&c));
   RF_GO(check_bytes(&c));
+  RF_GO(check_pipeline(&c));
   for (int k = 0; k < RF_CLASSES; k++) sum += plan->by_class[k];
   if (sum != plan->arena_bytes || plan->live_bytes > plan->arena_bytes)
     status = RF_WRONG(&c, "the classes do not add up to the arena (expected %lld, got %lld; live %lld)", (long long)plan->arena_bytes, (long long)sum,

@@ -1,5 +1,6 @@
 #include "plan/job.h"
 
+#include "graph/pipeline.h"
 #include "model/adapter.h"
 
 #include <omp.h>
@@ -108,6 +109,7 @@ static rf_status resolve_mesh(const rf_options *options, rf_machine *machine, rf
   }
   if (zero < 0 && rf_mesh_extent(mesh, RF_AXIS_FSDP) == 1) mesh->zero = 0;
   mesh->capacity = (float)float_or(options, "capacity", 1);
+  RF_TRY(rf_pipeline_parse(text_or(options, "pipeline", "1f1b"), mesh, error));
   int64_t chips = rf_mesh_chips(mesh);
   if (machine->devices_per_chip == 2 && chips == 2 * (int64_t)machine->chips) rf_machine_by_device(machine);
   if (chips == machine->chips || (chips == 1 && !many)) return RAFTER_OK;

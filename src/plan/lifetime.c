@@ -1,13 +1,16 @@
 /* lifetime.c - from which op to which op each tensor's bytes hold something, and which outputs take over an input's bytes. */
 #include "plan/parts.h"
 
+#include "graph/pipeline.h"
 #include "machine/tiles.h"
 
 #include <string.h>
 
-/* What a tensor takes in the memory of the plan's machine. */
+/* What a tensor takes in the memory of the plan's machine; one that is held for several microbatches has an aligned place for each. */
 static int64_t bytes_of(const rf_plan *plan, const rf_tensor *tensor) {
-  return tensor->dtype == RF_PACKED ? rf_tensor_bytes(tensor) : rf_machine_bytes(plan->options.machine, tensor->dtype, tensor->rank, tensor->shape);
+  int64_t bytes =
+      tensor->dtype == RF_PACKED ? rf_tensor_bytes(tensor) : rf_machine_bytes(plan->options.machine, tensor->dtype, tensor->rank, tensor->shape);
+  return tensor->slots > 1 ? tensor->slots * rf_align(bytes) : bytes;
 }
 
 typedef struct life {
@@ -50,7 +53,9 @@ static void extend(walk *w, int t) {
   const life *l = &w->life[t];
   if (tensor->input) p->first = w->begin[graph->op[p->first].section];
   bool loops = graph->accumulate > 1 && l->in_micro;
-  bool carried = loops && ((l->read_first && !tensor->input) || tensor->output);
+  /* Between the halves of a microbatch those of others come, but where the only run of layers has one in flight. */
+  bool held = tensor->slots > 1 || (tensor->slots == 1 && rf_pipeline_chunks(&graph->mesh) > 1);
+  bool carried = loops && ((l->read_first && !tensor->input) || tensor->output || held);
   if (carried) {
     int before = w->begin[RF_SECTION_MICRO] - 1, behind = w->begin[RF_SECTION_END];
     if (p->first > before) p->first = before;

@@ -14,11 +14,9 @@ enum { CORE, LINKS, LINK_COUNT = 12, HOST_OUT = LINKS + LINK_COUNT, HOST_IN, LAN
 static const struct {
   const char *op;
   rf_collective kind;
-} KINDS[] = {{"all_gather", RF_ALL_GATHER},
-             {"reduce_scatter", RF_REDUCE_SCATTER},
-             {"all_reduce", RF_ALL_REDUCE},
-             {"all_to_all", RF_ALL_TO_ALL},
-             {"permute", RF_PERMUTE}};
+} KINDS[] = {{"all_gather", RF_ALL_GATHER}, {"reduce_scatter", RF_REDUCE_SCATTER},
+             {"all_reduce", RF_ALL_REDUCE}, {"all_to_all", RF_ALL_TO_ALL},
+             {"permute", RF_PERMUTE},       {"send", RF_PERMUTE}};
 
 static int kind_of(const rf_op *op) {
   for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
@@ -66,6 +64,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
     rf_plan_op *p = &plan->op[i];
     int kind = kind_of(op);
     p->lanes = 0, p->wait = 0;
+    if (!strcmp(op->def->name, "recv") && op->attr.accumulate[0] == RF_WRITE) p->seconds = 0, p->bound = RF_BOUND_NETWORK; /* the sender's */
     if (to_host(op) || from_host(op)) {
       p->lanes = 1u << (to_host(op) ? HOST_OUT : HOST_IN);
       p->seconds = m->pcie_bps > 0 ? p->work.sent_bytes / m->pcie_bps : 0, p->bound = RF_BOUND_NETWORK;
@@ -168,13 +167,18 @@ static void run_op(timeline *t, int i) {
   }
 }
 
+static void start_section(timeline *t) {
+  memset(t->made, 0, ((size_t)t->plan->graph->tensor_count + 1) * sizeof *t->made);
+  memset(t->free, 0, sizeof t->free), memset(t->busy, 0, sizeof t->busy);
+  t->flights = 0;
+}
+
 /* Seconds from the first op's start to the last one's end; *most_lane: of the busiest lane that is not the core. */
 static double run_section(timeline *t, rf_section section, double *most_lane) {
   const rf_graph *graph = t->plan->graph;
   double end = 0;
-  memset(t->made, 0, ((size_t)graph->tensor_count + 1) * sizeof *t->made);
-  memset(t->free, 0, sizeof t->free), memset(t->busy, 0, sizeof t->busy);
-  t->flights = 0, *most_lane = 0;
+  start_section(t);
+  *most_lane = 0;
   for (int i = 0; i < graph->op_count; i++)
     if (graph->op[i].section == section) run_op(t, i);
   for (int l = 0; l < LANES; l++) {
@@ -193,6 +197,23 @@ static double run_step(timeline *t, double *most_lane, double *micro) {
     seconds += calls * one, *most_lane += calls * lane;
   }
   return seconds;
+}
+
+double rf_plan_seconds_of(const rf_plan *plan, const int *part, int which) {
+  const rf_graph *graph = plan->graph;
+  timeline t = {.plan = plan, .made = malloc(((size_t)graph->tensor_count + 1) * sizeof *t.made)};
+  double end = 0;
+  if (!t.made) return 0;
+  start_section(&t);
+  for (int i = 0; i < graph->op_count; i++) {
+    bool beside = !strcmp(graph->op[i].def->name, "recv") || (!strcmp(graph->op[i].def->name, "send") && graph->op[i].section == RF_SECTION_MICRO &&
+                                                              plan->options.collectives != RF_COLLECTIVES_NONE);
+    if (part[i] == which && !beside) run_op(&t, i);
+  }
+  for (int l = 0; l < LANES; l++)
+    if (t.free[l] > end) end = t.free[l];
+  free(t.made);
+  return end;
 }
 
 /* ---- the step ---------------------------------------------------------------------------------------------------- */

@@ -44,6 +44,14 @@ rf_status rf_plan_check_transfers(const rf_graph *graph, const rf_machine *machi
  * tensor. When nothing fits: the set with the smallest peak. */
 rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop, rf_error *error);
 
+/* Seconds of the ops whose entry in `part` is `which`, run in their order on one timeline; sends and recvs go beside it. */
+double rf_plan_seconds_of(const rf_plan *plan, const int *part, int which);
+
+/* pipeline.c: plans of all stages; the one with the largest peak comes back. */
+rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *options, bool quick, rf_plan **plan, rf_error *error);
+
+/* plan.c: remat, and a plan of a graph that was built; takes the graph over, also where it fails. */
+rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, bool quick, rf_plan **plan, rf_error *error);
 /* plan.c: a plan of a graph as it is (taken over), with kernels, lifetimes and, unless `quick`, offsets, costs and digest; and of a model. What a
  * quick plan has live is the least that the whole one takes. */
 rf_status rf_plan_make_quick(const rf_model *model, const rf_plan_options *options, rf_plan **plan, rf_error *error);

@@ -1,6 +1,7 @@
 /* plan.c - the passes in their order, from a model and options to a plan; its digest; what does not fit. */
 #include "plan/parts.h"
 
+#include "graph/pipeline.h"
 #include "plan/advice.h"
 #include "plan/program_parts.h"
 
@@ -70,6 +71,7 @@ static void make_digest(rf_plan *plan) {
                         tensor->output);
     hash_bytes(state, tensor->shape, (size_t)tensor->rank * sizeof *tensor->shape);
     hash_int(state, plan->tensor[t].offset);
+    if (tensor->slots > 1) hash_int(state, tensor->slots);
     for (int i = 0; i < tensor->panels.parts; i++) {
       hash_int(state, tensor->panels.part[i].outputs);
       hash_text(state, tensor->panels.part[i].type->name);
@@ -117,6 +119,7 @@ rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, bool 
   if (!plan) return NULL;
   plan->graph = graph;
   plan->options = *options;
+  rf_pass_slots(graph);
   rf_plan_choose(plan, quick);
   rf_plan_lifetimes(plan);
   if (quick) {
@@ -164,10 +167,7 @@ static rf_status check_bytes(const rf_graph *graph, rf_error *error) {
                  "the tensors of the step are too large to count (expected below 2^61 bytes, got %.3g)", sum);
 }
 
-static rf_status make(const rf_model *model, const rf_plan_options *options, bool quick, rf_plan **plan, rf_error *error) {
-  RF_TRY(check_options(options, error));
-  rf_graph *graph = NULL;
-  RF_TRY(rf_graph_build(model, &options->build, NULL, &graph, error));
+rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, bool quick, rf_plan **plan, rf_error *error) {
   rf_status status = check_bytes(graph, error);
   if (status == RAFTER_OK) status = apply_remat(graph, options, error);
   if (status == RAFTER_OK && options->build.offload) status = rf_pass_offload(graph, options->build.offload, error);
@@ -176,6 +176,17 @@ static rf_status make(const rf_model *model, const rf_plan_options *options, boo
   if (*plan) return RAFTER_OK;
   rf_graph_free(graph);
   return status == RAFTER_OK ? RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning") : status;
+}
+
+static rf_status make(const rf_model *model, const rf_plan_options *options, bool quick, rf_plan **plan, rf_error *error) {
+  rf_graph *graph = NULL;
+  RF_TRY(check_options(options, error));
+  if (rf_pipeline_stages(&options->build.mesh) > 1) {
+    RF_TRY(rf_mesh_check(&options->build.mesh, model, &options->build, error));
+    return rf_plan_make_stages(model, options, quick, plan, error);
+  }
+  RF_TRY(rf_graph_build(model, &options->build, NULL, &graph, error));
+  return rf_plan_finish(graph, options, quick, plan, error);
 }
 
 rf_status rf_plan_make_quick(const rf_model *model, const rf_plan_options *options, rf_plan **plan, rf_error *error) {
@@ -200,5 +211,6 @@ rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf
 void rf_plan_free(rf_plan *plan) {
   if (!plan) return;
   rf_graph_free(plan->graph);
+  free(plan->stage);
   free(plan);
 }

@@ -56,6 +56,23 @@ typedef struct rf_step_time {
   double offload_exposed; /* of by[network]: waited for the host */
 } rf_step_time;
 
+/* One stage of a pipeline. */
+typedef struct rf_plan_stage {
+  int64_t first_layer, layers; /* of its first run of layers; of all */
+  int in_flight;               /* microbatches between forward and backward, at most; several runs each count theirs */
+  int64_t peak_bytes, persistent_bytes;
+  int64_t held_bytes;                       /* of what has a place for several microbatches */
+  double forward_seconds, backward_seconds; /* of a microbatch, all runs */
+  double busy_seconds, end_seconds,
+      idle_seconds; /* of a step: all microbatches, what comes behind them, waiting for other stages: they sum to the step */
+} rf_plan_stage;
+
+/* FLOPs of a step on all chips by part of the model, without what is computed again: they sum to model_flops (full: flops_full_square). */
+typedef struct rf_part_work {
+  double forward, step;           /* attention counts what the mask leaves */
+  double forward_full, step_full; /* attention counts the whole square */
+} rf_part_work;
+
 typedef struct rf_plan {
   rf_graph *graph; /* owned */
   rf_plan_options options;
@@ -71,9 +88,13 @@ typedef struct rf_plan {
   rf_step_time time;
   double sent_bytes; /* that one chip's collectives move: the whole arrays of its groups */
   double step_seconds, model_flops, hardware_flops, flops_full_square, bytes;
-  double build_seconds;      /* how long planning took */
-  rf_program_memory program; /* of a JAX program: arena_bytes is its total, by_class what it is made of; offsets are those of ours */
-  char digest[17];           /* hex XXH3 of everything a run depends on */
+  double build_seconds; /* how long planning took */
+  rf_plan_stage *stage; /* of a pipeline: owned. Offsets, ops and classes are those of graph->mesh.stage, whose peak is the largest; time, FLOPs and
+                              * bytes those of all */
+  int stages;           /* 0: no pipeline */
+  rf_part_work stage_work[RF_PARTS]; /* of all stages */
+  rf_program_memory program;         /* of a JAX program: arena_bytes is its total, by_class what it is made of; offsets are those of ours */
+  char digest[17];                   /* hex XXH3 of everything a run depends on */
 } rf_plan;
 
 rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf_plan **plan, rf_error *error);
@@ -95,11 +116,6 @@ rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error);
  * that persistent tensors come first. Own code: shares nothing with the layout. */
 rf_status rf_plan_check(const rf_plan *plan, rf_error *error);
 
-/* FLOPs of a step on all chips by part of the model, without what is computed again: they sum to model_flops (full: flops_full_square). */
-typedef struct rf_part_work {
-  double forward, step;           /* attention counts what the mask leaves */
-  double forward_full, step_full; /* attention counts the whole square */
-} rf_part_work;
 void rf_plan_work_by_part(const rf_plan *plan, rf_part_work work[RF_PARTS]);
 
 /* ---- the search for what fits ------------------------------------------------------------------------------------ */

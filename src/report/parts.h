@@ -1,4 +1,4 @@
-/* parts.h - what the forms of a plan say of the model's parts. Private to src/report. */
+/* parts.h - what the forms of a plan say of the model's parts and of a pipeline's stages. Private to src/report. */
 #ifndef RF_REPORT_PARTS_H
 #define RF_REPORT_PARTS_H
 
@@ -11,6 +11,9 @@ void rf_report_put_work(json_t *work, const rf_plan *plan);
 /* The same as a line each. */
 void rf_report_print_parameters(FILE *out, const rf_plan *plan);
 void rf_report_print_work(FILE *out, const rf_plan *plan);
+/* pipeline.c: the stages of a plan that has some. */
+json_t *rf_report_pipeline_json(const rf_plan *plan);
+void rf_report_print_pipeline(FILE *out, const rf_plan *plan);
 
 json_t *rf_report_shape_json(const rf_tensor *tensor);
 

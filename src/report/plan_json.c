@@ -83,11 +83,11 @@ static json_t *program_json(const rf_plan *plan) {
 
 static json_t *time_json(const rf_plan *plan) {
   const rf_step_time *t = &plan->time;
-  return json_pack("{sf ss sf sf sf sf sf sf sf sf sf ss}", "seconds", t->seconds, "bound", BOUND[t->bound], "compute_seconds",
+  return json_pack("{sf ss sf sf sf sf sf sf sf sf sf sf ss}", "seconds", t->seconds, "bound", BOUND[t->bound], "compute_seconds",
                    t->by[RF_BOUND_COMPUTE], "memory_seconds", t->by[RF_BOUND_MEMORY], "network_seconds", t->by[RF_BOUND_NETWORK], "latency_seconds",
                    t->by[RF_BOUND_LATENCY], "network_hidden_seconds", t->network_hidden, "network_latency_seconds", t->network_latency,
-                   "bubble_seconds", t->bubble, "offload_seconds", t->offload, "offload_exposed_seconds", t->offload_exposed, "confidence",
-                   !strcmp(plan->machine.source, "detected") ? "low" : "normal");
+                   "bubble_seconds", t->bubble, "bubble_fraction", t->seconds > 0 ? t->bubble / t->seconds : 0, "offload_seconds", t->offload,
+                   "offload_exposed_seconds", t->offload_exposed, "confidence", !strcmp(plan->machine.source, "detected") ? "low" : "normal");
 }
 
 static json_t *rate_json(const rf_plan *plan) {
@@ -179,9 +179,10 @@ static json_t *tensors_json(const rf_plan *plan) {
     const rf_tensor *tensor = &plan->graph->tensor[t];
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset < 0) continue;
-    json_t *row = json_pack("{si ss ss ss so sI sI si si ss?}", "id", t, "name", tensor->name, "class", rf_class_name(tensor->class), "dtype",
-                            rf_tensor_type(tensor, type), "shape", rf_report_shape_json(tensor), "bytes", (json_int_t)p->bytes, "offset",
-                            (json_int_t)p->offset, "first", p->first, "last", p->last, "reason", tensor->reason);
+    json_t *row =
+        json_pack("{si ss ss ss so si sI sI si si ss?}", "id", t, "name", tensor->name, "class", rf_class_name(tensor->class), "dtype",
+                  rf_tensor_type(tensor, type), "shape", rf_report_shape_json(tensor), "slots", tensor->slots > 1 ? tensor->slots : 1, "bytes",
+                  (json_int_t)p->bytes, "offset", (json_int_t)p->offset, "first", p->first, "last", p->last, "reason", tensor->reason);
     if (p->shares != RF_NONE) json_object_set_new(row, "shares", json_integer(p->shares));
     if (tensor->host) json_object_set_new(row, "memory", json_string("host"));
     json_array_append_new(list, row);
@@ -282,6 +283,7 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
   if (json && plan->options.program.program != RF_PROGRAM_RAFTER)
     json_object_set_new(json_object_get(json, "memory"), "program", program_json(largest));
   if (json) rf_report_put_work(json_object_get(json, "work"), plan);
+  if (json && plan->stages) json_object_set_new(json, "pipeline", rf_report_pipeline_json(plan));
   if (json && report->frontier_count) json_object_set_new(json, "frontier", frontier_json(report));
   if (json && report->budget_seconds > 0) json_object_set_new(json, "budget", budget_json(report));
   if (json && report->prefill) json_object_set_new(json, "serving", serving_json(report));

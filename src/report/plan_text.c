@@ -110,6 +110,7 @@ static void put_time(FILE *out, const rf_report_plan *report) {
             rf_text_seconds(plan->time.offload_exposed, a), 100 * plan->time.offload_exposed / t, rf_text_seconds(plan->time.offload, b));
   if (plan->time.bubble > 0)
     fprintf(out, "  pipeline bubble    %10s  %5.1f %%, of the network's share\n", rf_text_seconds(plan->time.bubble, a), 100 * plan->time.bubble / t);
+  if (plan->stages) rf_report_print_pipeline(out, plan);
   if (report->prefill)
     fprintf(out, "  prefill            %10s for %lld tokens\n", rf_text_seconds(report->prefill->step_seconds, a),
             (long long)report->prefill->graph->rows);

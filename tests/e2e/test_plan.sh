@@ -78,6 +78,13 @@ status 0 "$RAFTER" plan "$TINY" --on tpu-v5e:2x2 --batch 8 --mesh fsdp=2,tensor=
   holds out 'all(o["group"] == 2 and len(o["axes"]) == 1 or o["group"] == 4 for o in d["ops"] if "group" in o)' 'collectives name their group'
 }
 status 2 "$RAFTER" plan "$TINY" --on h100-sxm:3 --batch 8 --mesh tensor=3 && says 'heads' err
+status 0 "$RAFTER" plan "$TINY" --on h100-sxm:2 --batch 8 --microbatch 2 --mesh pipeline=2 --json && {
+  holds out 'd["pipeline"]["stages"] == 2 and len(d["pipeline"]["stage"]) == 2 and d["memory"]["peak_bytes"] == max(s["peak_bytes"] for s in d["pipeline"]["stage"])' 'the largest stage is shown'
+  holds out '0 < d["time"]["bubble_fraction"] < 1 and abs(d["pipeline"]["even_bubble_fraction"] - 1 / 5) < 1e-12' 'a pipeline waits'
+}
+status 0 "$RAFTER" plan "$TINY" --on h100-sxm:2 --batch 8 --microbatch 2 --mesh pipeline=2 --after stage && { says ' send ' out; says ' recv ' out; }
+status 2 "$RAFTER" plan "$TINY" --on h100-sxm:8 --batch 16 --microbatch 1 --mesh pipeline=8 && says 'more stages than layers' err
+status 2 "$RAFTER" plan "$TINY" --on h100-sxm:2 --batch 8 --microbatch 8 --mesh pipeline=2 && says 'fewer microbatches than stages' err
 status 2 "$RAFTER" plan "$TINY" --batch 8 --mesh rows=3 && says 'unknown axis' err
 status 0 "$RAFTER" plan "$TINY" --sweep batch=1..8 --json && {
   holds out '[r["batch"] for r in d["rows"]] in (["1","2","4","8"], [1,2,4,8]) and "cliffs" in d' '--sweep batch=1..8 has rows 1,2,4,8'

@@ -31,6 +31,7 @@ valid llama3-8b --on tpu-v5p:4x4 --mesh fsdp=4,tensor=4 --batch 16 --seq 2048 --
 valid llama3-8b --on tpu-v7x:2x2x1 --batch 8 --seq 2048 --dtype bf16 --collectives offload
 valid llama3-8b --on tpu-v5e:4x4 --batch 16 --seq 2048 --dtype bf16 --remat block --offload optimizer,activations --tensors --ops
 valid llama3-8b --on h100-sxm --job generate --dtype bf16 --batch 16 --seq 4096 --offload kv,weights
+valid llama3-8b --on h100-sxm:8 --mesh pipeline=4,fsdp=2 --batch 16 --microbatch 2 --seq 2048 --dtype bf16 --pipeline interleaved:2 --tensors --ops
 valid "$TINY" --batch 4 --threads 2 --tensors --ops
 valid "$TINY" --job generate --tensors --ops
 valid "$TINY" --optimizer adam --clip 1 --dropout 0.1

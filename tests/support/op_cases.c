@@ -364,6 +364,13 @@ static void build_collective(op_harness *h, const op_case *of, const op_size *si
   else op_apply(h, of->op, OP_IDS(activation(h, "x", 1, size->rows, size->width)), OP_IDS(RF_WANTED), &attr);
 }
 
+static void build_transfer(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = {.group = 1, .accumulate = {accumulation(h, of->flags)}};
+  int x = of->flags & OP_ADD ? gradient(h, "y", OP_SHAPE(size->rows, size->width)) : activation(h, "x", 1, size->rows, size->width);
+  if (!strcmp(of->op, "send")) op_apply(h, of->op, OP_IDS(x), 0, NULL, &attr);
+  else op_apply(h, of->op, 0, NULL, OP_IDS(x), &attr);
+}
+
 static void build_dropout(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = attributes(h, of);
   op_apply(h, "dropout", OP_IDS(activation(h, "dy", 1, size->rows, size->width)), OP_IDS(RF_WANTED), &attr);
@@ -569,6 +576,12 @@ static void build_norm_sq(op_harness *h, const op_case *of, const op_size *size)
   op_apply(h, "norm_sq", OP_IDS(gradient(h, "grad", OP_SHAPE(size->rows, size->width))), OP_IDS(sums), &attr);
 }
 
+static void build_norm_total(op_harness *h, const op_case *of, const op_size *size) {
+  (void)of;
+  int sums = op_tensor(h, "sums", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 3}, OP_SHAPE(size->rows));
+  op_apply(h, "norm_total", OP_IDS(sums), OP_IDS(RF_WANTED), NULL);
+}
+
 static void build_clip(op_harness *h, const op_case *of, const op_size *size) {
   int sums = op_tensor(h, "sums", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 3}, OP_SHAPE(size->rows));
   op_apply(h, "clip", OP_IDS(sums), OP_IDS(RF_WANTED), &(rf_attr){.clip = of->flags & OP_CLIP ? 1.0f : 0.0f});
@@ -772,6 +785,7 @@ const op_case OP_CASES[] = {
     {"norm_sq", "plain", build_norm_sq, FLAT_SIZES, 0},
     {"norm_sq", "of three chips", build_norm_sq, FLAT_SIZES, OP_KEEP_U},
     {"norm_sq", "of six chips, columns of two", build_norm_sq, FLAT_SIZES, OP_KEEP_U | OP_IGNORED},
+    {"norm_total", "plain", build_norm_total, ROW_SIZES, 0},
     {"clip", "clipped", build_clip, ROW_SIZES, OP_CLIP},
     {"clip", "measured only", build_clip, ROW_SIZES, 0},
     {"adamw", "plain", build_adamw, FLAT_SIZES, 0},
@@ -781,6 +795,9 @@ const op_case OP_CASES[] = {
     {"all_reduce", "alone", build_collective, ROW_SIZES, OP_EXACT},
     {"all_to_all", "alone", build_collective, ROW_SIZES, OP_EXACT},
     {"permute", "alone", build_collective, ROW_SIZES, OP_EXACT},
+    {"send", "alone", build_transfer, ROW_SIZES, OP_EXACT},
+    {"recv", "alone", build_transfer, ROW_SIZES, OP_EXACT},
+    {"recv", "add", build_transfer, ROW_SIZES, OP_ADD | OP_EXACT},
     {"offload_out", "alone", build_collective, ROW_SIZES, OP_EXACT},
     {"offload_in", "alone", build_collective, ROW_SIZES, OP_EXACT},
     {"reduce_scatter", "first microbatch", build_collective, ROW_SIZES, OP_FIRST_MICRO | OP_EXACT},

@@ -5,7 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-void *world_data(const world *w, int64_t chip, int tensor) { return w->data[chip * w->graph->tensor_count + tensor]; }
+static int64_t slots_of(const rf_tensor *t) { return t->slots > 1 ? t->slots : 1; }
+
+void *world_data(const world *w, int64_t chip, int tensor) {
+  const rf_tensor *t = &w->graph->tensor[tensor];
+  return (char *)w->data[chip * w->graph->tensor_count + tensor] + w->run.micro % slots_of(t) * rf_tensor_bytes(t);
+}
 
 world *world_new(const rf_graph *graph, int64_t whole_rows) {
   world *w = calloc(1, sizeof *w);
@@ -13,7 +18,7 @@ world *world_new(const rf_graph *graph, int64_t whole_rows) {
   w->data = calloc((size_t)(w->chips * graph->tensor_count), sizeof *w->data);
   for (int64_t i = 0; i < w->chips * graph->tensor_count; i++) {
     const rf_tensor *t = &graph->tensor[i % graph->tensor_count];
-    size_t bytes = (size_t)rf_tensor_bytes(t);
+    size_t bytes = (size_t)(rf_tensor_bytes(t) * slots_of(t));
     w->data[i] = malloc(bytes + 64);
     memset(w->data[i], t->persistent ? 0 : 0xff, bytes + 64);
   }
@@ -178,7 +183,8 @@ static double of_member(const world *w, const rf_op *op, int64_t chip, int64_t r
 /* The chips of a group that is part of its axes stand side by side. */
 static double sum_of(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t dims[4], const int64_t index[4]) {
   bool broken = w->broken >= 0 && op == &w->graph->op[w->broken];
-  int64_t group = op->attr.group, first = group < rf_mesh_size(&w->graph->mesh, op->attr.axes) ? rank / group * group : 0;
+  int64_t all = rf_mesh_size(&w->graph->mesh, op->attr.axes), group = op->attr.group < all ? op->attr.group : all,
+          first = group < all ? rank / group * group : 0;
   double sum = 0;
   for (int64_t r = first; r < (broken ? first + 1 : first + group); r++) {
     double x = of_member(w, op, chip, r, dims, index);
@@ -297,12 +303,23 @@ static void run_op(world *w, const rf_op *op, int64_t chip) {
   free(call.workspace);
 }
 
+void world_run_op(world *w, int o) {
+  const rf_op *op = &w->graph->op[o];
+  bool transfers = !strcmp(op->def->name, "send") || !strcmp(op->def->name, "recv");
+  if (rf_op_is_exchange(op->def) && !transfers) {
+    run_exchange(w, op);
+    return;
+  }
+  for (int64_t chip = 0; chip < w->chips; chip++) {
+    if (transfers) w->transfer(w, op, chip, w->context);
+    else run_op(w, op, chip);
+  }
+}
+
 void world_run(world *w, rf_section section) {
   for (int o = 0; o < w->graph->op_count; o++) {
     const rf_op *op = &w->graph->op[o];
     if (op->section != section) continue;
-    if (rf_op_is_exchange(op->def)) run_exchange(w, op);
-    else
-      for (int64_t chip = 0; chip < w->chips; chip++) run_op(w, op, chip);
+    world_run_op(w, o);
   }
 }

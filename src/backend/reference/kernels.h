@@ -69,6 +69,9 @@ void rf_reference_reduce_scatter(const rf_call *call);
 void rf_reference_all_reduce(const rf_call *call);
 void rf_reference_all_to_all(const rf_call *call);
 void rf_reference_permute(const rf_call *call);
+void rf_reference_send(const rf_call *call);
+void rf_reference_recv(const rf_call *call);
+void rf_reference_norm_total(const rf_call *call);
 void rf_reference_offload_out(const rf_call *call);
 void rf_reference_offload_in(const rf_call *call);
 

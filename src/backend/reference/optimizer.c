@@ -27,6 +27,14 @@ void rf_reference_clip(const rf_call *call) {
   store(out, 1, limit > 0 && norm > limit ? limit / norm : 1.0);
 }
 
+/* sums (params) -> total (1) */
+void rf_reference_norm_total(const rf_call *call) {
+  rf_view sums = in_view(call, 0);
+  double total = 0;
+  for (int64_t i = 0; i < rf_tensor_count(rf_in(call, 0)); i++) total += load(sums, i);
+  store(out_view(call, 0), 0, total);
+}
+
 /* grad, master, m, v, clip (2)? -> master, m, v (in place), weight? */
 void rf_reference_adamw(const rf_call *call) {
   const rf_attr *attr = &call->op->attr;

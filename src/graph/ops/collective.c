@@ -1,4 +1,4 @@
-/* collective.c - what chips exchange: all_gather, reduce_scatter, all_reduce, all_to_all, permute; and what a chip lays down in its host's memory.
+/* collective.c - what chips exchange: all_gather, reduce_scatter, all_reduce, all_to_all, permute, send, recv; and what a chip lays down in its host's memory.
  * A group is the chips that differ only in the axes of `axes`; `group` says how many they are, and a group of one copies. Chips of a group stand in
  * the order of mesh.h. */
 #include "graph/ops/ops.h"
@@ -117,6 +117,46 @@ const rf_op_def RF_OP_PERMUTE = {
     .outputs = {"y (..)"},
     .shape = same_shape,
     .work = reduce_work,
+    .tolerance = {1e-9f, 1e-9f},
+};
+
+static rf_status send_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  if (op->input[0] < 0 || op->input[0] >= graph->tensor_count)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (send %s: expected x, got none)", op->name);
+  return group_check(op, &graph->tensor[op->input[0]], error);
+}
+
+static rf_status recv_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  if (op->output[0] < 0 || op->output[0] >= graph->tensor_count)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "output not given (recv %s: expected a tensor id, its shape follows from no input)", op->name);
+  return group_check(op, &graph->tensor[op->output[0]], error);
+}
+
+static rf_work send_work(const rf_graph *graph, const rf_op *op) {
+  double bytes = (double)rf_tensor_bytes(&graph->tensor[op->input[0]]);
+  return (rf_work){.bytes_read = bytes, .sent_bytes = op->attr.group > 1 ? bytes : 0};
+}
+
+/* Its bytes are counted where they are sent. */
+static rf_work recv_work(const rf_graph *graph, const rf_op *op) {
+  return (rf_work){.bytes_written = (double)rf_tensor_bytes(&graph->tensor[op->output[0]])};
+}
+
+const rf_op_def RF_OP_SEND = {
+    .name = "send",
+    .formula = "x goes to the chip of stage `index` that stands at the same place of the other axes, where the recv of the same `site` takes it",
+    .inputs = {"x (..)"},
+    .shape = send_shape,
+    .work = send_work,
+    .tolerance = {1e-9f, 1e-9f},
+};
+
+const rf_op_def RF_OP_RECV = {
+    .name = "recv",
+    .formula = "y = what stage `index` sends for the same microbatch, added to what is there where it accumulates; in a group of one: 0",
+    .outputs = {"y (..)"},
+    .shape = recv_shape,
+    .work = recv_work,
     .tolerance = {1e-9f, 1e-9f},
 };
 

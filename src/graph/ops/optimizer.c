@@ -76,6 +76,31 @@ const rf_op_def RF_OP_NORM_SQ = {
     .tolerance = {1e-9f, 1e-9f},
 };
 
+static rf_status norm_total_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  RF_IN(0, RF_F64, rf_input_dim(graph, op, 0, 0));
+  RF_OUT(0, RF_CLASS_ACTIVATION, RF_F64, 1);
+  return RAFTER_OK;
+}
+
+/* Sums over chips stay such: the stages' totals are added with them. */
+static rf_status norm_total_shard(rf_sharding *s, rf_error *error) {
+  (void)error;
+  s->out[0] = s->in[0];
+  s->keeps_sums = true;
+  return RAFTER_OK;
+}
+
+const rf_op_def RF_OP_NORM_TOTAL = {
+    .name = "norm_total",
+    .formula = "total = sum of sums[i], i ascending, f64: a stage's part of what clip takes the root of",
+    .inputs = {"sums f64 (params)"},
+    .outputs = {"total f64 (1)"},
+    .shape = norm_total_shape,
+    .work = rf_work_bytes,
+    .shard = norm_total_shard,
+    .tolerance = {1e-9f, 1e-9f},
+};
+
 const rf_op_def RF_OP_CLIP = {
     .name = "clip",
     .formula = "norm = sqrt(sum of sums[i], i ascending, f64); out = {norm, clip > 0 && norm > clip ? clip/norm : 1} as f32",

@@ -2,6 +2,7 @@
  * (as the optimizer's first moments hold them) and updated weights are compared with those of one chip. */
 #include <math.h>
 
+#include "support/stages.h"
 #include "support/world.h"
 #include "unit/graph/fixture.h"
 
@@ -337,6 +338,139 @@ static void test_a_missing_exchange_is_found(void **state) {
   }
 }
 
+/* ---- pipelines --------------------------------------------------------------------------------------------------- */
+
+typedef struct staged {
+  const char *model, *mesh, *schedule;
+  int zero, accumulate;
+  float clip, dropout;
+  const char *lora;
+  rf_remat remat;
+} staged;
+
+typedef struct line {
+  rf_graph *whole, *stage[STAGES_MOST];
+  world *one;
+  stages *many;
+} line;
+
+#define DEEP_LLAMA "llama:layers=5,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16"
+#define DEEP_GEMMA "gemma3:layers=4,width=16,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
+#define DEEP_GPT "gpt:layers=4,width=16,heads=4,ff=32,vocab=37,seq=16"
+#define DEEP_MIXTRAL "mixtral:layers=3,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=4,experts_used=2"
+#define DEEP_DEEPSEEK \
+  "deepseek:layers=4,width=16,heads=2,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_ff=8,experts=4,vocab=40,seq=16"
+
+static line make_line(const staged *s) {
+  setting plain = {s->model, s->mesh, s->zero, s->accumulate, s->clip, s->dropout, s->lora, NULL};
+  rf_build_options options = options_of(&plain);
+  rf_model model = fixture_model(s->model);
+  if (s->lora) fixture_lora(&model, s->lora);
+  rf_error error = {0};
+  line l = {.whole = fixture_graph(&model, &options, NULL)};
+  if (rf_mesh_parse(s->mesh, s->zero, &options.mesh, &error) != RAFTER_OK || rf_pipeline_parse(s->schedule, &options.mesh, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
+  options.mesh.capacity = 4;
+  int count = rf_pipeline_stages(&options.mesh);
+  for (int i = 0; i < count; i++) {
+    options.mesh.stage = i;
+    if (rf_graph_build(&model, &options, NULL, &l.stage[i], &error) != RAFTER_OK) fail_msg("%s, %s: %s", s->model, s->mesh, error.message);
+    bool *gone = calloc((size_t)l.stage[i]->tensor_count, sizeof *gone);
+    rf_remat_policy(l.stage[i], s->remat, gone);
+    if (s->remat && rf_pass_remat(l.stage[i], gone, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    free(gone);
+    if (rf_graph_verify(l.stage[i], &error) != RAFTER_OK) fail_msg("%s, %s, stage %d: %s", s->model, s->mesh, i, error.message);
+  }
+  l.one = world_new(l.whole, l.whole->rows);
+  l.many = stages_new(l.stage, count, l.whole->rows);
+  return l;
+}
+
+static void drop_line(line *l) {
+  int count = l->many->count;
+  stages_free(l->many), world_free(l->one), rf_graph_free(l->whole);
+  for (int i = 0; i < count; i++) rf_graph_free(l->stage[i]);
+}
+
+static void write_inputs(world *w, int micro, const void *whole) { set_first(w, whole, micro, true); }
+
+static void step_line(line *l) {
+  for (int i = 0; i < l->many->count; i++) {
+    l->many->world[i]->run = (rf_run_inputs){.seed = 3, .step = 1, .loss_scale = 1.0f / 64, .lr = 1e-2f};
+    set_first(l->many->world[i], l->whole, 0, false);
+  }
+  stages_step(l->many, write_inputs, l->whole);
+}
+
+/* The first difference of any stage; "they wait for each other" where the schedule does not come to its end. */
+static const char *line_difference(const line *l, char text[300]) {
+  if (l->many->stuck) return "they wait for each other";
+  for (int i = 0; i < l->many->count; i++)
+    if (difference(l->many->world[i], l->one, text)) return text;
+  return NULL;
+}
+
+static const staged PIPELINES[] = {
+    {DEEP_LLAMA, "pipeline=2", "1f1b", 0, 2, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_LLAMA, "pipeline=2", "1f1b", 0, 5, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_LLAMA, "pipeline=4", "1f1b", 0, 6, 0.1f, 0, NULL, RF_REMAT_NONE},
+    {DEEP_LLAMA, "pipeline=5", "gpipe", 0, 5, 0, 0, NULL, RF_REMAT_NONE},
+    {DEEP_LLAMA, "pipeline=2", "interleaved:2", 0, 4, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_LLAMA, "pipeline=2,data=2", "1f1b", 0, 3, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_LLAMA, "pipeline=2,data=2,tensor=2", "1f1b", 1, 3, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_LLAMA, "pipeline=2,fsdp=2,tensor=2", "1f1b", 3, 3, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_LLAMA, "pipeline=3,fsdp=2", "gpipe", 3, 4, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_LLAMA, "pipeline=2,fsdp=2", "interleaved:2", 2, 4, 1, 0, NULL, RF_REMAT_MLP},
+    {DEEP_LLAMA, "slice=2,pipeline=2,data=2", "1f1b", 0, 2, 1, 0, NULL, RF_REMAT_BLOCK},
+    {DEEP_LLAMA, "pipeline=2,context=2", "1f1b", 0, 3, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_LLAMA, "pipeline=2,sequence=2,tensor=2", "1f1b", 0, 3, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_GEMMA, "pipeline=2", "1f1b", 0, 3, 1, 0, NULL, RF_REMAT_NONE}, /* one table of tokens, on two stages */
+    {DEEP_GEMMA, "pipeline=4,tensor=2", "1f1b", 0, 4, 1, 0, NULL, RF_REMAT_ATTN},
+    {DEEP_GEMMA, "pipeline=2,fsdp=2,tensor=2", "interleaved:2", 3, 4, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_GPT, "pipeline=2,data=2", "1f1b", 1, 3, 1, 0.2f, NULL, RF_REMAT_NONE},
+    {DEEP_GPT, "pipeline=4,tensor=2", "gpipe", 0, 4, 0, 0.2f, NULL, RF_REMAT_MLP_ATTN},
+    {LEAST_NEOX, "pipeline=2,tensor=2", "1f1b", 0, 2, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_MIXTRAL, "pipeline=3,fsdp=2", "1f1b", 3, 3, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_MIXTRAL, "pipeline=2,expert=2", "1f1b", 0, 2, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_DEEPSEEK, "pipeline=2,fsdp=2", "1f1b", 3, 3, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_LLAMA, "pipeline=2,data=2", "1f1b", 0, 3, 1, 0, "rank=4,targets=all", RF_REMAT_NONE},
+    {DEEP_GEMMA, "pipeline=2,tensor=2", "interleaved:2", 0, 2, 1, 0, "rank=2,targets=q,v,down", RF_REMAT_NONE},
+};
+
+static void test_stages_compute_the_same(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof PIPELINES / sizeof *PIPELINES; i++) {
+    char text[300];
+    const staged *s = &PIPELINES[i];
+    line l = make_line(s);
+    step(l.one, l.whole), step_line(&l);
+    const char *wrong = line_difference(&l, text);
+    if (wrong) fail_msg("%s over %s, %s, zero %d, accumulate %d: %s", s->model, s->mesh, s->schedule, s->zero, s->accumulate, wrong);
+    drop_line(&l);
+  }
+}
+
+/* Every send and recv is needed, and so is every place that a tensor has for another microbatch. */
+static void test_a_missing_transfer_is_found(void **state) {
+  (void)state;
+  static const staged settings[] = {{DEEP_GEMMA, "pipeline=2", "1f1b", 0, 3, 1, 0, NULL, RF_REMAT_NONE},
+                                    {DEEP_LLAMA, "pipeline=2,tensor=2", "interleaved:2", 0, 2, 1, 0, NULL, RF_REMAT_NONE}};
+  for (size_t k = 0; k < sizeof settings / sizeof *settings; k++) {
+    line l = make_line(&settings[k]);
+    char text[300];
+    step(l.one, l.whole);
+    for (int i = 0; i < l.many->count; i++)
+      for (int o = 0; o < l.stage[i]->op_count; o++) {
+        const char *op = l.stage[i]->op[o].def->name;
+        if (strcmp(op, "send") && strcmp(op, "recv")) continue;
+        l.many->broken_stage = i, l.many->broken_op = o;
+        step_line(&l);
+        if (!line_difference(&l, text)) fail_msg("%s: nothing differs without %s of stage %d", settings[k].model, l.stage[i]->op[o].name, i);
+      }
+    drop_line(&l);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_cut_graphs_compute_the_same),
@@ -344,6 +478,8 @@ int main(void) {
       cmocka_unit_test(test_scores),
       cmocka_unit_test(test_recomputation),
       cmocka_unit_test(test_a_missing_exchange_is_found),
+      cmocka_unit_test(test_stages_compute_the_same),
+      cmocka_unit_test(test_a_missing_transfer_is_found),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,227 @@
+/* pipeline.c - plans of the stages of a pipeline: each is the program of its own chips; the one with the largest peak is shown, and the step's time is
+ * that of all of them, walked through the schedule. */
+#include "plan/pipeline.h"
+
+#include "plan/parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the schedule ------------------------------------------------------------------------------------------------ */
+
+typedef struct line {
+  const rf_mesh *mesh;
+  int stages, chunks, pieces, micros;
+  const rf_piece_times *piece;
+  double *done[2], *came[2]; /* forward, backward; by piece and microbatch: when a half has ended, when what it reads has arrived; < 0: not yet */
+  int *places;               /* of what arrives forward, by piece */
+  rf_half *order;            /* of all stages, one behind the other */
+} line;
+
+static size_t cell(const line *l, int piece, int micro) { return (size_t)piece * (size_t)l->micros + (size_t)micro; }
+
+/* When what a half reads of another piece has arrived: 0 where it reads none; < 0: it is not made yet. */
+static double arrival(line *l, int piece, int micro, bool backward) {
+  int from = piece + (backward ? 1 : -1), places = backward ? (l->micros < 2 ? 1 : 2) : l->places[piece];
+  if (from < 0 || from >= l->pieces) return 0;
+  double start = l->done[backward][cell(l, from, micro)], seconds = backward ? l->piece[from].to_before : l->piece[from].to_next;
+  if (start < 0) return -1;
+  if (micro > 0 && l->came[backward][cell(l, piece, micro - 1)] > start) start = l->came[backward][cell(l, piece, micro - 1)];
+  /* Its place is that of a microbatch whose backward half has ended. */
+  if (micro >= places && l->done[1][cell(l, piece, micro - places)] > start) start = l->done[1][cell(l, piece, micro - places)];
+  return l->came[backward][cell(l, piece, micro)] = start + seconds;
+}
+
+static bool begin_line(line *l) {
+  size_t cells = (size_t)l->pieces * (size_t)l->micros, halves = (size_t)l->stages * 2 * (size_t)l->chunks * (size_t)l->micros;
+  for (int b = 0; b < 2; b++) {
+    l->done[b] = malloc(cells * sizeof(double)), l->came[b] = malloc(cells * sizeof(double));
+    if (!l->done[b] || !l->came[b]) return false;
+    for (size_t i = 0; i < cells; i++) l->done[b][i] = l->came[b][i] = -1;
+  }
+  l->order = malloc(halves * sizeof *l->order), l->places = malloc((size_t)l->pieces * sizeof(int));
+  if (!l->order || !l->places) return false;
+  for (int s = 0; s < l->stages; s++) rf_pipeline_order(l->mesh, s, l->micros, l->order + (size_t)s * 2 * (size_t)l->chunks * (size_t)l->micros);
+  for (int p = 0; p < l->pieces; p++) {
+    int places = rf_pipeline_in_flight(l->mesh, p % l->stages, l->micros, p / l->stages) + 1;
+    l->places[p] = places < l->micros ? places : l->micros;
+  }
+  return true;
+}
+
+/* Runs the next halves of a stage as far as they can; true: some did. */
+static bool advance(line *l, int stage, int *at, double *now) {
+  int halves = 2 * l->chunks * l->micros, begun = *at;
+  const rf_half *order = l->order + (size_t)stage * (size_t)halves;
+  for (; *at < halves; ++*at) {
+    const rf_half *h = &order[*at];
+    int piece = h->chunk * l->stages + stage;
+    double ready = arrival(l, piece, h->micro, h->backward);
+    if (ready < 0) break;
+    if (ready > *now) *now = ready;
+    *now += h->backward ? l->piece[piece].backward : l->piece[piece].forward;
+    l->done[h->backward][cell(l, piece, h->micro)] = *now;
+  }
+  return *at > begun;
+}
+
+double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *finish) {
+  line l = {.mesh = mesh,
+            .stages = rf_pipeline_stages(mesh),
+            .chunks = rf_pipeline_chunks(mesh),
+            .pieces = rf_pipeline_pieces(mesh),
+            .micros = micros,
+            .piece = piece};
+  int *at = calloc((size_t)l.stages, sizeof *at);
+  double most = -1;
+  if (at && begin_line(&l)) {
+    most = 0;
+    for (int s = 0; s < l.stages; s++) finish[s] = 0;
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (int s = 0; s < l.stages; s++) moved |= advance(&l, s, &at[s], &finish[s]);
+    }
+    for (int s = 0; s < l.stages; s++) most = finish[s] > most ? finish[s] : most;
+  }
+  for (int b = 0; b < 2; b++) free(l.done[b]), free(l.came[b]);
+  free(l.order), free(l.places), free(at);
+  return most;
+}
+
+/* ---- one stage --------------------------------------------------------------------------------------------------- */
+
+/* What a stage's plan says of its pieces. */
+static bool time_pieces(const rf_plan *plan, rf_piece_times *piece, rf_plan_stage *stage) {
+  const rf_graph *graph = plan->graph;
+  int chunks = rf_pipeline_chunks(&graph->mesh), *half = malloc(((size_t)graph->op_count + 1) * sizeof *half);
+  if (!half) return false;
+  rf_pipeline_halves(graph, half);
+  for (int c = 0; c < chunks; c++) {
+    rf_piece_times *p = &piece[c * rf_pipeline_stages(&graph->mesh) + graph->mesh.stage];
+    p->forward = rf_plan_seconds_of(plan, half, 2 * c), p->backward = rf_plan_seconds_of(plan, half, 2 * c + 1);
+    stage->forward_seconds += p->forward, stage->backward_seconds += p->backward;
+    for (int o = 0; o < graph->op_count; o++)
+      if (half[o] >> 1 == c && !strcmp(graph->op[o].def->name, "send")) *(half[o] & 1 ? &p->to_before : &p->to_next) += plan->op[o].seconds;
+  }
+  for (int o = 0; o < graph->op_count; o++) half[o] = (int)graph->op[o].section;
+  stage->end_seconds = rf_plan_seconds_of(plan, half, RF_SECTION_BEGIN) + rf_plan_seconds_of(plan, half, RF_SECTION_END);
+  free(half);
+  return true;
+}
+
+static void describe(const rf_plan *plan, rf_plan_stage *stage) {
+  const rf_graph *graph = plan->graph;
+  const rf_mesh *mesh = &graph->mesh;
+  for (int c = 0; c < rf_pipeline_chunks(mesh); c++) {
+    int64_t first, count;
+    rf_pipeline_layers(mesh, graph->model.layers, c * rf_pipeline_stages(mesh) + mesh->stage, &first, &count);
+    if (c == 0) stage->first_layer = first;
+    stage->layers += count;
+    stage->in_flight += rf_pipeline_in_flight(mesh, mesh->stage, graph->accumulate, c);
+  }
+  stage->peak_bytes = plan->arena_bytes, stage->persistent_bytes = plan->persistent_bytes;
+  for (int t = 0; t < graph->tensor_count; t++)
+    if (graph->tensor[t].slots > 1 && plan->tensor[t].offset >= 0) stage->held_bytes += plan->tensor[t].bytes;
+}
+
+/* ---- all stages -------------------------------------------------------------------------------------------------- */
+
+typedef struct sums {
+  double model_flops, hardware_flops, flops_full_square, bytes;
+  rf_part_work part[RF_PARTS];
+} sums;
+
+/* A stage's plan counts its ops as if all chips ran them: each stage has its share of the chips. */
+static void add_work(sums *s, const rf_plan *plan, double share) {
+  rf_part_work part[RF_PARTS];
+  rf_plan_work_by_part(plan, part);
+  s->model_flops += share * plan->model_flops, s->hardware_flops += share * plan->hardware_flops;
+  s->flops_full_square += share * plan->flops_full_square, s->bytes += share * plan->bytes;
+  for (int p = 0; p < RF_PARTS; p++) {
+    s->part[p].forward += share * part[p].forward, s->part[p].step += share * part[p].step;
+    s->part[p].forward_full += share * part[p].forward_full, s->part[p].step_full += share * part[p].step_full;
+  }
+}
+
+/* The step on the shown stage's chip: its own work, what it waits for its own transfers, and what it waits for the other stages. */
+static void set_time(rf_plan *plan, double seconds) {
+  const rf_plan_stage *mine = &plan->stage[plan->graph->mesh.stage];
+  rf_step_time *t = &plan->time;
+  double core = 0, own = mine->busy_seconds + mine->end_seconds, sent = 0;
+  for (int i = 0; i < plan->graph->op_count; i++)
+    if (plan->op[i].lanes) sent += plan->op[i].seconds * plan->op[i].calls;
+  for (int b = 0; b < RF_BOUNDS; b++)
+    if (b != RF_BOUND_NETWORK) core += t->by[b];
+  t->seconds = seconds;
+  t->bubble = seconds > own ? seconds - own : 0;
+  t->by[RF_BOUND_NETWORK] = seconds > core ? seconds - core : 0;
+  t->network_hidden = sent - (t->by[RF_BOUND_NETWORK] - t->bubble);
+  if (t->network_hidden < 0) t->network_hidden = 0;
+  t->bound = RF_BOUND_COMPUTE;
+  for (int b = 1; b < RF_BOUNDS; b++)
+    if (t->by[b] > t->by[t->bound]) t->bound = (rf_bound)b;
+  plan->step_seconds = seconds;
+}
+
+/* What all stages together take and do, into the plan that is shown. */
+static bool join(rf_plan *plan, const rf_piece_times *piece, rf_plan_stage *stage, int stages, const sums *s) {
+  double *finish = malloc((size_t)stages * sizeof *finish), seconds = 0;
+  int micros = plan->graph->accumulate;
+  if (!finish || rf_pipeline_simulate(&plan->graph->mesh, micros, piece, finish) < 0) {
+    free(finish);
+    return false;
+  }
+  for (int i = 0; i < stages; i++) {
+    stage[i].busy_seconds = micros * (stage[i].forward_seconds + stage[i].backward_seconds);
+    if (finish[i] + stage[i].end_seconds > seconds) seconds = finish[i] + stage[i].end_seconds;
+  }
+  for (int i = 0; i < stages; i++) stage[i].idle_seconds = seconds - stage[i].busy_seconds - stage[i].end_seconds;
+  plan->stage = stage, plan->stages = stages;
+  plan->model_flops = s->model_flops, plan->hardware_flops = s->hardware_flops, plan->flops_full_square = s->flops_full_square,
+  plan->bytes = s->bytes;
+  memcpy(plan->stage_work, s->part, sizeof s->part);
+  set_time(plan, seconds);
+  free(finish);
+  return true;
+}
+
+static int64_t size_of(const rf_plan *plan, bool quick) { return quick ? plan->live_bytes : plan->arena_bytes; }
+
+rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *options, bool quick, rf_plan **out, rf_error *error) {
+  int stages = rf_pipeline_stages(&options->build.mesh), pieces = rf_pipeline_pieces(&options->build.mesh);
+  rf_graph *whole = NULL, *graph = NULL;
+  rf_plan *plan = NULL, *most = NULL;
+  rf_plan_stage *stage = calloc((size_t)stages, sizeof *stage);
+  rf_piece_times *piece = calloc((size_t)pieces, sizeof *piece);
+  sums sum = {0};
+  rf_status status = RAFTER_OK;
+  if (!stage || !piece) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
+  if (options->program.program != RF_PROGRAM_RAFTER)
+    RF_GO(RF_FAIL(error, RAFTER_INVALID, "leave --program out, or use data, fsdp and tensor",
+                  "a JAX program is sized without stages (--mesh pipeline: expected 1, got %d)", stages));
+  RF_GO(rf_graph_build(model, &options->build, "optimize", &whole, error));
+  for (int i = 0; i < stages; i++) {
+    rf_plan_options of_stage = *options;
+    of_stage.build.mesh.stage = i;
+    RF_GO(rf_graph_stage(whole, &of_stage.build, &graph, error));
+    status = rf_plan_finish(graph, &of_stage, quick, &plan, error); /* takes the graph */
+    if (status != RAFTER_OK) goto done;
+    if (!quick) {
+      describe(plan, &stage[i]);
+      if (!time_pieces(plan, piece, &stage[i])) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
+      add_work(&sum, plan, 1.0 / stages);
+    }
+    rf_plan *less = most && size_of(most, quick) >= size_of(plan, quick) ? plan : most;
+    most = less == plan ? most : plan, plan = NULL;
+    rf_plan_free(less);
+  }
+  if (!quick) {
+    if (!join(most, piece, stage, stages, &sum)) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
+    stage = NULL; /* the plan's */
+  }
+  *out = most, most = NULL;
+done:
+  rf_graph_free(whole), rf_plan_free(plan), rf_plan_free(most);
+  free(stage), free(piece);
+  return status;
+}

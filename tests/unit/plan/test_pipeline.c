@@ -1,0 +1,333 @@
+/* Pipelines: which layers stand where, orders of schedules, the walk through them against the formulas of the literature and small cases by hand, and plans
+ * of all stages. */
+#include "plan/pipeline.h"
+
+#include <math.h>
+
+#include "unit/plan/plans.h"
+
+enum { MOST = 64 };
+
+static rf_mesh mesh_of(int stages, const char *schedule) {
+  rf_mesh mesh = {.of = {[RF_AXIS_PIPELINE] = stages}};
+  assert_int_equal(rf_pipeline_parse(schedule, &mesh, NULL), RAFTER_OK);
+  return mesh;
+}
+
+/* ---- layers ------------------------------------------------------------------------------------------------------ */
+
+static void layers_are_dealt_out(void **state) {
+  (void)state;
+  for (int stages = 1; stages <= 9; stages++)
+    for (int chunks = 1; chunks <= 3; chunks++)
+      for (int64_t layers = stages * chunks; layers < 40; layers++) {
+        rf_mesh mesh = {.of = {[RF_AXIS_PIPELINE] = stages}, .chunks = chunks};
+        int64_t next = 0, first, count, least = layers, most = 0;
+        for (int p = 0; p < stages * chunks; p++) {
+          rf_pipeline_layers(&mesh, layers, p, &first, &count);
+          assert_int_equal(first, next);
+          for (int64_t l = first; l < first + count; l++) assert_int_equal(rf_pipeline_piece_of_layer(&mesh, layers, l), p);
+          least = count < least ? count : least, most = count > most ? count : most;
+          next += count;
+        }
+        assert_int_equal(next, layers);
+        assert_true(most - least <= 1 && count == least); /* the last piece has the head */
+      }
+  /* Llama 3 405B: "one Transformer layer each from the first and the last stages" less (Llama Team 2024, section 3.3.2). */
+  rf_mesh mesh = mesh_of(16, "1f1b");
+  for (int p = 0; p < 16; p++) {
+    int64_t first, count;
+    rf_pipeline_layers(&mesh, 126, p, &first, &count);
+    assert_int_equal(count, p == 0 || p == 15 ? 7 : 8);
+  }
+}
+
+/* ---- orders ------------------------------------------------------------------------------------------------------ */
+
+static const char *const SCHEDULES[] = {"1f1b", "gpipe", "interleaved:2", "interleaved:3"};
+
+static void every_half_comes_once_and_in_turn(void **state) {
+  (void)state;
+  for (int k = 0; k < 4; k++)
+    for (int stages = 2; stages <= 5; stages++)
+      for (int micros = stages; micros <= 4 * stages; micros += stages) {
+        rf_mesh mesh = mesh_of(stages, SCHEDULES[k]);
+        int chunks = rf_pipeline_chunks(&mesh), halves = 2 * chunks * micros;
+        rf_half *order = calloc((size_t)halves, sizeof *order);
+        for (int s = 0; s < stages; s++) {
+          int next[2][3] = {{0}};
+          rf_pipeline_order(&mesh, s, micros, order);
+          for (int i = 0; i < halves; i++) {
+            assert_in_range(order[i].chunk, 0, chunks - 1);
+            assert_int_equal(order[i].micro, next[order[i].backward][order[i].chunk]++);
+            if (order[i].backward) assert_true(order[i].micro < next[0][order[i].chunk]);
+          }
+          for (int c = 0; c < chunks; c++) {
+            assert_int_equal(next[0][c], micros);
+            assert_int_equal(next[1][c], micros);
+          }
+        }
+        free(order);
+      }
+}
+
+static void microbatches_in_flight(void **state) {
+  (void)state;
+  rf_mesh one = mesh_of(4, "1f1b"), all = mesh_of(4, "gpipe"), turns = mesh_of(2, "interleaved:2");
+  for (int s = 0; s < 4; s++) {
+    assert_int_equal(rf_pipeline_in_flight(&one, s, 16, 0), 4 - s);
+    assert_int_equal(rf_pipeline_in_flight(&all, s, 16, 0), 16);
+  }
+  /* By hand, four microbatches a b c d: stage 0 runs forward a b of its first layers, a b of its last ones, then c, backward a of the last, d, b, ... */
+  static const int held[2][2] = {{4, 2}, {3, 1}};
+  for (int s = 0; s < 2; s++)
+    for (int c = 0; c < 2; c++) assert_int_equal(rf_pipeline_in_flight(&turns, s, 4, c), held[s][c]);
+}
+
+/* ---- the walk ---------------------------------------------------------------------------------------------------- */
+
+static double walked(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *finish) {
+  double seconds = rf_pipeline_simulate(mesh, micros, piece, finish);
+  assert_true(seconds > 0);
+  return seconds;
+}
+
+/* GPipe and 1F1B: (P-1)/(m+P-1); interleaved: (P-1)/(V m + P-1) (Narayanan et al. 2021, sections 2.1 and 2.2). Exact in binary: 1 and 2 seconds. */
+static void even_stages_wait_as_the_formula_says(void **state) {
+  (void)state;
+  for (int k = 0; k < 4; k++)
+    for (int stages = 2; stages <= 8; stages++)
+      for (int micros = stages; micros <= 5 * stages; micros += stages) {
+        rf_mesh mesh = mesh_of(stages, SCHEDULES[k]);
+        rf_piece_times piece[MOST];
+        double finish[MOST];
+        int chunks = rf_pipeline_chunks(&mesh);
+        for (int p = 0; p < stages * chunks; p++) piece[p] = (rf_piece_times){.forward = 1, .backward = 2};
+        double seconds = walked(&mesh, micros, piece, finish), busy = 3.0 * chunks * micros;
+        if (fabs((seconds - busy) / seconds - rf_pipeline_bubble(&mesh, micros)) > 1e-12)
+          fail_msg("%s, %d stages, %d microbatches: %g of %g", SCHEDULES[k], stages, micros, seconds - busy, seconds);
+        assert_true(finish[0] == seconds); /* the first stage ends last */
+      }
+}
+
+static void uneven_stages_by_hand(void **state) {
+  (void)state;
+  double finish[2];
+  rf_mesh mesh = mesh_of(2, "1f1b");
+  /* Stage 0: F0 0-1, F1 1-2, B0 7-9, B1 13-15. Stage 1: F0 1-3, B0 3-7, F1 7-9, B1 9-13. */
+  rf_piece_times slow_end[] = {{1, 2, 0, 0}, {2, 4, 0, 0}};
+  assert_true(walked(&mesh, 2, slow_end, finish) == 15);
+  assert_true(finish[1] == 13);
+  /* Transfers of half a second: F0 0-1, F1 1-2; stage 1: F0 1.5-3.5, B0 3.5-7.5, F1 7.5-9.5, B1 9.5-13.5; B0 8-10, B1 14-16. */
+  rf_piece_times sends[] = {{1, 2, 0.5, 0}, {2, 4, 0, 0.5}};
+  assert_true(walked(&mesh, 2, sends, finish) == 16);
+  /* Links that are slower than the work: transfers follow each other. F0 0-1, arrives 11; F1 1-2, arrives 21; B0 23 -> 33, B1 33 -> 43, and 2 of work. */
+  rf_piece_times slow[] = {{1, 2, 10, 0}, {1, 1, 0, 10}};
+  mesh = mesh_of(2, "gpipe");
+  assert_true(walked(&mesh, 2, slow, finish) == 45);
+}
+
+/* Nothing beats the slowest stage's own work, nor the way of one microbatch through all. */
+static void no_faster_than_its_slowest_stage(void **state) {
+  (void)state;
+  for (int k = 0; k < 4; k++)
+    for (int trial = 0; trial < 200; trial++) {
+      rf_mesh mesh = mesh_of(2 + trial % 5, SCHEDULES[k]);
+      int stages = rf_pipeline_stages(&mesh), chunks = rf_pipeline_chunks(&mesh), micros = stages * (1 + trial % 4);
+      rf_piece_times piece[MOST];
+      double finish[MOST], way = 0, busy[MOST] = {0}, most = 0, all = 0;
+      for (int p = 0; p < stages * chunks; p++) {
+        uint32_t words[4];
+        rf_philox(rf_key(11, (uint64_t)trial, (uint64_t)k), (uint64_t)p, 0, words);
+        piece[p] = (rf_piece_times){1 + words[0] % 8, 1 + words[1] % 16, words[2] % 4, words[3] % 4};
+        if (p == 0) piece[p].to_before = 0;
+        if (p == stages * chunks - 1) piece[p].to_next = 0;
+        way += piece[p].forward + piece[p].backward + piece[p].to_next + piece[p].to_before;
+        busy[p % stages] += micros * (piece[p].forward + piece[p].backward);
+      }
+      for (int s = 0; s < stages; s++) most = fmax(most, busy[s]), all += busy[s];
+      double seconds = walked(&mesh, micros, piece, finish);
+      assert_true(seconds >= most && seconds >= way && seconds <= all + micros * way);
+    }
+}
+
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
+
+#define MODEL "llama:layers=8,width=256,heads=4,ff=512,vocab=512,seq=128"
+
+static const rf_machine *eight(void) {
+  static rf_machine machine;
+  if (!machine.name[0]) assert_int_equal(rf_machine_find("h100-sxm:8", &machine, NULL), RAFTER_OK);
+  return &machine;
+}
+
+static rf_plan_options options_of(const rf_machine *machine, int stages, int chips, const char *schedule, int micros) {
+  rf_plan_options options = train_options(machine, RF_BF16, chips, micros, 128, RF_REMAT_NONE);
+  options.build.mesh = mesh_of(stages, schedule);
+  options.build.mesh.of[RF_AXIS_DATA] = chips;
+  options.backend = &RF_BACKEND_SHEET, options.threads = 1;
+  return options;
+}
+
+static rf_plan *stage_plan(const rf_model *model, rf_plan_options options, int stage) {
+  rf_graph *graph = NULL;
+  rf_plan *plan = NULL;
+  rf_error error = {0};
+  options.build.mesh.stage = stage;
+  if (rf_graph_build(model, &options.build, NULL, &graph, &error) != RAFTER_OK ||
+      rf_plan_finish(graph, &options, false, &plan, &error) != RAFTER_OK || rf_plan_check(plan, &error) != RAFTER_OK)
+    fail_msg("stage %d: %s", stage, error.message);
+  return plan;
+}
+
+static int64_t class_bytes(const rf_plan *plan, rf_class class) {
+  int64_t sum = 0;
+  for (int t = 0; t < plan->graph->tensor_count; t++)
+    if (plan->graph->tensor[t].class == class && !strstr(plan->graph->tensor[t].name, "/grad/")) sum += rf_tensor_bytes(&plan->graph->tensor[t]);
+  return sum;
+}
+
+/* The stages share out what one chip has, and what they hold grows with what they have in flight. */
+static void stages_share_the_model_out(void **state) {
+  (void)state;
+  rf_model model = model_named(MODEL);
+  rf_plan_options one = options_of(machine_named("h100-sxm"), 1, 1, "1f1b", 8);
+  one.build.microbatch = 2;
+  rf_plan *whole = plan_of(&model, &one);
+  for (int k = 0; k < 3; k++) {
+    rf_plan_options options = options_of(eight(), 4, 2, SCHEDULES[k], 8);
+    int64_t weights = 0, moments = 0, gradients = 0, peak = 0;
+    rf_plan *joined = plan_of(&model, &options);
+    for (int s = 0; s < 4; s++) {
+      rf_plan *plan = stage_plan(&model, options, s);
+      weights += class_bytes(plan, RF_CLASS_WEIGHT), moments += class_bytes(plan, RF_CLASS_MOMENT), gradients += class_bytes(plan, RF_CLASS_GRADIENT);
+      assert_int_equal(plan->arena_bytes, joined->stage[s].peak_bytes);
+      peak = plan->arena_bytes > peak ? plan->arena_bytes : peak;
+      rf_plan_free(plan);
+    }
+    assert_int_equal(weights, class_bytes(whole, RF_CLASS_WEIGHT));
+    assert_int_equal(moments, class_bytes(whole, RF_CLASS_MOMENT));
+    assert_int_equal(gradients, class_bytes(whole, RF_CLASS_GRADIENT));
+    assert_int_equal(joined->arena_bytes, peak);
+    assert_true(fabs(joined->model_flops / whole->model_flops - 1) < 1e-12 && fabs(joined->hardware_flops / whole->hardware_flops - 1) < 1e-12);
+    rf_plan_free(joined);
+  }
+  rf_plan_free(whole);
+}
+
+/* One more microbatch in flight is one more place for each tensor that backward reads: middle stages, which are alike, differ by nothing else. */
+static void what_is_held_is_in_the_plan(void **state) {
+  (void)state;
+  rf_model model = model_named(MODEL);
+  rf_plan_options options = options_of(eight(), 4, 2, "1f1b", 8);
+  rf_plan *more = stage_plan(&model, options, 1), *less = stage_plan(&model, options, 2);
+  int64_t kept = 0;
+  for (int t = 0; t < more->graph->tensor_count; t++) {
+    const rf_tensor *a = &more->graph->tensor[t];
+    assert_in_range(a->slots, 0, 4);
+    if (a->slots < 3) continue;
+    kept += rf_align(rf_tensor_bytes(a));
+    assert_int_equal(more->tensor[t].bytes, a->slots * rf_align(rf_tensor_bytes(a)));
+  }
+  assert_true(kept > 0);
+  assert_int_equal(more->arena_bytes - less->arena_bytes, kept);
+  rf_plan_free(more), rf_plan_free(less);
+}
+
+/* Beside what stands in the host's memory too, which then has the places. */
+static void stages_may_use_their_host(void **state) {
+  (void)state;
+  rf_model model = model_named(MODEL);
+  rf_plan_options options = options_of(eight(), 4, 2, "1f1b", 8);
+  rf_plan *without = stage_plan(&model, options, 0);
+  options.build.offload = RF_OFFLOAD_OPTIMIZER | RF_OFFLOAD_ACTIVATIONS;
+  rf_plan *with = stage_plan(&model, options, 0);
+  int held = 0;
+  for (int t = 0; t < with->graph->tensor_count; t++) held += with->graph->tensor[t].host && with->graph->tensor[t].slots == 4;
+  assert_true(held > 0 && with->arena_bytes < without->arena_bytes);
+  rf_plan_free(with), rf_plan_free(without);
+}
+
+static void the_step_is_that_of_all_stages(void **state) {
+  (void)state;
+  rf_model model = model_named(MODEL);
+  for (int k = 0; k < 3; k++) {
+    rf_plan_options options = options_of(eight(), 4, 2, SCHEDULES[k], 8);
+    rf_plan *plan = plan_of(&model, &options);
+    double sum = 0, slowest = 0;
+    for (int b = 0; b < RF_BOUNDS; b++) sum += plan->time.by[b];
+    assert_true(fabs(sum / plan->step_seconds - 1) < 1e-9);
+    for (int s = 0; s < 4; s++) {
+      const rf_plan_stage *stage = &plan->stage[s];
+      double own = stage->busy_seconds + stage->end_seconds + stage->idle_seconds;
+      assert_true(fabs(own / plan->step_seconds - 1) < 1e-9 && stage->idle_seconds >= 0);
+      slowest = fmax(slowest, stage->busy_seconds);
+    }
+    assert_true(plan->step_seconds > slowest);
+    assert_true(fabs(plan->time.bubble - plan->stage[plan->graph->mesh.stage].idle_seconds) < 1e-9 * plan->step_seconds);
+    rf_plan_free(plan);
+  }
+}
+
+/* A place too few, or one that is given away between two halves, is found. */
+static void the_checker_knows_pipelines(void **state) {
+  (void)state;
+  rf_model model = model_named(MODEL);
+  for (int k = 0; k < 3; k++) {
+    rf_plan_options options = options_of(eight(), 4, 2, SCHEDULES[k], 8);
+    rf_plan *plan = stage_plan(&model, options, 0);
+    int seen = 0;
+    for (int t = 0; t < plan->graph->tensor_count; t++) {
+      rf_tensor *tensor = &plan->graph->tensor[t];
+      rf_error error = {0};
+      if (tensor->slots < 2 || tensor->input || strstr(tensor->name, "step/")) continue;
+      bool arrives = tensor->reason && !strcmp(tensor->reason, "comes from another stage");
+      if (arrives) continue; /* its last place is for what comes early */
+      tensor->slots--;
+      if (rf_plan_check(plan, &error) == RAFTER_OK) fail_msg("%s: a place less for %s is not found", SCHEDULES[k], tensor->name);
+      tensor->slots++;
+      plan->tensor[t].first++;
+      if (rf_plan_check(plan, &error) == RAFTER_OK) fail_msg("%s: a shorter life of %s is not found", SCHEDULES[k], tensor->name);
+      plan->tensor[t].first--;
+      seen++;
+    }
+    assert_true(seen > 10);
+    rf_plan_free(plan);
+  }
+}
+
+static void refused(rf_plan_options options, const char *words) {
+  rf_model model = model_named(MODEL);
+  rf_plan *plan = NULL;
+  rf_error error = {0};
+  assert_int_equal(rf_plan_make(&model, &options, &plan, &error), RAFTER_INVALID);
+  if (!strstr(error.message, words)) fail_msg("%s: %s", words, error.message);
+}
+
+static void what_does_not_go_is_said(void **state) {
+  (void)state;
+  const rf_machine *machine = eight();
+  rf_plan_options generate = options_of(machine, 4, 1, "1f1b", 8);
+  generate.build.job = RF_JOB_GENERATE;
+  refused(options_of(machine, 16, 1, "1f1b", 16), "expected at most 8 for");
+  refused(options_of(machine, 4, 1, "interleaved:3", 8), "expected at most 2 with");
+  refused(options_of(machine, 4, 1, "1f1b", 3), "expected at least 4, got 3");
+  refused(options_of(machine, 4, 1, "interleaved:2", 6), "expected a multiple of 4, got 6");
+  refused(generate, "for training only");
+  rf_mesh mesh = {0};
+  static const char *const bad[] = {
+      "", "2f2b", "interleaved", "interleaved:", "interleaved:1", "interleaved:2x", "interleaved:-2", "interleaved:99999999999"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(rf_pipeline_parse(bad[i], &mesh, NULL), RAFTER_INVALID);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(layers_are_dealt_out),        cmocka_unit_test(every_half_comes_once_and_in_turn),
+      cmocka_unit_test(microbatches_in_flight),      cmocka_unit_test(even_stages_wait_as_the_formula_says),
+      cmocka_unit_test(uneven_stages_by_hand),       cmocka_unit_test(no_faster_than_its_slowest_stage),
+      cmocka_unit_test(stages_share_the_model_out),  cmocka_unit_test(what_is_held_is_in_the_plan),
+      cmocka_unit_test(stages_may_use_their_host),   cmocka_unit_test(the_step_is_that_of_all_stages),
+      cmocka_unit_test(the_checker_knows_pipelines), cmocka_unit_test(what_does_not_go_is_said),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
