@@ -1,0 +1,144 @@
+/* test_priced.c - no op without a predicted time, and none predicted as 0 unless its work is 0: all presets at small shapes, all jobs, kinds of machines. */
+#include "plans.h"
+
+#include <math.h>
+
+static int64_t ops, without_work;
+
+/* What is wrong with the prices of a plan; "" where nothing is. */
+static const char *fault_of(const rf_plan *plan) {
+  static char text[300];
+  for (int i = 0; i < plan->graph->op_count; i++) {
+    const rf_plan_op *p = &plan->op[i];
+    const char *name = plan->graph->op[i].name, *fault = NULL;
+    double work = p->work.flops + p->work.flops_again + p->work.bytes_read + p->work.bytes_written + p->work.sent_bytes;
+    double limit = rf_plan_limit(plan, i, NULL);
+    ops++, without_work += work == 0;
+    if (!isfinite(p->seconds) || p->seconds < 0) fault = "takes a time that is none";
+    else if (work > 0 && !(p->seconds > 0)) fault = "has work and takes no time";
+    else if (!isfinite(limit) || limit < 0 || (work > 0 && !(limit > 0) && !rf_op_is_exchange(plan->graph->op[i].def)))
+      fault = "has work and no limit"; /* a small transfer may be all latency, which is in its time */
+    else if (p->calls < 1) fault = "is never called";
+    if (fault) return snprintf(text, sizeof text, "%.150s %s (%g of work, %g s, limit %g s)", name, fault, work, p->seconds, limit), text;
+  }
+  return "";
+}
+static void priced(const rf_plan *plan, const char *what) {
+  const char *fault = fault_of(plan);
+  if (*fault) fail_msg("%s: %s", what, fault);
+}
+
+/* A launch that costs nothing hides no op without a price. */
+static const rf_machine *machine_of(int kind) {
+  static rf_machine machines[3];
+  static const char *const names[] = {"a5000", "tpu-v5e", NULL};
+  rf_machine *m = &machines[kind];
+  if (!*m->name) {
+    if (names[kind]) *m = *machine_named(names[kind]);
+    else rf_machine_detect(m, NULL);
+  }
+  m->launch_seconds = 0, m->memory_bytes = 1e15;
+  return m;
+}
+
+enum { JOBS = 8 };
+static rf_plan_options job_of(int job, const rf_machine *machine, const rf_model *model) {
+  int64_t seq = 32;
+  rf_plan_options o = train_options(machine, job == 2 ? RF_BF16 : RF_F32, 2, job == 1 ? 2 : 1, seq,
+                                    job == 1   ? RF_REMAT_BLOCK
+                                    : job == 2 ? RF_REMAT_MLP_ATTN
+                                               : RF_REMAT_NONE);
+  if (job == 2) o.build.clip = 0, o.build.dropout = 0.1f;
+  if (job == 3) o.build.loss_only = true;
+  if (job >= 4) o.build.dropout = 0;
+  if (job == 4 || job == 5) o.build.job = RF_JOB_GENERATE, o.build.rows = job == 4 ? 2 : 16;
+  if (job == 6) o.build.job = RF_JOB_GENERATE, o.build.rows = 2, o.build.kv_dtype_set = model->kv_rank == 0, o.build.kv_dtype = RF_I8;
+  if (job == 7) o.build.job = RF_JOB_SCORE, o.build.top = 4;
+  return o;
+}
+
+static void every_preset_and_job(void **state) {
+  (void)state;
+  for (int p = 0; rf_model_preset(p); p++) {
+    char spec[128], what[200];
+    const char *name = rf_model_preset(p);
+    rf_model whole = model_named(name);
+    snprintf(spec, sizeof spec, "%s:layers=%d", name, whole.layers < 3 ? (int)whole.layers : 3);
+    rf_model model = model_named(spec);
+    for (int kind = 0; kind < 3; kind++)
+      for (int job = 0; job < JOBS; job++) {
+        rf_plan_options o = job_of(job, machine_of(kind), &model);
+        rf_plan *plan = NULL;
+        rf_error error = {0};
+        if (kind != 2) o.backend = &RF_BACKEND_SHEET, o.isa = RF_ISA_BASE, o.threads = 1;
+        else o.backend = &RF_BACKEND_CPU, o.isa = RF_ISA_BASE;
+        snprintf(what, sizeof what, "%s, job %d on machine %d", name, job, kind);
+        if (rf_plan_make(&model, &o, &plan, &error) != RAFTER_OK) fail_msg("%s: %s", what, error.message);
+        priced(plan, what);
+        rf_plan_free(plan);
+      }
+  }
+  print_message("%lld ops, %lld of them without work\n", (long long)ops, (long long)without_work);
+}
+
+/* Adapters, weights in blocks, meshes with their collectives. */
+static void the_other_ways_of_a_job(void **state) {
+  (void)state;
+  static rf_weight_types types;
+  rf_model model = model_named("llama3.2-1b:layers=2");
+  rf_error error = {0};
+  assert_int_equal(rf_weight_types_read("", &model, RF_WEIGHTS_Q4, &types, &error), RAFTER_OK);
+  for (int job = 4; job < JOBS; job++) {
+    rf_plan_options o = job_of(job, machine_of(2), &model);
+    o.backend = &RF_BACKEND_CPU, o.isa = RF_ISA_BASE, o.build.weights = &types, o.build.fast = job == 4;
+    rf_plan *plan = plan_of(&model, &o);
+    priced(plan, "weights in 4 bits");
+    rf_plan_free(plan);
+  }
+  rf_model adapted = model;
+  if (rf_lora_parse("rank=4", &model, &adapted.lora, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  rf_plan_options o = job_of(0, machine_of(2), &adapted);
+  o.backend = &RF_BACKEND_CPU, o.isa = RF_ISA_BASE;
+  rf_plan *plan = plan_of(&adapted, &o);
+  priced(plan, "adapters");
+  rf_plan_free(plan);
+  static const char *const meshes[] = {"data=2,fsdp=2", "fsdp=2,tensor=2", "tensor=4", "data=2,context=2"};
+  for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
+    rf_machine slice;
+    if (rf_machine_find("tpu-v5e:2x2", &slice, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    o = job_of(0, &slice, &model);
+    o.backend = &RF_BACKEND_SHEET, o.isa = RF_ISA_BASE, o.threads = 1, o.build.microbatch = 4;
+    if (rf_mesh_parse(meshes[m], -1, &o.build.mesh, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    plan = plan_of(&model, &o);
+    priced(plan, meshes[m]);
+    rf_plan_free(plan);
+  }
+}
+
+/* The check would notice an op whose price is taken away. */
+static void planted(void **state) {
+  (void)state;
+  rf_model model = model_named("gpt2:layers=1");
+  rf_plan_options o = job_of(0, machine_of(0), &model);
+  o.backend = &RF_BACKEND_SHEET, o.isa = RF_ISA_BASE, o.threads = 1;
+  rf_plan *plan = plan_of(&model, &o);
+  for (int i = 0; i < plan->graph->op_count; i += 7) {
+    rf_plan_op was = plan->op[i];
+    plan->op[i].seconds = 0;
+    assert_non_null(strstr(fault_of(plan), plan->graph->op[i].name));
+    plan->op[i].seconds = NAN;
+    assert_non_null(strstr(fault_of(plan), plan->graph->op[i].name));
+    plan->op[i] = was;
+  }
+  priced(plan, "as it was");
+  rf_plan_free(plan);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_preset_and_job),
+      cmocka_unit_test(the_other_ways_of_a_job),
+      cmocka_unit_test(planted),
+  };
+  return cmocka_run_group_tests_name("priced", tests, NULL, NULL);
+}
