@@ -123,6 +123,7 @@ const rafter = (() => {
 
   const chooseRun = async (index) => {
     state.run = index;
+    $('run').value = String(index);
     headline();
     for (const one of panels.filter((candidate) => candidate.perRun)) { delete state.rendered[one.id]; one.token = null; }
     await show(state.panel);

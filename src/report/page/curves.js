@@ -33,12 +33,13 @@
       const [name, xText] = abscissa[state.by];
       place.append(el('h3', {}, title));
       rafter.chart(place, {label: `${title} over ${name}`, height: 260, config: () => ({type: 'line', data: {datasets: sets.map((set) => ({
-        label: runs.length > 1 ? `${rafter.runName(set.run)}: ${set.label}` : set.label, data: (smoothing && set.smooth ? smooth(set.values, 0.9) : set.values).map(([x, y]) => ({x, y})), parsing: false,
+        run: rafter.runName(set.run), label: runs.length > 1 ? `${rafter.runName(set.run)}: ${set.label}` : set.label, data: (smoothing && set.smooth ? smooth(set.values, 0.9) : set.values).map(([x, y]) => ({x, y})), parsing: false,
         borderColor: tint(set), backgroundColor: tint(set), borderWidth: set.dash || set.marks ? 1.2 : 1.8, borderDash: set.dash || (set.marks ? [2, 3] : undefined),
         pointRadius: set.marks || set.values.length === 1 ? 4 : 0, pointStyle: set.marks ? 'rectRot' : 'circle', pointHitRadius: 6, showLine: true}))},
       options: {scales: {x: rafter.axis(name, xText, {}), y: rafter.axis(title, text, log && logarithmic ? {type: 'logarithmic', ticks: {callback: text}} : {})},
         interaction: {mode: 'nearest', axis: 'x', intersect: false},
-        plugins: {decimation: {enabled: true, algorithm: 'min-max'}, legend: {display: sets.length > 1, labels: {usePointStyle: true, pointStyle: 'line'}},
+        plugins: {decimation: {enabled: true, algorithm: 'min-max'}, legend: {display: sets.length > 1, labels: {usePointStyle: true, pointStyle: 'line', filter: (item, data) => runs.length < 2 || data.datasets.findIndex((set) => set.run === data.datasets[item.datasetIndex].run) === item.datasetIndex,
+          ...(runs.length < 2 ? {} : {generateLabels: (chart) => Chart.defaults.plugins.legend.labels.generateLabels(chart).map((item) => ({...item, text: chart.data.datasets[item.datasetIndex].run}))})}},
           tooltip: {callbacks: {title: (items) => `${name} ${xText(items[0].parsed.x)}`, label: (item) => `${item.dataset.label}: ${text(item.parsed.y)}`}}}}})});
     };
     const column = (run, xs, key) => run.metrics.map((row, i) => [xs[i], row[key]]).filter(([, y]) => Number.isFinite(y));

@@ -528,7 +528,7 @@
               {title: 'Change', number: true, value: (one) => one.change, text: (one) => rafter.signed(rafter.bytes, one.change)},
               {title: 'Now', number: true, value: (one) => one.a, text: (one) => (one.a ? rafter.bytes(one.a) : '–')},
               {title: 'Then', number: true, value: (one) => one.b, text: (one) => (one.b ? rafter.bytes(one.b) : '–')},
-              {title: 'Tensor', value: (one) => one.name}, {title: 'Class', value: (one) => one.class},
+              {title: 'Tensor', value: (one) => one.name, node: (one) => [el('span', {title: one.class}, rafter.swatch(rafter.tensorColour(one.class))), one.name]},
             ], rows, {caption, limit: 12}))));
       }
       if (view) { view.x1 = Math.min(view.x1, extent()); changed(); }

@@ -41,7 +41,7 @@
   const trade = (parent, {label, xTitle, yTitle, groups}) => rafter.chart(parent, {label, height: 340, config: () => ({type: 'scatter', data: {datasets: groups.map((group, i) => ({label: group.label, data: group.points, showLine: true,
     borderColor: rafter.colour(rafter.line(i)), backgroundColor: group.points.map((at) => (at.hollow ? rafter.colour('paper') : rafter.colour(rafter.line(i)))), pointBorderColor: rafter.colour(rafter.line(i)), borderWidth: 1.4, pointRadius: 4.5}))},
   options: {scales: {x: rafter.axis(xTitle, rafter.seconds, spread(groups) > 30 ? {type: 'logarithmic'} : {beginAtZero: spread(groups) > 1.5}), y: rafter.axis(yTitle, rafter.count, {beginAtZero: true})},
-    plugins: {legend: {display: groups.length > 1, labels: {usePointStyle: true}}, tooltip: {callbacks: {label: ({raw, dataset}) => [`${dataset.label} ${raw.name}`, `${rafter.count(raw.y)} tokens/s at ${rafter.seconds(raw.x)}`, ...(raw.more || [])]}}}}})});
+    plugins: {legend: {display: groups.length > 1, labels: {usePointStyle: true, boxHeight: 7}}, tooltip: {callbacks: {label: ({raw, dataset}) => [`${dataset.label} ${raw.name}`, `${rafter.count(raw.y)} tokens/s at ${rafter.seconds(raw.x)}`, ...(raw.more || [])]}}}}})});
 
   const showSweep = (element, given) => {
     const sweep = read(given);
