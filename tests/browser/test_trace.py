@@ -225,6 +225,21 @@ def large(b, steps):
         b.key("d")
         frames.append(b.js("rafter.state.trace.frameSeconds"))
         drawn.append(b.js("rafter.state.trace.drawn"))
+    b.key("0")
+    hidden = b.js("""(() => {
+      const viewer = rafter.traceViewer, {things} = viewer.trace, ratio = viewer.view.node.width / viewer.view.width, wrong = [], {data, width} = viewer.view.context.getImageData(0, 0, viewer.view.node.width, viewer.view.node.height);
+      const gaps = things.paints.filter((paint) => paint.id.startsWith('gap-')).map((paint) => rafter.colour(paint.colour));
+      for (const {row, y} of viewer.lanes.filter((lane) => lane.row.kind === 'thread')) for (let x = viewer.gutter + 3; x < viewer.view.width - 3; x += 17) {
+        const sums = new Float64Array(things.paints.length);
+        row.sumTime(things, viewer.timeAt(x), viewer.timeAt(x + 1), sums);
+        const work = sums.reduce((all, sum, paint) => all + (things.paints[paint].id.startsWith('gap-') ? 0 : sum), 0);
+        const at = 4 * (Math.floor((x + 0.5) * ratio) + width * Math.floor((y + row.height - 1.5) * ratio));
+        const colour = '#' + [...data.slice(at, at + 3)].map((one) => one.toString(16).padStart(2, '0')).join('');
+        if (work > 0.2 * (viewer.timeAt(x + 1) - viewer.timeAt(x)) && gaps.includes(colour)) wrong.push([row.id, x, colour]);
+      }
+      return wrong;
+    })()""")
+    b.expect("work is seen beside the waiting that shares its pixels", not hidden, hidden[:3])
     search = b.js("(() => { const start = performance.now(); rafter.traceViewer.find('mlp'); rafter.traceViewer.view.drawNow(); return (performance.now() - start) / 1e3; })()")
     rows = b.js("rafter.traceViewer.trace.rows.length")
     frames.sort()

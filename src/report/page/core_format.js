@@ -55,7 +55,7 @@
     }
   };
 
-  /* columns: [{title, value(row), text?(row), number?: true, node?(row)}]; a click on a heading sorts. Options: caption, sort (column), down, limit, onrow(row).
+  /* columns: [{title, value(row), text?(row), number?: true, wide?: true (sentences), node?(row)}]; a click on a heading sorts. Options: caption, sort (column), down, limit, onrow(row).
    * What is copied are the values themselves: bytes and seconds as numbers. */
   rafter.table = (columns, rows, {caption, sort = -1, down = true, limit = 0, onrow} = {}) => {
     const {el} = rafter;
@@ -69,7 +69,7 @@
       heads.forEach((head, i) => head.setAttribute('aria-sort', i !== by ? 'none' : falling ? 'descending' : 'ascending'));
       const shown = limit && !all ? list.slice(0, limit) : list;
       body.replaceChildren(...shown.map((row) => {
-        const cells = columns.map((column) => el('td', {class: column.number ? 'number' : ''},
+        const cells = columns.map((column) => el('td', {class: column.number ? 'number' : column.wide ? 'wide' : ''},
           column.node ? column.node(row) : column.text ? column.text(row) : String(column.value(row) ?? '–')));
         if (!onrow) return el('tr', {}, cells);
         return el('tr', {class: 'choose', tabindex: 0, onclick: () => onrow(row), onkeydown: (event) => { if (event.key === 'Enter') onrow(row); }}, cells);

@@ -36,10 +36,12 @@
 
   /* Rectangles by paint, so that a colour is set once a frame. */
   class Batch {
-    constructor(things) { this.things = things; this.list = things.paints.map(() => []); this.labels = []; this.count = 0; }
+    constructor(things) { this.things = things; this.list = things.paints.map(() => []); this.labels = []; this.count = 0;
+      this.order = [...this.list.keys()].sort((a, b) => isGap(things, b) - isGap(things, a)); /* work stands on the gaps that it shares a pixel with */
+    }
     put(paint, x, y, w, h) { this.list[paint].push(x, y, w, h); this.count++; }
     flush(context) {
-      for (let paint = 0; paint < this.list.length; paint++) {
+      for (const paint of this.order) {
         const quads = this.list[paint];
         if (!quads.length) continue;
         context.fillStyle = rafter.colour(this.things.paints[paint].colour);

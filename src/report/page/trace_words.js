@@ -60,7 +60,7 @@
 
   rafter.traceParts.details = (viewer) => {
     const box = viewer.details;
-    if (!viewer.selected) { box.replaceChildren(el('h3', {}, 'Op'), el('p', {class: 'note'}, 'Click a span, or step through the lane with , and . to see what it was.')); return; }
+    if (!viewer.selected) { box.replaceChildren(el('h3', {class: 'screen'}, 'Op'), el('p', {class: 'note screen'}, 'Click a span, or step through the lane with , and . to see what it was.')); return; }
     const {row, i} = viewer.selected, {title, op, plan, took, kind, key} = what(viewer, viewer.selected);
     const parts = [el('h3', {}, title)];
     const facts = [['Lane', row.title || row.id], ['Begins at', seconds(viewer.trace.columns.begin[row.event[i]] - viewer.zero)]];
@@ -144,10 +144,10 @@
     const rows = names.map((name, i) => ({name, seconds: total(steps, i)})), threads = viewer.trace.header.threads || 1;
     const span = steps.reduce((sum, step) => sum + (step.end - step.begin) / 1e9, 0) * threads;
     const work = steps.reduce((sum, step) => sum + (step.work || 0), 0);
-    element.append(el('h3', {}, 'Why the threads did not work'), el('p', {class: 'note'}, `Of ${rafter.seconds(span)} of ${threads} threads in ${steps.length} steps, ${rafter.seconds(work)} went into ops.`),
+    element.append(el('h3', {}, 'Why the threads did not work'), el('p', {class: 'note'}, `Of ${rafter.seconds(span)} of ${threads} threads in ${steps.length} steps, ${rafter.seconds(work)} went into ops. The system often counts how long a thread lost its core but not when: these sums know it, while in the lanes such moments look like work.`),
       rafter.table([
         {title: 'Gap', value: (row) => row.name}, {title: 'Seconds of threads', value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds), number: true},
-        {title: 'Of the steps', value: (row) => row.seconds, text: (row) => rafter.percent(row.seconds / span), number: true}, {title: 'What it is', value: (row) => why(row.name)},
+        {title: 'Of the steps', value: (row) => row.seconds, text: (row) => rafter.percent(row.seconds / span), number: true}, {title: 'What it is', wide: true, value: (row) => why(row.name)},
       ], rows, {sort: 1}));
   };
 })();
