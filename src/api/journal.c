@@ -140,6 +140,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const c
     RF_TRY(write_in(folder, "plan.json", plans_json(walk, walks), 0, error));
   }
   if (keeps_history() && !journal->unlisted) begin_history(journal, command, plan);
+  journal->began = rf_now_seconds(), journal->delayed = rf_run_delayed();
   return RAFTER_OK;
 }
 
@@ -173,6 +174,11 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
   RF_GO(status);
   if (rf_run_outside(run, &outside, NULL) == RAFTER_OK)
     json_object_set_new(report, "outside_arena_bytes", json_pack("{sI}", "total", (json_int_t)outside.outside_bytes));
+  double delayed = rf_run_delayed();
+  if (journal->delayed >= 0 && delayed >= journal->delayed)
+    json_object_set_new(report, "others",
+                        json_pack("{sf sf si}", "seconds", rf_now_seconds() - journal->began, "delayed_seconds", delayed - journal->delayed,
+                                  "threads", walk[0].plan->options.threads));
   /* A short run is not kept waiting for advice: `rafter report` takes its time. */
   double patience = 0.02 * seconds < 0.05 ? 0.05 : 0.02 * seconds < 2 ? 0.02 * seconds : 2;
   json_object_set_new(report, "advice", rf_journal_advise(entry, patience));

@@ -8,9 +8,10 @@
 typedef struct rf_journal {
   char folder[4096]; /* "": the run has none */
   const rafter_sink *sink;
-  json_t *run;     /* run.json */
-  json_t *results; /* an object, for the history: numbers and texts that a command may add to */
-  int64_t id;      /* of the run in the history; 0: it is not there */
+  double began, delayed; /* as rf_now_seconds and rf_run_delayed had it */
+  json_t *run;           /* run.json */
+  json_t *results;       /* an object, for the history: numbers and texts that a command may add to */
+  int64_t id;            /* of the run in the history; 0: it is not there */
   /* Set before it begins: the history has the run already; the summary stands beside the results, not among them. */
   bool unlisted, beside;
 } rf_journal;

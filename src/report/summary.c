@@ -264,10 +264,9 @@ static const char *subject(const char *walk) {
   return "This walk";
 }
 
-static char *bound_sentence(const json_t *walk, bool measured) {
+static char *bound_sentence(const json_t *walk, const char *of, bool measured) {
   const json_t *bound = json_array_get(json_object_get(walk, "bounds"), 0), *kind = json_array_get(json_object_get(walk, "kinds"), 0);
   char a[32], b[32];
-  const char *of = subject(text_of(walk, "walk"));
   rf_text_seconds(number(walk, "seconds"), a), rf_text_seconds(number(kind, "seconds"), b);
   if (!measured)
     return join("%s is predicted to be bound by %s: %s takes %s of %s, %.0f %% of it what no kernel can beat.", of, text_of(bound, "name"),
@@ -375,6 +374,17 @@ static const char *bound_by_gap(const json_t *threads, const json_t *walk, doubl
   return gap && *part > bound * number(threads, "work") ? gap : NULL;
 }
 
+/* ---- others on the machine ---------------------------------------------------------------------------------------------- */
+
+static const char OTHERS[] = "other programs";
+
+/* The part of its threads' time in which the run was ready and had no core. */
+static double others_part(const json_t *entry) {
+  const json_t *others = json_object_get(json_object_get(entry, "measured"), "others");
+  double all = number(others, "seconds") * number(others, "threads"), part = all > 0 ? number(others, "delayed_seconds") / all : 0;
+  return part < 0 ? 0 : part > 1 ? 1 : part;
+}
+
 /* ---- all of it -------------------------------------------------------------------------------------------------------- */
 
 static json_t *memory_json(const json_t *entry) {
@@ -388,6 +398,30 @@ static json_t *memory_json(const json_t *entry) {
   return json;
 }
 
+/* What bounds the walk, in a word and a sentence; other programs that only slowed it are a note. */
+static char *bound_of(const json_t *entry, const json_t *walk, const json_t *threads, json_t *notes, const char **word) {
+  const json_t *first = json_array_get(json_object_get(walk, "bounds"), 0);
+  const char *of = subject(text_of(walk, "walk"));
+  bool measured = json_object_get(entry, "measured") && number(walk, "count") > 0;
+  double part = 0, others = measured && !threads ? others_part(entry) : 0;
+  const char *gap = bound_by_gap(threads, walk, &part);
+  bool taken = others > (1 - others) * number(first, "share");
+  char *inside = bound_sentence(walk, gap || taken ? "it" : of, measured), *text;
+  *word = taken ? OTHERS : gap ? gap : text_of(first, "name");
+  if (others > WORTH && !taken) {
+    char *note = join("for %.0f %% of the run its threads were ready and had no core: other programs had it", 100 * others);
+    if (note) json_array_insert_new(notes, 0, json_string(note));
+    free(note);
+  }
+  if (!gap && !taken) return inside;
+  if (gap) text = join("%s is bound by %s: %.0f %% of its threads' time, as recorded. Beside that %s", of, gap, 100 * part, inside ? inside : "");
+  else
+    text = join("%s is bound by %s: for %.0f %% of the run its threads were ready and had no core. Beside that %s", of, OTHERS, 100 * others,
+                inside ? inside : "");
+  free(inside);
+  return text;
+}
+
 json_t *rf_report_summary(const json_t *entry) {
   const json_t *plan = json_object_get(entry, "plan"), *walk;
   json_t *walks = json_array(), *notes = json_array();
@@ -399,25 +433,20 @@ json_t *rf_report_summary(const json_t *entry) {
   bool measured = json_array_size(walks) > 0;
   if (!measured && json_object_get(plan, "ops")) json_array_append_new(walks, walk_json(plan, NULL));
   const json_t *most = walk_most(walks);
-  json_t *advice = advice_json(entry, walks);
+  json_t *advice = advice_json(entry, walks), *threads = threads_json(entry);
   const json_t *best = best_of(advice);
   json_t *summary = json_pack("{sb so so so}", "measured", measured, "memory", memory_json(entry), "walks", walks, "advice", advice);
+  if (threads) json_object_set_new(summary, "threads", threads);
+  if (best) json_object_set(summary, "best", (json_t *)best);
   if (most) {
-    json_t *threads = threads_json(entry);
-    double part = 0;
-    const char *gap = bound_by_gap(threads, most, &part), *word = gap ? gap : text_of(json_array_get(json_object_get(most, "bounds"), 0), "name");
-    char *inside = bound_sentence(most, measured);
-    char *bound = gap ? join("%s is bound by %s: %.0f %% of its threads' time, as recorded. Beside that: %s", subject(text_of(most, "walk")), gap,
-                             100 * part, inside ? inside : "")
-                      : inside;
-    if (bound != inside) free(inside);
+    const char *word = NULL;
+    if (measured) explain(notes, entry, most);
+    char *bound = bound_of(entry, most, threads, notes, &word);
     char *change = change_sentence(best, json_array_size(advice), json_array_size(walks) > 1);
     char *sentence = join("%s%s%s", bound ? bound : "", change ? " " : "", change ? change : "");
-    if (measured) explain(notes, entry, most);
-    if (threads) explain_threads(notes, threads), json_object_set_new(summary, "threads", threads);
+    if (threads) explain_threads(notes, threads);
     json_object_set_new(summary, "bound", json_string(word));
     json_object_set_new(summary, "walk", json_string(text_of(most, "walk")));
-    if (best) json_object_set(summary, "best", (json_t *)best);
     json_object_set_new(summary, "sentence", json_string(sentence ? sentence : ""));
     free(bound), free(change), free(sentence);
   }

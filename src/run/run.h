@@ -49,6 +49,9 @@ typedef struct rf_outside {
 } rf_outside;
 rf_status rf_run_outside(const rf_run *run, rf_outside *outside, rf_error *error);
 
+/* Seconds that all threads of this process were ready to run and had no core, since they began; < 0: the system does not say. */
+double rf_run_delayed(void);
+
 /* Between begin and end, in builds with RF_DEBUG_GUARD, any malloc, free, mmap or munmap of this process is fatal and names `phase`.
  * In other builds they do nothing. Not nested. */
 void rf_guard_begin(const char *phase);

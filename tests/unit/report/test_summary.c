@@ -128,6 +128,22 @@ static void the_planted_bound_is_named(void **state) {
   json_decref(entry);
 }
 
+/* Threads that had no core most of the time: what ran instead is named, and below that it is a note. */
+static void others_are_named(void **state) {
+  (void)state;
+  json_t *entry = entry_of("a", OPS, COUNT, 2, 1.0, 1e6);
+  for (int most = 0; most < 2; most++) {
+    json_object_set_new(json_object_get(entry, "measured"), "others",
+                        json_pack("{sf sf si}", "seconds", 10.0, "delayed_seconds", most ? 14.0 : 4.0, "threads", 2));
+    json_t *summary = rf_report_summary(entry);
+    assert_string_equal(text(summary, "bound"), most ? "other programs" : "compute");
+    assert_non_null(strstr(most ? text(summary, "sentence") : json_string_value(json_array_get(json_object_get(summary, "notes"), 0)),
+                           most ? "for 70 %" : "for 20 %"));
+    json_decref(summary);
+  }
+  json_decref(entry);
+}
+
 /* An advice is priced at the run's own efficiency: matmul took 7/6 of its prediction here, so a plan with half of it saves 7/6 of that half. */
 static void advice_is_priced_at_measured_efficiency(void **state) {
   (void)state;
@@ -213,11 +229,9 @@ static void differences_stand_in_order(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(sums_are_those_of_the_ops),
-      cmocka_unit_test(the_planted_bound_is_named),
-      cmocka_unit_test(advice_is_priced_at_measured_efficiency),
-      cmocka_unit_test(the_text_is_short),
-      cmocka_unit_test(a_plan_alone_has_a_summary),
+      cmocka_unit_test(sums_are_those_of_the_ops),  cmocka_unit_test(the_planted_bound_is_named),
+      cmocka_unit_test(others_are_named),           cmocka_unit_test(advice_is_priced_at_measured_efficiency),
+      cmocka_unit_test(the_text_is_short),          cmocka_unit_test(a_plan_alone_has_a_summary),
       cmocka_unit_test(differences_stand_in_order),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
