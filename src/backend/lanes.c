@@ -46,7 +46,7 @@ static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
 
 /* The next look is due when this one is a small part of the time, however dear it was: caches that forgot it make it several times as long. */
 static void look_again(const rf_lanes *lanes, rf_lane *lane, int64_t began) {
-  enum { COSTS = 400, MOST_NS = 5000000 };
+  enum { COSTS = 1000, MOST_NS = 10000000 };
   int64_t end = rf_now_ns(), rest = COSTS * (end - began);
   lane->look_after = end + (rest < lanes->look_ns ? lanes->look_ns : rest > MOST_NS ? MOST_NS : rest);
 }
