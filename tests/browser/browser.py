@@ -47,7 +47,7 @@ class Browser:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         environment = dict(os.environ, HOME=self.folder, XDG_CONFIG_HOME=self.folder, XDG_CACHE_HOME=self.folder)
         self.driver = webdriver.Chrome(service=Service(DRIVER, env=environment), options=options)
-        self.driver.set_script_timeout(60)
+        self.driver.set_script_timeout(240)
         self.command("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False)
         self.scheme("dark" if dark else "light")
         self.failures = self.checks = 0
@@ -79,7 +79,7 @@ class Browser:
     def js(self, expression, *arguments):
         return self.driver.execute_script(f"return ({expression})", *arguments)
 
-    def wait(self, expression, seconds=30):
+    def wait(self, expression, seconds=120):
         end = time.monotonic() + seconds
         while not self.js(expression):
             if time.monotonic() > end:

@@ -126,6 +126,7 @@ def aligning(b):
     b.expect("p puts predictions where their ops ran", b.js("rafter.state.trace.aligned") is True)
     wrong = b.js("""(() => {
       const viewer = rafter.traceViewer, ops = viewer.main, row = viewer.lanes.find((lane) => lane.row.kind === 'predicted').row;
+      if (row.count !== ops.count) return 'count';
       for (let i = 0; i < ops.count; i++) {
         const length = Math.floor(viewer.run.plan.ops[viewer.trace.columns.id[ops.event[i]]].seconds * 1e9), room = i + 1 < ops.count ? ops.begin[i + 1] - ops.begin[i] : Infinity;
         if (row.begin[i] !== ops.begin[i] || Math.abs(row.end[i] - row.begin[i] - Math.min(length, room)) > 1) return i;
@@ -138,6 +139,28 @@ def aligning(b):
     b.key("p")
     b.expect("p puts them one after the other again", b.js("rafter.state.trace.aligned") is False)
     b.key(Keys.ESCAPE)
+
+
+def faster(b):
+    """Ops that took less than predicted: predictions of a step reach into the next, and still find their ops."""
+    b.open(b.page(models.model(steps=4, pace=0.3), "faster"), "trace")
+    b.expect("predictions that overlap have rows of their own", b.js("rafter.traceViewer.inOrder.length") > 1)
+    aligning(b)
+    b.clean("a run that was faster than predicted")
+
+
+def broken(b):
+    """What the program would refuse may still stand in a page that was cut or edited: its panel says so, the others are there."""
+    for what, change in {"columns cut": {"columns": models.trace(models.plan(), 1)["columns"][:400]}, "no columns": {"columns": ""}, "no gzip": {"columns": "AAAA"},
+                         "a header of nothing": {"header": {}}, "more spans than there are": {"more": 1}}.items():
+        model = models.model(steps=1)
+        trace = model["runs"][0]["trace"]
+        trace["header"]["count"] += change.pop("more", 0)
+        trace.update(change)
+        b.open(b.page(model, "broken"), "memory")
+        b.expect(f"{what}: the trace's panel says that it cannot be drawn", "could not be drawn" in b.js("document.querySelector('#panel-trace .body').textContent"))
+        b.expect(f"{what}: only that panel fails", len(b.js("rafter.state.errors")) == 1 and b.js("document.querySelectorAll('#panel-memory canvas').length") > 0, b.js("rafter.state.errors"))
+        b.console()  # it is said there, too
 
 
 def selecting(b, x, y):
@@ -272,6 +295,8 @@ def main():
     b.wait("rafter.state.ready && rafter.state.run === 1")
     b.expect("another run's trace is shown", b.js("rafter.traceViewer.run === rafter.model.runs[1]"))
     b.clean("after all that")
+    faster(b)
+    broken(b)
     large(b, int(sys.argv[1]) if len(sys.argv) > 1 else 2010)
     b.finish()
 

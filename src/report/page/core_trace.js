@@ -251,17 +251,23 @@
     return {rows, counters: [...counters.values()], from: Number.isFinite(from) ? from : 0, to: Number.isFinite(to) ? to : 1};
   };
 
-  /* Predictions where their ops ran instead of one after the other: as long as predicted, or until the next op. Spans of both rows stand in the same
-   * order, one of each for every op. Null where they do not. */
+  /* Predictions where their ops ran instead of one after the other: as long as predicted, or until the next op. The nth run of an op has its nth
+   * prediction. Null where an op has none. */
   const alignedWith = (predicted, ops) => {
-    if (!predicted || !ops || predicted.count !== ops.count) return null;
-    const row = new Row('predicted', TITLE.predicted, 'predicted', ops.count, predicted.height);
-    for (let i = 0; i < ops.count; i++) {
-      if (predicted.key[i] !== ops.key[i]) return null;
-      const end = ops.begin[i] + predicted.end[i] - predicted.begin[i];
-      row.push(ops.begin[i], i + 1 < ops.count ? Math.min(end, ops.begin[i + 1]) : end, ops.key[i], predicted.event[i]);
+    if (!predicted.length || !ops) return null;
+    const waiting = new Map(), row = new Row('predicted', TITLE.predicted, 'predicted', ops.count, predicted[0].height);
+    const all = predicted.flatMap((one) => Array.from({length: one.count}, (_, i) => [one, i])).sort(([a, i], [b, j]) => a.event[i] - b.event[j]);
+    for (const [one, i] of all) {
+      if (!waiting.has(one.key[i])) waiting.set(one.key[i], {list: [], next: 0});
+      waiting.get(one.key[i]).list.push([one.end[i] - one.begin[i], one.event[i]]);
     }
-    return row;
+    for (let i = 0; i < ops.count; i++) {
+      const queue = waiting.get(ops.key[i]), one = queue && queue.list[queue.next++];
+      if (!one) return null;
+      const end = ops.begin[i] + one[0];
+      row.push(ops.begin[i], i + 1 < ops.count ? Math.min(end, ops.begin[i + 1]) : end, ops.key[i], one[1]);
+    }
+    return [row, ...predicted.slice(1).map((one) => new Row(one.id, '', 'predicted', 0, one.height))];
   };
 
   /* The plans whose ops a trace ran: the run's own by digest or name; else what the trace says of their ops. */

@@ -49,8 +49,8 @@
       this.colourButtons = {class: byClass, ratio: byRatio};
       if (this.trace.rows.some((row) => row.kind === 'op')) choices.append(el('span', {class: 'note'}, 'Colour by'), el('span', {class: 'group'}, byClass, byRatio));
       const predicted = this.trace.rows.filter((row) => row.kind === 'predicted');
-      this.inOrder = predicted[0];
-      this.atOps = predicted.length === 1 ? rafter.alignedWith(predicted[0], this.trace.rows.find((row) => row.kind === 'op')) : null;
+      this.inOrder = predicted;
+      this.atOps = rafter.alignedWith(predicted, this.trace.rows.find((row) => row.kind === 'op'));
       if (this.atOps) {
         const inOrder = button('one after the other', 'Predictions one after the other from the step\'s beginning', () => this.align(false)), atOps = button('where it ran', 'Each prediction where its op ran', () => this.align(true));
         this.alignButtons = [inOrder, atOps];
@@ -95,14 +95,17 @@
     }
     align(atOps) {
       if (!this.atOps) return;
-      const {rows, things} = this.trace, row = atOps ? this.atOps : this.inOrder, before = atOps ? this.inOrder : this.atOps, lane = this.lanes.find((one) => one.row === before);
+      const {rows, things} = this.trace, [before, after] = atOps ? [this.inOrder, this.atOps] : [this.atOps, this.inOrder];
       this.aligned = this.state.aligned = atOps;
       this.alignButtons.forEach((button, i) => button.setAttribute('aria-pressed', String(Boolean(i) === atOps)));
-      if (!lane) return;
-      lane.row = row;
-      rows[rows.indexOf(before)] = row;
-      row.recount(things);
-      if (this.selected && this.selected.row === before) this.selected.row = row;
+      before.forEach((row, i) => {
+        const lane = this.lanes.find((one) => one.row === row);
+        if (!lane) return;
+        lane.row = after[i];
+        rows[rows.indexOf(row)] = after[i];
+        after[i].recount(things);
+        if (this.selected && this.selected.row === row) this.select(null);
+      });
       this.changed();
     }
     paintOf(key) { return this.colouring === 'ratio' && key < this.trace.things.ops ? this.ratioPaint[key] : this.trace.things.paint[key]; }
