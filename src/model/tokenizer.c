@@ -42,9 +42,9 @@ static const struct reader {
   bool says_marks; /* the file cannot say whether BOS and EOS go around a text: tokenizer_config.json does */
 } READERS[] = {
     {"tokenizer.json", ".json", rf_tokenizer_json_read, false},
+    {"tokenizer.gguf", ".gguf", NULL, false}, /* a vocabulary that came out of a GGUF file (rf_tokenizer_files_copy); mapped, not read */
     {"tokenizer.model", ".model", rf_tokenizer_sentencepiece_read, true},
     {"tokenizer.bin", ".bin", rf_tokenizer_llama2c_read, false},
-    {"tokenizer.gguf", ".gguf", NULL, false}, /* a vocabulary that came out of a GGUF file (rf_tokenizer_files_copy); mapped, not read */
 };
 
 static const struct reader *reader_in(const char *folder, char *path, size_t size) {

@@ -28,12 +28,12 @@ void rf_ids_free(rf_ids *ids);
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
-/* A folder (its tokenizer.json, else its tokenizer.model, tokenizer.bin or tokenizer.gguf), one such file, or any .gguf file. tokenizer_config.json beside it, where there is
+/* A folder (its tokenizer.json, else its tokenizer.gguf, tokenizer.model or tokenizer.bin), one such file, or any .gguf file. tokenizer_config.json beside it, where there is
  * one, may only turn the document marks on or off and name them. */
 rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error *error);
 /* What makes text of a model's tokens goes along with its weights. `from` as rf_model_resolve gives it: of a folder, or the folder of a weight file,
  * its files (tokenizer.json, tokenizer.model, chat template, generation_config.json, ...); of a .gguf file its tokenizer.* metadata as the file
- * tokenizer.gguf, which has no tensors, and of a byte-level BPE tokenizer.json too. *copied says how many files of the tokenizer there were. */
+ * tokenizer.gguf, which has no tensors, and of a byte-level BPE tokenizer.json too, of a SentencePiece vocabulary tokenizer.model. *copied says how many files of the tokenizer there were. */
 rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *copied, rf_error *error);
 /* Of a model that was trained on bytes: tokenizer_config.json says so, which is what rf_tokenizer_for asks. */
 rf_status rf_tokenizer_bytes_write(const char *to_folder, int64_t vocab, rf_error *error);

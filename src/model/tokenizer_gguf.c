@@ -47,7 +47,7 @@ rf_status rf_tokenizer_gguf_copy(const rf_gguf *file, rf_gguf_meta *meta, rf_err
 }
 
 /* Beside `to`, for other libraries, what they can read of it. */
-static rf_status write_json(const rf_gguf *file, const char *to, rf_error *error) {
+static rf_status write_others(const rf_gguf *file, const char *to, rf_error *error) {
   char folder[4400];
   bool written;
   rf_gguf_vocab vocab;
@@ -56,8 +56,13 @@ static rf_status write_json(const rf_gguf *file, const char *to, rf_error *error
   snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - to) : 1, slash ? to : ".");
   RF_TRY(rf_gguf_vocab_read(file, &vocab, error));
   rf_status status = build(&vocab, to, &tokenizer, error);
-  if (status == RAFTER_OK)
-    status = rf_tokenizer_json_write(tokenizer, vocab.chat_template.at, (size_t)vocab.chat_template.bytes, folder, &written, error);
+  const char *template = vocab.chat_template.at;
+  size_t bytes = (size_t)vocab.chat_template.bytes;
+  if (status == RAFTER_OK) status = rf_tokenizer_json_write(tokenizer, template, bytes, folder, &written, error);
+  if (status == RAFTER_OK && !written) {
+    status = rf_tokenizer_model_write(&vocab, folder, &written, error);
+    if (status == RAFTER_OK && written) status = rf_tokenizer_config_write(tokenizer, NULL, template, bytes, folder, error);
+  }
   rf_tokenizer_close(tokenizer);
   rf_gguf_vocab_free(&vocab);
   return status;
@@ -79,7 +84,7 @@ rf_status rf_tokenizer_gguf_extract(const char *from, const char *to, bool *writ
   RF_GO(rf_gguf_writer_open(to, meta, NULL, 0, &writer, error));
   status = rf_gguf_writer_commit(writer, error);
   *written = status == RAFTER_OK;
-  if (status == RAFTER_OK) status = write_json(file, to, error);
+  if (status == RAFTER_OK) status = write_others(file, to, error);
 done:
   rf_gguf_meta_free(meta);
   rf_gguf_close(file);

@@ -13,7 +13,7 @@ static json_t *spelling(const rf_tokenizer *t, int64_t id) {
   char out[2 * RF_PIECE_MOST];
   rf_span piece = rf_pieces_at(&t->pieces, id);
   const rf_piece_row *row = &t->pieces.row[id];
-  if (row->type == RF_PIECE_NORMAL && !row->special) piece = (rf_span){out, rf_alphabet_text(piece, out)};
+  if (t->bpe.byte_level && row->type == RF_PIECE_NORMAL && !row->special) piece = (rf_span){out, rf_alphabet_text(piece, out)};
   return text_of(piece);
 }
 
@@ -112,12 +112,29 @@ static json_t *tokenizer_json(const rf_tokenizer *t) {
                    model);
 }
 
-rf_status rf_tokenizer_json_write(const rf_tokenizer *t, const char *chat_template, size_t template_bytes, const char *folder, bool *written,
-                                  rf_error *error) {
+rf_status rf_tokenizer_config_write(const rf_tokenizer *t, const char *class, const char *chat_template, size_t template_bytes, const char *folder,
+                                    rf_error *error) {
   const struct {
     const char *name;
     int32_t id;
   } marks[] = {{"bos_token", t->bos_id}, {"eos_token", t->eos_id}, {"unk_token", t->unk_id}, {"pad_token", t->pad_id}};
+  char path[4400];
+  json_t *json = json_pack("{ss* sb}", "tokenizer_class", class, "clean_up_tokenization_spaces", false);
+  for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+    if (marks[i].id >= 0) json_object_set_new(json, marks[i].name, spelling(t, marks[i].id));
+  if (!class) { /* tokenizer.model cannot say so itself */
+    json_object_set_new(json, "add_bos_token", json_boolean(t->prefix_count > 0));
+    json_object_set_new(json, "add_eos_token", json_boolean(t->suffix_count > 0));
+  }
+  if (chat_template) json_object_set_new(json, "chat_template", json_stringn(chat_template, template_bytes));
+  snprintf(path, sizeof path, "%.4300s/tokenizer_config.json", folder);
+  rf_status status = rf_json_write(path, json, 2, error);
+  json_decref(json);
+  return status;
+}
+
+rf_status rf_tokenizer_json_write(const rf_tokenizer *t, const char *chat_template, size_t template_bytes, const char *folder, bool *written,
+                                  rf_error *error) {
   char path[4400];
   bool plain = t->kind == RF_TOKENS_BPE && t->bpe.byte_level && !t->normals.count && !t->normalized.count && !t->splits.prefix && !t->splits.mark;
   json_t *json = plain ? tokenizer_json(t) : NULL;
@@ -127,12 +144,5 @@ rf_status rf_tokenizer_json_write(const rf_tokenizer *t, const char *chat_templa
   rf_status status = rf_json_write(path, json, 0, error);
   json_decref(json);
   RF_TRY(status);
-  json = json_pack("{ss sb}", "tokenizer_class", "PreTrainedTokenizerFast", "clean_up_tokenization_spaces", false);
-  for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
-    if (marks[i].id >= 0) json_object_set_new(json, marks[i].name, spelling(t, marks[i].id));
-  if (chat_template) json_object_set_new(json, "chat_template", json_stringn(chat_template, template_bytes));
-  snprintf(path, sizeof path, "%.4300s/tokenizer_config.json", folder);
-  status = rf_json_write(path, json, 2, error);
-  json_decref(json);
-  return status;
+  return rf_tokenizer_config_write(t, "PreTrainedTokenizerFast", chat_template, template_bytes, folder, error);
 }

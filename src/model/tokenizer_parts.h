@@ -254,6 +254,12 @@ rf_status rf_tokenizer_gguf_extract(const char *from, const char *to, bool *writ
 /* tokenizer.json and tokenizer_config.json of a byte-level BPE, with its chat template (may be NULL); *written is false of any other tokenizer. */
 rf_status rf_tokenizer_json_write(const rf_tokenizer *tokenizer, const char *chat_template, size_t template_bytes, const char *folder, bool *written,
                                   rf_error *error);
+/* tokenizer_config.json: marks and template; `class` NULL: left to config.json, and whether marks go around a text is said. */
+rf_status rf_tokenizer_config_write(const rf_tokenizer *tokenizer, const char *class, const char *chat_template, size_t template_bytes,
+                                    const char *folder, rf_error *error);
+/* tokenizer.model of the SentencePiece vocabulary of a GGUF file; *written is false of any other, and of one that SentencePiece would read otherwise. */
+struct rf_gguf_vocab;
+rf_status rf_tokenizer_model_write(const struct rf_gguf_vocab *vocab, const char *folder, bool *written, rf_error *error);
 /* The vocabulary inside a GGUF file. */
 rf_status rf_tokenizer_gguf_open(const char *path, rf_tokenizer **tokenizer, rf_error *error);
 /* normalizer, pre_tokenizer, decoder and post_processor of tokenizer.json (tokenizer_json_steps.c); each may be NULL or null. */

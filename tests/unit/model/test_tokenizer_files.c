@@ -1,6 +1,7 @@
 /* Tokenizers small enough to be checked by hand or by trying everything, files that lie, and texts of any bytes. */
 #include "base/file.h"
 #include "base/json.h"
+#include "model/gguf_facts.h"
 #include "model/tokenizer_parts.h"
 
 #include <float.h>
@@ -663,17 +664,67 @@ static void test_taken_along(void **state) {
     snprintf(from, sizeof from, "%s/models/stories260K/stories260K.gguf", RF_SHARED_DATA);
     assert_int_equal(rf_tokenizer_files_copy(from, folder, &copied, NULL), RAFTER_OK);
     assert_int_equal(copied, 1);
-    assert_int_equal(rf_tokenizer_for(&model, folder, &other, &error), RAFTER_OK);
-    for (int flags = 0; flags < 4; flags++) {
-      rf_ids a = {0}, b = {0};
-      assert_int_equal(rf_tokenizer_encode(whole, TEXT, strlen(TEXT), flags, &a, NULL), RAFTER_OK);
-      assert_int_equal(rf_tokenizer_encode(other, TEXT, strlen(TEXT), flags, &b, NULL), RAFTER_OK);
-      assert_int_equal(a.count, b.count);
-      assert_memory_equal(a.at, b.at, (size_t)a.count * sizeof *a.at);
-      rf_ids_free(&a), rf_ids_free(&b);
+    static const char *const FILES[] = {"tokenizer.gguf", "tokenizer.model"}; /* the folder itself, then what other libraries read of it */
+    for (int i = 0; i < 2; i++) {
+      snprintf(path, sizeof path, "%s/%s", folder, FILES[i]);
+      rf_status status = i ? rf_tokenizer_open(path, &other, &error) : rf_tokenizer_for(&model, folder, &other, &error);
+      if (status != RAFTER_OK) fail_msg("%s", error.message);
+      for (int flags = 0; flags < 4; flags++) {
+        rf_ids a = {0}, b = {0};
+        assert_int_equal(rf_tokenizer_encode(whole, TEXT, strlen(TEXT), flags, &a, NULL), RAFTER_OK);
+        assert_int_equal(rf_tokenizer_encode(other, TEXT, strlen(TEXT), flags, &b, NULL), RAFTER_OK);
+        assert_int_equal(a.count, b.count);
+        assert_memory_equal(a.at, b.at, (size_t)a.count * sizeof *a.at);
+        rf_ids_free(&a), rf_ids_free(&b);
+      }
+      rf_tokenizer_close(other);
+      unlink(path);
     }
-    rf_tokenizer_close(whole), rf_tokenizer_close(other);
-    snprintf(path, sizeof path, "%s/tokenizer.gguf", folder);
+    rf_tokenizer_close(whole);
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+    unlink(path);
+  }
+  rmdir(folder);
+}
+
+/* tokenizer.model is written of what SentencePiece reads alike, and of nothing else. */
+static void test_model_written(void **state) {
+  (void)state;
+  enum { COUNT = 4 + 256, GOOD = 0, FAULTS = 9 };
+  char folder[] = "/tmp/rafter-test-XXXXXX", path[64], bytes[256][8];
+  assert_non_null(mkdtemp(folder));
+  snprintf(path, sizeof path, "%s/tokenizer.model", folder);
+  for (int fault = 0; fault <= FAULTS; fault++) {
+    rf_gguf_text token[COUNT] = {{"<unk>", 5}, {"<s>", 3}, {"ab", 2}, {"a  b", 4}};
+    int32_t kind[COUNT] = {RF_GGUF_TOKEN_UNKNOWN, RF_GGUF_TOKEN_CONTROL, RF_GGUF_TOKEN_NORMAL, RF_GGUF_TOKEN_USER};
+    float score[COUNT] = {0};
+    for (int i = 0; i < 256; i++)
+      token[4 + i] = (rf_gguf_text){bytes[i], snprintf(bytes[i], sizeof bytes[i], "<0x%02X>", (unsigned)i)}, kind[4 + i] = RF_GGUF_TOKEN_BYTE;
+    rf_gguf_vocab v = {
+        .model = {"llama", 5}, .count = COUNT, .token = token, .score = score, .kind = kind, .bos = 1, .eos = -1, .eot = -1, .pad = -1};
+    bool written;
+    rf_error error;
+    if (fault == 1) v.model = (rf_gguf_text){"gpt2", 4};
+    else if (fault == 2) v.score = NULL;
+    else if (fault == 3) v.kind = NULL;
+    else if (fault == 4) kind[2] = RF_GGUF_TOKEN_UNUSED;
+    else if (fault == 5) token[2] = token[1];
+    else if (fault == 6) token[2].bytes = 0;
+    else if (fault == 7) v.unknown = -1, kind[0] = RF_GGUF_TOKEN_CONTROL;
+    else if (fault == 8) kind[2] = RF_GGUF_TOKEN_UNKNOWN;
+    else if (fault == 9) kind[5] = RF_GGUF_TOKEN_NORMAL;
+    assert_int_equal(rf_tokenizer_model_write(&v, folder, &written, &error), RAFTER_OK);
+    if (written != (fault == GOOD)) fail_msg("fault %d: %s", fault, written ? "written" : "not written");
+    if (fault != GOOD) continue;
+    rf_tokenizer *t = NULL;
+    rf_ids ids = {0};
+    if (rf_tokenizer_open(path, &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    assert_int_equal(rf_tokenizer_bos(t), 1);
+    assert_int_equal(rf_tokenizer_encode(t, "a  b", 4, 0, &ids, NULL), RAFTER_OK); /* the user's token, spelled with spaces */
+    assert_int_equal(ids.count, 1);
+    assert_int_equal(ids.at[0], 3);
+    rf_ids_free(&ids);
+    rf_tokenizer_close(t);
     unlink(path);
   }
   rmdir(folder);
@@ -746,7 +797,7 @@ int main(void) {
       cmocka_unit_test(test_json_splits),     cmocka_unit_test(test_json_inverted),       cmocka_unit_test(test_characters),
       cmocka_unit_test(test_json_characters), cmocka_unit_test(test_json_refused),        cmocka_unit_test(test_sentencepiece_lies),
       cmocka_unit_test(test_llama2c_lies),    cmocka_unit_test(test_vocabulary_refused),  cmocka_unit_test(test_byte),
-      cmocka_unit_test(test_taken_along),     cmocka_unit_test(test_json_written),
+      cmocka_unit_test(test_taken_along),     cmocka_unit_test(test_json_written),        cmocka_unit_test(test_model_written),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
