@@ -144,6 +144,9 @@ static rf_status check_shown(const json_t *plan, const char *where, rf_error *er
                                    {"microbatch", true}, {"accumulate", true}, {"peak_bytes", true}, {"seconds", true}},
                      rates[] = {{"requests_per_second", true}, {"tokens_per_second", true}, {"slots_used", true}, {"waiting_most", true}},
                      parts[] = {{"p50", true}, {"p95", true}, {"p99", true}};
+  static const field stage[] = {{"stage", true},      {"first_layer", true},  {"layers", true},
+                                {"in_flight", true},  {"peak_bytes", true},   {"persistent_bytes", true},
+                                {"held_bytes", true}, {"busy_seconds", true}, {"idle_seconds", true}};
   static const char *const times[] = {"ttft_seconds", "tpot_seconds", "latency_seconds"};
   const json_t *at = json_object_get(plan, "memory"), *row, *shape, *value;
   const char *key;
@@ -154,6 +157,7 @@ static rf_status check_shown(const json_t *plan, const char *where, rf_error *er
   json_object_foreach(json_object_get(at, "by_class"), key, value) RF_TRY(check_number(json_object_get(at, "by_class"), key, where, error));
   RF_TRY(check_rows(plan, "advice", advice, 3, where, error));
   RF_TRY(check_rows(plan, "frontier", frontier, 8, where, error));
+  RF_TRY(check_rows(json_object_get(plan, "pipeline"), "stage", stage, sizeof stage / sizeof *stage, where, error));
   at = json_object_get(plan, "serving");
   RF_TRY(check_rows(at, "rates", rates, 4, where, error));
   json_array_foreach(json_object_get(at, "rates"), i, row) for (size_t k = 0; k < 3; k++) {

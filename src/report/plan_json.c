@@ -22,10 +22,10 @@ static json_t *model_json(const rf_plan *plan) {
   return json;
 }
 
-/* `ceilings`: of all chips, what utilisation is measured against; null: unknown. */
+/* `ceilings`: of one chip, as the work of ops is; null: unknown. */
 static json_t *machine_json(const rf_plan *plan) {
   const rf_machine *m = &plan->machine;
-  double flops = rf_plan_peak_flops(plan), matmul = rf_plan_matmul_peak_flops(plan), read = m->read_bps * m->chips, copy = m->copy_bps * m->chips;
+  double flops = rf_plan_peak_flops(plan) / m->chips, matmul = rf_plan_matmul_peak_flops(plan) / m->chips, read = m->read_bps, copy = m->copy_bps;
   return json_pack("{ss si ss ss s{so so so so}}", "name", m->name, "chips", m->chips, "source", m->source, "kind", m->kind, "ceilings",
                    "flops_per_second", real_or_null(flops, flops > 0), "matmul_flops_per_second", real_or_null(matmul, matmul > 0),
                    "read_bytes_per_second", real_or_null(read, read > 0), "copy_bytes_per_second", real_or_null(copy, copy > 0));

@@ -11,7 +11,7 @@
   const read = (name, plan, measured) => {
     const ops = plan.ops, list = plan.tensors.filter((tensor) => tensor.memory !== 'host'), n = ops.length, count = list.length;
     const classes = [...new Set(list.map((tensor) => tensor.class))];
-    const p = {name, plan, ops, list, n, classes, arena: plan.memory.peak_bytes, persistent: plan.memory.persistent_bytes,
+    const p = {name, plan, ops, list, n, classes, arena: plan.memory.program ? ops.reduce((most, op) => Math.max(most, op.top_bytes), 0) : plan.memory.peak_bytes, persistent: plan.memory.persistent_bytes,
       start: new Int32Array(count), end: new Int32Array(count), kind: new Uint8Array(count), fixed: new Uint8Array(count)};
     list.forEach((tensor, t) => {
       p.start[t] = Math.max(0, tensor.first + (tensor.shares === undefined ? 0 : 1)); /* an heir counts from its second op on */
@@ -542,6 +542,18 @@
 
   const pictured = (plan) => plan && Array.isArray(plan.tensors) && plan.tensors.length > 0 && Array.isArray(plan.ops) && plan.ops.length > 0 && plan.ops[0].live_bytes !== undefined;
 
+  /* What the picture is of where it is not all there is. */
+  const about = (body, plan) => {
+    const program = plan.memory.program, pipeline = plan.pipeline;
+    if (program) body.append(el('p', {class: 'note'}, `The figures are those of a ${program.name} program as XLA compiles it; the picture is of the same model's arena as this program lays it out.`));
+    if (!pipeline || !Array.isArray(pipeline.stage)) return;
+    const seconds = (key) => ({number: true, value: (row) => row[key], text: (row) => rafter.seconds(row[key])}), bytes = (key) => ({number: true, value: (row) => row[key], text: (row) => rafter.bytes(row[key])});
+    body.append(el('p', {class: 'note'}, `The picture is of stage ${pipeline.shown_stage} of ${pipeline.stages} (schedule ${pipeline.schedule}, ${pipeline.microbatches} microbatches).`), rafter.table([
+      {title: 'Stage', number: true, value: (row) => row.stage}, {title: 'Layers', value: (row) => row.first_layer, text: (row) => `${row.first_layer} to ${row.first_layer + row.layers - 1}`}, {title: 'In flight', number: true, value: (row) => row.in_flight},
+      {title: 'Peak', ...bytes('peak_bytes')}, {title: 'Persistent', ...bytes('persistent_bytes')}, {title: 'Held for microbatches', ...bytes('held_bytes')}, {title: 'Busy', ...seconds('busy_seconds')}, {title: 'Idle', ...seconds('idle_seconds')},
+    ], rafter.objects(pipeline.stage)));
+  };
+
   const cards = (plan) => {
     const m = plan.memory, list = [['Peak', rafter.bytes(m.peak_bytes), `${rafter.whole(m.peak_bytes)} bytes, at ${m.peak_op}`]];
     if (m.capacity_bytes) list.push(['Room', rafter.bytes(m.capacity_bytes), m.fits ? `fits, ${rafter.bytes(m.headroom_bytes)} to spare` : `does not fit by ${rafter.bytes(-m.headroom_bytes)}`]);
@@ -573,6 +585,7 @@
         }
         const others = rafter.runs().flatMap((other) => rafter.plans(other).filter((one) => one.plan !== plan && pictured(one.plan))
           .map((one) => ({name: other === run ? one.name : rafter.plans(other).length > 1 ? `${rafter.runName(other)}: ${one.name}` : rafter.runName(other), plan: one.plan, of: other.of !== undefined && other.of === run.id})));
+        about(body, plan);
         const host = plan.tensors.filter((tensor) => tensor.memory === 'host');
         viewer(body, read(name, plan, measured && rafter.objects(measured.ops)), others);
         if (host.length) body.append(el('h3', {}, 'In the host\'s memory'), kindTable(kindsOf(host), {caption: 'Not in the arena: copied to the chip and back.'}));
