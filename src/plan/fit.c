@@ -1,4 +1,5 @@
 /* fit.c - the search behind --fit, and the message when nothing fits. */
+#include "graph/pipeline.h"
 #include "plan/parts.h"
 
 #include <stdio.h>
@@ -50,9 +51,15 @@ typedef struct setting {
 
 enum { MAX_DIVISORS = 8 }; /* from the whole batch in one down by divisors; eight of them are far below any useful size */
 
+/* Whether so many microbatches keep the stages of a mesh at work. */
+static bool fills(const rf_mesh *mesh, int64_t micros) {
+  int64_t stages = rf_pipeline_stages(mesh);
+  return micros >= stages && (mesh->schedule != RF_PIPELINE_INTERLEAVED || micros % stages == 0);
+}
+
 static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setting list[2 * MAX_DIVISORS]) {
   static const rf_dtype dtypes[] = {RF_F32, RF_BF16};
-  bool train = options->build.job == RF_JOB_TRAIN;
+  bool train = options->build.job == RF_JOB_TRAIN, staged = rf_pipeline_stages(&options->build.mesh) > 1;
   const rf_axes cut = RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_DATA) | RF_AXIS_BIT(RF_AXIS_EXPERT) | RF_AXIS_BIT(RF_AXIS_FSDP);
   int64_t batch = options->build.microbatch * options->build.accumulate, chips = rf_mesh_size(&options->build.mesh, cut);
   int count = 0;
@@ -62,7 +69,9 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
     if (!train || !vary.microbatch) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
     else
       for (int64_t micro = batch; micro >= 1 && tried < MAX_DIVISORS; micro--)
-        if (batch % micro == 0 && (micro % chips == 0 || micro == batch)) list[count++] = (setting){.dtype = dtype, .microbatch = micro}, tried++;
+        if (batch % micro == 0 && ((micro % chips == 0 && fills(&options->build.mesh, batch / micro)) || (micro == batch && !staged)))
+          list[count++] = (setting){.dtype = dtype, .microbatch = micro}, tried++;
+    if (!count) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch}; /* which says what is wrong */
   }
   return count;
 }
@@ -179,11 +188,20 @@ static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_lis
       }
 }
 
+/* Stages need microbatches: as many as there are sequences on each chip, where nobody says how many. */
+static int fill_stages(const rf_mesh *mesh, int64_t batch, int accumulate) {
+  const rf_axes cut = RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_DATA) | RF_AXIS_BIT(RF_AXIS_EXPERT) | RF_AXIS_BIT(RF_AXIS_FSDP);
+  int64_t chips = rf_mesh_size(mesh, cut);
+  if (rf_pipeline_stages(mesh) == 1 || fills(mesh, accumulate) || batch % chips) return accumulate;
+  return batch / chips <= INT32_MAX ? (int)(batch / chips) : accumulate;
+}
+
 /* One mesh, kept whole first; where that does not fit or is not fast, nothing slower is tried. RAFTER_INVALID: it cannot be cut so. */
 static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int accumulate, rf_error *error) {
   static const rf_remat policies[] = {RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
   int64_t batch = f->from->build.microbatch * f->from->build.accumulate;
   int count = vary.remat ? 4 : 1;
+  if (vary.microbatch) accumulate = fill_stages(mesh, batch, accumulate);
   for (int i = 0; i < count; i++) {
     rf_plan_options options = *f->from;
     rf_plan *plan = NULL;

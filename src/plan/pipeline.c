@@ -50,7 +50,7 @@ static bool begin_line(line *l) {
 }
 
 /* Runs the next halves of a stage as far as they can; true: some did. */
-static bool advance(line *l, int stage, int *at, double *now) {
+static bool advance(line *l, int stage, int *at, double *start, double *now) {
   int halves = 2 * l->chunks * l->micros, begun = *at;
   const rf_half *order = l->order + (size_t)stage * (size_t)halves;
   for (; *at < halves; ++*at) {
@@ -59,13 +59,14 @@ static bool advance(line *l, int stage, int *at, double *now) {
     double ready = arrival(l, piece, h->micro, h->backward);
     if (ready < 0) break;
     if (ready > *now) *now = ready;
+    if (*at == 0) *start = *now;
     *now += h->backward ? l->piece[piece].backward : l->piece[piece].forward;
     l->done[h->backward][cell(l, piece, h->micro)] = *now;
   }
   return *at > begun;
 }
 
-double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *finish) {
+double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *start, double *finish) {
   line l = {.mesh = mesh,
             .stages = rf_pipeline_stages(mesh),
             .chunks = rf_pipeline_chunks(mesh),
@@ -76,10 +77,10 @@ double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_time
   double most = -1;
   if (at && begin_line(&l)) {
     most = 0;
-    for (int s = 0; s < l.stages; s++) finish[s] = 0;
+    for (int s = 0; s < l.stages; s++) start[s] = finish[s] = 0;
     for (bool moved = true; moved;) {
       moved = false;
-      for (int s = 0; s < l.stages; s++) moved |= advance(&l, s, &at[s], &finish[s]);
+      for (int s = 0; s < l.stages; s++) moved |= advance(&l, s, &at[s], &start[s], &finish[s]);
     }
     for (int s = 0; s < l.stages; s++) most = finish[s] > most ? finish[s] : most;
   }
@@ -163,11 +164,14 @@ static void set_time(rf_plan *plan, double seconds) {
   plan->step_seconds = seconds;
 }
 
+/* What is left of a time, without what rounding leaves below nothing. */
+static double left(double seconds, double taken) { return seconds > taken ? seconds - taken : 0; }
+
 /* What all stages together take and do, into the plan that is shown. */
 static bool join(rf_plan *plan, const rf_piece_times *piece, rf_plan_stage *stage, int stages, const sums *s) {
-  double *finish = malloc((size_t)stages * sizeof *finish), seconds = 0;
+  double *finish = malloc((size_t)stages * 2 * sizeof *finish), *start = finish + stages, seconds = 0;
   int micros = plan->graph->accumulate;
-  if (!finish || rf_pipeline_simulate(&plan->graph->mesh, micros, piece, finish) < 0) {
+  if (!finish || rf_pipeline_simulate(&plan->graph->mesh, micros, piece, start, finish) < 0) {
     free(finish);
     return false;
   }
@@ -175,7 +179,10 @@ static bool join(rf_plan *plan, const rf_piece_times *piece, rf_plan_stage *stag
     stage[i].busy_seconds = micros * (stage[i].forward_seconds + stage[i].backward_seconds);
     if (finish[i] + stage[i].end_seconds > seconds) seconds = finish[i] + stage[i].end_seconds;
   }
-  for (int i = 0; i < stages; i++) stage[i].idle_seconds = seconds - stage[i].busy_seconds - stage[i].end_seconds;
+  for (int i = 0; i < stages; i++) {
+    stage[i].idle_seconds = left(seconds, stage[i].busy_seconds + stage[i].end_seconds);
+    stage[i].fill_seconds = start[i], stage[i].drain_seconds = left(seconds, finish[i] + stage[i].end_seconds);
+  }
   plan->stage = stage, plan->stages = stages;
   plan->model_flops = s->model_flops, plan->hardware_flops = s->hardware_flops, plan->flops_full_square = s->flops_full_square,
   plan->bytes = s->bytes;
@@ -219,6 +226,7 @@ rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *opti
     if (!join(most, piece, stage, stages, &sum)) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
     stage = NULL; /* the plan's */
   }
+  most->options.build.mesh.stage = options->build.mesh.stage; /* as asked; graph->mesh says which is shown */
   *out = most, most = NULL;
 done:
   rf_graph_free(whole), rf_plan_free(plan), rf_plan_free(most);

@@ -12,7 +12,8 @@ typedef struct rf_piece_times {
 
 /* Every stage runs its halves in the order of the schedule, each as soon as the one before it has ended and what it reads has arrived. A transfer goes on
  * beside the work of both its ends; it starts when what it carries is made, the transfer before it has ended and the receiver has a place for it.
- * finish: by stage, seconds from the first half's start to the stage's last one's end. Returns the largest; -1 without memory. */
-double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *finish);
+ * start, finish: by stage, seconds from the first half's start to that of the stage's first one and to its last one's end. Returns the largest; -1 without
+ * memory. */
+double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *start, double *finish);
 
 #endif

@@ -64,7 +64,8 @@ typedef struct rf_plan_stage {
   int64_t held_bytes;                       /* of what has a place for several microbatches */
   double forward_seconds, backward_seconds; /* of a microbatch, all runs */
   double busy_seconds, end_seconds,
-      idle_seconds; /* of a step: all microbatches, what comes behind them, waiting for other stages: they sum to the step */
+      idle_seconds;                   /* of a step: all microbatches, what comes behind them, waiting for other stages: they sum to the step */
+  double fill_seconds, drain_seconds; /* of idle: before its first half, behind its last; the rest lies between */
 } rf_plan_stage;
 
 /* FLOPs of a step on all chips by part of the model, without what is computed again: they sum to model_flops (full: flops_full_square). */

@@ -431,6 +431,11 @@ static const staged PIPELINES[] = {
     {DEEP_GPT, "pipeline=4,tensor=2", "gpipe", 0, 4, 0, 0.2f, NULL, RF_REMAT_MLP_ATTN},
     {LEAST_NEOX, "pipeline=2,tensor=2", "1f1b", 0, 2, 1, 0, NULL, RF_REMAT_NONE},
     {DEEP_MIXTRAL, "pipeline=3,fsdp=2", "1f1b", 3, 3, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_LLAMA, "pipeline=2,fsdp=2,context=2", "interleaved:2", 3, 2, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_GEMMA, "pipeline=2,tensor=4", "1f1b", 0, 2, 1, 0, NULL, RF_REMAT_NONE}, /* copies of key heads */
+    {DEEP_GPT, "pipeline=2,context=2,tensor=2", "1f1b", 0, 2, 1, 0.2f, NULL, RF_REMAT_NONE},
+    {DEEP_MIXTRAL, "pipeline=3,expert=2,tensor=2", "1f1b", 0, 3, 1, 0, NULL, RF_REMAT_NONE},
+    {DEEP_DEEPSEEK, "pipeline=2,tensor=2", "1f1b", 0, 2, 1, 0, NULL, RF_REMAT_NONE},
     {DEEP_MIXTRAL, "pipeline=2,expert=2", "1f1b", 0, 2, 1, 0, NULL, RF_REMAT_NONE},
     {DEEP_DEEPSEEK, "pipeline=2,fsdp=2", "1f1b", 3, 3, 1, 0, NULL, RF_REMAT_NONE},
     {DEEP_LLAMA, "pipeline=2,data=2", "1f1b", 0, 3, 1, 0, "rank=4,targets=all", RF_REMAT_NONE},

@@ -87,7 +87,8 @@ static void microbatches_in_flight(void **state) {
 /* ---- the walk ---------------------------------------------------------------------------------------------------- */
 
 static double walked(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *finish) {
-  double seconds = rf_pipeline_simulate(mesh, micros, piece, finish);
+  double start[MOST], seconds = rf_pipeline_simulate(mesh, micros, piece, start, finish);
+  for (int s = 1; s < rf_pipeline_stages(mesh); s++) assert_true(start[s] >= start[s - 1] + piece[s - 1].forward + piece[s - 1].to_next);
   assert_true(seconds > 0);
   return seconds;
 }
@@ -261,6 +262,8 @@ static void the_step_is_that_of_all_stages(void **state) {
       const rf_plan_stage *stage = &plan->stage[s];
       double own = stage->busy_seconds + stage->end_seconds + stage->idle_seconds;
       assert_true(fabs(own / plan->step_seconds - 1) < 1e-9 && stage->idle_seconds >= 0);
+      assert_true(stage->fill_seconds >= 0 && stage->drain_seconds >= 0 &&
+                  stage->fill_seconds + stage->drain_seconds <= stage->idle_seconds * (1 + 1e-9));
       slowest = fmax(slowest, stage->busy_seconds);
     }
     assert_true(plan->step_seconds > slowest);
