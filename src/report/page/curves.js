@@ -33,10 +33,10 @@
       const [name, xText] = abscissa[state.by];
       place.append(el('h3', {}, title));
       rafter.chart(place, {label: `${title} over ${name}`, height: 260, config: () => ({type: 'line', data: {datasets: sets.map((set) => ({
-        run: rafter.runName(set.run), label: runs.length > 1 ? `${rafter.runName(set.run)}: ${set.label}` : set.label, data: (smoothing && set.smooth ? smooth(set.values, 0.9) : set.values).map(([x, y]) => ({x, y})), parsing: false,
+        run: rafter.runName(set.run), label: runs.length > 1 ? `${rafter.runName(set.run)}: ${set.label}` : set.label, data: (smoothing && set.smooth ? smooth(set.values, Math.max(0.9, 1 - 50 / set.values.length)) : set.values).map(([x, y]) => ({x, y})), parsing: false,
         borderColor: tint(set), backgroundColor: tint(set), borderWidth: set.dash || set.marks ? 1.2 : 1.8, borderDash: set.dash || (set.marks ? [2, 3] : undefined),
-        pointRadius: set.marks || set.values.length === 1 ? 4 : 0, pointStyle: set.marks ? 'rectRot' : 'circle', pointHitRadius: 6, showLine: true}))},
-      options: {scales: {x: rafter.axis(name, xText, {}), y: rafter.axis(title, text, log && logarithmic ? {type: 'logarithmic', ticks: {callback: text}} : {})},
+        pointRadius: set.marks || set.values.length === 1 ? (set.values.length > 60 ? 2 : 4) : 0, pointStyle: set.marks ? 'rectRot' : 'circle', pointHitRadius: 6, showLine: true}))},
+      options: {parsing: false, normalized: true, scales: {x: rafter.axis(name, xText, {}), y: rafter.axis(title, text, log && logarithmic ? {type: 'logarithmic', ticks: {callback: text}} : {})},
         interaction: {mode: 'nearest', axis: 'x', intersect: false},
         plugins: {decimation: {enabled: true, algorithm: 'min-max'}, legend: {display: sets.length > 1, labels: {usePointStyle: true, pointStyle: 'line', filter: (item, data) => runs.length < 2 || data.datasets.findIndex((set) => set.run === data.datasets[item.datasetIndex].run) === item.datasetIndex,
           ...(runs.length < 2 ? {} : {generateLabels: (chart) => Chart.defaults.plugins.legend.labels.generateLabels(chart).map((item) => ({...item, text: chart.data.datasets[item.datasetIndex].run}))})}},
@@ -47,8 +47,8 @@
     const digits = (value) => (value === 0 ? '0' : Math.abs(value) >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(4))));
     const CHARTS = [
       {id: 'loss', title: 'Loss', text: digits, log: true, lines: (run, xs) => [{label: 'training', values: column(run, xs, 'loss'), smooth: true}, {label: 'validation', values: column(run, xs, 'val_loss'), marks: true, shift: 1}]},
-      {id: 'seconds', title: 'Step time', text: rafter.seconds, lines: (run, xs) => [{label: 'measured', values: column(run, xs, 'seconds')}, {label: 'predicted', values: column(run, xs, 'predicted_seconds'), dash: [6, 4], shift: 1}]},
-      {id: 'rate', title: 'Tokens per second', text: rafter.count, lines: (run, xs) => [{label: 'measured', values: column(run, xs, 'tokens_per_second')},
+      {id: 'seconds', title: 'Step time', text: rafter.seconds, lines: (run, xs) => [{label: 'measured', values: column(run, xs, 'seconds'), smooth: true}, {label: 'predicted', values: column(run, xs, 'predicted_seconds'), dash: [6, 4], shift: 1}]},
+      {id: 'rate', title: 'Tokens per second', text: rafter.count, lines: (run, xs) => [{label: 'measured', values: column(run, xs, 'tokens_per_second'), smooth: true},
         {label: 'predicted', values: level(run, xs, run.plan && run.plan.rate && run.plan.rate.tokens_per_second), dash: [6, 4], shift: 1}]},
       {id: 'lr', title: 'Learning rate', text: digits, lines: (run, xs) => [{label: 'learning rate', values: column(run, xs, 'lr')}]},
       {id: 'grad_norm', title: 'Gradient norm', text: digits, log: true, lines: (run, xs) => [{label: 'gradient norm', values: column(run, xs, 'grad_norm'), smooth: true}]},

@@ -199,7 +199,7 @@
         const top = Math.max(MAP_TOP, Y(tensor.offset + tensor.bytes)), bottom = Math.min(mapBottom, Y(tensor.offset));
         if (right - left < 60 || bottom - top < 13) continue;
         const text = `${tensor.name}  ${rafter.bytes(tensor.bytes)}`, room = right - left - 8;
-        c.fillStyle = ['gradient', 'weight', 'activation'].includes(tensor.class) ? '#ffffff' : '#111111';
+        c.fillStyle = tensor.class === 'weight' && rafter.state.theme === 'light' ? '#ffffff' : '#111111'; /* what stands out from its colour */
         c.save(), c.beginPath(), c.rect(left, top, room + 4, bottom - top), c.clip();
         c.fillText(text, left + 4, (top + bottom) / 2), c.restore();
       }
