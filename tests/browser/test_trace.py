@@ -141,6 +141,20 @@ def aligning(b):
     b.key(Keys.ESCAPE)
 
 
+def many(b):
+    """More steps than buttons, the first of which lost their spans: a list of those that are whole, which are shown at first."""
+    model = models.model(steps=30)
+    for step in model["runs"][0]["trace"]["header"]["steps"][:5]:
+        step["whole"] = False
+        del step["gaps"], step["work"]
+    b.open(b.page(model, "many"), "trace")
+    b.expect("the first whole step begins the view", b.js("rafter.state.trace.from === rafter.model.runs[0].trace.header.steps[5].begin"))
+    b.expect("whole steps can be chosen", b.js("document.querySelectorAll('#panel-trace .bar select option').length") == 26)
+    b.driver.execute_script("const list = document.querySelector('#panel-trace .bar select'); list.value = 3; list.dispatchEvent(new Event('change'))")
+    b.expect("one is shown", b.js("(() => { const step = rafter.model.runs[0].trace.header.steps[8], view = rafter.state.trace; return Math.abs(view.from - step.begin) < 1 && Math.abs(view.to - step.end) < 1; })()"))
+    b.clean("many steps")
+
+
 def faster(b):
     """Ops that took less than predicted: predictions of a step reach into the next, and still find their ops."""
     b.open(b.page(models.model(steps=4, pace=0.3), "faster"), "trace")
@@ -295,6 +309,7 @@ def main():
     b.wait("rafter.state.ready && rafter.state.run === 1")
     b.expect("another run's trace is shown", b.js("rafter.traceViewer.run === rafter.model.runs[1]"))
     b.clean("after all that")
+    many(b)
     faster(b)
     broken(b)
     large(b, int(sys.argv[1]) if len(sys.argv) > 1 else 2010)

@@ -6,14 +6,17 @@
   class Viewer {
     constructor(element, run, trace) {
       Object.assign(this, {element, run, trace, gutter: GUTTER, minimap: MINIMAP, ruler: RULER});
-      const steps = rafter.objects(trace.header.steps); /* what was asked for; loading and the like stand before it */
+      /* Steps of which everything is there: loading stands before them, and of older ones spans may be gone. */
+      const steps = this.steps = rafter.objects(trace.header.steps).filter((step) => step.whole !== false);
+      this.stepName = trace.header.about && trace.header.about.command && trace.header.about.command !== 'train' ? 'walk' : 'step';
+      for (const row of trace.rows) if (row.kind === 'step' && row.title) row.title = `${this.stepName}s`;
       this.wholes = [[trace.from, trace.to]];
       if (steps.length) this.wholes.unshift([steps[0].begin, steps[steps.length - 1].end]);
       [this.from, this.to] = this.whole = this.wholes[0];
       this.zero = this.from; /* times are told from the first recorded step on */
       this.selection = null; this.selected = null; this.hover = null; this.search = ''; this.only = new Set(); this.matches = 0;
       let y = MINIMAP + RULER + 4;
-      this.lanes = [...trace.rows, ...trace.counters].map((row) => {
+      this.lanes = [...trace.rows, ...trace.counters.filter((counter) => counter.most > 0)].map((row) => {
         const lane = {row, y};
         y += row.height + (row.kind === 'thread' || row.title === '' ? 2 : 5);
         return lane;
@@ -39,22 +42,22 @@
         el('span', {class: 'spring'}),
         el('span', {class: 'group'}, button('−', 'Zoom out (−)', () => this.zoom(1.6)), button('+', 'Zoom in (+)', () => this.zoom(1 / 1.6)), button('Fit', 'Show all steps (0), again: all that was recorded', () => this.fit())),
         button('Zoom to selection', 'Zoom to the selection (z)', () => this.zoomToSelection())));
-      const steps = rafter.objects(this.trace.header.steps), choices = el('div', {class: 'bar'});
+      const {steps, stepName} = this, choices = el('div', {class: 'bar'}), pair = (title, ...nodes) => el('span', {class: 'pair'}, el('span', {class: 'note'}, title), ...nodes);
       element.append(choices);
-      if (steps.length > 1) {
-        choices.append(el('span', {class: 'note'}, 'Step'), el('span', {class: 'group'},
-          steps.slice(0, 16).map((step) => button(String(step.step), `Show step ${step.step}`, () => this.look(step.begin, step.end)))));
-      }
+      const showStep = (step) => this.look(step.begin, step.end), title = stepName[0].toUpperCase() + stepName.slice(1);
+      if (steps.length > 1 && steps.length <= 12) choices.append(pair(title, el('span', {class: 'group'}, steps.map((step) => button(String(step.step), `Show ${stepName} ${step.step}`, () => showStep(step))))));
+      else if (steps.length > 12) choices.append(pair(title, el('select', {'aria-label': `Show a ${stepName}`, onchange: (event) => (event.target.value ? showStep(steps[event.target.value]) : this.look(...this.wholes[0]))},
+        el('option', {value: ''}, 'all'), steps.map((step, i) => el('option', {value: i}, String(step.step))))));
       const byClass = button('class', 'Colour by class of op', () => this.colourBy('class')), byRatio = button('measured / predicted', 'Colour by how much longer than predicted ops took', () => this.colourBy('ratio'));
       this.colourButtons = {class: byClass, ratio: byRatio};
-      if (this.trace.rows.some((row) => row.kind === 'op')) choices.append(el('span', {class: 'note'}, 'Colour by'), el('span', {class: 'group'}, byClass, byRatio));
+      if (this.trace.rows.some((row) => row.kind === 'op')) choices.append(pair('Colour by', el('span', {class: 'group'}, byClass, byRatio)));
       const predicted = this.trace.rows.filter((row) => row.kind === 'predicted');
       this.inOrder = predicted;
       this.atOps = rafter.alignedWith(predicted, this.trace.rows.find((row) => row.kind === 'op'));
       if (this.atOps) {
         const inOrder = button('one after the other', 'Predictions one after the other from the step\'s beginning', () => this.align(false)), atOps = button('where it ran', 'Each prediction where its op ran', () => this.align(true));
         this.alignButtons = [inOrder, atOps];
-        choices.append(el('span', {class: 'note'}, 'Predicted'), el('span', {class: 'group'}, inOrder, atOps));
+        choices.append(pair('Predicted', el('span', {class: 'group'}, inOrder, atOps)));
       }
       this.legend = el('div', {class: 'bar paints', role: 'group', 'aria-label': 'Show only'});
       element.append(this.legend);

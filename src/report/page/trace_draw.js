@@ -30,7 +30,7 @@
   const LETTER = 6.1;
   const labelOf = (viewer, row, i, room) => {
     const {things, columns} = viewer.trace, key = row.key[i], most = (room - 7) / LETTER;
-    if (key === things.step) { const text = `step ${columns.value[row.event[i]]}`; return text.length <= most ? text : ''; }
+    if (key === things.step) { const text = `${viewer.stepName} ${columns.value[row.event[i]]}`; return text.length <= most ? text : ''; }
     return spellingsOf(things.title[key]).find((text) => text.length <= most) || '';
   };
 

@@ -24,7 +24,7 @@
   const what = (viewer, {row, i}) => {
     const {trace} = viewer, {things, columns, header} = trace, event = row.event[i], key = row.key[i], kind = header.kinds[columns.kind[event]];
     const own = kind === 'wait' ? things.of('op', columns.plan[event], columns.id[event]) : key;
-    return {event, kind, key, title: kind === 'step' ? `step ${columns.value[event]}` : things.title[key], op: things.op[own], plan: things.plan[own], took: columns.end[event] - columns.begin[event]};
+    return {event, kind, key, title: kind === 'step' ? `${viewer.stepName} ${columns.value[event]}` : things.title[key], op: things.op[own], plan: things.plan[own], took: columns.end[event] - columns.begin[event]};
   };
 
   rafter.traceParts.hint = (viewer, hit, time) => {
@@ -144,10 +144,10 @@
     const rows = names.map((name, i) => ({name, seconds: total(steps, i)})), threads = viewer.trace.header.threads || 1;
     const span = steps.reduce((sum, step) => sum + (step.end - step.begin) / 1e9, 0) * threads;
     const work = steps.reduce((sum, step) => sum + (step.work || 0), 0);
-    element.append(el('h3', {}, 'Why the threads did not work'), el('p', {class: 'note'}, `Of ${rafter.seconds(span)} of ${threads} threads in ${steps.length} steps, ${rafter.seconds(work)} went into ops. The system often counts how long a thread lost its core but not when: these sums know it, while in the lanes such moments look like work.`),
+    element.append(el('h3', {}, 'Why the threads did not work'), el('p', {class: 'note'}, `Of ${rafter.seconds(span)} of ${threads} threads in ${steps.length} ${viewer.stepName}s, ${rafter.seconds(work)} went into ops. The system often counts how long a thread lost its core but not when: these sums know it, while in the lanes such moments look like work.`),
       rafter.table([
         {title: 'Gap', value: (row) => row.name}, {title: 'Seconds of threads', value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds), number: true},
-        {title: 'Of the steps', value: (row) => row.seconds, text: (row) => rafter.percent(row.seconds / span), number: true}, {title: 'What it is', wide: true, value: (row) => why(row.name)},
+        {title: `Of the ${viewer.stepName}s`, value: (row) => row.seconds, text: (row) => rafter.percent(row.seconds / span), number: true}, {title: 'What it is', wide: true, value: (row) => why(row.name)},
       ], rows, {sort: 1}));
   };
 })();
