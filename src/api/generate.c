@@ -246,7 +246,7 @@ done:
 
 static rf_status write_trace(const job *j, rf_error *error) {
   rf_report_walk walk[] = {{.name = "prefill", .plan = j->generator->prefill}, {.name = "decode", .plan = j->generator->decode}};
-  return rf_traced_write(j->record, "generate", j->folder, walk, 2, j->sink, error);
+  return rf_traced_write(j->record, "generate", j->folder, walk, 2, j->sink, true, error);
 }
 
 static rf_status begin_journal(job *j, const rf_options *o, rf_error *error) {
@@ -289,6 +289,7 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   if (j->streams && p->tokenizer && !p->chats && rf_options_is_set(o, "prompt")) rf_say_text(j->sink, strdup(rf_options_text(o, "prompt")));
   rf_status status = run(j, error);
   if (status == RAFTER_INTERRUPTED && j->out && j->written) RF_TRY(end_file(j, error)); /* whole rows, in their order */
+  if (status == RAFTER_INTERRUPTED) RF_TRY(write_trace(j, error));                      /* what was recorded until then */
   RF_TRY(status);
   if (j->streams) rf_say(j->sink, "\n");
   if (single) put_single(j);

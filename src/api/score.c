@@ -355,7 +355,7 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   if (rf_options_is_set(o, "output")) put_sum(w, scorer, walked, seconds, rf_options_text(o, "output"), sink);
   say(w, scorer, walked, seconds, sink);
   RF_GO(sum_up(w, scorer, &journal, walked, seconds, error));
-  RF_GO(rf_traced_write(record, "score", folder, &walk, 1, sink, error));
+  RF_GO(rf_traced_write(record, "score", folder, &walk, 1, sink, true, error));
 done:
   rf_journal_close(&journal, status, error);
   rf_record_close(record);

@@ -15,8 +15,10 @@ rf_status rf_traced_open(const rf_options *options, rf_record **record, rf_error
   return rf_record_open(&when, rf_options_is_set(options, "threads") ? (int)rf_options_int(options, "threads") : omp_get_num_procs(), record, error);
 }
 
+typedef void (*say_fn)(const rafter_sink *sink, const char *format, ...);
+
 /* What the gaps were, largest first, in one line. */
-static void say_gaps(const rf_trace *trace, const rafter_sink *sink) {
+static void say_gaps(const rf_trace *trace, const rafter_sink *sink, say_fn say) {
   double all = 0, seconds[RF_GAPS] = {0}, work = 0, phases = 0;
   for (int s = 0; s < trace->steps; s++) {
     const rf_traced_step *step = &trace->step[s];
@@ -26,8 +28,8 @@ static void say_gaps(const rf_trace *trace, const rafter_sink *sink) {
     for (int g = 0; g < RF_GAPS; g++) seconds[g] += step->gaps[0][g] + step->gaps[1][g];
   }
   if (!(all > 0)) return;
-  rf_note(sink, "threads  %.1f %% of their time in ops", 100 * work / all);
-  if (phases > 0.0005 * all) rf_note(sink, ", %.1f %% in phases beside them", 100 * phases / all);
+  say(sink, "threads  %.1f %% of their time in ops", 100 * work / all);
+  if (phases > 0.0005 * all) say(sink, ", %.1f %% in phases beside them", 100 * phases / all);
   bool taken[RF_GAPS] = {[RF_GAP_UNEXPLAINED] = true};
   for (int n = 0; n < RF_GAPS; n++) {
     int most = -1;
@@ -35,13 +37,14 @@ static void say_gaps(const rf_trace *trace, const rafter_sink *sink) {
       if (!taken[g] && (most < 0 || seconds[g] > seconds[most])) most = g;
     if (most < 0 || seconds[most] < 0.0005 * all) break;
     taken[most] = true;
-    rf_note(sink, ", %s %.1f %%", rf_gap_name((rf_gap)most), 100 * seconds[most] / all);
+    say(sink, ", %s %.1f %%", rf_gap_name((rf_gap)most), 100 * seconds[most] / all);
   }
-  rf_note(sink, "; unexplained %.2f %%\n", 100 * seconds[RF_GAP_UNEXPLAINED] / all);
+  say(sink, "; unexplained %.2f %%\n", 100 * seconds[RF_GAP_UNEXPLAINED] / all);
 }
 
 rf_status rf_traced_write(const rf_record *record, const char *command, const char *folder, const rf_report_walk *walk, int walks,
-                          const rafter_sink *sink, rf_error *error) {
+                          const rafter_sink *sink, bool beside, rf_error *error) {
+  say_fn say = beside ? rf_note : rf_say;
   const rf_plan *plans[4] = {NULL};
   const char *names[4] = {NULL};
   rf_trace *trace = NULL;
@@ -53,10 +56,11 @@ rf_status rf_traced_write(const rf_record *record, const char *command, const ch
   rf_status status = rf_trace_write(trace, about, folder, error);
   json_decref(about);
   if (status == RAFTER_OK) {
-    say_gaps(trace, sink);
-    rf_note(sink, "trace    %d steps, %lld spans in %s/trace.bin; trace.json there opens in Perfetto", trace->steps, (long long)trace->count, folder);
-    if (trace->dropped) rf_note(sink, "; %lld older spans did not fit and are gone", (long long)trace->dropped);
-    rf_note(sink, "\n");
+    say_gaps(trace, sink, say);
+    say(sink, "trace    %d steps, %lld spans in %s/trace.bin; trace.json there opens in Perfetto", trace->steps, (long long)trace->count, folder);
+    if (trace->dropped) say(sink, "; %lld older spans did not fit and are gone", (long long)trace->dropped);
+    say(sink, "\n");
+    if (!trace->steps) say(sink, "hint: no step of --trace was reached; steps are counted from 1\n");
   }
   rf_trace_free(trace);
   return status;
@@ -79,7 +83,7 @@ rf_status rf_traced_leave(const rf_record *record, const rf_options *options, co
   snprintf(path, sizeof path, "%s/report.json", folder);
   status = rf_json_write(path, report, 0, error);
   json_decref(report);
-  if (status == RAFTER_OK) status = rf_traced_write(record, rf_options_command(options), folder, walk, walks, sink, error);
+  if (status == RAFTER_OK) status = rf_traced_write(record, rf_options_command(options), folder, walk, walks, sink, true, error);
 done:
   rf_journal_close(&journal, status, error);
   return status;

@@ -446,7 +446,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
     walks_of(t, walk); /* with what was counted meanwhile */
     RF_GO(rf_journal_sum_up(&journal, t->trainer->run, walk, walks, rf_now_seconds() - log.start, error));
   }
-  RF_GO(rf_traced_write(traced, "train", t->out, walk, walks, sink, error));
+  RF_GO(rf_traced_write(traced, "train", t->out, walk, walks, sink, false, error));
   if (stopped)
     status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped at step %lld; continue with --resume %s", (long long)t->trainer->step, t->out);
 done:

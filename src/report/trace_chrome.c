@@ -160,13 +160,13 @@ static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i
     else put(p, op->name);
     put(p, ",");
     put_head(p, file, i, kind);
-    if (file->kind[i] == RF_SPAN_OP || file->kind[i] == RF_SPAN_PREDICTED) {
+    if (file->kind[i] == RF_SPAN_OP) {
       put(p, ",\"args\":");
       size_t length = strlen(op->args);
       for (size_t at = 0; at + 1 < length; at += 400) putf(p, "%.*s", (int)(length - 1 - at < 400 ? length - 1 - at : 400), op->args + at);
-      if (file->kind[i] == RF_SPAN_OP && seconds > 0) putf(p, ",\"percent_of_limit\":%.2f", 100 * op->limit_seconds / seconds);
+      if (seconds > 0) putf(p, ",\"percent_of_limit\":%.2f", 100 * op->limit_seconds / seconds);
       putf(p, ",\"limit_us\":%.3f,\"microbatch\":%.0f}", 1e6 * op->limit_seconds, file->value[i]);
-    } else putf(p, ",\"args\":{\"id\":%d}", file->id[i]);
+    } else putf(p, ",\"args\":{\"id\":%d}", file->id[i]); /* the rest stands in the op's own event */
     put(p, "}");
     break;
   }

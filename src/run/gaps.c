@@ -32,7 +32,7 @@ typedef struct thread {
   int lane;
   const rf_stamp *first, *end; /* its spans of the step */
   int64_t idle;                /* ns outside the bodies of ops */
-  int64_t open;                /* of them, longer than a launch is believed to take */
+  int64_t at;                  /* of its spans, those before this place are over: gaps come one after the other */
 } thread;
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -115,8 +115,9 @@ static rf_status give(work *w, rf_traced_step *step, thread *t, rf_gap gap, int6
 
 /* Takes up to `most` of what the system counted over [begin, end) as a time, and so leaves less of it for the bodies of ops. */
 static int64_t take(thread *t, rf_lost lost, double each_ns, int64_t begin, int64_t end, int64_t most) {
-  int64_t taken = 0;
-  for (rf_stamp *s = (rf_stamp *)t->first; s < t->end && s->begin < end && taken < most; s++) {
+  int64_t taken = 0, spans = t->end - t->first;
+  while (t->at < spans && (t->first[t->at].kind == RF_SPAN_LOST ? t->first[t->at].end <= begin : t->first[t->at].begin < begin)) t->at++;
+  for (rf_stamp *s = (rf_stamp *)t->first + t->at; s < t->end && s->begin < end && taken < most; s++) {
     if (s->kind != RF_SPAN_LOST || s->id != (int)lost || s->value <= 0 || !overlap(s, begin, end)) continue;
     int64_t here = smaller(smaller((int64_t)(s->value * each_ns), most - taken), overlap(s, begin, end));
     s->value -= (double)here / each_ns;

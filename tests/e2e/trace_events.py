@@ -98,7 +98,9 @@ def check(folder):
         if kind in ("op", "predicted"):
             op = header["ops"][columns["plan"][i]][columns["id"][i]]
             args = event["args"]
-            if event["name"] != op["name"] or args["flops"] != op["flops"] or args["bytes"] != op["bytes"] or args["shape"] != op["shape"]:
+            if event["name"] != op["name"] or args["id"] != op["id"]:
+                fail(f"{folder}: event {event['name']} is not its op")
+            if kind == "op" and any(args[key] != op[key] for key in ("flops", "bytes", "shape", "dtype", "kernel")):
                 fail(f"{folder}: event {event['name']} does not say its op")
             if kind == "op" and end > begin and abs(args["percent_of_limit"] - 100 * op["limit_seconds"] * 1e9 / (end - begin)) > 0.0051:
                 fail(f"{folder}: percent of limit of {event['name']}")
