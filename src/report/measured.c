@@ -1,8 +1,6 @@
 /* measured.c - predicted beside measured, joined by op id. */
-#define _GNU_SOURCE
 #include "report/report.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,28 +69,4 @@ json_t *rf_report_walk_json(const rf_report_walk *walk) {
   }
   return json_pack("{ss sI sf sf sf so}", "walk", walk->name, "count", (json_int_t)walk->count, "tokens", walk->tokens, "seconds", walk->seconds,
                    "predicted_seconds", predicted, "ops", ops);
-}
-
-char *rf_report_measured_text(const rf_plan *plan, const rf_measured *measured, int64_t steps) {
-  char *text = NULL;
-  size_t bytes = 0;
-  FILE *out = open_memstream(&text, &bytes);
-  if (!out) return NULL;
-  kind kinds[64];
-  int count = kinds_of(plan, measured, kinds, 64);
-  double total = 0, predicted = 0, peak = rf_plan_peak_flops(plan), per = steps > 0 ? (double)steps : 1;
-  for (int k = 0; k < count; k++) total += kinds[k].seconds, predicted += kinds[k].predicted;
-  fprintf(out, "%-18s %12s %12s %8s %12s\n", "where time goes", "measured", "predicted", "share", "of peak");
-  for (int k = 0; k < count; k++) {
-    char a[32], b[32], limit[32] = "-";
-    if (kinds[k].seconds < 0.001 * total) continue;
-    if (peak > 0 && kinds[k].flops / (kinds[k].seconds * peak) > 0.05)
-      snprintf(limit, sizeof limit, "%.0f %%", 100 * kinds[k].flops / (kinds[k].seconds * peak));
-    fprintf(out, "  %-16s %12s %12s %6.1f %% %12s\n", kinds[k].op, rf_text_seconds(kinds[k].seconds / per, a),
-            rf_text_seconds(kinds[k].predicted / per, b), 100 * kinds[k].seconds / total, limit);
-  }
-  char a[32], b[32];
-  fprintf(out, "  %-16s %12s %12s\n", "all ops", rf_text_seconds(total / per, a), rf_text_seconds(predicted / per, b));
-  fclose(out);
-  return text;
 }

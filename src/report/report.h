@@ -41,8 +41,6 @@ typedef struct rf_report_walk {
 } rf_report_walk;
 /* Per op, a call each: predicted, measured and limit; see docs/formats.md, "report.json". */
 json_t *rf_report_walk_json(const rf_report_walk *walk);
-/* `steps`: optimizer steps the measurements cover. */
-char *rf_report_measured_text(const rf_plan *plan, const rf_measured *measured, int64_t steps);
 
 /* "5.94 GiB", "512 KiB": into `text`, which is returned. */
 char *rf_text_bytes(double bytes, char text[32]);

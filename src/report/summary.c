@@ -120,6 +120,17 @@ static json_t *gaps_json(const json_t *walk, double seconds) {
   return json_is_object(known) ? json_deep_copy(known) : json_pack("{sf}", "between ops", seconds);
 }
 
+static json_t *rate_json(const json_t *plan, double tokens, double wall, double predicted, double limit) {
+  const json_t *planned = json_object_get(plan, "rate");
+  double step = number(json_object_get(plan, "time"), "seconds"), whole = number(planned, "tokens_per_second") * step;
+  json_t *rate = json_pack("{sf sf sf}", "tokens_per_second", tokens / wall, "predicted", predicted > 0 ? tokens / predicted : 0, "limit",
+                           limit > 0 ? tokens / limit : 0);
+  /* Rows that were full are the work that the plan counts. */
+  bool full = fabs(tokens - whole) < 1e-6 * whole;
+  if (full && number(planned, "mfu") > 0) json_object_set_new(rate, "mfu", json_real(number(planned, "mfu") * step / wall));
+  return rate;
+}
+
 static json_t *walk_json(const json_t *plan, const json_t *walk) {
   groups kinds = {0}, phases = {0}, bounds = {0};
   const json_t *ops = json_object_get(plan, "ops"), *op;
@@ -149,12 +160,7 @@ static json_t *walk_json(const json_t *plan, const json_t *walk) {
   json_object_set_new(json, "kinds", groups_json(&kinds, wall));
   if (gaps > 0) json_object_set_new(json, "gaps", gaps_json(walk, gaps));
   if (walk) json_object_set_new(json, "losses", losses_json(plan, walk, per));
-  if (walk && number(walk, "tokens") > 0) {
-    double tokens = number(walk, "tokens") / per;
-    json_object_set_new(json, "rate",
-                        json_pack("{sf sf sf}", "tokens_per_second", tokens / wall, "predicted", predicted > 0 ? tokens / predicted : 0, "limit",
-                                  limit > 0 ? tokens / limit : 0));
-  }
+  if (walk && number(walk, "tokens") > 0) json_object_set_new(json, "rate", rate_json(plan, number(walk, "tokens") / per, wall, predicted, limit));
   return json;
 }
 

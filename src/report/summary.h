@@ -10,7 +10,4 @@ json_t *rf_report_summary(const json_t *entry);
 /* The same in at most 30 lines of at most 110 columns. malloc'ed. */
 char *rf_report_summary_text(const json_t *summary);
 
-/* Seconds of a plan's ops by kind, all calls of a step or walk. */
-json_t *rf_report_kinds(const json_t *plan);
-
 #endif

@@ -73,8 +73,10 @@ static void print_rate(FILE *out, const json_t *walk) {
   char a[32], b[32], c[32];
   if (!rate) return;
   double here = number(rate, "tokens_per_second"), limit = number(rate, "limit");
-  fprintf(out, "rate     %s: %s tokens/s, predicted %s, limit %s (%.0f %% of it)\n", text_of(walk, "walk"), rf_text_count(here, a),
+  fprintf(out, "rate     %s: %s tokens/s, predicted %s, limit %s (%.0f %% of it)", text_of(walk, "walk"), rf_text_count(here, a),
           rf_text_count(number(rate, "predicted"), b), rf_text_count(limit, c), limit > 0 ? 100 * here / limit : 0);
+  if (json_object_get(rate, "mfu")) fprintf(out, "; MFU %.1f %%", 100 * number(rate, "mfu"));
+  fputc('\n', out);
 }
 
 /* At most `lines` lines, broken at blanks; what follows the first is indented. */

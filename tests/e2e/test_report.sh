@@ -85,6 +85,10 @@ for run, names in zip(json.load(open(sys.argv[1]))["runs"], (["train", "validati
         if not math.isclose(walk["inside_seconds"] + walk["gap_seconds"], walk["seconds"], rel_tol=1e-9): bad.append(f"{run['name']} {walk['walk']} gaps")
     for row in summary["advice"]:
         if not math.isclose(row["gain"], 1 - row["seconds"] / row["now_seconds"], rel_tol=1e-9, abs_tol=1e-12): bad.append(row)
+    rate, rows = summary["walks"][0].get("rate", {}), run["metrics"] if "metrics" in run else []
+    if rows and "mfu" in rate:
+        mean = sum(r["mfu"] * r["seconds"] for r in rows) / sum(r["seconds"] for r in rows)
+        if not math.isclose(rate["mfu"], mean, rel_tol=1e-3): bad.append(f"MFU {rate['mfu']} is not the steps' {mean}")
     gains = [row["gain"] for row in summary["advice"]]
     if gains != sorted(gains, reverse=True): bad.append("advice is not in order")
 print(*bad[:5], sep="\n") if bad else None
