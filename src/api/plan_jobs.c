@@ -422,10 +422,36 @@ static const struct {
     {"rl", "train", make_rl},
 };
 
+/* Options that mean something to some jobs only; of the others they would be left unread. */
+static rf_status check_meant(const rf_options *o, const char *job, rf_error *error) {
+  static const struct {
+    const char *option, *jobs, *why;
+  } meant[] = {
+      {"rate", "serve", "requests arrive in --job serve"},
+      {"arrivals", "serve", "requests arrive in --job serve"},
+      {"prefill-on", "serve", "prompts are walked elsewhere in --job serve"},
+      {"kv-link", "serve", "prompts are walked elsewhere in --job serve"},
+      {"samples", "rollout serve rl", "prompts are answered in --job rollout, serve and rl"},
+      {"prompt-tokens", "rollout serve rl", "prompts are answered in --job rollout, serve and rl"},
+      {"max-tokens", "rollout serve rl", "prompts are answered in --job rollout, serve and rl"},
+      {"shared-prefix", "rollout serve rl", "prompts are answered in --job rollout, serve and rl"},
+      {"requests", "rollout serve rl", "prompts are answered in --job rollout, serve and rl"},
+      {"fit", "train rl", "the settings of training steps are searched; --sweep batch=1..256 shows where the others end"},
+      {"remat", "train rl", "training steps keep something for a backward pass"},
+      {"accumulate", "train rl", "training steps have microbatches"},
+  };
+  for (size_t i = 0; i < sizeof meant / sizeof *meant && !strcmp(rf_options_command(o), "plan"); i++) {
+    if (!rf_options_has(o, meant[i].option) || !rf_options_typed(o, meant[i].option) || strstr(meant[i].jobs, job)) continue;
+    return RF_FAIL(error, RAFTER_INVALID, meant[i].why, "--%s says nothing to --job %s", meant[i].option, job);
+  }
+  return RAFTER_OK;
+}
+
 rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error) {
   for (size_t i = 0; i < sizeof JOBS / sizeof *JOBS; i++) {
     if (strcmp(JOBS[i].name, job)) continue;
     plan->job = JOBS[i].name;
+    RF_TRY(check_meant(options, job, error));
     RF_TRY(rf_settings_resolve(options, JOBS[i].settings, &plan->settings, error));
     return JOBS[i].make(plan, options, error);
   }

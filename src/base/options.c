@@ -177,7 +177,12 @@ static rf_status parse_value(int command, const rf_option *row, const char *text
     v->whole = flag;
     break;
   case RF_OPTION_INT:
-    if (!rf_text_int(text, &v->whole)) status = RF_FAIL(&inner, RAFTER_INVALID, "write digits only", "'%.60s' is not a whole number", text);
+    if (!rf_text_int(text, &v->whole))
+      status = RF_FAIL(&inner, RAFTER_INVALID,
+                       strstr(text, "..")
+                           ? "a range goes from a smaller number, not 0, to a larger one, and has no more values than a list may: 1..256, 64..132:4"
+                           : "write digits only",
+                       "'%.60s' is not a whole number", text);
     v->real = (double)v->whole;
     break;
   case RF_OPTION_SIZE: status = rf_parse_size(text, &v->whole, &inner), v->real = (double)v->whole; break;
@@ -545,6 +550,7 @@ bool rf_options_has(const rf_options *o, const char *name) { return find_row(o->
 rf_option_source rf_options_source(const rf_options *o, const char *name) { return get(o, name)->source; }
 bool rf_options_is_set(const rf_options *o, const char *name) { return get(o, name)->source != RF_OPTION_UNSET; }
 bool rf_options_given(const rf_options *o, const char *name) { return get(o, name)->source >= RF_OPTION_CONFIG; }
+bool rf_options_typed(const rf_options *o, const char *name) { return get(o, name)->source == RF_OPTION_GIVEN; }
 bool rf_options_flag(const rf_options *o, const char *name) { return get(o, name)->whole != 0; }
 int64_t rf_options_int(const rf_options *o, const char *name) { return get(o, name)->whole; }
 double rf_options_float(const rf_options *o, const char *name) { return get(o, name)->real; }

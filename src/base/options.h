@@ -73,6 +73,7 @@ rf_status rf_options_read_file(rf_options *options, const char *path, rf_error *
 rf_option_source rf_options_source(const rf_options *options, const char *name);
 bool rf_options_is_set(const rf_options *options, const char *name); /* a value or a default is there */
 bool rf_options_given(const rf_options *options, const char *name);  /* from the command line, a config file or rf_options_set */
+bool rf_options_typed(const rf_options *options, const char *name);  /* the same without config files, which may hold what other jobs read */
 bool rf_options_has(const rf_options *options, const char *name);    /* the command knows it */
 bool rf_options_flag(const rf_options *options, const char *name);
 int64_t rf_options_int(const rf_options *options, const char *name);      /* INT, SIZE, TOKENS, COUNT */

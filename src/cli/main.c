@@ -123,6 +123,14 @@ static void wait_politely(char **argv) {
   execv("/proc/self/exe", argv);        /* on failure: go on as we are */
 }
 
+/* Commands that have nothing to save when they are asked to stop. */
+static bool may_just_end(const char *command) {
+  static const char *const names[] = {"plan", "roofline", "inspect", "doctor"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (!strcmp(names[i], command)) return true;
+  return false;
+}
+
 int main(int argc, char **argv) {
   wait_politely(argv);
   if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) return help(argc > 2 ? argc - 2 : 0, argv + 2);
@@ -140,7 +148,7 @@ int main(int argc, char **argv) {
   bool verbose = option_is_on(job, "verbose");
   if (status == RAFTER_OK) {
     struct sigaction action = {.sa_handler = ask_stop, .sa_flags = SA_RESTART};
-    sigaction(SIGINT, &action, NULL), sigaction(SIGTERM, &action, NULL);
+    if (!may_just_end(argv[1])) sigaction(SIGINT, &action, NULL), sigaction(SIGTERM, &action, NULL);
     signal(SIGPIPE, SIG_IGN), signal(SIGXFSZ, SIG_IGN); /* both come back as errors of the write, which has a name to say */
     terminal t = {.json = option_is_on(job, "json"), .quiet = option_is_on(job, "quiet"), .is_terminal = isatty(2)};
     t.people = t.json ? stderr : stdout;

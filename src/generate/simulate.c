@@ -119,6 +119,10 @@ static rf_status open_simulation(const rf_generate_settings *settings, const rf_
                      "a request is longer than the context (expected at most %lld tokens, got %lld + %lld)", (long long)settings->plan.build.seq,
                      (long long)list[i].prompt, (long long)list[i].answer);
   }
+  enum { MOST_ANSWERS = 1 << 24 };
+  if (answers > MOST_ANSWERS)
+    return RF_FAIL(error, RAFTER_INVALID, "lower --requests or --samples",
+                   "too many answers to simulate (requests x samples: expected at most %d, got %lld)", MOST_ANSWERS, (long long)answers);
   s->first = calloc((size_t)count + 1, sizeof *s->first), s->began = calloc((size_t)answers + 1, sizeof *s->began);
   s->last = calloc((size_t)count + 1, sizeof *s->last);
   s->ttft = calloc((size_t)answers + 1, sizeof *s->ttft), s->tpot = calloc((size_t)answers + 1, sizeof *s->tpot);

@@ -94,7 +94,7 @@ rf_status rf_mesh_parse(const char *text, int zero, rf_mesh *mesh, rf_error *err
     size_t length = strcspn(part, ",");
     RF_TRY(parse_part(part, length, mesh, error));
     part += length;
-    if (*part == ',') part++;
+    if (*part == ',' && !*++part) RF_TRY(parse_part("", 0, mesh, error));
   }
   double chips = 1;
   for (int a = 0; a < RF_AXES; a++) chips *= (double)rf_mesh_extent(mesh, (rf_axis)a);

@@ -385,6 +385,13 @@ static void list_largest(const rf_plan *plan, char *list, size_t capacity) {
   }
 }
 
+/* In GiB, what is small in MiB. */
+static const char *bytes_text(int64_t bytes, char text[32]) {
+  bool small = bytes < (int64_t)(0.01 * 0x1p30);
+  snprintf(text, 32, "%.2f %s", (double)bytes / (small ? 0x1p20 : 0x1p30), small ? "MiB" : "GiB");
+  return text;
+}
+
 rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error) {
   int64_t room = rf_plan_room(&plan->options);
   if (rf_plan_fits(plan)) return RAFTER_OK;
@@ -392,10 +399,10 @@ rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error) {
     return RF_FAIL(error, RAFTER_NO_FIT, "leave something out of --offload, or take a host with more memory",
                    "%s does not fit the host of %s (memory of a chip's share: expected at most %.2f GiB, got %.2f GiB)", plan->graph->model.name,
                    plan->machine.name, (double)rf_plan_host_room(&plan->machine) / 0x1p30, (double)plan->host_bytes / 0x1p30);
-  char list[400] = "", hint[300];
+  char list[400] = "", hint[300], a[32], b[32], c[32];
   list_largest(plan, list, sizeof list);
   find_remedy(plan, room, hint, sizeof hint);
-  return RF_FAIL(error, RAFTER_NO_FIT, hint, "%s does not fit %s (memory: expected at most %.2f GiB, got %.2f GiB, %.2f GiB too much; largest: %s)",
-                 plan->graph->model.name, plan->machine.name, (double)room / 0x1p30, (double)plan->arena_bytes / 0x1p30,
-                 (double)(plan->arena_bytes - room) / 0x1p30, list);
+  return RF_FAIL(error, RAFTER_NO_FIT, hint, "%s does not fit %s (memory: expected at most %s, got %s, %s too much; largest: %s)",
+                 plan->graph->model.name, plan->machine.name, bytes_text(room, a), bytes_text(plan->arena_bytes, b),
+                 bytes_text(plan->arena_bytes - room, c), list);
 }

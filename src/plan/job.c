@@ -111,6 +111,9 @@ static rf_status resolve_mesh(const rf_options *options, rf_machine *machine, rf
   mesh->capacity = (float)float_or(options, "capacity", 1);
   RF_TRY(rf_pipeline_parse(text_or(options, "pipeline", "1f1b"), mesh, error));
   int64_t chips = rf_mesh_chips(mesh);
+  if (mesh->pinned && machine->devices_per_chip != 2)
+    return RF_FAIL(error, RAFTER_INVALID, "leave @d2d out, or choose a machine of two devices a chip, as tpu-v7x",
+                   "a chip of %s is one device, so no axis can lie between two (--mesh: expected no @d2d)", machine->name);
   if (machine->devices_per_chip == 2 && chips == 2 * (int64_t)machine->chips) rf_machine_by_device(machine);
   if (chips == machine->chips || (chips == 1 && !many)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "let the axes of --mesh multiply to the chips of --on, as in --on tpu-v5e:4x4 --mesh fsdp=4,tensor=4",
@@ -170,6 +173,10 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   if (!spec)
     return RF_FAIL(error, RAFTER_INVALID, "for example `rafter plan gpt2`; `rafter plan --help` lists the forms", "which model? (MODEL is missing)");
   RF_TRY(rf_model_resolve(spec, &s->model, s->weights_folder, error));
+  static const char *const said[] = {"on", "lora", "adapter"};
+  for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+    if (given(options, said[i]) && !*text_or(options, said[i], "?"))
+      return RF_FAIL(error, RAFTER_INVALID, "leave it out, or say what", "--%s is empty", said[i]);
   RF_TRY(resolve_lora(options, s, error));
   RF_TRY(rf_machine_find(text_or(options, "on", "local"), &s->machine, error));
   RF_TRY(resolve_backend(options, &s->machine, plan, error));

@@ -208,6 +208,12 @@ sys.exit(not (p["argument"] + p["output"] - p["alias"] + p["temp"] == p["total"]
 PY
 refuses 2 'remat=auto' "$RAFTER" plan uva --program jax-unrolled --remat auto --json
 [ ! -s out ] || fail "a refused plan --json prints on stdout: $(head -c 100 out)"
+refuses 2 "mesh.*got ''" "$RAFTER" plan uva --on a5000:2 --mesh fsdp=2,
+refuses 2 'no axis can lie between two' "$RAFTER" plan uva --on tpu-v5e:2x2 --seq 512 --mesh fsdp=4@d2d
+refuses 2 'on is empty' "$RAFTER" plan uva --on ""
+refuses 2 'lora is empty' "$RAFTER" plan uva --lora ""
+refuses 2 'from a smaller number' "$RAFTER" plan uva --on a5000 --sweep batch=8..4
+refuses 3 'at most 1.00 MiB' "$RAFTER" plan gpt2 --on a5000 --fit 1MiB
 refuses 2 'did you mean.*batch' "$RAFTER" plan uva --batsh 4
 refuses 2 'uva' "$RAFTER" plan uvaa
 refuses 2 'did you mean.*plan|plan' "$RAFTER" pln uva

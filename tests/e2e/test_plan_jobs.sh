@@ -68,6 +68,17 @@ refuses 2 'rate' "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 0
 refuses 2 'seq' "$RAFTER" plan "${GEMMA[@]}" --job serve --seq 100 --prompt-tokens 90 --max-tokens 20
 refuses 2 'positions' "$RAFTER" plan gpt2 --on a5000 --job rollout --prompt-tokens 1000 --max-tokens 100
 refuses 3 'fit' "$RAFTER" plan llama3-70b --on tpu-v5e --dtype bf16 --job serve --batch 1
+# A simulation of hours ends when it is asked to: nothing of it needs saving.
+"$RAFTER" plan "${GEMMA[@]}" --job serve --rate 1..1000000 --requests 1048576 >/dev/null 2>&1 & long=$!
+sleep 0.3; kill "$long"; ended=0; wait "$long" || ended=$?
+[ "$ended" = 143 ] || fail "a long simulation that is told to end exits $ended, not 143"
+# What a job does not read is said, not passed over.
+refuses 2 'rate says nothing to --job train' "$RAFTER" plan "${GEMMA[@]}" --rate 4
+refuses 2 'fit says nothing to --job generate' "$RAFTER" plan "${GEMMA[@]}" --job generate --fit
+refuses 2 'remat says nothing to --job serve' "$RAFTER" plan "${GEMMA[@]}" --job serve --remat block
+refuses 2 'samples says nothing to --job score' "$RAFTER" plan "${GEMMA[@]}" --job score --samples 4
+refuses 2 'kv-link says nothing to --job rollout' "$RAFTER" plan "${GEMMA[@]}" --job rollout --kv-link 1G
+refuses 2 'too many answers' "$RAFTER" plan "${GEMMA[@]}" --job rollout --samples 65536 --requests 1048576
 
 # RL: one copy of the base for adapters, a second one where the policy itself changes; and it says that nothing of it runs yet.
 status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --lora rank=16,targets=q,v --json && {
