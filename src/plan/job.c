@@ -145,6 +145,10 @@ static rf_status resolve_offload(const rf_options *options, const char *job, con
                      of_job[i].train ? "optimizer and keeps no activations for a backward pass" : "cache of keys and values");
     build->offload &= ~of_job[i].bit; /* of another phase */
   }
+  if (build->offload & RF_OFFLOAD_ACTIVATIONS && rf_mesh_extent(&build->mesh, RF_AXIS_PIPELINE) > 1)
+    return RF_FAIL(
+        error, RAFTER_INVALID, "leave activations out of --offload, or add --remat block",
+        "this version keeps what the stages of a pipeline hold for microbatches in flight on the chips (--offload activations, --mesh pipeline)");
   return RAFTER_OK;
 }
 

@@ -187,6 +187,7 @@ refuses 2 'no optimizer' "$RAFTER" plan gpt2 --on a5000 --job score --offload ac
 refuses 2 "expected optimizer.*got 'moments'" "$RAFTER" plan gpt2 --on a5000 --offload moments
 refuses 2 "got ''" "$RAFTER" plan gpt2 --on a5000 --offload optimizer,
 refuses 2 'twice' "$RAFTER" plan gpt2 --on a5000 --offload kv,kv
+refuses 2 'microbatches in flight' "$RAFTER" plan gpt2 --on tpu-v5e:2x1 --mesh pipeline=2 --batch 8 --accumulate 4 --offload activations
 refuses 2 'JAX' "$RAFTER" plan gpt2 --on tpu-v5e --program jax-scan --offload optimizer
 
 # Pictures, drawn by gnuplot: of a sweep, of a frontier, of one plan. Without it a plain word on how to get it, before any work.
