@@ -175,16 +175,24 @@ json_t *rf_report_compare(const json_t *a, const json_t *b) {
 
 static void print_line(FILE *out, const char *what, char *(*text)(double, char[32]), double a, double b) {
   char x[32], y[32], z[32];
-  fprintf(out, "%-40.40s %14s %14s %s%s", what, text(a, x), text(b, y), b >= a ? "+" : "-", text(fabs(b - a), z));
+  fprintf(out, "%-50.50s %14s %14s %s%s", what, text(a, x), text(b, y), b >= a ? "+" : "-", text(fabs(b - a), z));
   if (a > 0 && b > 0) fprintf(out, " (%+.1f %%)", 100 * (b / a - 1));
   fputc('\n', out);
+}
+
+/* The same rows by what their bytes differ in; those whose bytes do not are left out. */
+static json_t *by_bytes_of(const json_t *list) {
+  json_t *rows = json_object(), *row;
+  size_t i;
+  json_array_foreach((json_t *)list, i, row) if (number(row, "bytes") != 0) json_object_set(rows, text_of(row, "name"), row);
+  return sorted(rows, true);
 }
 
 static void print_rows(FILE *out, const char *title, const json_t *list, bool by_bytes, int most) {
   const json_t *row;
   size_t i, count = json_array_size(list);
   if (!count) return;
-  fprintf(out, "\n%-40s %14s %14s\n", title, "A", "B");
+  fprintf(out, "\n%-50s %14s %14s\n", title, "A", "B");
   json_array_foreach((json_t *)list, i, row) {
     if ((int)i >= most) {
       fprintf(out, "... and %zu more\n", count - i);
@@ -203,10 +211,10 @@ char *rf_report_compare_text(const json_t *comparison, int rows) {
   if (!out) return NULL;
   fprintf(out, "A: %s%s\nB: %s%s\n", text_of(a, "id"), json_is_true(json_object_get(a, "measured")) ? "" : " (predicted)", text_of(b, "id"),
           json_is_true(json_object_get(b, "measured")) ? "" : " (predicted)");
-  if (json_array_size(json_object_get(comparison, "options"))) fprintf(out, "\n%-40s %14s %14s\n", "options that differ", "A", "B");
+  if (json_array_size(json_object_get(comparison, "options"))) fprintf(out, "\n%-50s %14s %14s\n", "options that differ", "A", "B");
   json_array_foreach(json_object_get(comparison, "options"), i, row) {
     char *x = json_dumps(json_object_get(row, "a"), JSON_ENCODE_ANY), *y = json_dumps(json_object_get(row, "b"), JSON_ENCODE_ANY);
-    fprintf(out, "%-40s %14s %14s\n", text_of(row, "name"), x ? x : "", y ? y : "");
+    fprintf(out, "%-50s %14s %14s\n", text_of(row, "name"), x ? x : "", y ? y : "");
     free(x), free(y);
   }
   fputc('\n', out);
@@ -214,6 +222,9 @@ char *rf_report_compare_text(const json_t *comparison, int rows) {
   print_line(out, "tokens a second", rf_text_count, number(a, "tokens_per_second"), number(b, "tokens_per_second"));
   print_line(out, "memory", rf_text_bytes, number(a, "peak_bytes"), number(b, "peak_bytes"));
   print_rows(out, "time, by op of all layers", json_object_get(comparison, "kinds"), false, rows);
+  json_t *moved = by_bytes_of(json_object_get(comparison, "kinds"));
+  print_rows(out, "bytes moved, by op of all layers", moved, true, rows);
+  json_decref(moved);
   print_rows(out, "memory at the peak, of all layers", json_object_get(comparison, "tensors"), true, rows);
   fprintf(out, "\n%s\n", text_of(comparison, "sentence"));
   fclose(out);
