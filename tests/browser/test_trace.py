@@ -70,6 +70,16 @@ def choosing(b, x, y):
     b.key(Keys.ESCAPE)
     b.expect("escape clears", b.js("rafter.state.trace.selected") is None)
     b.key("0")
+    rows = b.js("[...rafter.traceViewer.details.querySelectorAll('tbody tr')].map((row) => row.children[0].textContent)")
+    late = b.js("""(() => {
+      const {main, trace: {things}} = rafter.traceViewer, late = {};
+      for (let i = 0; i < main.count; i++) late[things.title[main.key[i]]] = (late[things.title[main.key[i]]] || 0) + main.end[i] - main.begin[i] - 1e9 * things.op[main.key[i]].seconds;
+      return Object.entries(late).sort((a, b) => b[1] - a[1]).slice(0, 8).map(([name]) => name);
+    })()""")
+    b.expect("without a choice it lists what took most beyond its prediction", rows == late, (rows, late))
+    b.js("rafter.traceViewer.details.querySelector('tbody tr').click()")
+    b.expect("and a row of it leads to the op", b.js("rafter.state.trace.selected") == late[0])
+    b.key(Keys.ESCAPE, "0")
     gap = b.js("(() => { const viewer = rafter.traceViewer, row = viewer.trace.rows.find((one) => one.id === 'thread 1');"
                "for (let i = 0; i < row.count; i++) if (viewer.trace.things.paints[viewer.trace.things.paint[row.key[i]]].id.startsWith('gap-')) { viewer.select({row, i}); break; }"
                "return viewer.details.textContent; })()")

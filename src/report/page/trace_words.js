@@ -58,9 +58,36 @@
     return took;
   };
 
+  /* The ops whose recorded runs took most beyond their predictions; a row chosen selects its longest run. */
+  const latest = (viewer) => {
+    if (!viewer.latest) {
+      const {main, trace: {things}} = viewer, rows = new Map();
+      for (let i = 0; i < main.count; i++) {
+        const key = main.key[i], took = main.end[i] - main.begin[i];
+        if (!things.op[key]) continue;
+        if (!rows.has(key)) rows.set(key, {key, name: things.title[key], took: 0, predicted: 0, longest: i, runs: 0});
+        const row = rows.get(key);
+        row.took += took;
+        row.predicted += things.op[key].seconds * 1e9;
+        row.runs++;
+        if (took > main.end[row.longest] - main.begin[row.longest]) row.longest = i;
+      }
+      viewer.latest = [...rows.values()].sort((a, b) => b.took - b.predicted - a.took + a.predicted).slice(0, 8).filter((row) => row.took > row.predicted);
+    }
+    if (!viewer.latest.length) return '';
+    return rafter.table([
+      {title: 'Op', value: (row) => row.name}, {title: 'Runs', value: (row) => row.runs, number: true}, {title: 'Measured', value: (row) => row.took, text: (row) => seconds(row.took), number: true},
+      {title: 'Predicted', value: (row) => row.predicted, text: (row) => seconds(row.predicted), number: true},
+      {title: 'Later', value: (row) => row.took - row.predicted, text: (row) => seconds(row.took - row.predicted), number: true},
+    ], viewer.latest, {caption: 'What took most beyond its prediction, all recorded runs together', sort: 4, onrow: (row) => { viewer.select({row: viewer.main, i: row.longest}); viewer.reveal({row: viewer.main, i: row.longest}); }});
+  };
+
   rafter.traceParts.details = (viewer) => {
     const box = viewer.details;
-    if (!viewer.selected) { box.replaceChildren(el('h3', {class: 'screen'}, 'Op'), el('p', {class: 'note screen'}, 'Click a span, or step through the lane with , and . to see what it was.')); return; }
+    if (!viewer.selected) {
+      box.replaceChildren(el('h3', {class: 'screen'}, 'Op'), el('p', {class: 'note screen'}, 'Click a span, or step through the lane with , and . to see what it was.'), latest(viewer));
+      return;
+    }
     const {row, i} = viewer.selected, {title, op, plan, took, kind, key} = what(viewer, viewer.selected);
     const parts = [el('h3', {}, title)];
     const facts = [['Lane', row.title || row.id], ['Begins at', seconds(viewer.trace.columns.begin[row.event[i]] - viewer.zero)]];
