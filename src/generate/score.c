@@ -101,6 +101,7 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
   bool whole = s->settings.debug.poison || s->settings.debug.find_nan; /* so that unused rows hold numbers too */
   rf_run_inputs inputs = {.rows = whole ? rows : used, .step = 1};
   rf_phase_end(RF_PHASE_DATA, began);
+  rf_record_extent(count, used, used);
   rf_status status = RAFTER_OK;
   for (int section = 0; section < RF_SECTIONS && status == RAFTER_OK; section++)
     status = rf_run_section(s->run, 0, (rf_section)section, &inputs, error);

@@ -155,6 +155,9 @@ rf_status rf_walk_parts(rf_generator *g, rf_walk_part *part, int count, rf_error
   int64_t began = rf_phase_begin();
   if (g->io[p].tokens) write_inputs(g, p, part, count);
   rf_phase_end(RF_PHASE_DATA, began);
+  int64_t context = 0;
+  for (int i = 0; i < count; i++) context += part[i].sequence->length + part[i].count;
+  rf_record_extent(count, rows, context);
   if (g->settings.simulated) g->seconds += predict(g, p, part, count);
   else {
     double begin = rf_now_seconds();

@@ -83,7 +83,6 @@ static rf_status op_text_of(const json_t *op, op_text *text, rf_error *error) {
   for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) json_object_set(args, taken[i], json_object_get(op, taken[i]));
   text->seconds = json_number_value(json_object_get(op, "seconds")), text->limit_seconds = json_number_value(json_object_get(op, "limit_seconds"));
   text->flops = json_number_value(json_object_get(op, "flops")), text->bytes = json_number_value(json_object_get(op, "bytes"));
-  json_object_set_new(args, "predicted_us", json_real(1e6 * text->seconds));
   json_t *name = json_string(json_string_value(json_object_get(op, "name")));
   text->args = json_dumps(args, JSON_COMPACT), text->name = json_dumps(name, JSON_ENCODE_ANY);
   json_decref(args), json_decref(name);
@@ -146,7 +145,14 @@ static void put_head(pen *p, const rf_trace_file *file, int64_t i, const char *c
        1e-3 * (double)(file->end[i] - file->begin[i]), category);
 }
 
-static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i) {
+/* The predicted span of the next measured op: both stand in the order in which they were walked. -1: the file lacks it. */
+static int64_t prediction_of(const rf_trace_file *file, int64_t op, int64_t *next) {
+  while (*next < file->count && file->kind[*next] != RF_SPAN_PREDICTED) ++*next;
+  bool fits = *next < file->count && file->id[*next] == file->id[op] && file->plan[*next] == file->plan[op];
+  return fits ? (*next)++ : -1;
+}
+
+static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i, int64_t *next) {
   const char *kind = list_name(file, "kinds", file->kind[i]);
   double seconds = 1e-9 * (double)(file->end[i] - file->begin[i]);
   switch (file->kind[i]) {
@@ -164,8 +170,11 @@ static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i
       put(p, ",\"args\":");
       size_t length = strlen(op->args);
       for (size_t at = 0; at + 1 < length; at += 400) putf(p, "%.*s", (int)(length - 1 - at < 400 ? length - 1 - at : 400), op->args + at);
-      if (seconds > 0) putf(p, ",\"percent_of_limit\":%.2f", 100 * op->limit_seconds / seconds);
-      putf(p, ",\"limit_us\":%.3f,\"microbatch\":%.0f}", 1e6 * op->limit_seconds, file->value[i]);
+      int64_t of = prediction_of(file, i, next);
+      double predicted = of < 0 ? op->seconds : 1e-9 * (double)(file->end[of] - file->begin[of]),
+             limit = of < 0 ? op->limit_seconds : 1e-9 * file->value[of];
+      if (seconds > 0) putf(p, ",\"percent_of_limit\":%.2f", 100 * limit / seconds);
+      putf(p, ",\"predicted_us\":%.3f,\"limit_us\":%.3f,\"microbatch\":%.0f}", 1e6 * predicted, 1e6 * limit, file->value[i]);
     } else putf(p, ",\"args\":{\"id\":%d}", file->id[i]); /* the rest stands in the op's own event */
     put(p, "}");
     break;
@@ -200,7 +209,7 @@ rf_status rf_trace_file_chrome(const rf_trace_file *file, const char *path, rf_e
   RF_GO(pen_open(path, &p, error));
   put(p, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
   put_lanes(p, file);
-  for (int64_t i = 0; i < file->count && p->status == RAFTER_OK; i++) put_event(p, file, &o, i);
+  for (int64_t i = 0, next = 0; i < file->count && p->status == RAFTER_OK; i++) put_event(p, file, &o, i, &next);
   json_t *other = json_pack("{sO sO sO sO}", "about", json_object_get(file->header, "about"), "steps", json_object_get(file->header, "steps"),
                             "dropped", json_object_get(file->header, "dropped"), "clock", json_object_get(file->header, "clock"));
   char *text = other ? json_dumps(other, JSON_COMPACT) : NULL;

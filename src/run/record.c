@@ -160,6 +160,11 @@ void rf_record_put_step(int64_t step) {
   rf_lane_begin(&record->lanes, 0, s->begin);
 }
 
+void rf_record_put_extent(int64_t parts, int64_t rows, int64_t context) {
+  rf_recorded_step *s = &opened->step[opened->steps % opened->step_capacity];
+  s->parts = parts, s->rows = rows, s->context = context;
+}
+
 void rf_record_put_end(int64_t tokens) {
   rf_record *record = opened;
   rf_recorded_step *s = &record->step[record->steps % record->step_capacity];

@@ -83,6 +83,11 @@ static inline void rf_record_step(int64_t step) {
 static inline void rf_record_step_end(int64_t tokens) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_end(tokens);
 }
+void rf_record_put_extent(int64_t parts, int64_t rows, int64_t context);
+/* What takes part in the walk of this step, where that is less than the plan's: what the prediction beside it is for. */
+static inline void rf_record_extent(int64_t parts, int64_t rows, int64_t context) {
+  if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_extent(parts, rows, context);
+}
 static inline int64_t rf_phase_begin(void) { return __builtin_expect(rf_record_lanes != NULL, 0) ? rf_now_ns() : 0; }
 void rf_phase_put(rf_phase phase, int64_t begin);
 static inline void rf_phase_end(rf_phase phase, int64_t begin) {
@@ -97,11 +102,12 @@ static inline void rf_count(rf_counter counter, double value) {
 
 typedef struct rf_traced_step {
   int64_t step, begin, end, tokens;
-  bool whole;                 /* all of its spans are there */
-  double gaps[2][RF_GAPS];    /* seconds of all threads: outside the bodies of ops, inside them */
-  double work;                /* seconds of all threads in ops, without those gaps */
-  double phases;              /* seconds of the run's own thread in phases beside ops (data, sample, ...) */
-  int64_t faults, heap_bytes; /* pages mapped; bytes that the process's data grew by */
+  int64_t parts, rows, context; /* of a walk: sequences, rows, and keys of all of them; parts 0: as the plan has them */
+  bool whole;                   /* all of its spans are there */
+  double gaps[2][RF_GAPS];      /* seconds of all threads: outside the bodies of ops, inside them */
+  double work;                  /* seconds of all threads in ops, without those gaps */
+  double phases;                /* seconds of the run's own thread in phases beside ops (data, sample, ...) */
+  int64_t faults, heap_bytes;   /* pages mapped; bytes that the process's data grew by */
 } rf_traced_step;
 
 typedef struct rf_trace {

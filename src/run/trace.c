@@ -92,6 +92,9 @@ static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_stamps 
                                       .begin = from->begin - record->origin,
                                       .end = from->end - record->origin,
                                       .tokens = from->tokens,
+                                      .parts = from->parts,
+                                      .rows = from->rows,
+                                      .context = from->context,
                                       .heap_bytes = from->heap_bytes > 0 ? from->heap_bytes : 0,
                                       .whole = from->begin >= kept_from};
     RF_TRY(rf_stamps_add(spans,
@@ -107,12 +110,37 @@ static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_stamps 
 typedef struct follow {
   rf_trace *trace;
   rf_stamps *spans;
-  int last;             /* op of the span before: a smaller one begins a new walk */
-  int step;             /* whose ops are being walked; -1: none yet */
-  int64_t predicted;    /* where the next predicted op begins */
-  rf_stamp phase;       /* that is growing; end 0: none */
-  int64_t live, *of[4]; /* last count; per plan, by op */
+  int last;                /* op of the span before: a smaller one begins a new walk */
+  int step;                /* whose ops are being walked; -1: none yet */
+  int64_t predicted;       /* where the next predicted op begins */
+  rf_stamp phase;          /* that is growing; end 0: none */
+  int64_t live, *of[4];    /* last count; per plan, by op */
+  double *seconds, *limit; /* by op, of the walk at hand */
+  int priced, priced_plan; /* the step and the plan that they are for; -1: none */
 } follow;
+
+/* What each op of this step's walk is predicted to take: the plan's own, or of the sequences that took part. */
+static rf_status price(follow *f, int index, rf_error *error) {
+  const rf_plan *plan = f->trace->plan[index];
+  const rf_traced_step *step = f->step >= 0 ? &f->trace->step[f->step] : NULL;
+  size_t ops = (size_t)plan->graph->op_count;
+  if (f->priced == f->step && f->priced_plan == index) return RAFTER_OK;
+  f->priced = f->step, f->priced_plan = index;
+  if (!step || step->parts < 1) {
+    for (size_t i = 0; i < ops; i++) f->seconds[i] = plan->op[i].seconds, f->limit[i] = rf_plan_limit(plan, (int)i, NULL);
+    return RAFTER_OK;
+  }
+  memset(f->seconds, 0, ops * sizeof *f->seconds), memset(f->limit, 0, ops * sizeof *f->limit);
+  rf_extent *extent = calloc((size_t)step->parts, sizeof *extent);
+  if (!extent) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
+  for (int64_t i = 0; i < step->parts; i++) {
+    extent[i].rows = step->rows / step->parts + (i < step->rows % step->parts);
+    extent[i].context = step->context / step->parts > extent[i].rows ? step->context / step->parts : extent[i].rows;
+  }
+  rf_status status = rf_plan_walk_ops(plan, extent, (int)step->parts, 1, f->seconds, f->limit, error);
+  free(extent);
+  return status;
+}
 
 static rf_status end_phase(follow *f, rf_error *error) {
   if (f->phase.end) RF_TRY(rf_stamps_add(f->spans, f->phase, error));
@@ -126,11 +154,14 @@ static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
   const rf_plan *plan = trace->plan[op->plan];
   while (f->step + 1 < trace->steps && op->begin >= trace->step[f->step + 1].begin) {
     RF_TRY(end_phase(f, error));
-    f->predicted = trace->step[++f->step].begin;
+    f->step++;
+    if (trace->step[f->step].begin > f->predicted) f->predicted = trace->step[f->step].begin; /* a step that was faster than predicted: behind it */
   }
-  int64_t takes = (int64_t)(plan->op[op->id].seconds * 1e9);
+  RF_TRY(price(f, op->plan, error));
+  int64_t takes = (int64_t)(f->seconds[op->id] * 1e9);
   rf_stamp predicted = {
-      f->predicted, f->predicted + takes, op->value, op->id, (uint16_t)(trace->threads + RF_TRACE_LANE_PREDICTED), RF_SPAN_PREDICTED, op->plan};
+      f->predicted, f->predicted + takes, 1e9 * f->limit[op->id], op->id, (uint16_t)(trace->threads + RF_TRACE_LANE_PREDICTED), RF_SPAN_PREDICTED,
+      op->plan};
   f->predicted += takes;
   RF_TRY(rf_stamps_add(f->spans, predicted, error));
   rf_phase phase = rf_phase_of(&plan->graph->op[op->id]);
@@ -152,8 +183,16 @@ static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
 
 static rf_status follow_ops(rf_trace *trace, rf_stamps *spans, rf_error *error) {
   rf_status status = RAFTER_OK;
-  follow f = {.trace = trace, .spans = spans, .step = -1, .live = -1};
+  follow f = {.trace = trace, .spans = spans, .step = -1, .live = -1, .priced = -2};
   int64_t had = spans->count;
+  size_t most = 1;
+  for (int p = 0; p < trace->plans; p++)
+    if ((size_t)trace->plan[p]->graph->op_count > most) most = (size_t)trace->plan[p]->graph->op_count;
+  f.seconds = calloc(most, sizeof *f.seconds), f.limit = calloc(most, sizeof *f.limit);
+  if (!f.seconds || !f.limit) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
+    goto done;
+  }
   for (int p = 0; p < trace->plans; p++) {
     f.of[p] = calloc((size_t)trace->plan[p]->graph->op_count + 1, sizeof(int64_t));
     if (!f.of[p]) {
@@ -169,6 +208,7 @@ static rf_status follow_ops(rf_trace *trace, rf_stamps *spans, rf_error *error) 
   status = end_phase(&f, error);
 done:
   for (int p = 0; p < trace->plans; p++) free(f.of[p]);
+  free(f.seconds), free(f.limit);
   return status;
 }
 

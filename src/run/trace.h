@@ -6,6 +6,7 @@
 
 typedef struct rf_recorded_step {
   int64_t step, begin, end, tokens, heap_bytes;
+  int64_t parts, rows, context; /* of a walk: sequences, their rows, and the keys that the last of each sees, summed; parts 0: as the plan has them */
 } rf_recorded_step;
 
 struct rf_record {

@@ -90,6 +90,7 @@ def check(folder):
     complete = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     if len(shown) != len(complete):
         fail(f"{folder}: {len(shown)} spans and {len(complete)} events")
+    predicted = iter([i for i in shown if kinds[columns["kind"][i]] == "predicted"])
     for i, event in zip(shown, complete):
         begin, end = columns["begin"][i], columns["end"][i]
         if abs(event["ts"] * 1e3 - begin) > 1 or abs(event["dur"] * 1e3 - (end - begin)) > 1 or event["tid"] != columns["lane"][i] + 1:
@@ -102,8 +103,18 @@ def check(folder):
                 fail(f"{folder}: event {event['name']} is not its op")
             if kind == "op" and any(args[key] != op[key] for key in ("flops", "bytes", "shape", "dtype", "kernel")):
                 fail(f"{folder}: event {event['name']} does not say its op")
-            if kind == "op" and end > begin and abs(args["percent_of_limit"] - 100 * op["limit_seconds"] * 1e9 / (end - begin)) > 0.0051:
+            if kind != "op":
+                continue
+            of = next(predicted)
+            takes = columns["end"][of] - columns["begin"][of]
+            if columns["id"][of] != columns["id"][i] or abs(args["predicted_us"] * 1e3 - takes) > 1 or takes <= 0:
+                fail(f"{folder}: the prediction of {event['name']}")
+            if end > begin and abs(args["percent_of_limit"] - 100 * columns["value"][of] / (end - begin)) > 0.0051:
                 fail(f"{folder}: percent of limit of {event['name']}")
+            if "train" in header["plans"] and (abs(takes - op["seconds"] * 1e9) > 1 or abs(columns["value"][of] - op["limit_seconds"] * 1e9) > 1):
+                fail(f"{folder}: {event['name']} is not predicted as planned")
+            if columns["value"][of] > 1.01 * takes + 1:
+                fail(f"{folder}: {event['name']} is predicted faster than its limit")
     if not header["steps"]:
         fail(f"{folder}: no step was recorded")
     for step in header["steps"]:
