@@ -72,7 +72,12 @@ void rf_pipeline_order(const rf_mesh *mesh, int stage, int micros, rf_half *orde
 }
 
 int rf_pipeline_in_flight(const rf_mesh *mesh, int stage, int micros, int chunk) {
-  int halves = 2 * rf_pipeline_chunks(mesh) * micros, now = 0, most = 0;
+  enum { GROUPS = 4 };
+  int stages = rf_pipeline_stages(mesh), now = 0, most = 0;
+  if (mesh->schedule == RF_PIPELINE_GPIPE) return micros;
+  if (mesh->schedule == RF_PIPELINE_1F1B) return stages - stage < micros ? stages - stage : micros;
+  if (micros > GROUPS * stages) micros = GROUPS * stages; /* from the second group on it repeats itself */
+  int halves = 2 * rf_pipeline_chunks(mesh) * micros;
   rf_half *order = malloc((size_t)halves * sizeof *order);
   if (!order) return micros;
   rf_pipeline_order(mesh, stage, micros, order);

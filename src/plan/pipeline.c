@@ -66,7 +66,7 @@ static bool advance(line *l, int stage, int *at, double *start, double *now) {
   return *at > begun;
 }
 
-double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *start, double *finish) {
+static double simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *start, double *finish) {
   line l = {.mesh = mesh,
             .stages = rf_pipeline_stages(mesh),
             .chunks = rf_pipeline_chunks(mesh),
@@ -86,6 +86,24 @@ double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_time
   }
   for (int b = 0; b < 2; b++) free(l.done[b]), free(l.came[b]);
   free(l.order), free(l.places), free(at);
+  return most;
+}
+
+double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *start, double *finish) {
+  enum { GROUPS = 16 };
+  int stages = rf_pipeline_stages(mesh), some = GROUPS * stages;
+  if (micros <= some + stages) return simulate(mesh, micros, piece, start, finish);
+  /* Long since every group of microbatches takes as long as the one before it. */
+  double *before = malloc((size_t)stages * sizeof *before), most = -1;
+  some += micros % stages;
+  if (before && simulate(mesh, some - stages, piece, start, before) >= 0 && simulate(mesh, some, piece, start, finish) >= 0) {
+    most = 0;
+    for (int s = 0; s < stages; s++) {
+      finish[s] += (finish[s] - before[s]) * ((micros - some) / stages);
+      most = finish[s] > most ? finish[s] : most;
+    }
+  }
+  free(before);
   return most;
 }
 

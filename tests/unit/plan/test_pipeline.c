@@ -50,7 +50,7 @@ static void every_half_comes_once_and_in_turn(void **state) {
   (void)state;
   for (int k = 0; k < 4; k++)
     for (int stages = 2; stages <= 5; stages++)
-      for (int micros = stages; micros <= 4 * stages; micros += stages) {
+      for (int micros = stages; micros <= 8 * stages; micros += stages) {
         rf_mesh mesh = mesh_of(stages, SCHEDULES[k]);
         int chunks = rf_pipeline_chunks(&mesh), halves = 2 * chunks * micros;
         rf_half *order = calloc((size_t)halves, sizeof *order);
@@ -62,7 +62,13 @@ static void every_half_comes_once_and_in_turn(void **state) {
             assert_int_equal(order[i].micro, next[order[i].backward][order[i].chunk]++);
             if (order[i].backward) assert_true(order[i].micro < next[0][order[i].chunk]);
           }
-          for (int c = 0; c < chunks; c++) {
+          for (int c = 0, now, most; c < chunks; c++) {
+            now = most = 0;
+            for (int i = 0; i < halves; i++) {
+              now += order[i].chunk != c ? 0 : order[i].backward ? -1 : 1;
+              most = now > most ? now : most;
+            }
+            assert_int_equal(rf_pipeline_in_flight(&mesh, s, micros, c), most);
             assert_int_equal(next[0][c], micros);
             assert_int_equal(next[1][c], micros);
           }
@@ -109,6 +115,25 @@ static void even_stages_wait_as_the_formula_says(void **state) {
           fail_msg("%s, %d stages, %d microbatches: %g of %g", SCHEDULES[k], stages, micros, seconds - busy, seconds);
         assert_true(finish[0] == seconds); /* the first stage ends last */
       }
+}
+
+/* A million microbatches are not walked one by one. */
+static void many_microbatches(void **state) {
+  (void)state;
+  for (int k = 0; k < 3; k++) {
+    rf_mesh mesh = mesh_of(4, SCHEDULES[k]);
+    rf_piece_times even[8], uneven[8];
+    double finish[4];
+    for (int p = 0; p < 8; p++) {
+      even[p] = (rf_piece_times){.forward = 1, .backward = 2};
+      uneven[p] = (rf_piece_times){1 + p % 3, 2 + p % 4, p < 7 ? 0.5 : 0, p ? 0.5 : 0};
+    }
+    double busy = 3.0 * rf_pipeline_chunks(&mesh) * (1 << 20), seconds = walked(&mesh, 1 << 20, even, finish);
+    assert_true(fabs((seconds - busy) / seconds - rf_pipeline_bubble(&mesh, 1 << 20)) < 1e-12);
+    /* What is left out of the walk is as what was walked: in a small case both are done. */
+    double first = walked(&mesh, 60, uneven, finish), second = walked(&mesh, 64, uneven, finish), third = walked(&mesh, 120, uneven, finish);
+    assert_true(fabs(third - (second + 14 * (second - first))) < 1e-9 * third);
+  }
 }
 
 static void uneven_stages_by_hand(void **state) {
@@ -325,12 +350,19 @@ static void what_does_not_go_is_said(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(layers_are_dealt_out),        cmocka_unit_test(every_half_comes_once_and_in_turn),
-      cmocka_unit_test(microbatches_in_flight),      cmocka_unit_test(even_stages_wait_as_the_formula_says),
-      cmocka_unit_test(uneven_stages_by_hand),       cmocka_unit_test(no_faster_than_its_slowest_stage),
-      cmocka_unit_test(stages_share_the_model_out),  cmocka_unit_test(what_is_held_is_in_the_plan),
-      cmocka_unit_test(stages_may_use_their_host),   cmocka_unit_test(the_step_is_that_of_all_stages),
-      cmocka_unit_test(the_checker_knows_pipelines), cmocka_unit_test(what_does_not_go_is_said),
+      cmocka_unit_test(layers_are_dealt_out),
+      cmocka_unit_test(every_half_comes_once_and_in_turn),
+      cmocka_unit_test(microbatches_in_flight),
+      cmocka_unit_test(even_stages_wait_as_the_formula_says),
+      cmocka_unit_test(many_microbatches),
+      cmocka_unit_test(uneven_stages_by_hand),
+      cmocka_unit_test(no_faster_than_its_slowest_stage),
+      cmocka_unit_test(stages_share_the_model_out),
+      cmocka_unit_test(what_is_held_is_in_the_plan),
+      cmocka_unit_test(stages_may_use_their_host),
+      cmocka_unit_test(the_step_is_that_of_all_stages),
+      cmocka_unit_test(the_checker_knows_pipelines),
+      cmocka_unit_test(what_does_not_go_is_said),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
