@@ -157,8 +157,11 @@ int main(int argc, char **argv) {
     status = (int)rafter_run(job, &sink, &error);
     clear_bar(&t);
     if (fflush(stdout) || ferror(stdout)) { /* a full disk behind a redirect must not look like success */
-      if (status == RAFTER_OK)
-        fprintf(stderr, "rafter: cannot write the output\nhint: free some space or choose another place\n"), status = RAFTER_FAILED;
+      if (status == RAFTER_OK) {
+        snprintf(error.message, sizeof error.message, "cannot write the output");
+        snprintf(error.hint, sizeof error.hint, "free some space or choose another place");
+        status = RAFTER_FAILED;
+      }
     }
   }
   if (status != RAFTER_OK) {

@@ -132,7 +132,8 @@ rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *e
     *bps = links[i].bps;
     if (*bps > 0) return RAFTER_OK;
     char hint[64];
-    snprintf(hint, sizeof hint, "give --%s, or choose another machine", links[i].option);
+    bool given = rf_options_has(q->o, links[i].option);
+    snprintf(hint, sizeof hint, given ? "give --%s, or choose another machine" : "choose another machine", links[i].option);
     return RF_FAIL(error, RAFTER_INVALID, hint, "%s has no figure for %s", m->name, link);
   }
   return RF_FAIL(error, RAFTER_INVALID, "one of hbm, vmem, pcie, ici, dcn", "no link '%s'", link);

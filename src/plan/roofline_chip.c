@@ -107,7 +107,9 @@ static rf_status parse_expression(const char *text, einsum *e, rf_error *error) 
     for (int i = 0; i < e->operands; i++) known |= e->in[i][(int)*c];
     if (!known) return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "the output of '%.40s' has a letter that no operand has (%c)", text, *c);
   }
-  return output ? RAFTER_OK : RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "'%.40s' is no einsum (expected OPERANDS->OUTPUT)", text);
+  bool letters = false;
+  for (const char *c = text; *c; c++) letters |= isalpha((unsigned char)*c) != 0;
+  return output && letters ? RAFTER_OK : RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "'%.40s' is no einsum (expected OPERANDS->OUTPUT)", text);
 }
 
 static rf_status parse_sizes(const rf_question *q, einsum *e, rf_error *error) {

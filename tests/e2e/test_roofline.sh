@@ -20,6 +20,9 @@ done
 refuses 2 'unknown operation .matmull. .did you mean matmul' "$RAFTER" roofline matmull
 says 'one of matmul, einsum'
 refuses 2 'm is out of range' "$RAFTER" roofline matmul --m 0
+refuses 2 'is no einsum' "$RAFTER" roofline einsum '->'
+refuses 2 'hint: choose another machine' "$RAFTER" roofline transfer --bytes 1GiB --link vmem --on a5000
+[ ! -e /dev/full ] || { "$RAFTER" roofline matmul >/dev/full 2>err && fail "a full disk looks like success"; [ "$(head -1 err)" = "rafter: cannot write the output" ] && [ "$(wc -l <err)" = 2 ] || fail "a full disk: $(head -c 200 err)"; }
 refuses 2 'm: ' "$RAFTER" roofline matmul --m -5
 refuses 2 'd' "$RAFTER" roofline matmul --dtype f99
 refuses 2 'takes no arguments' "$RAFTER" roofline matmul 5
