@@ -81,6 +81,16 @@ static void counts_what_was_walked(const rf_trace *trace, const rf_plan *plan) {
   for (int i = 0; i < plan->graph->op_count; i++) expected += plan->op[i].calls;
   assert_int_equal(ops, expected * trace->steps);
   assert_int_equal(predicted, ops);
+  int64_t behind = 0, next = 0;
+  for (int64_t i = 0; i < trace->count; i++) { /* one for each op, in their order, as long as the plan says */
+    const rf_stamp *s = &trace->span[i];
+    if (s->kind != RF_SPAN_PREDICTED) continue;
+    while (trace->span[next].kind != RF_SPAN_OP) next++;
+    assert_int_equal(s->id, trace->span[next++].id);
+    assert_int_equal(s->end - s->begin, (int64_t)(plan->op[s->id].seconds * 1e9));
+    assert_true(s->begin >= behind);
+    behind = s->end;
+  }
   assert_in_range(live, 1, plan->arena_bytes);
   for (int p = RF_PHASE_DATA; p <= RF_PHASE_OPTIMIZER; p++)
     if (p != RF_PHASE_ACCUMULATE && !phases[p]) fail_msg("no phase %s", rf_phase_name((rf_phase)p)); /* gradients add up where they are made */
