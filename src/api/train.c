@@ -369,7 +369,9 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
     bool validates = r->val_batch.tokens && log->val_every > 0 && (r->step % log->val_every == 0 || r->step == log->steps);
     if (validates) RF_TRY(rf_trainer_validate(r, log->val_rows, &val_loss, error));
     if (validates) log->val_loss = val_loss;
+    int64_t writes = rf_phase_begin();
     log_step(log, &step, validates ? &val_loss : NULL);
+    rf_phase_end(RF_PHASE_WRITE, writes);
     if (log->save_every > 0 && r->step % log->save_every == 0 && r->step < log->steps) RF_TRY(save_checkpoint(t, log, error));
     if (rf_asked_to_stop(log->sink)) return *stopped = true, RAFTER_OK;
     double now = rf_now_seconds(), took = now - began;
