@@ -73,7 +73,7 @@ class Browser:
         start = time.monotonic()
         self.driver.get(f"file://{os.path.abspath(path)}" + (f"#{panel}" if panel else ""))
         if wait:
-            self.wait("rafter.state.ready")
+            self.wait("typeof rafter === 'object' && rafter.state.ready")
         return time.monotonic() - start
 
     def js(self, expression, *arguments):

@@ -1,10 +1,21 @@
 /* configuration.js - what ran where: options, machine, model, versions, assumptions; of several runs side by side. */
 (() => {
   const {el} = rafter;
-  const text = (value) => (value === null || value === undefined ? '–' : Array.isArray(value) ? value.map(text).join(', ') : typeof value === 'object' ? Object.entries(value).map(([key, inner]) => `${key}=${text(inner)}`).join(', ') || 'none' : Number.isInteger(value) ? rafter.whole(value) : typeof value === 'number' ? String(Number(value.toPrecision(7))) : String(value));
+  const text = (value) =>
+      (value === null || value === undefined ? '–' :
+           Array.isArray(value)              ? value.map(text).join(', ') :
+           typeof value === 'object'         ? Object.entries(value).map(([key, inner]) => `${key}=${text(inner)}`).join(', ') || 'none' :
+                   Number.isInteger(value)   ? rafter.whole(value) :
+                   typeof value === 'number' ? String(Number(value.toPrecision(7))) :
+                                               String(value));
 
   /* Keys of the first level and those of one object below, in the order they are met. */
-  const flat = (object, deep = false) => Object.entries(object || {}).flatMap(([key, value]) => (deep && value && typeof value === 'object' && !Array.isArray(value) ? Object.entries(value).map(([k, v]) => [`${key}.${k}`, v]) : [[key, value]]));
+  const flat = (object, deep = false) =>
+      Object.entries(object || {})
+          .flatMap(
+              ([key, value]) =>
+                  (deep && value && typeof value === 'object' && !Array.isArray(value) ? Object.entries(value).map(([k, v]) => [`${key}.${k}`, v]) :
+                                                                                         [[key, value]]));
 
   /* Rows of all runs by key; those that differ first and in bold. */
   const beside = (title, all, pairsOf, caption) => {
@@ -18,27 +29,62 @@
     if (!rows.length) return null;
     rows.sort((a, b) => Number(b.differs) - Number(a.differs));
     const several = runs.length > 1;
-    return [el('h3', {}, title), rafter.table([{title: 'Name', value: (row) => row.key, node: (row) => (several && row.differs ? el('strong', {}, row.key) : row.key)},
-      ...runs.map((run, r) => ({title: several ? rafter.runName(run) : 'Value', value: (row) => text(row.values[r]), node: (row) => (several && row.differs ? el('strong', {}, text(row.values[r])) : text(row.values[r]))}))],
-    rows, {caption: several ? 'What differs stands first, in bold.' : caption})];
+    return [
+      el('h3', {}, title),
+      rafter.table(
+          [
+            {title: 'Name', value: (row) => row.key, node: (row) => (several && row.differs ? el('strong', {}, row.key) : row.key)},
+            ...runs.map((run, r) => ({
+                          title: several ? rafter.runName(run) : 'Value',
+                          value: (row) => text(row.values[r]),
+                          node: (row) => (several && row.differs ? el('strong', {}, text(row.values[r])) : text(row.values[r]))
+                        }))
+          ],
+          rows, {caption: several ? 'What differs stands first, in bold.' : caption})
+    ];
   };
 
-  const environment = ({run, plan}) => [['program', run && run.rafter], ['command', run && run.command], ['started', run && run.started], ['directory', run && run.directory], ['threads', run && run.threads], ['digest of the plan', (run && run.digest) || (plan && plan.digest)],
-    ...(plan && plan.machine ? [['machine', plan.machine.name], ['kind', plan.machine.kind], ['chips', plan.machine.chips], ['figures from', plan.machine.source],
-      ...Object.entries(plan.machine.ceilings || {}).map(([key, value]) => [key.replace(/_/g, ' '), value && (key.includes('flops') ? rafter.rate(value) : rafter.bandwidth(value))])] : []),
-    ...(plan && plan.memory ? [['memory of the machine', rafter.bytes(plan.memory.capacity_bytes)], ['kept back', rafter.bytes(plan.memory.reserve_bytes)]] : [])].filter(([, value]) => value !== undefined && value !== null);
+  const environment =
+      ({
+        run,
+        plan
+      }) => [['program', run && run.rafter], ['command', run && run.command], ['started', run && run.started], ['directory', run && run.directory],
+             ['threads', run && run.threads], ['digest of the plan', (run && run.digest) || (plan && plan.digest)],
+             ...(plan && plan.machine ?
+                     [
+                       ['machine', plan.machine.name], ['kind', plan.machine.kind], ['chips', plan.machine.chips],
+                       ['figures from', plan.machine.source],
+                       ...Object.entries(plan.machine.ceilings || {})
+                           .map(([
+                                  key, value
+                                ]) => [key.replace(/_/g, ' '), value && (key.includes('flops') ? rafter.rate(value) : rafter.bandwidth(value))])
+                     ] :
+                     []),
+             ...(plan && plan.memory ?
+                     [['memory of the machine', rafter.bytes(plan.memory.capacity_bytes)], ['kept back', rafter.bytes(plan.memory.reserve_bytes)]] :
+                     [])]
+                .filter(([, value]) => value !== undefined && value !== null);
   const outside = ({start}) => flat(start && start.outside_arena_bytes).map(([key, value]) => [key.replace(/_/g, ' '), rafter.bytes(value)]);
 
   rafter.panel({
-    id: 'configuration', title: 'Configuration', order: 80,
+    id: 'configuration',
+    title: 'Configuration',
+    order: 80,
     about: 'Everything needed to repeat a run, and what the plan takes for granted.',
     available: (model) => rafter.objects(model.runs).length > 0,
     render(element, model) {
       const runs = rafter.objects(model.runs);
       rafter.state.configuration = {runs: runs.length, options: runs.map((run) => flat(run.run && run.run.options).length)};
-      const parts = [beside('Machine and program', runs, environment), beside('Options', runs, (run) => flat(run.run && run.run.options), 'Every resolved option: this is enough to repeat the run.'),
-        beside('What the plan settled', runs, (run) => flat(run.plan && run.plan.settings)), beside('Model', runs, (run) => flat(run.plan && run.plan.model).filter(([key, value]) => value !== 0 || !key.startsWith('parameters_'))), beside('Outside the arena', runs, outside, 'Measured when the run started.')];
-      if (!runs.some((run) => run.run)) element.append(el('p', {class: 'note'}, 'Plans alone have no options: the folder of a run (', rafter.code('rafter report runs/ID'), ') has them.'));
+      const parts = [
+        beside('Machine and program', runs, environment),
+        beside('Options', runs, (run) => flat(run.run && run.run.options), 'Every resolved option: this is enough to repeat the run.'),
+        beside('What the plan settled', runs, (run) => flat(run.plan && run.plan.settings)),
+        beside('Model', runs, (run) => flat(run.plan && run.plan.model).filter(([key, value]) => value !== 0 || !key.startsWith('parameters_'))),
+        beside('Outside the arena', runs, outside, 'Measured when the run started.')
+      ];
+      if (!runs.some((run) => run.run))
+        element.append(
+            el('p', {class: 'note'}, 'Plans alone have no options: the folder of a run (', rafter.code('rafter report runs/ID'), ') has them.'));
       element.append(...parts.filter(Boolean).flat());
       const said = [...new Set(runs.flatMap((run) => (run.plan && Array.isArray(run.plan.assumptions) ? run.plan.assumptions.map(text) : [])))];
       if (said.length) element.append(el('h3', {}, 'Assumptions'), el('ul', {}, said.map((line) => el('li', {}, line))));

@@ -4,10 +4,18 @@
 
   /* Buttons of which one is pressed: choice('Time axis', [[value, text], ...], current, (value) => ...). */
   rafter.choice = (title, options, current, choose) => {
-    const buttons = options.map(([value, text]) => el('button', {type: 'button', 'aria-pressed': String(value === current), 'data-value': value, onclick: () => {
-      buttons.forEach((button) => button.setAttribute('aria-pressed', String(button.dataset.value === value)));
-      choose(value);
-    }}, text));
+    const buttons = options.map(
+        ([value, text]) =>
+            el('button', {
+              type: 'button',
+              'aria-pressed': String(value === current),
+              'data-value': value,
+              onclick: () => {
+                buttons.forEach((button) => button.setAttribute('aria-pressed', String(button.dataset.value === value)));
+                choose(value);
+              }
+            },
+               text));
     return el('span', {class: 'group', role: 'group', 'aria-label': title}, buttons);
   };
 
@@ -26,16 +34,21 @@
   /* What two lists of kinds do not have in common, largest differences first. */
   rafter.changes = (mine, theirs) => {
     const a = new Map(mine.map((one) => [one.name, one])), b = new Map(theirs.map((one) => [one.name, one]));
-    return [...new Set([...a.keys(), ...b.keys()])].map((name) => {
-      const x = a.get(name), y = b.get(name);
-      return {name, a: x ? x.bytes : 0, b: y ? y.bytes : 0, change: (y ? y.bytes : 0) - (x ? x.bytes : 0), class: (x || y).class};
-    }).filter((one) => one.change !== 0).sort((one, other) => Math.abs(other.change) - Math.abs(one.change));
+    return [...new Set([...a.keys(), ...b.keys()])]
+        .map((name) => {
+          const x = a.get(name), y = b.get(name);
+          return {name, a: x ? x.bytes : 0, b: y ? y.bytes : 0, change: (y ? y.bytes : 0) - (x ? x.bytes : 0), class: (x || y).class};
+        })
+        .filter((one) => one.change !== 0)
+        .sort((one, other) => Math.abs(other.change) - Math.abs(one.change));
   };
 
   /* [{name, plan, measured}]: every plan of a run with what was measured of it (ops[] by id, a call each; count, seconds), or null. */
   rafter.walks = (run) => {
     const walks = rafter.objects(run && run.measured && run.measured.walks), plans = rafter.plans(run);
-    return plans.map(({name, plan}) => ({name, plan, measured: walks.find((walk) => walk.walk === plan.name) || (plans.length === 1 && walks.length === 1 ? walks[0] : null)}));
+    return plans.map(
+        ({name, plan}) =>
+            ({name, plan, measured: walks.find((walk) => walk.walk === plan.name) || (plans.length === 1 && walks.length === 1 ? walks[0] : null)}));
   };
 
   /* The op in the trace viewer, where this run was traced; whether there is one. */
@@ -52,8 +65,12 @@
 
   rafter.empty = (...text) => el('p', {class: 'empty'}, ...text);
   rafter.code = (text) => el('code', {}, text);
-  rafter.cards = (list) => el('div', {class: 'cards'}, list.map(([title, figure, beside]) => el('div', {class: 'card'},
-    el('div', {class: 'beside'}, title), el('div', {class: 'figure'}, figure), el('div', {class: 'beside'}, beside))));
+  rafter.cards = (list) =>
+      el('div', {class: 'cards'},
+         list.map(
+             ([title, figure, beside]) =>
+                 el('div', {class: 'card'}, el('div', {class: 'beside'}, title), el('div', {class: 'figure'}, figure),
+                    el('div', {class: 'beside'}, beside))));
   rafter.swatch = (colour) => el('span', {class: 'swatch', style: {background: `var(--${colour})`}});
 
   /* The colours of lines, the strongest first. */
@@ -67,14 +84,32 @@
   };
   const powersOf32 = (axis) => {
     const ticks = [];
-    for (let at = 1; at <= axis.max; at *= 32) if (at >= axis.min) ticks.push({value: at});
+    for (let at = 1; at <= axis.max; at *= 32)
+      if (at >= axis.min) ticks.push({value: at});
     axis.ticks = ticks;
   };
-  rafter.axis = (title, text, {type = 'linear', ...more} = {}) => (text === rafter.bytes ? {type, title: {display: true, text: title}, grid: {color: rafter.colour('grid')}, afterBuildTicks: type === 'logarithmic' ? powersOf32 : powersOfTwo,
-    ticks: {maxRotation: 0, callback: text}, ...more} : {type, title: {display: true, text: title}, grid: {color: rafter.colour('grid')},
-    ticks: {maxTicksLimit: 9, maxRotation: 0, callback(value) {
-      if (type !== 'logarithmic') return text(value);
-      const power = Math.log10(value);
-      return Math.abs(power - Math.round(power)) < 1e-9 ? text(value) : '';
-    }}, ...more});
+  rafter.axis = (title, text, {type = 'linear', ...more} = {}) =>
+      (text === rafter.bytes ? {
+        type,
+        title: {display: true, text: title},
+        grid: {color: rafter.colour('grid')},
+        afterBuildTicks: type === 'logarithmic' ? powersOf32 : powersOfTwo,
+        ticks: {maxRotation: 0, callback: text},
+        ...more
+      } :
+                               {
+                                 type,
+                                 title: {display: true, text: title},
+                                 grid: {color: rafter.colour('grid')},
+                                 ticks: {
+                                   maxTicksLimit: 9,
+                                   maxRotation: 0,
+                                   callback(value) {
+                                     if (type !== 'logarithmic') return text(value);
+                                     const power = Math.log10(value);
+                                     return Math.abs(power - Math.round(power)) < 1e-9 ? text(value) : '';
+                                   }
+                                 },
+                                 ...more
+                               });
 })();

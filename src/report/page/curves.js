@@ -5,21 +5,35 @@
   const quantile = (sorted, part) => sorted[Math.min(sorted.length - 1, Math.max(0, Math.round(part * (sorted.length - 1))))];
   const smooth = (values, weight) => {
     let held = null;
-    return values.map(([x, y]) => { held = held === null ? y : weight * held + (1 - weight) * y; return [x, held]; });
+    return values.map(([x, y]) => {
+      held = held === null ? y : weight * held + (1 - weight) * y;
+      return [x, held];
+    });
   };
 
   /* A run's rows over the chosen abscissa. */
-  const abscissa = {step: ['step', (value) => rafter.count(value)], tokens: ['tokens', (value) => rafter.count(value)], time: ['time trained', (value) => rafter.seconds(value)]};
+  const abscissa = {
+    step: ['step', (value) => rafter.count(value)],
+    tokens: ['tokens', (value) => rafter.count(value)],
+    time: ['time trained', (value) => rafter.seconds(value)]
+  };
   const across = (rows, by) => {
     let elapsed = 0;
-    return rows.map((row) => { elapsed += row.seconds || 0; return by === 'time' ? elapsed : row[by === 'step' ? 'step' : 'tokens']; });
+    return rows.map((row) => {
+      elapsed += row.seconds || 0;
+      return by === 'time' ? elapsed : row[by === 'step' ? 'step' : 'tokens'];
+    });
   };
 
   const render = (element, runs) => {
     const state = rafter.state.curves = {runs: runs.map((run) => rafter.runName(run)), by: 'step', charts: {}};
     let smoothing = false, logarithmic = false;
     const place = el('div');
-    const redraw = () => { place.replaceChildren(); state.charts = {}; CHARTS.forEach(draw); };
+    const redraw = () => {
+      place.replaceChildren();
+      state.charts = {};
+      CHARTS.forEach(draw);
+    };
 
     const tint = (set) => rafter.colour(rafter.line(runs.length > 1 ? set.r : set.shift || 0));
     /* lines(run, xs): [{label, points: [[x, y]], dash?, points only?}] */
@@ -32,58 +46,184 @@
       state.charts[id] = sets.map((set) => ({label: set.label, points: set.values.length, last: set.values[set.values.length - 1][1]}));
       const [name, xText] = abscissa[state.by];
       place.append(el('h3', {}, title));
-      rafter.chart(place, {label: `${title} over ${name}`, height: 260, config: () => ({type: 'line', data: {datasets: sets.map((set) => ({
-        run: rafter.runName(set.run), label: runs.length > 1 ? `${rafter.runName(set.run)}: ${set.label}` : set.label, data: (smoothing && set.smooth ? smooth(set.values, Math.max(0.9, 1 - 50 / set.values.length)) : set.values).map(([x, y]) => ({x, y})), parsing: false,
-        borderColor: tint(set), backgroundColor: tint(set), borderWidth: set.dash || set.marks ? 1.2 : 1.8, borderDash: set.dash || (set.marks ? [2, 3] : undefined),
-        pointRadius: set.marks || set.values.length === 1 ? (set.values.length > 60 ? 2 : 4) : 0, pointStyle: set.marks ? 'rectRot' : 'circle', pointHitRadius: 6, showLine: true}))},
-      options: {parsing: false, normalized: true, scales: {x: rafter.axis(name, xText, {}), y: rafter.axis(title, text, log && logarithmic ? {type: 'logarithmic', ticks: {callback: text}} : {})},
-        interaction: {mode: 'nearest', axis: 'x', intersect: false},
-        plugins: {decimation: {enabled: true, algorithm: 'min-max'}, legend: {display: sets.length > 1, labels: {usePointStyle: true, pointStyle: 'line', filter: (item, data) => runs.length < 2 || data.datasets.findIndex((set) => set.run === data.datasets[item.datasetIndex].run) === item.datasetIndex,
-          ...(runs.length < 2 ? {} : {generateLabels: (chart) => Chart.defaults.plugins.legend.labels.generateLabels(chart).map((item) => ({...item, text: chart.data.datasets[item.datasetIndex].run}))})}},
-          tooltip: {callbacks: {title: (items) => `${name} ${xText(items[0].parsed.x)}`, label: (item) => `${item.dataset.label}: ${text(item.parsed.y)}`}}}}})});
+      rafter.chart(place, {
+        label: `${title} over ${name}`,
+        height: 260,
+        config: () => ({
+          type: 'line',
+          data: {
+            datasets: sets.map((set) => ({
+                                 run: rafter.runName(set.run),
+                                 label: runs.length > 1 ? `${rafter.runName(set.run)}: ${set.label}` : set.label,
+                                 data: (smoothing && set.smooth ? smooth(set.values, Math.max(0.9, 1 - 50 / set.values.length)) : set.values)
+                                           .map(([x, y]) => ({x, y})),
+                                 parsing: false,
+                                 borderColor: tint(set),
+                                 backgroundColor: tint(set),
+                                 borderWidth: set.dash || set.marks ? 1.2 : 1.8,
+                                 borderDash: set.dash || (set.marks ? [2, 3] : undefined),
+                                 pointRadius: set.marks || set.values.length === 1 ? (set.values.length > 60 ? 2 : 4) : 0,
+                                 pointStyle: set.marks ? 'rectRot' : 'circle',
+                                 pointHitRadius: 6,
+                                 showLine: true
+                               }))
+          },
+          options: {
+            parsing: false,
+            normalized: true,
+            scales: {
+              x: rafter.axis(name, xText, {}),
+              y: rafter.axis(title, text, log && logarithmic ? {type: 'logarithmic', ticks: {callback: text}} : {})
+            },
+            interaction: {mode: 'nearest', axis: 'x', intersect: false},
+            plugins: {
+              decimation: {enabled: true, algorithm: 'min-max'},
+              legend: {
+                display: sets.length > 1,
+                labels: {
+                  usePointStyle: true,
+                  pointStyle: 'line',
+                  filter: (item, data) =>
+                      runs.length < 2 || data.datasets.findIndex((set) => set.run === data.datasets[item.datasetIndex].run) === item.datasetIndex,
+                  ...(runs.length < 2 ? {} : {
+                    generateLabels: (chart) => Chart.defaults.plugins.legend.labels.generateLabels(chart).map(
+                        (item) => ({...item, text: chart.data.datasets[item.datasetIndex].run}))
+                  })
+                }
+              },
+              tooltip: {
+                callbacks: {title: (items) => `${name} ${xText(items[0].parsed.x)}`, label: (item) => `${item.dataset.label}: ${text(item.parsed.y)}`}
+              }
+            }
+          }
+        })
+      });
     };
     const column = (run, xs, key) => run.metrics.map((row, i) => [xs[i], row[key]]).filter(([, y]) => Number.isFinite(y));
     const level = (run, xs, value) => (Number.isFinite(value) && value > 0 && xs.length ? [[xs[0], value], [xs[xs.length - 1], value]] : []);
     const digits = (value) => (value === 0 ? '0' : Math.abs(value) >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(4))));
     const CHARTS = [
-      {id: 'loss', title: 'Loss', text: digits, log: true, lines: (run, xs) => [{label: 'training', values: column(run, xs, 'loss'), smooth: true}, {label: 'validation', values: column(run, xs, 'val_loss'), marks: true, shift: 1}]},
-      {id: 'seconds', title: 'Step time', text: rafter.seconds, lines: (run, xs) => [{label: 'measured', values: column(run, xs, 'seconds'), smooth: true}, {label: 'predicted', values: column(run, xs, 'predicted_seconds'), dash: [6, 4], shift: 1}]},
-      {id: 'rate', title: 'Tokens per second', text: rafter.count, lines: (run, xs) => [{label: 'measured', values: column(run, xs, 'tokens_per_second'), smooth: true},
-        {label: 'predicted', values: level(run, xs, run.plan && run.plan.rate && run.plan.rate.tokens_per_second), dash: [6, 4], shift: 1}]},
+      {
+        id: 'loss',
+        title: 'Loss',
+        text: digits,
+        log: true,
+        lines: (run, xs) =>
+            [{label: 'training', values: column(run, xs, 'loss'), smooth: true},
+             {label: 'validation', values: column(run, xs, 'val_loss'), marks: true, shift: 1}]
+      },
+      {
+        id: 'seconds',
+        title: 'Step time',
+        text: rafter.seconds,
+        lines: (run, xs) =>
+            [{label: 'measured', values: column(run, xs, 'seconds'), smooth: true},
+             {label: 'predicted', values: column(run, xs, 'predicted_seconds'), dash: [6, 4], shift: 1}]
+      },
+      {
+        id: 'rate',
+        title: 'Tokens per second',
+        text: rafter.count,
+        lines: (run, xs) =>
+            [{label: 'measured', values: column(run, xs, 'tokens_per_second'), smooth: true},
+             {label: 'predicted', values: level(run, xs, run.plan && run.plan.rate && run.plan.rate.tokens_per_second), dash: [6, 4], shift: 1}]
+      },
       {id: 'lr', title: 'Learning rate', text: digits, lines: (run, xs) => [{label: 'learning rate', values: column(run, xs, 'lr')}]},
-      {id: 'grad_norm', title: 'Gradient norm', text: digits, log: true, lines: (run, xs) => [{label: 'gradient norm', values: column(run, xs, 'grad_norm'), smooth: true}]},
-      {id: 'accuracy', title: 'Accuracy of the next token', text: rafter.percent, lines: (run, xs) => [{label: 'training', values: column(run, xs, 'accuracy'), smooth: true}]},
+      {
+        id: 'grad_norm',
+        title: 'Gradient norm',
+        text: digits,
+        log: true,
+        lines: (run, xs) => [{label: 'gradient norm', values: column(run, xs, 'grad_norm'), smooth: true}]
+      },
+      {
+        id: 'accuracy',
+        title: 'Accuracy of the next token',
+        text: rafter.percent,
+        lines: (run, xs) => [{label: 'training', values: column(run, xs, 'accuracy'), smooth: true}]
+      },
     ];
     const toggle = (title, act) => {
-      const button = el('button', {type: 'button', 'aria-pressed': 'false', 'data-toggle': title, onclick: () => { const on = button.getAttribute('aria-pressed') !== 'true'; button.setAttribute('aria-pressed', String(on)); act(on); redraw(); }}, title);
+      const button =
+          el('button', {
+            type: 'button',
+            'aria-pressed': 'false',
+            'data-toggle': title,
+            onclick: () => {
+              const on = button.getAttribute('aria-pressed') !== 'true';
+              button.setAttribute('aria-pressed', String(on));
+              act(on);
+              redraw();
+            }
+          },
+             title);
       return button;
     };
-    element.append(el('div', {class: 'bar'}, 'Over', rafter.choice('Abscissa', [['step', 'Steps'], ['tokens', 'Tokens'], ['time', 'Time']], 'step', (by) => { state.by = by; redraw(); }),
-      toggle('Smooth', (on) => { smoothing = on; }), toggle('Logarithmic', (on) => { logarithmic = on; })));
+    element.append(
+        el('div', {class: 'bar'}, 'Over', rafter.choice('Abscissa', [['step', 'Steps'], ['tokens', 'Tokens'], ['time', 'Time']], 'step', (by) => {
+          state.by = by;
+          redraw();
+        }), toggle('Smooth', (on) => {
+             smoothing = on;
+           }), toggle('Logarithmic', (on) => {
+             logarithmic = on;
+           })));
     const rows = runs.map((run) => {
       const rest = run.metrics.length > 3 ? run.metrics.slice(1) : run.metrics; /* the first step meets cold caches */
-      const seconds = rest.map((row) => row.seconds).filter(Number.isFinite).sort((a, b) => a - b), last = run.metrics[run.metrics.length - 1], validated = run.metrics.filter((row) => Number.isFinite(row.val_loss));
-      return {name: rafter.runName(run), steps: run.metrics.length, loss: last.loss, validation: validated.length ? validated[validated.length - 1].val_loss : null, median: quantile(seconds, 0.5), low: seconds[0],
-        p90: quantile(seconds, 0.9), high: seconds[seconds.length - 1], predicted: last.predicted_seconds};
+      const seconds = rest.map((row) => row.seconds).filter(Number.isFinite).sort((a, b) => a - b), last = run.metrics[run.metrics.length - 1],
+            validated = run.metrics.filter((row) => Number.isFinite(row.val_loss));
+      return {
+        name: rafter.runName(run),
+        steps: run.metrics.length,
+        loss: last.loss,
+        validation: validated.length ? validated[validated.length - 1].val_loss : null,
+        median: quantile(seconds, 0.5),
+        low: seconds[0],
+        p90: quantile(seconds, 0.9),
+        high: seconds[seconds.length - 1],
+        predicted: last.predicted_seconds
+      };
     });
     state.spread = rows;
-    element.append(rafter.table([
-      {title: 'Run', value: (row) => row.name}, {title: 'Steps', number: true, value: (row) => row.steps, text: (row) => rafter.whole(row.steps)}, {title: 'Last loss', number: true, value: (row) => row.loss, text: (row) => digits(row.loss ?? NaN)},
-      {title: 'Last validation', number: true, value: (row) => row.validation ?? -1, text: (row) => (row.validation === null ? '–' : digits(row.validation))},
-      {title: 'Step, median', number: true, value: (row) => row.median, text: (row) => rafter.seconds(row.median)}, {title: 'least', number: true, value: (row) => row.low, text: (row) => rafter.seconds(row.low)},
-      {title: '90 %', number: true, value: (row) => row.p90, text: (row) => rafter.seconds(row.p90)}, {title: 'most', number: true, value: (row) => row.high, text: (row) => rafter.seconds(row.high)},
-      {title: 'predicted', number: true, value: (row) => row.predicted ?? -1, text: (row) => rafter.seconds(row.predicted)},
-    ], rows, {caption: 'Step times leave out the first step of more than three.'}), place);
+    element.append(
+        rafter.table(
+            [
+              {title: 'Run', value: (row) => row.name},
+              {title: 'Steps', number: true, value: (row) => row.steps, text: (row) => rafter.whole(row.steps)},
+              {title: 'Last loss', number: true, value: (row) => row.loss, text: (row) => digits(row.loss ?? NaN)},
+              {
+                title: 'Last validation',
+                number: true,
+                value: (row) => row.validation ?? -1,
+                text: (row) => (row.validation === null ? '–' : digits(row.validation))
+              },
+              {title: 'Step, median', number: true, value: (row) => row.median, text: (row) => rafter.seconds(row.median)},
+              {title: 'least', number: true, value: (row) => row.low, text: (row) => rafter.seconds(row.low)},
+              {title: '90 %', number: true, value: (row) => row.p90, text: (row) => rafter.seconds(row.p90)},
+              {title: 'most', number: true, value: (row) => row.high, text: (row) => rafter.seconds(row.high)},
+              {title: 'predicted', number: true, value: (row) => row.predicted ?? -1, text: (row) => rafter.seconds(row.predicted)},
+            ],
+            rows, {caption: 'Step times leave out the first step of more than three.'}),
+        place);
     redraw();
   };
 
   rafter.panel({
-    id: 'curves', title: 'Loss and rates', order: 50,
+    id: 'curves',
+    title: 'Loss and rates',
+    order: 50,
     about: 'What every step of training said of itself; the plan\'s predictions are dashed.',
     available: (model) => rafter.objects(model.runs).length > 0,
     render(element, model) {
-      const runs = rafter.objects(model.runs).filter((run) => rafter.objects(run.metrics).length).map((run) => ({...run, metrics: rafter.objects(run.metrics)}));
-      if (!runs.length) { element.append(rafter.empty('No run here has trained: ', rafter.code('rafter train'), ' writes a line for every step into its folder, ', rafter.code('rafter report RUN'), ' shows them.')); return; }
+      const runs = rafter.objects(model.runs)
+                       .filter((run) => rafter.objects(run.metrics).length)
+                       .map((run) => ({...run, metrics: rafter.objects(run.metrics)}));
+      if (!runs.length) {
+        element.append(rafter.empty(
+            'No run here has trained: ', rafter.code('rafter train'), ' writes a line for every step into its folder, ',
+            rafter.code('rafter report RUN'), ' shows them.'));
+        return;
+      }
       render(element, runs);
     },
   });

@@ -1,125 +1,27 @@
-/* memory.js - the memory viewer: the arena as a picture of addresses over time, live bytes below it, what is alive at an instant, another plan over it. */
+/* memory.js - the memory viewer: the arena as a picture of addresses over time, live bytes below it, what is alive at an op, another plan over it. */
 (() => {
-  const {el} = rafter;
+  const {el} = rafter, {read, opAt, tensorAt, kindsOf, aliveAt, align, goneIn} = rafter.arena;
   const GUTTER = 78, RIGHT = 12, PHASES = 9, MAP_TOP = 18, MAP = 400, GAP = 26, CURVE = 130, AXIS = 26, BAND = 34;
   const HEIGHT = MAP_TOP + MAP + GAP + CURVE + AXIS;
 
   const shapeText = (shape) => `(${shape.join(', ')})`;
 
-  /* ---- a plan as arrays --------------------------------------------------------------------------------------------- */
-
-  const read = (name, plan, measured) => {
-    const ops = plan.ops, list = plan.tensors.filter((tensor) => tensor.memory !== 'host'), n = ops.length, count = list.length;
-    const classes = [...new Set(list.map((tensor) => tensor.class))];
-    const p = {name, plan, ops, list, n, classes, arena: plan.memory.program ? ops.reduce((most, op) => Math.max(most, op.top_bytes), 0) : plan.memory.peak_bytes, persistent: plan.memory.persistent_bytes,
-      start: new Int32Array(count), end: new Int32Array(count), kind: new Uint8Array(count), fixed: new Uint8Array(count)};
-    list.forEach((tensor, t) => {
-      p.start[t] = Math.max(0, tensor.first + (tensor.shares === undefined ? 0 : 1)); /* an heir counts from its second op on */
-      p.end[t] = Math.min(n - 1, tensor.last);
-      p.kind[t] = classes.indexOf(tensor.class);
-      p.fixed[t] = tensor.offset + tensor.bytes <= p.persistent && tensor.first < 0 ? 1 : 0;
-    });
-    /* For hit tests: which tensors touch each of some columns of ops. */
-    p.columns = Math.min(512, Math.max(1, n));
-    p.touch = Array.from({length: p.columns}, () => []);
-    for (let t = 0; t < count; t++)
-      if (!p.fixed[t]) for (let c = Math.floor(p.start[t] * p.columns / n), last = Math.floor(p.end[t] * p.columns / n); c <= last; c++) p.touch[c].push(t);
-    p.fixedByOffset = [...list.keys()].filter((t) => p.fixed[t]).sort((a, b) => list[a].offset - list[b].offset);
-    /* Of several plans in one arena only the largest is what `memory` tells of. */
-    p.peakOp = ops.findIndex((op) => op.name === plan.memory.peak_op && op.live_bytes === plan.memory.live_bytes);
-    p.whole = p.peakOp >= 0;
-    if (!p.whole) p.peakOp = ops.reduce((best, op, i) => (op.live_bytes > ops[best].live_bytes ? i : best), 0);
-    let top = 0;
-    for (let i = 1; i < n; i++) if (ops[i].top_bytes > ops[top].top_bytes) top = i;
-    p.topOp = top;
-    const edges = (secondsOf) => {
-      const at = new Float64Array(n + 1);
-      for (let i = 0; i < n; i++) at[i + 1] = at[i] + secondsOf(ops[i], i);
-      return at;
-    };
-    p.edges = {ops: edges(() => 1), predicted: edges((op) => op.seconds)};
-    if (measured) {
-      const seconds = new Float64Array(n);
-      measured.forEach((row) => { if (row.id < n && row.calls > 0) seconds[row.id] = row.seconds; });
-      p.edges.measured = edges((op, i) => seconds[i]);
-    }
-    return p;
-  };
-
-  /* The op whose edges hold x. */
-  const opAt = (edges, x) => {
-    let low = 0, high = edges.length - 2;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (edges[middle] <= x) low = middle;
-      else high = middle - 1;
-    }
-    return low;
-  };
-
-  const tensorAt = (p, op, address, shown) => {
-    const holds = (t) => shown[p.kind[t]] && address >= p.list[t].offset && address < p.list[t].offset + p.list[t].bytes;
-    const near = p.touch[Math.floor(op * p.columns / p.n)];
-    for (let i = near.length - 1; i >= 0; i--) if (p.start[near[i]] <= op && p.end[near[i]] >= op && holds(near[i])) return near[i];
-    const found = p.fixedByOffset.find(holds);
-    return found === undefined ? -1 : found;
-  };
-
-  /* Tensors by kind over all layers, largest first. */
-  const kindsOf = (list) => {
-    const kinds = new Map();
-    for (const tensor of list) {
-      const name = rafter.kindOf(tensor.name);
-      if (!kinds.has(name)) kinds.set(name, {name, class: tensor.class, dtype: tensor.dtype, shape: tensor.shape, count: 0, each_bytes: tensor.bytes, bytes: 0, reason: tensor.reason});
-      const kind = kinds.get(name);
-      kind.count++, kind.bytes += tensor.bytes;
-    }
-    return [...kinds.values()].sort((a, b) => b.bytes - a.bytes);
-  };
-  const kindTable = (kinds, options) => rafter.table([
-    {title: 'Bytes', number: true, value: (one) => one.bytes, text: (one) => rafter.bytes(one.bytes)},
-    {title: 'Each', number: true, value: (one) => one.each_bytes, text: (one) => (one.count > 1 ? `${one.count} × ${rafter.bytes(one.each_bytes)}` : '')},
-    {title: 'Tensor', value: (one) => one.name},
-    {title: 'Shape', value: (one) => shapeText(one.shape)},
-    {title: 'Type', value: (one) => one.dtype},
-    {title: 'Class', value: (one) => one.class, node: (one) => [rafter.swatch(rafter.tensorColour(one.class)), one.class]},
-    {title: 'Why it is there', value: (one) => one.reason || ''},
-  ], kinds, {sort: 0, limit: 15, ...options});
-
-  /* What is alive at an op. At the peak this is the plan's own list. */
-  const aliveAt = (p, op) => {
-    if (op === p.peakOp && p.whole && p.plan.memory.largest) return p.plan.memory.largest;
-    return kindsOf(p.list.filter((tensor, t) => p.start[t] <= op && p.end[t] >= op));
-  };
-
-  /* Where the ops of another plan stand on this one's axis, joined by name. Ops that only the other has stand between their neighbours, without width. */
-  const align = (p, other) => {
-    const at = new Map(p.ops.map((op, i) => [op.name, i]));
-    const begin = new Float64Array(other.n), end = new Float64Array(other.n);
-    let last = -1;
-    for (let j = 0; j < other.n; j++) {
-      const i = at.get(other.ops[j].name);
-      const same = i !== undefined && i > last;
-      if (same) last = i;
-      begin[j] = same ? i : last + 1, end[j] = last + 1;
-    }
-    return {begin, end};
-  };
-
-  /* The parts of this plan's tensors that hold nothing in the other: [tensor, first op, last op]. */
-  const goneIn = (p, other, places) => {
-    const lives = new Map();
-    other.list.forEach((tensor, t) => lives.set(tensor.name, [places.begin[Math.min(other.start[t], other.n - 1)], places.end[Math.max(0, other.end[t])]]));
-    const gone = [];
-    p.list.forEach((tensor, t) => {
-      if (p.fixed[t]) return;
-      const life = lives.get(tensor.name);
-      if (!life) { gone.push([t, p.start[t], p.end[t]]); return; }
-      if (life[0] > p.start[t]) gone.push([t, p.start[t], Math.min(p.end[t], life[0] - 1)]);
-      if (life[1] <= p.end[t]) gone.push([t, Math.max(p.start[t], life[1]), p.end[t]]);
-    });
-    return gone.filter(([, from, to]) => to >= from);
-  };
+  const kindTable = (kinds, options) => rafter.table(
+      [
+        {title: 'Bytes', number: true, value: (one) => one.bytes, text: (one) => rafter.bytes(one.bytes)},
+        {
+          title: 'Each',
+          number: true,
+          value: (one) => one.each_bytes,
+          text: (one) => (one.count > 1 ? `${one.count} × ${rafter.bytes(one.each_bytes)}` : '')
+        },
+        {title: 'Tensor', value: (one) => one.name},
+        {title: 'Shape', value: (one) => shapeText(one.shape)},
+        {title: 'Type', value: (one) => one.dtype},
+        {title: 'Class', value: (one) => one.class, node: (one) => [rafter.swatch(rafter.tensorColour(one.class)), one.class]},
+        {title: 'Why it is there', value: (one) => one.reason || ''},
+      ],
+      kinds, {sort: 0, limit: 15, ...options});
 
   const ticks = (from, to, wanted) => {
     const raw = (to - from) / Math.max(1, wanted), power = 10 ** Math.floor(Math.log10(raw));
@@ -136,14 +38,32 @@
 
   /* ---- the view --------------------------------------------------------------------------------------------------------- */
 
-  const PHASE_COLOUR = {data: 'c7', forward: 'c4', head: 'c6', recompute: 'c0', backward: 'c5', accumulate: 'c1', optimizer: 'c3', sample: 'c6', checkpoint: 'c7'};
+  const PHASE_COLOUR =
+      {data: 'c7', forward: 'c4', head: 'c6', recompute: 'c0', backward: 'c5', accumulate: 'c1', optimizer: 'c3', sample: 'c6', checkpoint: 'c7'};
 
   const viewer = (element, p, others) => {
-    const state = rafter.state.memory = {plan: p.name, axis: 'ops', folded: p.persistent > 0.25 * p.arena, view: null, instant: null, hover: null, selected: null, classes: {},
-      curve: {peak_bytes: p.ops[p.topOp].top_bytes, peak_top_op: p.ops[p.topOp].name, live_bytes: p.ops[p.peakOp].live_bytes, peak_op: p.ops[p.peakOp].name},
-      drawn: 0, over: null};
+    const state = rafter.state.memory = {
+      plan: p.name,
+      axis: 'ops',
+      folded: p.persistent > 0.25 * p.arena,
+      view: null,
+      instant: null,
+      hover: null,
+      selected: null,
+      classes: {},
+      curve: {
+        peak_bytes: p.ops[p.topOp].top_bytes,
+        peak_top_op: p.ops[p.topOp].name,
+        live_bytes: p.ops[p.peakOp].live_bytes,
+        peak_op: p.ops[p.peakOp].name
+      },
+      drawn: 0,
+      over: null
+    };
     const shown = p.classes.map(() => true);
-    p.classes.forEach((name) => { state.classes[name] = true; });
+    p.classes.forEach((name) => {
+      state.classes[name] = true;
+    });
     let over = null, places = null, gone = [], hatched = new Set(), view = null, instant = p.peakOp, hover = null, cursor = null, selected = null;
 
     const edges = () => p.edges[state.axis];
@@ -181,7 +101,8 @@
           const tensor = p.list[t], x0 = at[p.start[t]], x1 = at[p.end[t] + 1];
           if (x1 < from || x0 > to || p.end[t] < p.start[t]) continue;
           if (!p.fixed[t] && (tensor.offset > view.y1 || tensor.offset + tensor.bytes < view.y0)) continue;
-          const left = Math.max(GUTTER, X(x0)), right = Math.min(width - RIGHT, X(x1)), bottom = Y(tensor.offset), top = Y(tensor.offset + tensor.bytes);
+          const left = Math.max(GUTTER, X(x0)), right = Math.min(width - RIGHT, X(x1)), bottom = Y(tensor.offset),
+                top = Y(tensor.offset + tensor.bytes);
           const w = Math.max(0.5, right - left), h = Math.max(0.4, bottom - top), gapX = w > 4 ? 0.5 : 0, gapY = h > 3 ? 0.5 : 0;
           c.fillRect(left + gapX, top + gapY, w - 2 * gapX, h - 2 * gapY);
           count++;
@@ -205,7 +126,8 @@
       }
     };
     const outline = (c, t, colour, thick) => {
-      const at = edges(), tensor = p.list[t], left = X(at[p.start[t]]), right = X(at[Math.max(p.start[t], p.end[t]) + 1]), top = Y(tensor.offset + tensor.bytes), bottom = Y(tensor.offset);
+      const at = edges(), tensor = p.list[t], left = X(at[p.start[t]]), right = X(at[Math.max(p.start[t], p.end[t]) + 1]),
+            top = Y(tensor.offset + tensor.bytes), bottom = Y(tensor.offset);
       c.strokeStyle = colour, c.lineWidth = thick;
       c.strokeRect(left, top, Math.max(1, right - left), Math.max(1, bottom - top));
     };
@@ -228,8 +150,10 @@
       let moved = false;
       for (let i = 0; i < plan.n; i++) {
         const a = X(starts(i)), b = X(ends(i)), y = CY(valueOf(plan.ops[i]));
-        if (!moved) c.moveTo(a, y), moved = true;
-        else c.lineTo(a, y);
+        if (!moved)
+          c.moveTo(a, y), moved = true;
+        else
+          c.lineTo(a, y);
         c.lineTo(b, y);
       }
     };
@@ -240,10 +164,12 @@
       c.lineTo(X(at[p.n]), curveBottom), c.lineTo(X(0), curveBottom), c.closePath();
       c.globalAlpha = 0.28, c.fillStyle = rafter.colour('accent'), c.fill(), c.globalAlpha = 1;
       c.beginPath(), steps(c, p, ...own, (op) => op.live_bytes), c.strokeStyle = rafter.colour('accent'), c.lineWidth = 1.5, c.stroke();
-      c.beginPath(), steps(c, p, ...own, (op) => op.top_bytes), c.strokeStyle = rafter.colour('muted'), c.lineWidth = 1, c.setLineDash([3, 3]), c.stroke(), c.setLineDash([]);
+      c.beginPath(), steps(c, p, ...own, (op) => op.top_bytes), c.strokeStyle = rafter.colour('muted'), c.lineWidth = 1, c.setLineDash([3, 3]),
+                                                                c.stroke(), c.setLineDash([]);
       if (over) {
         const time = state.axis === 'predicted', places_ = places;
-        const starts = time ? (j) => over.edges.predicted[j] : (j) => at[Math.min(p.n, places_.begin[j])], ends = time ? (j) => over.edges.predicted[j + 1] : (j) => at[Math.min(p.n, places_.end[j])];
+        const starts = time ? (j) => over.edges.predicted[j] : (j) => at[Math.min(p.n, places_.begin[j])],
+              ends = time ? (j) => over.edges.predicted[j + 1] : (j) => at[Math.min(p.n, places_.end[j])];
         c.beginPath(), steps(c, over, starts, ends, (op) => op.live_bytes), c.strokeStyle = rafter.colour('mark'), c.lineWidth = 1.8, c.stroke();
       }
       c.restore();
@@ -262,7 +188,8 @@
         c.beginPath(), c.moveTo(GUTTER - 4, py), c.lineTo(GUTTER, py), c.stroke(), c.fillText(rafter.bytes(y), GUTTER - 7, py);
       }
       if (state.folded && p.persistent > 0) {
-        c.strokeStyle = rafter.colour('ink'), c.beginPath(), c.moveTo(GUTTER - 6, mapBottom - BAND), c.lineTo(width - RIGHT, mapBottom - BAND), c.stroke();
+        c.strokeStyle = rafter.colour('ink'), c.beginPath(), c.moveTo(GUTTER - 6, mapBottom - BAND), c.lineTo(width - RIGHT, mapBottom - BAND),
+        c.stroke();
         c.fillText(rafter.bytes(p.persistent), GUTTER - 7, mapBottom - BAND / 2 - 6), c.fillText('folded', GUTTER - 7, mapBottom - BAND / 2 + 8);
       }
       c.strokeStyle = rafter.colour('grid');
@@ -288,8 +215,11 @@
         while (j < p.n && p.ops[j].phase === p.ops[i].phase) j++;
         const phase = p.ops[i].phase, left = Math.max(GUTTER, X(at[i])), right = Math.min(width - RIGHT, X(at[j]));
         if (phase && right > left) {
-          c.fillStyle = rafter.colour(PHASE_COLOUR[phase] || 'c7'), c.fillRect(left, MAP_TOP - 5, Math.max(0.5, right - left - (right - left > 3 ? 1 : 0)), 4);
-          if (right - left > 70) c.fillStyle = rafter.colour('muted'), c.textAlign = 'center', c.textBaseline = 'bottom', c.font = '11px sans-serif', c.fillText(phase, (left + right) / 2, MAP_TOP - 6);
+          c.fillStyle = rafter.colour(PHASE_COLOUR[phase] || 'c7'),
+          c.fillRect(left, MAP_TOP - 5, Math.max(0.5, right - left - (right - left > 3 ? 1 : 0)), 4);
+          if (right - left > 70)
+            c.fillStyle = rafter.colour('muted'), c.textAlign = 'center', c.textBaseline = 'bottom', c.font = '11px sans-serif',
+            c.fillText(phase, (left + right) / 2, MAP_TOP - 6);
         }
         i = j;
       }
@@ -298,12 +228,14 @@
       const at = edges(), mark = (op, colour, dash) => {
         const x = X((at[op] + at[op + 1]) / 2);
         if (x < GUTTER || x > width - RIGHT) return;
-        c.strokeStyle = colour, c.lineWidth = 1.5, c.setLineDash(dash), c.beginPath(), c.moveTo(x, MAP_TOP), c.lineTo(x, curveBottom), c.stroke(), c.setLineDash([]);
+        c.strokeStyle = colour, c.lineWidth = 1.5, c.setLineDash(dash), c.beginPath(), c.moveTo(x, MAP_TOP), c.lineTo(x, curveBottom), c.stroke(),
+        c.setLineDash([]);
       };
       mark(p.peakOp, rafter.colour('fault'), []);
       if (instant !== p.peakOp) mark(instant, rafter.colour('ink'), [5, 3]);
       if (cursor !== null) {
-        c.strokeStyle = rafter.colour('muted'), c.lineWidth = 0.75, c.beginPath(), c.moveTo(cursor, MAP_TOP), c.lineTo(cursor, curveBottom), c.stroke();
+        c.strokeStyle = rafter.colour('muted'), c.lineWidth = 0.75, c.beginPath(), c.moveTo(cursor, MAP_TOP), c.lineTo(cursor, curveBottom),
+        c.stroke();
       }
       const x = X((at[p.peakOp] + at[p.peakOp + 1]) / 2), text = `peak ${rafter.bytes(p.ops[p.topOp].top_bytes)}`;
       if (x < GUTTER || x > width - RIGHT) return;
@@ -322,14 +254,19 @@
       drawTensors(c);
       if (over) drawGone(c);
       drawLabels(c);
-      if (selected) p.list.forEach((tensor, t) => { if (rafter.kindOf(tensor.name) === selected) outline(c, t, rafter.colour('mark'), 1.5); });
+      if (selected)
+        p.list.forEach((tensor, t) => {
+          if (rafter.kindOf(tensor.name) === selected) outline(c, t, rafter.colour('mark'), 1.5);
+        });
       c.restore();
       drawCurve(c), drawAxes(c), drawPhases(c);
     };
     const draw = (c, w) => {
       width = w;
       if (!view) view = whole();
-      const ratio = window.devicePixelRatio || 1, as = JSON.stringify([view, width, ratio, rafter.state.theme, state.axis, state.folded, shown, over && over.name, selected]);
+      const ratio = window.devicePixelRatio || 1, as = JSON.stringify([
+        view, width, ratio, rafter.state.theme, state.axis, state.folded, shown, over && over.name, selected
+      ]);
       if (as !== keptAs) {
         kept.width = Math.round(width * ratio), kept.height = Math.round(HEIGHT * ratio);
         const still = kept.getContext('2d');
@@ -356,7 +293,10 @@
       [view.x0, view.x1] = keep(view.x0, view.x1, all.x0, all.x1, state.axis === 'ops' ? 2 : least);
       [view.y0, view.y1] = keep(view.y0, view.y1, all.y0, all.y1, 256);
     };
-    const changed = () => { clamp(); picture.redraw(); };
+    const changed = () => {
+      clamp();
+      picture.redraw();
+    };
     const zoom = (factor, px, vertical, py) => {
       if (vertical) {
         const at = py === undefined ? (view.y0 + view.y1) / 2 : addressOf(py);
@@ -372,7 +312,10 @@
       view = {x0: view.x0 + dx * w, x1: view.x1 + dx * w, y0: view.y0 + dy * h, y1: view.y1 + dy * h};
       changed();
     };
-    const reset = () => { view = whole(); picture.redraw(); };
+    const reset = () => {
+      view = whole();
+      picture.redraw();
+    };
     const setAxis = (axis) => {
       const from = edges(), x0 = opAt(from, view.x0), x1 = opAt(from, view.x1 * (1 - 1e-12)), full = view.x0 <= 0 && view.x1 >= extent() * (1 - 1e-9);
       state.axis = axis;
@@ -390,31 +333,52 @@
     /* ---- controls ---- */
     const axes = [['ops', 'Ops'], ['predicted', 'Predicted time']];
     if (p.edges.measured) axes.push(['measured', 'Measured time']);
-    const bar = el('div', {class: 'bar'}, 'Time as', rafter.choice('Time axis', axes, 'ops', setAxis),
-      p.persistent > 0 && rafter.choice('What persists', [['fold', 'Persistent folded'], ['scale', 'to scale']], state.folded ? 'fold' : 'scale', (value) => {
-        state.folded = value === 'fold';
-        view = {...view, y0: floor(), y1: p.arena};
-        changed();
-      }),
-      el('button', {type: 'button', onclick: reset}, 'Whole picture'), el('button', {type: 'button', onclick: () => setInstant(p.peakOp)}, 'Peak'), el('span', {class: 'spring'}));
+    const bar =
+        el('div', {class: 'bar'}, 'Time as', rafter.choice('Time axis', axes, 'ops', setAxis),
+           p.persistent > 0 &&
+               rafter.choice(
+                   'What persists', [['fold', 'Persistent folded'], ['scale', 'to scale']], state.folded ? 'fold' : 'scale',
+                   (value) => {
+                     state.folded = value === 'fold';
+                     view = {...view, y0: floor(), y1: p.arena};
+                     changed();
+                   }),
+           el('button', {type: 'button', onclick: reset}, 'Whole picture'),
+           el('button', {type: 'button', onclick: () => setInstant(p.peakOp)}, 'Peak'), el('span', {class: 'spring'}));
     if (others.length) {
-      const select = el('select', {id: 'memory-over', onchange: () => setOver(select.value)}, el('option', {value: ''}, 'nothing'), others.map((other, i) => el('option', {value: i}, other.name)));
+      const select =
+          el('select', {id: 'memory-over', onchange: () => setOver(select.value)}, el('option', {value: ''}, 'nothing'),
+             others.map((other, i) => el('option', {value: i}, other.name)));
       bar.append(el('label', {}, 'Over it ', select));
     }
     const filter = el('div', {class: 'bar', role: 'group', 'aria-label': 'Classes shown'}, p.classes.map((name, k) => {
       const sum = p.plan.memory.by_class ? p.plan.memory.by_class[name] : undefined;
-      const button = el('button', {type: 'button', 'aria-pressed': 'true', 'data-class': name, class: 'toggle', title: `show or hide ${name}`, onclick: () => {
-        shown[k] = state.classes[name] = !shown[k];
-        button.setAttribute('aria-pressed', String(shown[k]));
-        picture.redraw();
-      }}, el('span', {class: 'swatch', style: {background: `var(--${rafter.tensorColour(name)})`}}), sum ? `${name} ${rafter.bytes(sum)}` : name);
+      const button =
+          el('button', {
+            type: 'button',
+            'aria-pressed': 'true',
+            'data-class': name,
+            class: 'toggle',
+            title: `show or hide ${name}`,
+            onclick: () => {
+              shown[k] = state.classes[name] = !shown[k];
+              button.setAttribute('aria-pressed', String(shown[k]));
+              picture.redraw();
+            }
+          },
+             el('span', {class: 'swatch', style: {background: `var(--${rafter.tensorColour(name)})`}}), sum ? `${name} ${rafter.bytes(sum)}` : name);
       return button;
     }));
     element.append(bar, filter);
     const legend = rafter.legend(p.classes.map((name) => ({title: name, colour: rafter.tensorColour(name)})));
     legend.classList.add('on-paper');
 
-    const picture = rafter.canvas(element, {label: `Arena of ${p.name}: addresses over time, with live bytes below; the table that follows says the same in words`, height: HEIGHT, draw, focusable: true});
+    const picture = rafter.canvas(element, {
+      label: `Arena of ${p.name}: addresses over time, with live bytes below; the table that follows says the same in words`,
+      height: HEIGHT,
+      draw,
+      focusable: true
+    });
     picture.node.style.touchAction = 'none';
     picture.node.id = 'memory-picture';
     element.append(legend);
@@ -428,12 +392,14 @@
     const row = (term, text) => el('div', {}, el('span', {class: 'muted'}, `${term} `), text);
     const describe = (t) => {
       const tensor = p.list[t], name = (op) => (op < 0 ? 'the start' : op >= p.n ? 'the end' : p.ops[op].name);
-      return el('div', {}, el('strong', {}, tensor.name), row(tensor.class, `${shapeText(tensor.shape)} ${tensor.dtype}`),
-        row('bytes', `${rafter.whole(tensor.bytes)} (${rafter.bytes(tensor.bytes)}) from ${rafter.whole(tensor.offset)}`),
-        row('held from', name(tensor.first)), row('to', name(tensor.last)), tensor.reason && row('why', tensor.reason));
+      return el(
+          'div', {}, el('strong', {}, tensor.name), row(tensor.class, `${shapeText(tensor.shape)} ${tensor.dtype}`),
+          row('bytes', `${rafter.whole(tensor.bytes)} (${rafter.bytes(tensor.bytes)}) from ${rafter.whole(tensor.offset)}`),
+          row('held from', name(tensor.first)), row('to', name(tensor.last)), tensor.reason && row('why', tensor.reason));
     };
-    const describeOp = (op) => el('div', {}, el('strong', {}, p.ops[op].name), row('live', `${rafter.bytes(p.ops[op].live_bytes)} (${rafter.whole(p.ops[op].live_bytes)})`),
-      row('arena in use up to', rafter.bytes(p.ops[op].top_bytes)), row('predicted', rafter.seconds(p.ops[op].seconds)));
+    const describeOp = (op) =>
+        el('div', {}, el('strong', {}, p.ops[op].name), row('live', `${rafter.bytes(p.ops[op].live_bytes)} (${rafter.whole(p.ops[op].live_bytes)})`),
+           row('arena in use up to', rafter.bytes(p.ops[op].top_bytes)), row('predicted', rafter.seconds(p.ops[op].seconds)));
     let grab = null;
     picture.node.addEventListener('pointerdown', (event) => {
       const {x, y} = at(event);
@@ -445,7 +411,8 @@
       if (grab) {
         grab.moved ||= Math.abs(x - grab.x) + Math.abs(y - grab.y) > 4;
         if (!grab.moved) return;
-        const dx = (grab.x - x) / plotWidth() * (grab.view.x1 - grab.view.x0), dy = inMap(grab.y) ? (y - grab.y) / (MAP - band()) * (grab.view.y1 - grab.view.y0) : 0;
+        const dx = (grab.x - x) / plotWidth() * (grab.view.x1 - grab.view.x0),
+              dy = inMap(grab.y) ? (y - grab.y) / (MAP - band()) * (grab.view.y1 - grab.view.y0) : 0;
         view = {x0: grab.view.x0 + dx, x1: grab.view.x1 + dx, y0: grab.view.y0 + dy, y1: grab.view.y1 + dy};
         rafter.tooltip.hide();
         changed();
@@ -455,9 +422,12 @@
       const op = opAt(edges(), xOf(x)), found = cursor !== null && inMap(y) ? tensorAt(p, op, addressOf(y), shown) : -1;
       hover = found < 0 ? null : found;
       state.hover = hover === null ? null : p.list[hover].name;
-      if (hover !== null) rafter.tooltip.show(event.clientX, event.clientY, describe(hover));
-      else if (cursor !== null && y >= curveTop && y <= curveBottom) rafter.tooltip.show(event.clientX, event.clientY, describeOp(op));
-      else rafter.tooltip.hide();
+      if (hover !== null)
+        rafter.tooltip.show(event.clientX, event.clientY, describe(hover));
+      else if (cursor !== null && y >= curveTop && y <= curveBottom)
+        rafter.tooltip.show(event.clientX, event.clientY, describeOp(op));
+      else
+        rafter.tooltip.hide();
       picture.redraw();
     });
     picture.node.addEventListener('pointerup', (event) => {
@@ -465,27 +435,44 @@
       grab = null;
       if (held && !held.moved && x >= GUTTER && x <= width - RIGHT) setInstant(opAt(edges(), xOf(x)));
     });
-    picture.node.addEventListener('pointercancel', () => { grab = null; });
-    picture.node.addEventListener('pointerleave', () => { hover = cursor = state.hover = null; rafter.tooltip.hide(); picture.redraw(); });
-    picture.node.addEventListener('dblclick', () => { if (hover !== null) showTensor(hover); });
+    picture.node.addEventListener('pointercancel', () => {
+      grab = null;
+    });
+    picture.node.addEventListener('pointerleave', () => {
+      hover = cursor = state.hover = null;
+      rafter.tooltip.hide();
+      picture.redraw();
+    });
+    picture.node.addEventListener('dblclick', () => {
+      if (hover !== null) showTensor(hover);
+    });
     picture.node.addEventListener('wheel', (event) => {
       const {x, y} = at(event);
       if (x < GUTTER) return;
       event.preventDefault();
       rafter.tooltip.hide();
-      if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX / plotWidth(), 0);
-      else zoom(1.0015 ** event.deltaY, x, event.shiftKey || event.ctrlKey, y);
+      if (Math.abs(event.deltaX) > Math.abs(event.deltaY))
+        pan(event.deltaX / plotWidth(), 0);
+      else
+        zoom(1.0015 ** event.deltaY, x, event.shiftKey || event.ctrlKey, y);
     }, {passive: false});
 
     rafter.keys(picture.node, 'Memory', [
-      [['+', '=', 'w'], 'zoom in', () => zoom(0.7)], [['-', 's'], 'zoom out', () => zoom(1 / 0.7)],
-      [['ArrowLeft', 'a'], 'earlier', () => pan(-0.15, 0)], [['ArrowRight', 'd'], 'later', () => pan(0.15, 0)],
-      [['ArrowUp'], 'higher addresses', () => pan(0, 0.15)], [['ArrowDown'], 'lower addresses', () => pan(0, -0.15)],
-      [['W', 'PageUp'], 'zoom addresses in', () => zoom(0.7, undefined, true)], [['S', 'PageDown'], 'zoom addresses out', () => zoom(1 / 0.7, undefined, true)],
-      [['0', 'f'], 'the whole picture', reset], [['p'], 'the instant of the peak', () => setInstant(p.peakOp)],
+      [['+', '=', 'w'], 'zoom in', () => zoom(0.7)],
+      [['-', 's'], 'zoom out', () => zoom(1 / 0.7)],
+      [['ArrowLeft', 'a'], 'earlier', () => pan(-0.15, 0)],
+      [['ArrowRight', 'd'], 'later', () => pan(0.15, 0)],
+      [['ArrowUp'], 'higher addresses', () => pan(0, 0.15)],
+      [['ArrowDown'], 'lower addresses', () => pan(0, -0.15)],
+      [['W', 'PageUp'], 'zoom addresses in', () => zoom(0.7, undefined, true)],
+      [['S', 'PageDown'], 'zoom addresses out', () => zoom(1 / 0.7, undefined, true)],
+      [['0', 'f'], 'the whole picture', reset],
+      [['p'], 'the instant of the peak', () => setInstant(p.peakOp)],
       [[',', '.'], 'one op earlier, one later', (event) => setInstant(Math.max(0, Math.min(p.n - 1, instant + (event.key === ',' ? -1 : 1))))],
     ]);
-    element.append(el('p', {class: 'note'}, 'Wheel: zoom time; with Shift: addresses. Drag: move. Click: what is alive at that instant. Double click: zoom to a tensor. ? lists the keys.'));
+    element.append(el(
+        'p', {class: 'note'},
+        'Wheel: zoom time; with Shift: addresses. Drag: move. Click: what is alive then. Double click: zoom to a tensor. ? lists the keys.'));
 
     /* ---- what is alive ---- */
     const about = el('div', {id: 'memory-instant'}), overAbout = el('div', {id: 'memory-difference'});
@@ -494,14 +481,21 @@
       instant = op;
       const rows = aliveAt(p, op), sum = rows.reduce((total, one) => total + one.bytes, 0), what = op === p.peakOp ? 'Alive at the peak' : 'Alive';
       state.instant = {op, name: p.ops[op].name, kinds: rows.length, bytes: sum, first: rows[0] && rows[0].name};
-      about.replaceChildren(el('h3', {}, `${what}: ${p.ops[op].name}`),
-        el('p', {}, `${rafter.whole(rows.reduce((total, one) => total + one.count, 0))} tensors hold ${rafter.bytes(sum)}` +
-          (op !== p.peakOp ? `; the arena is in use up to ${rafter.bytes(p.ops[op].top_bytes)}.` : !p.whole ? ` here; another walk needs the arena's ${rafter.bytes(p.arena)}.`
-            : ` of an arena of ${rafter.bytes(p.arena)} (${rafter.whole(p.arena)} bytes)${p.arena > sum ? `; the rest, ${rafter.bytes(p.arena - sum)}, lies in gaps between them` : ''}.`)),
-        kindTable(rows, {caption: 'Buffers of one kind over all layers count together. A row chosen is outlined in the picture.', onrow: (one) => {
-          selected = state.selected = selected === one.name ? null : one.name;
-          picture.redraw();
-        }}));
+      about.replaceChildren(
+          el('h3', {}, `${what}: ${p.ops[op].name}`),
+          el('p', {},
+             `${rafter.whole(rows.reduce((total, one) => total + one.count, 0))} tensors hold ${rafter.bytes(sum)}` +
+                 (op !== p.peakOp ? `; the arena is in use up to ${rafter.bytes(p.ops[op].top_bytes)}.` :
+                      !p.whole ? ` here; another walk needs the arena's ${rafter.bytes(p.arena)}.` :
+                                 ` of an arena of ${rafter.bytes(p.arena)} (${rafter.whole(p.arena)} bytes)${
+                                     p.arena > sum ? `; the rest, ${rafter.bytes(p.arena - sum)}, lies in gaps between them` : ''}.`)),
+          kindTable(rows, {
+            caption: 'Buffers of one kind over all layers count together. A row chosen is outlined in the picture.',
+            onrow: (one) => {
+              selected = state.selected = selected === one.name ? null : one.name;
+              picture.redraw();
+            }
+          }));
       rafter.announce(`${what} at ${p.ops[op].name}: ${rafter.bytes(sum)}`);
       picture.redraw();
     };
@@ -515,62 +509,116 @@
       state.over = null;
       if (over) {
         const here = over.ops.findIndex((op) => op.name === p.ops[p.peakOp].name);
-        const own = rafter.changes(aliveAt(p, p.peakOp), aliveAt(over, over.peakOp)), same = here < 0 ? null : rafter.changes(aliveAt(p, p.peakOp), aliveAt(over, here));
+        const own = rafter.changes(aliveAt(p, p.peakOp), aliveAt(over, over.peakOp)),
+              same = here < 0 ? null : rafter.changes(aliveAt(p, p.peakOp), aliveAt(over, here));
         const peak = over.arena - p.arena, time = over.plan.time.seconds - p.plan.time.seconds;
-        state.over = {name: over.name, peak_bytes: over.arena, peak_change: peak, seconds_change: time, gone: hatched.size,
-          same: same && same.map((one) => [one.name, one.change]), own: own.map((one) => [one.name, one.change])};
-        overAbout.append(el('h3', {}, `With ${over.name} instead`),
-          rafter.cards([['Peak', rafter.bytes(over.arena), rafter.signed(rafter.bytes, peak), peak / p.arena], ['Predicted time', rafter.seconds(over.plan.time.seconds), rafter.signed(rafter.seconds, time), time / p.plan.time.seconds]]
-            .map(([title, now, change, part]) => [title, now, `${change} (${part > 0 ? '+' : ''}${rafter.percent(part)})`])),
-          el('p', {}, `In the picture the hatched parts of ${state.over.gone} tensors would hold nothing.`),
-          el('div', {class: 'columns'}, [[same, `At ${p.ops[p.peakOp].name}, where the peak is now`], [own, "At each one's own peak"]].filter(([rows]) => rows).map(([rows, caption]) =>
-            rafter.table([
-              {title: 'Change', number: true, value: (one) => one.change, text: (one) => rafter.signed(rafter.bytes, one.change)},
-              {title: 'Now', number: true, value: (one) => one.a, text: (one) => (one.a ? rafter.bytes(one.a) : '–')},
-              {title: 'Then', number: true, value: (one) => one.b, text: (one) => (one.b ? rafter.bytes(one.b) : '–')},
-              {title: 'Tensor', value: (one) => one.name, node: (one) => [el('span', {title: one.class}, rafter.swatch(rafter.tensorColour(one.class))), one.name]},
-            ], rows, {caption, limit: 12}))));
+        state.over = {
+          name: over.name,
+          peak_bytes: over.arena,
+          peak_change: peak,
+          seconds_change: time,
+          gone: hatched.size,
+          same: same && same.map((one) => [one.name, one.change]),
+          own: own.map((one) => [one.name, one.change])
+        };
+        overAbout.append(
+            el('h3', {}, `With ${over.name} instead`), rafter.cards([
+              ['Peak', rafter.bytes(over.arena), rafter.signed(rafter.bytes, peak), peak / p.arena],
+              ['Predicted time', rafter.seconds(over.plan.time.seconds), rafter.signed(rafter.seconds, time), time / p.plan.time.seconds]
+            ].map(([title, now, change, part]) => [title, now, `${change} (${part > 0 ? '+' : ''}${rafter.percent(part)})`])),
+            el('p', {}, `In the picture the hatched parts of ${state.over.gone} tensors would hold nothing.`),
+            el('div', {class: 'columns'},
+               [[same, `At ${p.ops[p.peakOp].name}, where the peak is now`], [own, "At each one's own peak"]]
+                   .filter(([rows]) => rows)
+                   .map(
+                       ([rows, caption]) =>
+                           rafter.table(
+                               [
+                                 {title: 'Change', number: true, value: (one) => one.change, text: (one) => rafter.signed(rafter.bytes, one.change)},
+                                 {title: 'Now', number: true, value: (one) => one.a, text: (one) => (one.a ? rafter.bytes(one.a) : '–')},
+                                 {title: 'Then', number: true, value: (one) => one.b, text: (one) => (one.b ? rafter.bytes(one.b) : '–')},
+                                 {
+                                   title: 'Tensor',
+                                   value: (one) => one.name,
+                                   node: (one) => [el('span', {title: one.class}, rafter.swatch(rafter.tensorColour(one.class))), one.name]
+                                 },
+                               ],
+                               rows, {caption, limit: 12}))));
       }
-      if (view) { view.x1 = Math.min(view.x1, extent()); changed(); }
+      if (view) {
+        view.x1 = Math.min(view.x1, extent());
+        changed();
+      }
     };
     setInstant(p.peakOp);
     const wanted = others.findIndex((other) => other.of === true);
-    if (wanted >= 0) { bar.querySelector('#memory-over').value = wanted; setOver(wanted); }
+    if (wanted >= 0) {
+      bar.querySelector('#memory-over').value = wanted;
+      setOver(wanted);
+    }
   };
 
   /* ---- the panel ---------------------------------------------------------------------------------------------------------- */
 
-  const pictured = (plan) => plan && Array.isArray(plan.tensors) && plan.tensors.length > 0 && Array.isArray(plan.ops) && plan.ops.length > 0 && plan.ops[0].live_bytes !== undefined;
+  const pictured = (plan) => plan && Array.isArray(plan.tensors) && plan.tensors.length > 0 && Array.isArray(plan.ops) && plan.ops.length > 0 &&
+      plan.ops[0].live_bytes !== undefined;
 
   /* What the picture is of where it is not all there is. */
   const about = (body, plan) => {
     const program = plan.memory.program, pipeline = plan.pipeline;
-    if (program) body.append(el('p', {class: 'note'}, `The figures are those of a ${program.name} program as XLA compiles it; the picture is of the same model's arena as this program lays it out.`));
+    if (program)
+      body.append(
+          el('p', {class: 'note'},
+             `The figures are those of a ${
+                 program.name} program as XLA compiles it; the picture is of the same model's arena as this program lays it out.`));
     if (!pipeline || !Array.isArray(pipeline.stage)) return;
-    const seconds = (key) => ({number: true, value: (row) => row[key], text: (row) => rafter.seconds(row[key])}), bytes = (key) => ({number: true, value: (row) => row[key], text: (row) => rafter.bytes(row[key])});
-    body.append(el('p', {class: 'note'}, `The picture is of stage ${pipeline.shown_stage} of ${pipeline.stages} (schedule ${pipeline.schedule}, ${pipeline.microbatches} microbatches).`), rafter.table([
-      {title: 'Stage', number: true, value: (row) => row.stage}, {title: 'Layers', value: (row) => row.first_layer, text: (row) => `${row.first_layer} to ${row.first_layer + row.layers - 1}`}, {title: 'In flight', number: true, value: (row) => row.in_flight},
-      {title: 'Peak', ...bytes('peak_bytes')}, {title: 'Persistent', ...bytes('persistent_bytes')}, {title: 'Held for microbatches', ...bytes('held_bytes')}, {title: 'Busy', ...seconds('busy_seconds')}, {title: 'Idle', ...seconds('idle_seconds')},
-    ], rafter.objects(pipeline.stage)));
+    const seconds = (key) => ({number: true, value: (row) => row[key], text: (row) => rafter.seconds(row[key])}),
+          bytes = (key) => ({number: true, value: (row) => row[key], text: (row) => rafter.bytes(row[key])});
+    body.append(
+        el('p', {class: 'note'},
+           `The picture is of stage ${pipeline.shown_stage} of ${pipeline.stages} (schedule ${pipeline.schedule}, ${
+               pipeline.microbatches} microbatches).`),
+        rafter.table(
+            [
+              {title: 'Stage', number: true, value: (row) => row.stage},
+              {title: 'Layers', value: (row) => row.first_layer, text: (row) => `${row.first_layer} to ${row.first_layer + row.layers - 1}`},
+              {title: 'In flight', number: true, value: (row) => row.in_flight},
+              {title: 'Peak', ...bytes('peak_bytes')},
+              {title: 'Persistent', ...bytes('persistent_bytes')},
+              {title: 'Held for microbatches', ...bytes('held_bytes')},
+              {title: 'Busy', ...seconds('busy_seconds')},
+              {title: 'Idle', ...seconds('idle_seconds')},
+            ],
+            rafter.objects(pipeline.stage)));
   };
 
   const cards = (plan) => {
     const m = plan.memory, list = [['Peak', rafter.bytes(m.peak_bytes), `${rafter.whole(m.peak_bytes)} bytes, at ${m.peak_op}`]];
-    if (m.capacity_bytes) list.push(['Room', rafter.bytes(m.capacity_bytes), m.fits ? `fits, ${rafter.bytes(m.headroom_bytes)} to spare` : `does not fit by ${rafter.bytes(-m.headroom_bytes)}`]);
+    if (m.capacity_bytes)
+      list.push([
+        'Room', rafter.bytes(m.capacity_bytes),
+        m.fits ? `fits, ${rafter.bytes(m.headroom_bytes)} to spare` : `does not fit by ${rafter.bytes(-m.headroom_bytes)}`
+      ]);
     list.push(['Persistent', rafter.bytes(m.persistent_bytes), 'weights and states, kept between steps']);
-    if (m.live_bytes) list.push(['Live at the peak', rafter.bytes(m.live_bytes), `${rafter.bytes(m.by_class && m.by_class.padding)} of the arena is alignment and gaps`]);
+    if (m.live_bytes)
+      list.push(
+          ['Live at the peak', rafter.bytes(m.live_bytes), `${rafter.bytes(m.by_class && m.by_class.padding)} of the arena is alignment and gaps`]);
     if (m.host_bytes) list.push(['In the host\'s memory', rafter.bytes(m.host_bytes), 'copied to the chip and back']);
     return rafter.cards(list);
   };
 
   rafter.panel({
-    id: 'memory', title: 'Memory', order: 30, perRun: true,
+    id: 'memory',
+    title: 'Memory',
+    order: 30,
+    perRun: true,
     about: 'The arena as it was planned and mapped: every tensor from the first op that holds it to the last, at its address.',
     available: (model) => rafter.objects(model.runs).some((run) => run.plan && run.plan.memory),
     render(element, model, run) {
       const plans = rafter.walks(run);
       if (!plans.length) {
-        element.append(el('p', {class: 'empty'}, 'This run has no plan. `rafter plan MODEL --json --tensors --ops` writes one that can be reported.'));
+        element.append(
+            el('p', {class: 'empty'}, 'This run has no plan. `rafter plan MODEL --json --tensors --ops` writes one that can be reported.'));
         return;
       }
       const body = el('div');
@@ -578,20 +626,33 @@
         const {name, plan, measured} = plans[index];
         body.replaceChildren(cards(plan));
         if (!pictured(plan)) {
-          body.append(el('p', {class: 'empty'}, 'This plan names no tensors, so there is no picture: record a run with --trace, or report the output of `rafter plan MODEL ... --json --tensors --ops`.'));
+          body.append(el(
+              'p', {class: 'empty'},
+              'This plan names no tensors, so there is no picture: report a run, or the output of `rafter plan MODEL ... --json --tensors --ops`.'));
           if (plan.memory.largest) body.append(kindTable(plan.memory.largest, {caption: 'Alive at the peak, largest first.'}));
           rafter.state.memory = {plan: name, curve: null};
           return;
         }
-        const others = rafter.runs().flatMap((other) => rafter.plans(other).filter((one) => one.plan !== plan && pictured(one.plan))
-          .map((one) => ({name: other === run ? one.name : rafter.plans(other).length > 1 ? `${rafter.runName(other)}: ${one.name}` : rafter.runName(other), plan: one.plan, of: other.of !== undefined && other.of === run.id})));
+        const others = rafter.runs().flatMap(
+            (other) =>
+                rafter.plans(other).filter((one) => one.plan !== plan && pictured(one.plan)).map((one) => ({
+                                                                                                   name: other === run ?
+                                                                                                       one.name :
+                                                                                                       rafter.plans(other).length > 1 ?
+                                                                                                       `${rafter.runName(other)}: ${one.name}` :
+                                                                                                       rafter.runName(other),
+                                                                                                   plan: one.plan,
+                                                                                                   of: other.of !== undefined && other.of === run.id
+                                                                                                 })));
         about(body, plan);
         const host = plan.tensors.filter((tensor) => tensor.memory === 'host');
         viewer(body, read(name, plan, measured && rafter.objects(measured.ops)), others);
-        if (host.length) body.append(el('h3', {}, 'In the host\'s memory'), kindTable(kindsOf(host), {caption: 'Not in the arena: copied to the chip and back.'}));
+        if (host.length)
+          body.append(el('h3', {}, 'In the host\'s memory'), kindTable(kindsOf(host), {caption: 'Not in the arena: copied to the chip and back.'}));
       };
       /* The walk that needs the arena stands first. */
-      const needs = plans.map(({plan}) => (pictured(plan) ? plan.ops.reduce((most, op) => Math.max(most, op.top_bytes), 0) : 0)), first = needs.indexOf(Math.max(...needs));
+      const needs = plans.map(({plan}) => (pictured(plan) ? plan.ops.reduce((most, op) => Math.max(most, op.top_bytes), 0) : 0)),
+            first = needs.indexOf(Math.max(...needs));
       if (plans.length > 1) {
         element.append(el('div', {class: 'bar'}, rafter.select('Plan', plans.map((one) => one.name), place, {id: 'memory-plan', current: first})));
       }

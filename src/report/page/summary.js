@@ -7,45 +7,124 @@
 
   const glance = (summary, walk, measured) => {
     const memory = summary.memory || {}, rows = [];
-    rows.push({title: `Time of ${titleOf(walk)}`, text: rafter.seconds, measured: measured ? walk.seconds : null, predicted: walk.predicted_seconds, limit: walk.limit_seconds});
-    if (walk.rate) rows.push({title: 'Tokens per second', text: rafter.count, measured: measured ? walk.rate.tokens_per_second : null, predicted: walk.rate.predicted, limit: walk.rate.limit});
-    rows.push({title: 'Memory', text: rafter.bytes, measured: memory.measured_bytes ?? null, predicted: memory.predicted_bytes, limit: memory.limit_bytes});
+    rows.push({
+      title: `Time of ${titleOf(walk)}`,
+      text: rafter.seconds,
+      measured: measured ? walk.seconds : null,
+      predicted: walk.predicted_seconds,
+      limit: walk.limit_seconds
+    });
+    if (walk.rate)
+      rows.push({
+        title: 'Tokens per second',
+        text: rafter.count,
+        measured: measured ? walk.rate.tokens_per_second : null,
+        predicted: walk.rate.predicted,
+        limit: walk.rate.limit
+      });
+    rows.push(
+        {title: 'Memory', text: rafter.bytes, measured: memory.measured_bytes ?? null, predicted: memory.predicted_bytes, limit: memory.limit_bytes});
     const show = (row, value) => (Number.isFinite(value) ? row.text(value) : '–');
-    return rafter.table([
-      {title: 'Figure', value: (row) => row.title}, {title: 'Measured', number: true, value: (row) => row.measured, text: (row) => show(row, row.measured)}, {title: 'Predicted', number: true, value: (row) => row.predicted, text: (row) => show(row, row.predicted)},
-      {title: 'Limit', number: true, value: (row) => row.limit, text: (row) => show(row, row.limit)}, {title: 'Measured / predicted', number: true, value: (row) => row.measured, text: (row) => ratio(row.measured, row.predicted)},
-    ], rows, {caption: 'The limit of time is what no kernel can beat: FLOPs over the peak, bytes over the bandwidth, op by op; that of memory is the machine\'s.'});
+    return rafter.table(
+        [
+          {title: 'Figure', value: (row) => row.title},
+          {title: 'Measured', number: true, value: (row) => row.measured, text: (row) => show(row, row.measured)},
+          {title: 'Predicted', number: true, value: (row) => row.predicted, text: (row) => show(row, row.predicted)},
+          {title: 'Limit', number: true, value: (row) => row.limit, text: (row) => show(row, row.limit)},
+          {title: 'Measured / predicted', number: true, value: (row) => row.measured, text: (row) => ratio(row.measured, row.predicted)},
+        ],
+        rows, {
+          caption:
+              'The limit of time is what no kernel can beat: FLOPs over the peak, bytes over the bandwidth, op by op; of memory it is the machine\'s.'
+        });
   };
 
   /* Horizontal bars: measured, predicted, limit of each group. */
   const bars = (parent, label, groups, measured) => {
     const shown = groups.filter((group) => group.seconds > 0 || group.predicted_seconds > 0).slice(0, 12);
     if (!shown.length) return;
-    const sets = [measured && ['measured', 'seconds', 'c4'], ['predicted', 'predicted_seconds', 'c0'], ['limit', 'limit_seconds', 'c7']].filter(Boolean);
-    rafter.chart(parent, {label, height: 60 + shown.length * (measured ? 44 : 32), config: () => ({type: 'bar', data: {labels: shown.map((group) => group.name), datasets: sets.map(([name, key, colour]) => ({label: name, data: shown.map((group) => group[key]),
-      backgroundColor: rafter.colour(colour), borderWidth: 0, barPercentage: 0.92, categoryPercentage: 0.78}))},
-    options: {indexAxis: 'y', scales: {x: rafter.axis('seconds', rafter.seconds, {beginAtZero: true}), y: {grid: {display: false}, ticks: {autoSkip: false}}}, plugins: {legend: {labels: {usePointStyle: true, pointStyle: 'rect'}},
-      tooltip: {callbacks: {label: (item) => `${item.dataset.label} ${rafter.seconds(item.parsed.x)}`}}}}})});
+    const sets =
+        [measured && ['measured', 'seconds', 'c4'], ['predicted', 'predicted_seconds', 'c0'], ['limit', 'limit_seconds', 'c7']].filter(Boolean);
+    rafter.chart(parent, {
+      label,
+      height: 60 + shown.length * (measured ? 44 : 32),
+      config: () => ({
+        type: 'bar',
+        data: {
+          labels: shown.map((group) => group.name),
+          datasets: sets.map(([name, key, colour]) => ({
+                               label: name,
+                               data: shown.map((group) => group[key]),
+                               backgroundColor: rafter.colour(colour),
+                               borderWidth: 0,
+                               barPercentage: 0.92,
+                               categoryPercentage: 0.78
+                             }))
+        },
+        options: {
+          indexAxis: 'y',
+          scales: {x: rafter.axis('seconds', rafter.seconds, {beginAtZero: true}), y: {grid: {display: false}, ticks: {autoSkip: false}}},
+          plugins: {
+            legend: {labels: {usePointStyle: true, pointStyle: 'rect'}},
+            tooltip: {callbacks: {label: (item) => `${item.dataset.label} ${rafter.seconds(item.parsed.x)}`}}
+          }
+        }
+      })
+    });
   };
 
-  const groupTable = (groups, measured, caption) => rafter.table([
-    {title: 'Part', value: (group) => group.name},
-    ...(measured ? [{title: 'Measured', number: true, value: (group) => group.seconds, text: (group) => rafter.seconds(group.seconds)}, {title: 'Share', number: true, value: (group) => group.share, text: (group) => rafter.percent(group.share)}] : []),
-    {title: 'Predicted', number: true, value: (group) => group.predicted_seconds, text: (group) => rafter.seconds(group.predicted_seconds)},
-    {title: 'Limit', number: true, value: (group) => group.limit_seconds, text: (group) => rafter.seconds(group.limit_seconds)},
-    {title: measured ? 'Of its limit' : 'Predicted of its limit', number: true, value: (group) => group.limit_fraction ?? -1, text: (group) => (group.limit_fraction === null || group.limit_fraction === undefined ? '–' : rafter.percent(group.limit_fraction))},
-    ...(measured ? [{title: 'Measured / predicted', number: true, value: (group) => group.missed ?? -1, text: (group) => (group.missed ? rafter.times(group.missed) : '–')}] : []),
-    {title: 'FLOPs', number: true, value: (group) => group.flops, text: (group) => (group.flops ? rafter.flops(group.flops) : '–')}, {title: 'Bytes', number: true, value: (group) => group.bytes, text: (group) => (group.bytes ? rafter.bytes(group.bytes) : '–')},
-  ], groups, {caption, sort: 1});
+  const groupTable =
+      (groups, measured, caption) =>
+          rafter.table(
+              [
+                {title: 'Part', value: (group) => group.name},
+                ...(measured ?
+                        [
+                          {title: 'Measured', number: true, value: (group) => group.seconds, text: (group) => rafter.seconds(group.seconds)},
+                          {title: 'Share', number: true, value: (group) => group.share, text: (group) => rafter.percent(group.share)}
+                        ] :
+                        []),
+                {
+                  title: 'Predicted',
+                  number: true,
+                  value: (group) => group.predicted_seconds,
+                  text: (group) => rafter.seconds(group.predicted_seconds)
+                },
+                {title: 'Limit', number: true, value: (group) => group.limit_seconds, text: (group) => rafter.seconds(group.limit_seconds)},
+                {
+                  title: measured ? 'Of its limit' : 'Predicted of its limit',
+                  number: true,
+                  value: (group) => group.limit_fraction ?? -1,
+                  text: (group) => rafter.percent(group.limit_fraction ?? NaN)
+                },
+                ...(measured ?
+                        [{
+                          title: '× predicted',
+                          number: true,
+                          value: (group) => group.missed ?? -1,
+                          text: (group) => (group.missed ? rafter.times(group.missed) : '–')
+                        }] :
+                        []),
+                {title: 'FLOPs', number: true, value: (group) => group.flops, text: (group) => (group.flops ? rafter.flops(group.flops) : '–')},
+                {title: 'Bytes', number: true, value: (group) => group.bytes, text: (group) => (group.bytes ? rafter.bytes(group.bytes) : '–')},
+              ],
+              groups, {caption, sort: 1});
 
   const advice = (element, summary) => {
     const rows = rafter.objects(summary.advice);
     if (!rows.length) return;
-    element.append(el('h3', {}, 'What one change would do'), rafter.table([
-      {title: 'Change', value: (row) => row.change}, {title: 'Time', number: true, value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds)},
-      {title: 'Gain', number: true, value: (row) => row.gain, text: (row) => rafter.signed(rafter.percent, row.gain)}, {title: 'Memory', number: true, value: (row) => row.more_bytes, text: (row) => rafter.signed(rafter.bytes, row.more_bytes)},
-      {title: 'Fits', value: (row) => (row.fits === false ? 'no' : 'yes')}, {title: 'Results', value: (row) => (row.approximate ? 'change' : 'the same, up to rounding')},
-    ], rows, {caption: 'Each is a plan that was made, at this run\'s own efficiency.', limit: 10}));
+    element.append(
+        el('h3', {}, 'What one change would do'),
+        rafter.table(
+            [
+              {title: 'Change', value: (row) => row.change},
+              {title: 'Time', number: true, value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds)},
+              {title: 'Gain', number: true, value: (row) => row.gain, text: (row) => rafter.signed(rafter.percent, row.gain)},
+              {title: 'Memory', number: true, value: (row) => row.more_bytes, text: (row) => rafter.signed(rafter.bytes, row.more_bytes)},
+              {title: 'Fits', value: (row) => (row.fits === false ? 'no' : 'yes')},
+              {title: 'Results', value: (row) => (row.approximate ? 'change' : 'the same, up to rounding')},
+            ],
+            rows, {caption: 'Each is a plan that was made, at this run\'s own efficiency.', limit: 10}));
   };
 
   const detail = (place, run, walk, measured) => {
@@ -58,35 +137,73 @@
       bars(chart, `${title}: measured, predicted and limit`, groups, measured);
     }
     const gaps = Object.entries(walk.gaps || {}).filter(([, seconds]) => seconds > 0);
-    if (gaps.length) place.append(el('h3', {}, 'Between ops'), rafter.table([{title: 'What was measured there', value: ([name]) => name}, {title: 'Time', number: true, value: ([, seconds]) => seconds, text: ([, seconds]) => rafter.seconds(seconds)},
-      {title: 'Share', number: true, value: ([, seconds]) => seconds, text: ([, seconds]) => rafter.percent(seconds / walk.seconds)}], gaps, {sort: 1}));
+    if (gaps.length)
+      place.append(
+          el('h3', {}, 'Between ops'),
+          rafter.table(
+              [
+                {title: 'What was measured there', value: ([name]) => name},
+                {title: 'Time', number: true, value: ([, seconds]) => seconds, text: ([, seconds]) => rafter.seconds(seconds)},
+                {title: 'Share', number: true, value: ([, seconds]) => seconds, text: ([, seconds]) => rafter.percent(seconds / walk.seconds)}
+              ],
+              gaps, {sort: 1}));
     const losses = rafter.objects(walk.losses);
-    if (losses.length) place.append(el('h3', {}, 'Where most is lost against the limit'), rafter.table([{title: 'Op', value: (row) => row.name}, {title: 'Measured', number: true, value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds)},
-      {title: 'Predicted', number: true, value: (row) => row.predicted_seconds, text: (row) => rafter.seconds(row.predicted_seconds)}, {title: 'Limit', number: true, value: (row) => row.limit_seconds, text: (row) => rafter.seconds(row.limit_seconds)}], losses,
-    run.trace ? {onrow: (row) => rafter.showOp(row.name), caption: 'A row chosen is shown in the trace.'} : {}));
+    if (losses.length)
+      place.append(
+          el('h3', {}, 'Where most is lost against the limit'),
+          rafter.table(
+              [
+                {title: 'Op', value: (row) => row.name},
+                {title: 'Measured', number: true, value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds)},
+                {title: 'Predicted', number: true, value: (row) => row.predicted_seconds, text: (row) => rafter.seconds(row.predicted_seconds)},
+                {title: 'Limit', number: true, value: (row) => row.limit_seconds, text: (row) => rafter.seconds(row.limit_seconds)}
+              ],
+              losses, run.trace ? {onrow: (row) => rafter.showOp(row.name), caption: 'A row chosen is shown in the trace.'} : {}));
   };
 
   rafter.panel({
-    id: 'summary', title: 'Summary', order: 10, perRun: true,
+    id: 'summary',
+    title: 'Summary',
+    order: 10,
+    perRun: true,
     available: (model) => rafter.objects(model.runs).length > 0,
     render(element, model, run) {
-      const summary = run.summary, plan = run.plan || {}, state = rafter.state.summary = {run: rafter.runName(run), sentence: summary && summary.sentence, walk: null};
-      const words = [plan.model && plan.model.name, plan.model && plan.model.parameters && `${rafter.count(plan.model.parameters)} parameters`, (run.run && run.run.command) || plan.job, plan.machine && plan.machine.name,
-        plan.settings && plan.settings.dtype, plan.settings && plan.settings.batch && `${plan.settings.batch} × ${plan.settings.seq} tokens`].filter(Boolean);
+      const summary = run.summary, plan = run.plan || {},
+            state = rafter.state.summary = {run: rafter.runName(run), sentence: summary && summary.sentence, walk: null};
+      const words = [
+        plan.model && plan.model.name, plan.model && plan.model.parameters && `${rafter.count(plan.model.parameters)} parameters`,
+        (run.run && run.run.command) || plan.job, plan.machine && plan.machine.name, plan.settings && plan.settings.dtype,
+        plan.settings && plan.settings.batch && `${plan.settings.batch} × ${plan.settings.seq} tokens`
+      ].filter(Boolean);
       element.append(el('p', {class: 'about'}, words.join(' · ')));
       if (!summary) {
-        if (plan.time && plan.memory) element.append(rafter.cards([['Predicted time', rafter.seconds(plan.time.seconds), `bound by ${plan.time.bound}`], ['Memory', rafter.bytes(plan.memory.peak_bytes), plan.memory.fits ? 'fits' : 'does not fit'],
-          ['Predicted rate', `${rafter.count(plan.rate && plan.rate.tokens_per_second)} tokens/s`, plan.rate && `MFU ${rafter.percent(plan.rate.mfu)}`]]));
-        else element.append(rafter.empty('This run has no plan: ', rafter.code('rafter report RUN'), ' wants the folder of a run, or what ', rafter.code('rafter plan MODEL --json'), ' printed.'));
+        if (plan.time && plan.memory)
+          element.append(rafter.cards([
+            ['Predicted time', rafter.seconds(plan.time.seconds), `bound by ${plan.time.bound}`],
+            ['Memory', rafter.bytes(plan.memory.peak_bytes), plan.memory.fits ? 'fits' : 'does not fit'],
+            [
+              'Predicted rate', `${rafter.count(plan.rate && plan.rate.tokens_per_second)} tokens/s`,
+              plan.rate && `MFU ${rafter.percent(plan.rate.mfu)}`
+            ]
+          ]));
+        else
+          element.append(rafter.empty(
+              'This run has no plan: ', rafter.code('rafter report RUN'), ' wants the folder of a run, or what ',
+              rafter.code('rafter plan MODEL --json'), ' printed.'));
         return;
       }
-      const walks = rafter.objects(summary.walks), measured = Boolean(summary.measured), notes = (Array.isArray(summary.notes) ? summary.notes : []).filter((note) => typeof note === 'string');
+      const walks = rafter.objects(summary.walks), measured = Boolean(summary.measured),
+            notes = (Array.isArray(summary.notes) ? summary.notes : []).filter((note) => typeof note === 'string');
       element.append(el('p', {class: 'sentence'}, summary.sentence || ''));
       if (notes.length) element.append(el('ul', {}, notes.map((note) => el('li', {}, note))));
       if (!measured) element.append(el('p', {class: 'note'}, 'Nothing was measured here: these are predictions.'));
       if (!walks.length) return;
-      const place = el('div'), most = Math.max(0, walks.findIndex((walk) => walk.walk === summary.walk)), show = (i) => { state.walk = walks[i].walk; detail(place, run, walks[i], measured); };
-      if (walks.length > 1) element.append(el('div', {class: 'bar'}, rafter.select('Walk', walks.map((walk) => walk.walk), show, {id: 'summary-walk', current: most})));
+      const place = el('div'), most = Math.max(0, walks.findIndex((walk) => walk.walk === summary.walk)), show = (i) => {
+        state.walk = walks[i].walk;
+        detail(place, run, walks[i], measured);
+      };
+      if (walks.length > 1)
+        element.append(el('div', {class: 'bar'}, rafter.select('Walk', walks.map((walk) => walk.walk), show, {id: 'summary-walk', current: most})));
       element.append(place);
       show(most);
       advice(element, summary);

@@ -5,12 +5,30 @@
   const WHAT = {time: 'time', rate: 'rate', memory: 'memory', fit: 'fit', bound: 'bound', scaling: 'scaling'};
 
   const read = (sweep) => {
-    const rows = rafter.objects(sweep.rows).map((row) => ({value: row[sweep.sweep], row, bytes: row.memory && row.memory.peak_bytes, seconds: row.time && row.time.seconds, rate: row.rate && row.rate.tokens_per_second,
-      fits: Boolean(row.memory && row.memory.fits), error: row.error, latency: row.serving ? row.serving.decode_step_seconds : row.time && row.time.seconds, bound: row.time && row.time.bound}));
+    const rows = rafter.objects(sweep.rows).map((row) => ({
+                                                  value: row[sweep.sweep],
+                                                  row,
+                                                  bytes: row.memory && row.memory.peak_bytes,
+                                                  seconds: row.time && row.time.seconds,
+                                                  rate: row.rate && row.rate.tokens_per_second,
+                                                  fits: Boolean(row.memory && row.memory.fits),
+                                                  error: row.error,
+                                                  latency: row.serving ? row.serving.decode_step_seconds : row.time && row.time.seconds,
+                                                  bound: row.time && row.time.bound
+                                                }));
     const numeric = rows.every((row) => Number.isFinite(number(row.value)));
-    rows.forEach((row, i) => { row.x = numeric ? number(row.value) : i; });
+    rows.forEach((row, i) => {
+      row.x = numeric ? number(row.value) : i;
+    });
     const xs = rows.map((row) => row.x);
-    return {name: sweep.sweep, title: sweep.name || `--sweep ${sweep.sweep}`, rows, numeric, spread: numeric && xs.length > 3 && Math.min(...xs) > 0 && Math.max(...xs) / Math.min(...xs) > 20, cliffs: rafter.objects(sweep.cliffs)};
+    return {
+      name: sweep.sweep,
+      title: sweep.name || `--sweep ${sweep.sweep}`,
+      rows,
+      numeric,
+      spread: numeric && xs.length > 3 && Math.min(...xs) > 0 && Math.max(...xs) / Math.min(...xs) > 20,
+      cliffs: rafter.objects(sweep.cliffs)
+    };
   };
 
   /* Lines over the swept value; where a cliff is, a mark. */
@@ -19,99 +37,287 @@
     if (!rows.length) return;
     const names = new Map(sweep.rows.map((row) => [row.x, String(row.value)]));
     const xText = (x) => names.get(x) ?? (sweep.numeric ? rafter.count(x) : '');
-    rafter.chart(parent, {label: `${label} over ${sweep.name}`, height: 260, config: () => {
-      const colour = rafter.colour('c4'), cliffs = rows.filter((row) => sweep.cliffs.some((cliff) => String(cliff.at) === String(row.value)));
-      const sets = [{label, data: rows.map((row) => ({x: row.x, y: value(row), row})), showLine: true, borderColor: colour, backgroundColor: rows.map((row) => (row.fits ? colour : rafter.colour('paper'))), pointBorderColor: colour, borderWidth: 1.8, pointRadius: 4.5, order: 2}];
-      if (cliffs.length) sets.push({label: 'cliff', data: cliffs.map((row) => ({x: row.x, y: value(row), row})), pointStyle: 'rectRot', pointRadius: 9, borderWidth: 2, borderColor: rafter.colour('fault'), backgroundColor: 'transparent', order: 1});
-      if (limit) sets.push({label: limit.label, data: [{x: rows[0].x, y: limit.value}, {x: rows[rows.length - 1].x, y: limit.value}], showLine: true, pointRadius: 0, borderColor: rafter.colour('fault'), borderDash: [6, 4], borderWidth: 1.4, order: 3});
-      const exact = sweep.rows.map((row) => ({value: row.x}));
-      return {type: 'scatter', data: {datasets: sets}, options: {
-        scales: {x: {...rafter.axis(sweep.name, xText, {type: sweep.spread ? 'logarithmic' : 'linear', afterBuildTicks: (axis) => { axis.ticks = exact; }}), ticks: {callback: xText, maxRotation: 0, autoSkip: true}}, y: rafter.axis(label, text, {beginAtZero: true})},
-        plugins: {legend: {display: Boolean(limit), labels: {usePointStyle: true, pointStyle: 'line', filter: (item) => item.text.startsWith('memory of')}}, tooltip: {callbacks: {label: ({raw}) => (raw.row ? say(sweep, raw.row, text(raw.y)) : text(raw.y))}}}}};
-    }});
+    rafter.chart(parent, {
+      label: `${label} over ${sweep.name}`,
+      height: 260,
+      config: () => {
+        const colour = rafter.colour('c4'), cliffs = rows.filter((row) => sweep.cliffs.some((cliff) => String(cliff.at) === String(row.value)));
+        const sets = [{
+          label,
+          data: rows.map((row) => ({x: row.x, y: value(row), row})),
+          showLine: true,
+          borderColor: colour,
+          backgroundColor: rows.map((row) => (row.fits ? colour : rafter.colour('paper'))),
+          pointBorderColor: colour,
+          borderWidth: 1.8,
+          pointRadius: 4.5,
+          order: 2
+        }];
+        if (cliffs.length)
+          sets.push({
+            label: 'cliff',
+            data: cliffs.map((row) => ({x: row.x, y: value(row), row})),
+            pointStyle: 'rectRot',
+            pointRadius: 9,
+            borderWidth: 2,
+            borderColor: rafter.colour('fault'),
+            backgroundColor: 'transparent',
+            order: 1
+          });
+        if (limit)
+          sets.push({
+            label: limit.label,
+            data: [{x: rows[0].x, y: limit.value}, {x: rows[rows.length - 1].x, y: limit.value}],
+            showLine: true,
+            pointRadius: 0,
+            borderColor: rafter.colour('fault'),
+            borderDash: [6, 4],
+            borderWidth: 1.4,
+            order: 3
+          });
+        const exact = sweep.rows.map((row) => ({value: row.x}));
+        return {
+          type: 'scatter',
+          data: {datasets: sets},
+          options: {
+            scales: {
+              x: {
+                ...rafter.axis(sweep.name, xText, {
+                  type: sweep.spread ? 'logarithmic' : 'linear',
+                  afterBuildTicks: (axis) => {
+                    axis.ticks = exact;
+                  }
+                }),
+                ticks: {callback: xText, maxRotation: 0, autoSkip: true}
+              },
+              y: rafter.axis(label, text, {beginAtZero: true})
+            },
+            plugins: {
+              legend:
+                  {display: Boolean(limit), labels: {usePointStyle: true, pointStyle: 'line', filter: (item) => item.text.startsWith('memory of')}},
+              tooltip: {callbacks: {label: ({raw}) => (raw.row ? say(sweep, raw.row, text(raw.y)) : text(raw.y))}}
+            }
+          }
+        };
+      }
+    });
   };
-  const say = (sweep, row, shown) => [`${sweep.name} ${row.value}: ${shown}`, `${rafter.seconds(row.seconds)}, ${rafter.count(row.rate)} tokens/s, ${rafter.bytes(row.bytes)}${row.fits ? '' : ', does not fit'}`,
-    ...sweep.cliffs.filter((cliff) => String(cliff.at) === String(row.value)).map((cliff) => `${WHAT[cliff.what] || cliff.what}: ${cliff.cause}`)];
+  const say = (sweep, row, shown) =>
+      [`${sweep.name} ${row.value}: ${shown}`,
+       `${rafter.seconds(row.seconds)}, ${rafter.count(row.rate)} tokens/s, ${rafter.bytes(row.bytes)}${row.fits ? '' : ', does not fit'}`,
+       ...sweep.cliffs.filter((cliff) => String(cliff.at) === String(row.value)).map((cliff) => `${WHAT[cliff.what] || cliff.what}: ${cliff.cause}`)];
 
   const spread = (groups) => {
     const xs = groups.flatMap((group) => group.points.map((at) => at.x)), low = Math.min(...xs);
     return low > 0 ? Math.max(...xs) / low : 2;
   };
   /* Throughput over latency, a point a setting. */
-  const trade = (parent, {label, xTitle, yTitle, groups}) => rafter.chart(parent, {label, height: 340, config: () => ({type: 'scatter', data: {datasets: groups.map((group, i) => ({label: group.label, data: group.points, showLine: true,
-    borderColor: rafter.colour(rafter.line(i)), backgroundColor: group.points.map((at) => (at.hollow ? rafter.colour('paper') : rafter.colour(rafter.line(i)))), pointBorderColor: rafter.colour(rafter.line(i)), borderWidth: 1.4, pointRadius: 4.5}))},
-  options: {scales: {x: rafter.axis(xTitle, rafter.seconds, spread(groups) > 30 ? {type: 'logarithmic'} : {beginAtZero: spread(groups) > 1.5}), y: rafter.axis(yTitle, rafter.count, {beginAtZero: true})},
-    plugins: {legend: {display: groups.length > 1, labels: {usePointStyle: true, boxHeight: 7}}, tooltip: {callbacks: {label: ({raw, dataset}) => [`${dataset.label} ${raw.name}`, `${rafter.count(raw.y)} tokens/s at ${rafter.seconds(raw.x)}`, ...(raw.more || [])]}}}}})});
+  const trade = (parent, {label, xTitle, yTitle, groups}) => rafter.chart(parent, {
+    label,
+    height: 340,
+    config: () => ({
+      type: 'scatter',
+      data: {
+        datasets: groups.map((group, i) => ({
+                               label: group.label,
+                               data: group.points,
+                               showLine: true,
+                               borderColor: rafter.colour(rafter.line(i)),
+                               backgroundColor: group.points.map((at) => (at.hollow ? rafter.colour('paper') : rafter.colour(rafter.line(i)))),
+                               pointBorderColor: rafter.colour(rafter.line(i)),
+                               borderWidth: 1.4,
+                               pointRadius: 4.5
+                             }))
+      },
+      options: {
+        scales: {
+          x: rafter.axis(xTitle, rafter.seconds, spread(groups) > 30 ? {type: 'logarithmic'} : {beginAtZero: spread(groups) > 1.5}),
+          y: rafter.axis(yTitle, rafter.count, {beginAtZero: true})
+        },
+        plugins: {
+          legend: {display: groups.length > 1, labels: {usePointStyle: true, boxHeight: 7}},
+          tooltip: {
+            callbacks: {
+              label:
+                  ({raw,
+                    dataset}) => [`${dataset.label} ${raw.name}`, `${rafter.count(raw.y)} tokens/s at ${rafter.seconds(raw.x)}`, ...(raw.more || [])]
+            }
+          }
+        }
+      }
+    })
+  });
 
   const showSweep = (element, given) => {
     const sweep = read(given);
     rafter.state.sweep.sweeps.push({name: sweep.title, rows: sweep.rows.length, cliffs: sweep.cliffs.length});
     element.append(el('h3', {}, sweep.title));
     const serving = sweep.rows.some((row) => row.row.serving);
-    if (sweep.cliffs.length) element.append(el('ul', {class: 'cliffs'}, sweep.cliffs.map((cliff) => el('li', {}, el('strong', {}, `${WHAT[cliff.what] || cliff.what} at ${sweep.name} ${cliff.at}`), `: ${cliff.cause}`))));
-    else element.append(el('p', {class: 'note'}, 'No cliff: nothing changes faster than the step before led to expect.'));
+    if (sweep.cliffs.length)
+      element.append(
+          el('ul', {class: 'cliffs'},
+             sweep.cliffs.map(
+                 (cliff) => el('li', {}, el('strong', {}, `${WHAT[cliff.what] || cliff.what} at ${sweep.name} ${cliff.at}`), `: ${cliff.cause}`))));
+    else
+      element.append(el('p', {class: 'note'}, 'No cliff: nothing changes faster than the step before led to expect.'));
     const room = sweep.rows.find((row) => row.row.memory && row.row.memory.capacity_bytes);
     const charts = el('div', {class: 'columns wide'});
     element.append(charts);
-    const cell = () => { const box = el('div'); charts.append(box); return box; };
+    const cell = () => {
+      const box = el('div');
+      charts.append(box);
+      return box;
+    };
     line(cell(), sweep, {label: 'tokens/s', text: rafter.count, value: (row) => row.rate});
     line(cell(), sweep, {label: serving ? 'seconds of a decode step' : 'seconds of a step', text: rafter.seconds, value: (row) => row.latency});
     const capacity = room && room.row.memory.capacity_bytes, most = Math.max(...sweep.rows.map((row) => row.bytes || 0));
-    line(cell(), sweep, {label: 'peak memory', text: rafter.bytes, value: (row) => row.bytes, limit: capacity && capacity < 3 * most ? {label: `memory of the machine: ${rafter.bytes(capacity)}`, value: capacity} : null});
+    line(cell(), sweep, {
+      label: 'peak memory',
+      text: rafter.bytes,
+      value: (row) => row.bytes,
+      limit: capacity && capacity < 3 * most ? {label: `memory of the machine: ${rafter.bytes(capacity)}`, value: capacity} : null
+    });
     const priced = sweep.rows.filter((row) => row.rate && row.latency);
-    if (priced.length > 1) trade(cell(), {label: 'tokens per second over latency', xTitle: serving ? 'seconds between two tokens of a sequence' : 'seconds of a step', yTitle: 'tokens/s',
-      groups: [{label: sweep.name, points: priced.map((row) => ({x: row.latency, y: row.rate, name: row.value, hollow: !row.fits, more: row.fits ? [] : ['does not fit']}))}]});
-    element.append(rafter.table([
-      {title: sweep.name, number: sweep.numeric, value: (row) => row.x, text: (row) => String(row.value)}, {title: 'Memory', number: true, value: (row) => row.bytes ?? -1, text: (row) => rafter.bytes(row.bytes)},
-      {title: 'Time', number: true, value: (row) => row.seconds ?? -1, text: (row) => rafter.seconds(row.seconds)}, {title: 'Tokens/s', number: true, value: (row) => row.rate ?? -1, text: (row) => rafter.count(row.rate)},
-      {title: 'Fits', value: (row) => (row.error ? 'no plan' : row.fits ? 'yes' : 'no')}, {title: 'Bound', value: (row) => row.bound || row.error || ''},
-    ], sweep.rows, {caption: 'Hollow points do not fit.'}));
+    if (priced.length > 1)
+      trade(cell(), {
+        label: 'tokens per second over latency',
+        xTitle: serving ? 'seconds between two tokens of a sequence' : 'seconds of a step',
+        yTitle: 'tokens/s',
+        groups: [{
+          label: sweep.name,
+          points: priced.map((row) => ({x: row.latency, y: row.rate, name: row.value, hollow: !row.fits, more: row.fits ? [] : ['does not fit']}))
+        }]
+      });
+    element.append(rafter.table(
+        [
+          {title: sweep.name, number: sweep.numeric, value: (row) => row.x, text: (row) => String(row.value)},
+          {title: 'Memory', number: true, value: (row) => row.bytes ?? -1, text: (row) => rafter.bytes(row.bytes)},
+          {title: 'Time', number: true, value: (row) => row.seconds ?? -1, text: (row) => rafter.seconds(row.seconds)},
+          {title: 'Tokens/s', number: true, value: (row) => row.rate ?? -1, text: (row) => rafter.count(row.rate)},
+          {title: 'Fits',
+           value: (row) =>
+               (row.error    ? 'no plan' :
+                    row.fits ? 'yes' :
+                               'no')},
+          {title: 'Bound', value: (row) => row.bound || row.error || ''},
+        ],
+        sweep.rows, {caption: 'Hollow points do not fit.'}));
   };
 
   /* Rates of requests that `plan --job serve` walked. */
   const showRates = (element, name, serving) => {
     const rates = rafter.objects(serving.rates);
     rafter.state.sweep.rates.push({name, rates: rates.length});
-    const points = (key, part) => rates.map((rate) => ({x: rate[key][part], y: rate.tokens_per_second, name: `${rate.requests_per_second} requests/s`, hollow: rate.saturated, more: rate.saturated ? ['saturated: requests wait longer and longer'] : []}));
+    const points = (key, part) => rates.map((rate) => ({
+                                              x: rate[key][part],
+                                              y: rate.tokens_per_second,
+                                              name: `${rate.requests_per_second} requests/s`,
+                                              hollow: rate.saturated,
+                                              more: rate.saturated ? ['saturated: requests wait longer and longer'] : []
+                                            }));
     const first = rates.find((rate) => rate.saturated);
-    element.append(el('h3', {}, `Serving: ${name}`), el('p', {class: 'note'}, first ? `From ${first.requests_per_second} requests a second on it does not keep up (hollow points).` : 'It keeps up with every rate that was asked.'));
-    const charts = el('div', {class: 'columns wide'}), cell = () => { const box = el('div'); charts.append(box); return box; };
+    element.append(
+        el('h3', {}, `Serving: ${name}`),
+        el('p', {class: 'note'},
+           first ? `From ${first.requests_per_second} requests a second on it does not keep up (hollow points).` :
+                   'It keeps up with every rate that was asked.'));
+    const charts = el('div', {class: 'columns wide'}), cell = () => {
+      const box = el('div');
+      charts.append(box);
+      return box;
+    };
     element.append(charts);
-    for (const [key, title] of [['ttft_seconds', 'time to the first token'], ['tpot_seconds', 'time of each further token'], ['latency_seconds', 'time of a whole answer']])
-      if (rates.every((rate) => rate[key])) trade(cell(), {label: `tokens per second over ${title}`, xTitle: title, yTitle: 'tokens/s', groups: ['p50', 'p95', 'p99'].map((part) => ({label: part, points: points(key, part)}))});
+    for (const [key, title] of [
+             ['ttft_seconds', 'time to the first token'], ['tpot_seconds', 'time of each further token'],
+             ['latency_seconds', 'time of a whole answer']])
+      if (rates.every((rate) => rate[key]))
+        trade(cell(), {
+          label: `tokens per second over ${title}`,
+          xTitle: title,
+          yTitle: 'tokens/s',
+          groups: ['p50', 'p95', 'p99'].map((part) => ({label: part, points: points(key, part)}))
+        });
     const three = (value) => (value ? `${rafter.seconds(value.p50)} / ${rafter.seconds(value.p95)} / ${rafter.seconds(value.p99)}` : '–');
-    element.append(rafter.table([
-      {title: 'Requests/s', number: true, value: (rate) => rate.requests_per_second}, {title: 'Tokens/s', number: true, value: (rate) => rate.tokens_per_second, text: (rate) => rafter.count(rate.tokens_per_second)},
-      {title: 'First token (50 / 95 / 99 %)', value: (rate) => rate.ttft_seconds.p50, text: (rate) => three(rate.ttft_seconds)}, {title: 'Each further token', value: (rate) => rate.tpot_seconds.p50, text: (rate) => three(rate.tpot_seconds)},
-      {title: 'Whole answer', value: (rate) => rate.latency_seconds.p50, text: (rate) => three(rate.latency_seconds)}, {title: 'Slots used', number: true, value: (rate) => rate.slots_used, text: (rate) => rate.slots_used.toFixed(1)},
-      {title: 'Waiting, most', number: true, value: (rate) => rate.waiting_most}, {title: 'Keeps up', value: (rate) => (rate.saturated ? 'no' : 'yes')},
-    ], rates, {caption: 'Requests arrive at random with this mean rate.'}));
+    element.append(rafter.table(
+        [
+          {title: 'Requests/s', number: true, value: (rate) => rate.requests_per_second},
+          {title: 'Tokens/s', number: true, value: (rate) => rate.tokens_per_second, text: (rate) => rafter.count(rate.tokens_per_second)},
+          {title: 'First token (50 / 95 / 99 %)', value: (rate) => rate.ttft_seconds.p50, text: (rate) => three(rate.ttft_seconds)},
+          {title: 'Each further token', value: (rate) => rate.tpot_seconds.p50, text: (rate) => three(rate.tpot_seconds)},
+          {title: 'Whole answer', value: (rate) => rate.latency_seconds.p50, text: (rate) => three(rate.latency_seconds)},
+          {title: 'Slots used', number: true, value: (rate) => rate.slots_used, text: (rate) => rate.slots_used.toFixed(1)},
+          {title: 'Waiting, most', number: true, value: (rate) => rate.waiting_most},
+          {title: 'Keeps up', value: (rate) => (rate.saturated ? 'no' : 'yes')},
+        ],
+        rates, {caption: 'Requests arrive at random with this mean rate.'}));
   };
 
   const showFrontier = (element, name, rows) => {
     rafter.state.sweep.frontiers.push({name, rows: rows.length});
     element.append(el('h3', {}, `What was weighed: ${name}`));
-    rafter.chart(element, {label: 'seconds over memory of every setting', height: 320, config: () => ({type: 'scatter', data: {datasets: [{label: 'settings', data: rows.map((row) => ({x: row.peak_bytes, y: row.seconds, row})), showLine: true, borderWidth: 1,
-      borderColor: rafter.colour('muted'), pointRadius: 5, pointBorderColor: rafter.colour('c4'), backgroundColor: rows.map((row) => (row.fits ? rafter.colour('c4') : rafter.colour('paper')))}]},
-    options: {scales: {x: rafter.axis('peak memory', rafter.bytes, {}), y: rafter.axis('seconds of a step', rafter.seconds, {})}, plugins: {legend: {display: false}, tooltip: {callbacks: {label: ({raw}) => [`${raw.row.dtype}, remat ${raw.row.remat}, ${raw.row.accumulate} x ${raw.row.microbatch}`, `${rafter.bytes(raw.row.peak_bytes)}, ${rafter.seconds(raw.row.seconds)}`, raw.row.why]}}}}})});
-    element.append(rafter.table([
-      {title: 'Type', value: (row) => row.dtype}, {title: 'Remat', value: (row) => row.remat}, {title: 'Microbatches', value: (row) => row.accumulate, text: (row) => `${row.accumulate} × ${row.microbatch}`}, {title: 'Mesh', value: (row) => row.mesh},
-      {title: 'Memory', number: true, value: (row) => row.peak_bytes, text: (row) => rafter.bytes(row.peak_bytes)}, {title: 'Time', number: true, value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds)},
-      {title: 'Fits', value: (row) => (row.fits ? 'yes' : 'no')}, {title: 'What this step saves', value: (row) => row.why}], rows, {caption: 'None of these is beaten in both memory and time.'}));
+    rafter.chart(element, {
+      label: 'seconds over memory of every setting',
+      height: 320,
+      config: () => ({
+        type: 'scatter',
+        data: {
+          datasets: [{
+            label: 'settings',
+            data: rows.map((row) => ({x: row.peak_bytes, y: row.seconds, row})),
+            showLine: true,
+            borderWidth: 1,
+            borderColor: rafter.colour('muted'),
+            pointRadius: 5,
+            pointBorderColor: rafter.colour('c4'),
+            backgroundColor: rows.map((row) => (row.fits ? rafter.colour('c4') : rafter.colour('paper')))
+          }]
+        },
+        options: {
+          scales: {x: rafter.axis('peak memory', rafter.bytes, {}), y: rafter.axis('seconds of a step', rafter.seconds, {})},
+          plugins: {
+            legend: {display: false},
+            tooltip: {
+              callbacks: {
+                label: ({raw}) =>
+                    [`${raw.row.dtype}, remat ${raw.row.remat}, ${raw.row.accumulate} x ${raw.row.microbatch}`,
+                     `${rafter.bytes(raw.row.peak_bytes)}, ${rafter.seconds(raw.row.seconds)}`, raw.row.why]
+              }
+            }
+          }
+        }
+      })
+    });
+    element.append(rafter.table(
+        [
+          {title: 'Type', value: (row) => row.dtype}, {title: 'Remat', value: (row) => row.remat},
+          {title: 'Microbatches', value: (row) => row.accumulate, text: (row) => `${row.accumulate} × ${row.microbatch}`},
+          {title: 'Mesh', value: (row) => row.mesh},
+          {title: 'Memory', number: true, value: (row) => row.peak_bytes, text: (row) => rafter.bytes(row.peak_bytes)},
+          {title: 'Time', number: true, value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds)},
+          {title: 'Fits', value: (row) => (row.fits ? 'yes' : 'no')}, {title: 'What this step saves', value: (row) => row.why}
+        ],
+        rows, {caption: 'None of these is beaten in both memory and time.'}));
   };
 
   rafter.panel({
-    id: 'sweep', title: 'Sweeps and serving', order: 60,
+    id: 'sweep',
+    title: 'Sweeps and serving',
+    order: 60,
     about: 'What changes when one setting does: throughput, latency and memory, with the causes of cliffs.',
     available: (model) => rafter.objects(model.runs).length > 0 || rafter.objects(model.sweeps).length > 0,
     render(element, model) {
       rafter.state.sweep = {sweeps: [], rates: [], frontiers: []};
       const plans = rafter.objects(model.runs).flatMap((run) => rafter.plans(run).map((one) => ({name: rafter.runName(run), plan: one.plan})));
       rafter.objects(model.sweeps).filter((sweep) => sweep.sweep && Array.isArray(sweep.rows)).forEach((sweep) => showSweep(element, sweep));
-      plans.filter(({plan}) => plan.serving && rafter.objects(plan.serving.rates).length).forEach(({name, plan}) => showRates(element, name, plan.serving));
-      plans.filter(({plan}) => rafter.objects(plan.frontier).length).forEach(({name, plan}) => showFrontier(element, name, rafter.objects(plan.frontier)));
-      if (!element.childElementCount) element.append(rafter.empty('No sweep was given. ', rafter.code('rafter plan MODEL --sweep batch=1..256 --json > sweep.json'), ' makes one, ', rafter.code('--job serve --rate 1..64'),
-        ' walks rates of requests, ', rafter.code('--fit'), ' weighs what fits; ', rafter.code('rafter report RUN sweep.json'), ' shows them here.'));
+      plans.filter(({plan}) => plan.serving && rafter.objects(plan.serving.rates).length).forEach(({name,
+                                                                                                    plan}) => showRates(element, name, plan.serving));
+      plans.filter(({plan}) => rafter.objects(plan.frontier).length).forEach(({name,
+                                                                               plan}) => showFrontier(element, name, rafter.objects(plan.frontier)));
+      if (!element.childElementCount)
+        element.append(rafter.empty(
+            'No sweep was given. ', rafter.code('rafter plan MODEL --sweep batch=1..256 --json > sweep.json'), ' makes one, ',
+            rafter.code('--job serve --rate 1..64'), ' walks rates of requests, ', rafter.code('--fit'), ' weighs what fits; ',
+            rafter.code('rafter report RUN sweep.json'), ' shows them here.'));
     },
   });
 })();
