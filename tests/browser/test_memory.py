@@ -120,6 +120,21 @@ def main():
     text = b.js("document.querySelector('#panel-memory').textContent")
     b.expect("an empty state names the command", "--tensors --ops" in text and "block.*/mlp/up/u" in text, text[:200])
     b.clean("a plan without tensors")
+
+    # What a picture is not all of: a stage of a pipeline, a JAX program, what stands in the host's memory.
+    def other(model, *options):
+        return json.loads(subprocess.run([RAFTER, "plan", model, "--json", "--tensors", "--ops", *options], check=True, capture_output=True).stdout)
+
+    stages = other("gpt:layers=8,width=512,heads=8,ff=2048,vocab=512,seq=256", "--on", "h100-sxm:4", "--mesh", "pipeline=4", "--batch", "8", "--accumulate", "8", "--dtype", "bf16")
+    jax = other("uva", "--on", "a5000", "--batch", "4", "--dtype", "bf16", "--program", "jax-scan")
+    host = other("uva", "--on", "a5000", "--batch", "4", "--dtype", "bf16", "--offload", "optimizer")
+    for name, one, said in (("a pipeline", stages, "of 4"), ("a JAX program", jax, "as XLA compiles it"), ("a host", host, "In the host's memory")):
+        b.open(b.page({"rafter": "0", "runs": [{"id": "a", "name": "a", "plan": one, "metrics": []}], "sweeps": []}), "memory")
+        b.clean(name)
+        b.expect(f"{name}: is said", said in b.js("document.querySelector('#panel-memory').textContent"))
+        now, most = state(), max(o["top_bytes"] for o in one["ops"])
+        b.expect(f"{name}: the curve", now["curve"]["peak_bytes"] == most and now["view"]["y1"] == most, (now["curve"], most))
+        b.expect(f"{name}: what is drawn", now["drawn"] == sum(t.get("memory") != "host" for t in one["tensors"]), now["drawn"])
     b.finish()
 
 
