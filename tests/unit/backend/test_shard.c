@@ -367,6 +367,7 @@ static line make_line(const staged *s) {
   rf_model model = fixture_model(s->model);
   if (s->lora) fixture_lora(&model, s->lora);
   rf_error error = {0};
+  options.microbatch = 4; /* several are run */
   line l = {.whole = fixture_graph(&model, &options, NULL)};
   if (rf_mesh_parse(s->mesh, s->zero, &options.mesh, &error) != RAFTER_OK || rf_pipeline_parse(s->schedule, &options.mesh, &error) != RAFTER_OK)
     fail_msg("%s", error.message);
