@@ -21,10 +21,7 @@ rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **pref
   return status;
 }
 
-int64_t rf_generate_copies(const rf_plan *decode) {
-  int64_t slots = decode->graph->rows;
-  return slots > 0 ? (decode->options.build.microbatch + slots - 1) / slots : 1;
-}
+int64_t rf_generate_copies(const rf_plan *decode) { return rf_mesh_copies(&decode->graph->mesh); }
 
 rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator **out, rf_error *error) {
   rf_status status = RAFTER_OK;

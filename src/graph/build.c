@@ -462,7 +462,7 @@ rf_status rf_pass_build(const rf_model *model, const rf_build_options *options, 
 
 /* Chips that share out a batch of answers each serve their own, with a cache of their own. */
 static void share_out_slots(rf_build_options *options) {
-  int64_t chips = rf_mesh_size(&options->mesh, (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
+  int64_t chips = rf_mesh_copies(&options->mesh);
   if (options->rows == options->microbatch) options->rows = (options->rows + chips - 1) / chips;
   options->microbatch = (options->microbatch + chips - 1) / chips;
   options->sequences = (options->sequences + chips - 1) / chips;

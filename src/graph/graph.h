@@ -88,6 +88,7 @@ typedef struct rf_attr {
   rf_lora_parts lora;               /* lora: which columns its parts read and join; scale: alpha / r */
   float clip;                       /* clip: largest global norm; 0: measure only */
   int32_t experts, experts_used;    /* route and what follows it: E, k */
+  float fill;                       /* experts on several chips: how much of their places (part) rows are expected to take; 0: all */
   rf_router router;                 /* route */
   int32_t value_dim, latent;        /* attention_latent and its kin: W, and numbers of a latent row; rope.dim: R */
   int32_t

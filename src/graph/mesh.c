@@ -25,8 +25,8 @@ rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes) {
   return live;
 }
 
-int64_t rf_mesh_token_groups(const rf_mesh *mesh) {
-  return rf_mesh_size(mesh, (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
+int64_t rf_mesh_copies(const rf_mesh *mesh) {
+  return rf_mesh_size(mesh, (rf_axes) ~(RF_AXES_OF_WALK | RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
 }
 
 const char *rf_mesh_text(const rf_mesh *mesh, char text[160]) {

@@ -41,8 +41,9 @@ int64_t rf_mesh_size(const rf_mesh *mesh, rf_axes axes); /* chips in a group ove
 int64_t rf_mesh_chips(const rf_mesh *mesh);              /* all */
 /* The axes of `axes` that have more than one chip. */
 rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes);
-/* Chips that each have tokens of their own: all but those that share the work on the same ones. */
-int64_t rf_mesh_token_groups(const rf_mesh *mesh);
+/* In generation: the axes over which chips deal out the rows of a walk, and how many copies of the model each serve sequences of their own. */
+#define RF_AXES_OF_WALK ((rf_axes)(RF_AXIS_BIT(RF_AXIS_CONTEXT) | RF_AXIS_BIT(RF_AXIS_SEQUENCE)))
+int64_t rf_mesh_copies(const rf_mesh *mesh);
 /* "data=2, fsdp=16"; "one chip". */
 const char *rf_mesh_text(const rf_mesh *mesh, char text[160]);
 /* Reads `data=2,fsdp=16,tensor=4@d2d`; `zero` < 0 is not said: 3. RAFTER_INVALID names the axis or number. */

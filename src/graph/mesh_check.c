@@ -45,6 +45,18 @@ static rf_status check_heads(const rf_mesh *mesh, const rf_model *model, rf_erro
   return divides(model->kv_heads, "the key and value heads", mesh, axes, error);
 }
 
+/* Rows of a walk are dealt out along context and sequence: slots of a copy of the model, and tokens of prompts that one walk takes. */
+static rf_status check_walk(const rf_mesh *mesh, const rf_build_options *options, rf_error *error) {
+  char hint[200], list[160];
+  int64_t chips = rf_mesh_size(mesh, RF_AXES_OF_WALK), slots = options->microbatch / rf_mesh_copies(mesh);
+  int64_t rows = options->rows > 0 && options->rows != options->microbatch ? options->rows : slots;
+  if (rows % chips == 0) return RAFTER_OK;
+  snprintf(hint, sizeof hint, "choose context x sequence of %s, or another --batch or --prefill-chunk", divisors(rows, list));
+  return RF_FAIL(error, RAFTER_INVALID, hint,
+                 "the rows of a walk cannot be dealt out over the mesh (context x sequence = %lld: expected a divisor of %lld)", (long long)chips,
+                 (long long)rows);
+}
+
 /* Batches along the axes that share them out; `sequences` of a microbatch, or slots. */
 static rf_status check_rows(const rf_mesh *mesh, const rf_build_options *options, rf_error *error) {
   char hint[160];
@@ -56,7 +68,7 @@ static rf_status check_rows(const rf_mesh *mesh, const rf_build_options *options
                    "the microbatch cannot be cut over the mesh (slice x data x expert x fsdp = %lld: expected a multiple, got %lld sequences)",
                    (long long)chips, (long long)options->microbatch);
   }
-  if (options->job == RF_JOB_GENERATE) return RAFTER_OK;
+  if (options->job == RF_JOB_GENERATE) return check_walk(mesh, options, error);
   return divides(options->seq, "the sequence", mesh, AXIS(CONTEXT) | AXIS(SEQUENCE) | AXIS(TENSOR), error);
 }
 
@@ -109,8 +121,6 @@ rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_bui
   if (rf_mesh_chips(mesh) == 1) return RAFTER_OK;
   RF_TRY(check_pipeline(mesh, model, options, error));
   RF_TRY(not_yet(mesh, RF_AXIS_CONTEXT, options->job != RF_JOB_GENERATE, error));
-  RF_TRY(not_yet(mesh, RF_AXIS_EXPERT, options->job != RF_JOB_GENERATE, error));
-  RF_TRY(not_yet(mesh, RF_AXIS_SEQUENCE, options->job != RF_JOB_GENERATE, error));
   RF_TRY(check_heads(mesh, model, error));
   RF_TRY(divides(model->experts > 0 ? rf_model_expert_ff(model) : model->ff, "the width of the MLP", mesh, AXIS(TENSOR), error));
   if (model->kv_rank > 0 && rf_mesh_extent(mesh, RF_AXIS_CONTEXT) > 1)

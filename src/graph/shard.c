@@ -30,6 +30,7 @@ int rf_sharder_tensor(rf_sharder *s, int t, const rf_spec *spec) {
 static rf_spec input_spec(const rf_sharder *s, const rf_tensor *tensor, int64_t *extent) {
   rf_axes rows = s->rows;
   *extent = 0;
+  if (!s->text) return rf_spec_of(strcmp(tensor->name, "tokens") ? 0 : rows, 0, RF_FORM_BLOCKS); /* attention asks for the others whole */
   if (tensor->rank != 1 || s->rows == 0) return (rf_spec){0};
   if (tensor->shape[0] == s->whole.rows + 1) {
     rows &= (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_CONTEXT) | RF_AXIS_BIT(RF_AXIS_SEQUENCE));
@@ -41,7 +42,8 @@ static rf_spec input_spec(const rf_sharder *s, const rf_tensor *tensor, int64_t 
 /* Keys and values of the heads that a chip has; a latent row serves all heads. */
 static rf_spec cache_spec(const rf_sharder *s) {
   if (s->whole.model.kv_rank > 0) return (rf_spec){.split = {0}};
-  return (rf_spec){.split = {0, 0, 0, rf_mesh_live(s->mesh, RF_AXIS_BIT(RF_AXIS_TENSOR))}, .form = {0, 0, 0, RF_FORM_KEYS}};
+  return (rf_spec){.split = {0, 0, 0, rf_mesh_live(s->mesh, RF_AXIS_BIT(RF_AXIS_SEQUENCE) | RF_AXIS_BIT(RF_AXIS_TENSOR))},
+                   .form = {0, 0, 0, RF_FORM_KEYS}};
 }
 
 static void make_cache(rf_sharder *s, int t, rf_spec *spec) {
@@ -134,7 +136,7 @@ static rf_status finish_metrics(rf_sharder *s) {
 }
 
 /* Rows go to the chips that have their experts, run by run, and what those say comes back the same way. */
-static int to_experts(rf_sharder *s, const rf_op *op, int id, const char *label) {
+static int to_experts(rf_sharder *s, const rf_op *op, int id, float fill, const char *label) {
   const rf_spec exchanged = {.split = {0, 0, 0, 0xff}};
   int found = rf_sharder_copy_of(s, id, &exchanged, RF_WHEN_ALWAYS);
   if (found != RF_NONE) return found;
@@ -143,6 +145,7 @@ static int to_experts(rf_sharder *s, const rf_op *op, int id, const char *label)
                    .to_id = RF_WANTED,
                    .axes = RF_AXIS_BIT(RF_AXIS_EXPERT),
                    .label = label,
+                   .fill = fill,
                    .spec = s->graph->tensor[id].spec,
                    .class = s->graph->tensor[id].class};
   int made = rf_sharder_exchange(s, &x, op->name, op->section, op->backward);
@@ -160,7 +163,7 @@ static rf_status emit_local(rf_sharder *s, const rf_op *op, rf_sharding *r) {
     inputs[i] = RF_NONE;
     if (op->input[i] >= 0) RF_TRY(rf_sharder_obtain(s, op, i, &r->in[i], &inputs[i]));
   }
-  if (deals_experts(s) && brings_back(op)) inputs[0] = to_experts(s, op, inputs[0], "back");
+  if (deals_experts(s) && brings_back(op)) inputs[0] = to_experts(s, op, inputs[0], r->attr.fill, "back");
   if (inputs[0] == RF_NONE && op->input[0] >= 0) return RAFTER_FAILED;
   for (int i = 0; i < op->output_count; i++) {
     int t = op->output[i];
@@ -189,7 +192,7 @@ static rf_status emit_local(rf_sharder *s, const rf_op *op, rf_sharding *r) {
       s->at[t] = (rf_place){made, r->out[i]};
     } else if (outputs[i] == RF_WANTED) {
       RF_TRY(settle_output(s, op, i, made, r->out[i], r->keeps_sums));
-      if (i == 0 && deals_experts(s) && sends_out(op)) s->at[t].id = to_experts(s, op, s->at[t].id, "out");
+      if (i == 0 && deals_experts(s) && sends_out(op)) s->at[t].id = to_experts(s, op, s->at[t].id, r->attr.fill, "out");
       if (s->at[t].id == RF_NONE) return RAFTER_FAILED;
     } else if (s->at[t].id == RF_NONE) {
       s->at[t] = (rf_place){made, r->out[i]};
@@ -276,7 +279,8 @@ rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error) {
   rf_sharder s = {.graph = graph, .whole = *graph, .mesh = mesh, .error = error, .unit = -1, .half = -1, .metrics_whole = RF_NONE};
   bool text = graph->tensor_count && (rf_mesh_extent(mesh, RF_AXIS_PIPELINE) > 1 || rf_graph_find(graph, "labels") != RF_NONE);
   s.text = text;
-  s.rows = text ? rf_mesh_live(mesh, (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE))) : 0;
+  /* A walk's rows are those of one copy of the model. */
+  s.rows = rf_mesh_live(mesh, text ? (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE)) : RF_AXES_OF_WALK);
   s.at = rf_pool_alloc(pool, tensors * sizeof *s.at);
   s.gradient = rf_pool_alloc(pool, params * sizeof *s.gradient);
   s.master = rf_pool_alloc(pool, params * sizeof *s.master);

@@ -35,6 +35,7 @@ int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, const char *path, r
                   .to = x->to,
                   .form = x->form,
                   .whole = x->whole,
+                  .fill = x->fill,
                   .accumulate = {x->accumulate}};
   if (x->copies.chips > 1) attr.group = (int32_t)x->copies.chips, attr.part = x->copies.own;
   if (x->form == RF_FORM_HEADS) {

@@ -55,6 +55,7 @@ typedef struct rf_exchange {
   int64_t whole;
   rf_copies copies; /* all_reduce: of the last columns alone, over those of the group that have the same ones; chips 0: not so */
   rf_accumulate accumulate;
+  float fill;   /* all_to_all of rows to experts: how much of them there is */
   rf_spec spec; /* of the result */
   const char *label;
   rf_class class;

@@ -47,10 +47,27 @@ static rf_work moved_work(const rf_graph *graph, const rf_op *op, const rf_exten
 /* Ops whose cost depends on how long the sequences are. */
 static bool depends_on_context(const rf_graph *graph, const rf_op *op) { return rf_op_is_cached(op) || moves_cache(graph, op); }
 
+/* What an op does in a walk of `rows`: places of experts are as many as ever, and fewer of them are taken. */
+static rf_work plain_work(const rf_graph *graph, const rf_op *op, int64_t rows) {
+  rf_op here = *op;
+  double all = (double)(graph->rows * rf_mesh_size(&graph->mesh, RF_AXES_OF_WALK));
+  if (op->attr.fill > 0 && (double)rows < all) here.attr.fill = (float)((double)op->attr.fill * (double)rows / all);
+  return op->def->work(graph, &here);
+}
+
 static rf_work work_of(const rf_graph *graph, const rf_op *op, const rf_extent *part, int parts) {
+  int64_t rows = 0;
+  for (int i = 0; i < parts; i++) rows += part[i].rows;
   return rf_op_is_cached(op)      ? cached_work(graph, op, part, parts)
          : moves_cache(graph, op) ? moved_work(graph, op, part, parts)
-                                  : op->def->work(graph, op);
+                                  : plain_work(graph, op, rows);
+}
+
+/* Rows of a tensor in a walk of `rows`: a chip's run of them, or where chips that deal them out come together, all. */
+static int64_t rows_of(const rf_graph *graph, int64_t bound, int64_t rows) {
+  int64_t chips = rf_mesh_size(&graph->mesh, RF_AXES_OF_WALK), all = graph->rows * chips;
+  if (chips > 1 && bound == all) return rows < all ? rows : all;
+  return rf_rows_of_walk(graph, bound, (rows + chips - 1) / chips);
 }
 
 /* Activations have their rows first; the logits' rows and what picks them are one for each sequence. */
@@ -67,7 +84,7 @@ static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
   for (int t = 0; t < graph->tensor_count; t++) {
     rf_tensor *tensor = &graph->tensor[t];
     bool moves = tensor->class == RF_CLASS_ACTIVATION || tensor->class == RF_CLASS_IO || tensor->class == RF_CLASS_COLLECTIVE;
-    if (moves && !tensor->persistent && tensor->rank > 0) tensor->shape[0] = rf_rows_of_walk(graph, tensor->shape[0], rows);
+    if (moves && !tensor->persistent && tensor->rank > 0) tensor->shape[0] = rows_of(graph, tensor->shape[0], rows);
   }
 }
 
@@ -119,7 +136,7 @@ rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts
   cut_rows(&graph, rows, parts);
   for (int i = 0; i < graph.op_count; i++) {
     const rf_op *op = &graph.op[i];
-    rf_work work = rf_op_is_cached(op) ? cached_work(&graph, op, part, parts) : op->def->work(&graph, op);
+    rf_work work = work_of(&graph, op, part, parts);
     seconds[i] += times * walk_op_seconds(plan, &graph, i, work);
     limit[i] +=
         times * plan->op[i].calls * (plan->op[i].lanes ? rf_plan_limit(plan, i, NULL) : rf_cost_limit(&plan->machine, &graph, op, work, NULL));
@@ -189,7 +206,7 @@ static spans all_but_attention(rf_walk_prices *w, int64_t rows, int parts) {
   *kept = (struct kept){.rows = rows, .parts = parts};
   for (int i = 0; i < w->graph.op_count; i++) {
     const rf_op *op = &w->graph.op[i];
-    if (!depends_on_context(plan->graph, op)) add(&kept->spans, op, walk_op_seconds(plan, &w->graph, i, op->def->work(&w->graph, op)));
+    if (!depends_on_context(plan->graph, op)) add(&kept->spans, op, walk_op_seconds(plan, &w->graph, i, plain_work(&w->graph, op, rows)));
   }
   return kept->spans;
 }
@@ -207,7 +224,7 @@ double rf_walk_price(rf_walk_prices *w, const rf_extent *part, int parts) {
           walk_op_seconds(plan, &w->graph, w->alike[k], moved_work(&w->graph, op, part, parts)) / plan->op[w->alike[k]].calls * w->count[k]);
       continue;
     }
-    for (int t = 0; t < 2; t++) w->graph.tensor[own[t]].shape[0] = rf_rows_of_walk(plan->graph, plan->graph->tensor[own[t]].shape[0], rows);
+    for (int t = 0; t < 2; t++) w->graph.tensor[own[t]].shape[0] = rows_of(plan->graph, plan->graph->tensor[own[t]].shape[0], rows);
     rf_work work = cached_work(&w->graph, op, part, parts);
     sum.chip += rf_cost_op(&plan->machine, &w->graph, op, plan->op[w->alike[k]].kernel, work, NULL) * w->count[k];
   }

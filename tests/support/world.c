@@ -15,6 +15,7 @@ void *world_data(const world *w, int64_t chip, int tensor) {
 world *world_new(const rf_graph *graph, int64_t whole_rows) {
   world *w = calloc(1, sizeof *w);
   w->graph = graph, w->chips = rf_mesh_chips(&graph->mesh), w->whole_rows = whole_rows, w->broken = -1;
+  w->walks = rf_graph_find(graph, "slots") != RF_NONE;
   w->data = calloc((size_t)(w->chips * graph->tensor_count), sizeof *w->data);
   for (int64_t i = 0; i < w->chips * graph->tensor_count; i++) {
     const rf_tensor *t = &graph->tensor[i % graph->tensor_count];
@@ -107,6 +108,8 @@ static int64_t queries_of(const world *w, const rf_tensor *t) {
   return own;
 }
 
+static bool is_of_copy(const rf_tensor *t) { return t->class == RF_CLASS_IO || t->class == RF_CLASS_LOGITS || t->class == RF_CLASS_KV; }
+
 int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *whole, int64_t i) {
   const rf_tensor *t = &w->graph->tensor[tensor];
   int32_t place[RF_AXES];
@@ -118,19 +121,29 @@ int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *w
     rf_axes axes = d < t->rank ? t->spec.split[d] : 0;
     /* Along context rows are dealt out within the run of the axes outside it, and runs of the axes inside it follow. */
     rf_axes outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1), dealt = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT), inner = axes & (rf_axes) ~(outer | dealt);
-    if (dealt && d == 0 && t->param < 0) {
+    if (dealt && d == 0 && t->param < 0 && !w->walks) {
       const rf_mesh *mesh = &w->graph->mesh;
       int64_t chips = rf_mesh_size(mesh, dealt), run = rf_mesh_rank(mesh, inner, place) * mine[d] + index[d];
       at = at * all[d] + rf_mesh_rank(mesh, outer, place) * (all[d] / rf_mesh_size(mesh, outer)) + run * chips + rf_mesh_rank(mesh, dealt, place);
       continue;
     }
-    int64_t block = 0;
+    int64_t block = 0, copies = w->walks && d == 0 && is_of_copy(t) ? rf_mesh_copies(&w->graph->mesh) : 1;
+    if (copies > 1) {
+      rf_axes of_copies = (rf_axes) ~(RF_AXES_OF_WALK | RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE));
+      all[d] /= copies, block = rf_mesh_rank(&w->graph->mesh, of_copies, place) * all[d], at *= copies;
+    }
     if (axes & RF_AXIS_BIT(RF_AXIS_EXPERT) && has_experts(w, t)) { /* runs of experts, of each of which a run */
       rf_axes experts = RF_AXIS_BIT(RF_AXIS_EXPERT);
       all[d] /= rf_mesh_size(&w->graph->mesh, experts), block = rf_mesh_rank(&w->graph->mesh, experts, place) * all[d], axes &= (rf_axes)~experts;
       at *= rf_mesh_size(&w->graph->mesh, experts);
     }
-    cut c = {rf_mesh_rank(&w->graph->mesh, axes, place),
+    int64_t rank = rf_mesh_rank(&w->graph->mesh, axes, place);
+    if (t->class == RF_CLASS_KV) { /* heads that a sequence group deals out are runs of those of a tensor group */
+      rf_axes outer_heads = axes & RF_AXIS_BIT(RF_AXIS_TENSOR), inner_heads = axes & (rf_axes)~outer_heads;
+      rank = rf_mesh_rank(&w->graph->mesh, outer_heads, place) * rf_mesh_size(&w->graph->mesh, inner_heads) +
+             rf_mesh_rank(&w->graph->mesh, inner_heads, place);
+    }
+    cut c = {rank,
              rf_mesh_size(&w->graph->mesh, axes),
              mine[d],
              all[d],

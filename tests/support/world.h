@@ -12,6 +12,7 @@ typedef void (*world_transfer)(struct world *w, const rf_op *op, int64_t chip, v
 typedef struct world {
   const rf_graph *graph;
   int64_t chips, whole_rows; /* rows of a microbatch on all chips */
+  bool walks;                /* a walk of a generator: copies of the model have sequences of their own, in the order of their chips */
   void **data;               /* [chip * tensor_count + tensor] */
   rf_run_inputs run;
   int broken; /* this op's exchange is left out: each chip takes its own for the others'; -1: none */

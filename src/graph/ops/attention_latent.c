@@ -228,7 +228,7 @@ rf_cached rf_cached_latent(const rf_graph *graph, const rf_op *op) {
 
 /* A chip widens nothing but its own heads' part of w; the latent rows it has whole, as every chip of the group. */
 static rf_status attention_kv_shard(rf_sharding *s, rf_error *error) {
-  rf_axes heads = s->in[0].split[1] & s->in[3].split[1];
+  rf_axes heads = s->in[0].split[1] | (s->in[0].split[0] & RF_AXIS_BIT(RF_AXIS_SEQUENCE));
   s->in[0] = s->in[3] = s->out[0] = rf_spec_of(0, heads, RF_FORM_BLOCKS);
   s->in[1] = s->in[2] = (rf_spec){.split = {0}};
   return rf_shard_heads(s, heads, error);

@@ -57,7 +57,8 @@ static rf_work reduce_work(const rf_graph *graph, const rf_op *op) {
   return sends(graph, op, share * (double)rf_tensor_bytes(x));
 }
 static rf_work transpose_work(const rf_graph *graph, const rf_op *op) {
-  return sends(graph, op, (double)rf_tensor_bytes(&graph->tensor[op->input[0]]) * op->attr.group);
+  double fill = op->attr.fill > 0 ? (double)op->attr.fill : 1;
+  return sends(graph, op, fill * (double)rf_tensor_bytes(&graph->tensor[op->input[0]]) * op->attr.group);
 }
 static rf_work offload_work(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]];

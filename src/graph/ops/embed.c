@@ -60,7 +60,7 @@ static rf_work embed_bwd_work(const rf_graph *graph, const rf_op *op) {
 /* Of a table in runs of rows each chip looks up what it has: a sum over chips, to which the first adds the positions. */
 static rf_status embed_shard(rf_sharding *s, rf_error *error) {
   (void)error;
-  rf_axes rows = s->in[0].split[0] & s->in[1].split[0], table = s->in[2].split[0];
+  rf_axes rows = s->in[0].split[0], table = s->in[2].split[0];
   s->in[0] = s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
   s->in[2] = rf_spec_of(table, 0, RF_FORM_BLOCKS), s->in[3] = (rf_spec){.split = {0}};
   s->out[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);

@@ -73,8 +73,10 @@ static void give_room(rf_sharding *s, int64_t whole_rows, rf_axes rows) {
   rf_axes axes = rf_mesh_live(s->mesh, RF_AXIS_BIT(RF_AXIS_EXPERT));
   if (!axes) return;
   double share = (double)(whole_rows / rf_mesh_size(s->mesh, rows)) * s->attr.experts_used / s->attr.experts;
-  s->attr.part = (int64_t)ceil(share * (s->mesh->capacity > 0 ? (double)s->mesh->capacity : 1));
+  share *= s->mesh->capacity > 0 ? (double)s->mesh->capacity : 1;
+  s->attr.part = (int64_t)ceil(share);
   if (s->attr.part < 1) s->attr.part = 1;
+  s->attr.fill = (float)(share / (double)s->attr.part);
 }
 static int64_t whole_dim(const rf_sharding *s, int slot) { return s->graph->tensor[s->op->input[slot]].shape[0]; }
 
@@ -112,6 +114,7 @@ static rf_status combine_shard(rf_sharding *s, rf_error *error) {
 
 /* A chip's own experts, of runs of rows that came from every chip of the group. */
 static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
+  give_room(s, whole_dim(s, 0) / s->attr.experts_used, rows_of_group(&s->in[0]));
   rf_axes axes = w->split[0] & RF_AXIS_BIT(RF_AXIS_EXPERT);
   s->attr.group = (int32_t)rf_mesh_size(s->mesh, axes), s->attr.experts /= s->attr.group;
   return axes;
@@ -235,14 +238,17 @@ const rf_op_def RF_OP_DISPATCH_BWD = {
 
 double rf_experts_met(double experts, double used, double rows) { return experts * (1 - pow(used < experts ? 1 - used / experts : 0, rows)); }
 
-/* FLOPs of the rows there are. What is moved of the weights (operand `weights`) is those of the experts that are met: of n rows that each choose k
- * of E experts, evenly and each for itself, E (1 - (1 - k/E)^n). Where chips share the experts out, a row is here for one of this chip's. */
-static rf_work product_work(const rf_graph *graph, const rf_op *op, int weights, int64_t rows, int64_t inner, int64_t columns) {
+/* FLOPs of the rows there are. What is moved of the weights (operand `weights`) is those of the experts that are met: of n rows of all chips of the
+ * group that each choose k of E experts, evenly and each for itself, E (1 - (1 - k/E)^n). Rows of places that nobody is expected to take move nothing. */
+static rf_work product_work(const rf_graph *graph, const rf_op *op, int weights, int64_t places, int64_t inner, int64_t columns) {
   rf_work work = rf_work_bytes(graph, op);
-  double experts = op->attr.experts, used = op->attr.experts < graph->model.experts ? 1 : op->attr.experts_used;
-  double met = rf_experts_met(experts, used, (double)rows / used);
-  work.flops = work.flops_full = 2.0 * (double)rows * (double)inner * (double)columns;
+  double group = op->attr.group > 1 ? op->attr.group : 1, experts = op->attr.experts * group, used = op->attr.experts_used,
+         fill = op->attr.fill > 0 ? (double)op->attr.fill : 1, rows = (double)places * fill, met = rf_experts_met(experts, used, rows * group / used);
+  work.flops = work.flops_full = 2.0 * rows * (double)inner * (double)columns;
   if (weights >= 0) work.bytes_read -= (1 - met / experts) * (double)rf_tensor_bytes(&graph->tensor[op->input[weights]]);
+  double all = (double)(places * (inner + columns)) * (double)rf_dtype_bytes(graph->tensor[op->input[0]].dtype);
+  work.bytes_read -= (1 - fill) * all * (double)inner / (double)(inner + columns);
+  work.bytes_written -= (1 - fill) * all * (double)columns / (double)(inner + columns);
   return work;
 }
 

@@ -18,7 +18,7 @@ static void test_option(void **state) {
   assert_int_equal(mesh.zero, 3);
   assert_int_equal(mesh.pinned, RF_AXIS_BIT(RF_AXIS_TENSOR));
   assert_string_equal(rf_mesh_text(&mesh, text), "data=2, fsdp=16, tensor=4");
-  assert_int_equal(rf_mesh_token_groups(&mesh), 32);
+  assert_int_equal(rf_mesh_copies(&mesh), 32);
   assert_int_equal(rf_mesh_parse("", 1, &mesh, &error), RAFTER_OK);
   assert_string_equal(rf_mesh_text(&mesh, text), "one chip");
   refused_text("rows=2", "unknown axis"), refused_text("data", "unknown axis"), refused_text("data=0", "bad number"),
