@@ -143,7 +143,7 @@ static int positions(builder *b, int qkv, const rf_attr *heads) {
 
 /* What a layer keeps of the tokens in its pages: `columns` numbers a token. */
 static int cache_tensor(builder *b, const char *name, rf_dtype dtype, rf_kv_class class, int64_t columns) {
-  int64_t shape[] = {b->kv.of[class].pool, b->model->kv_rank > 0 ? 1 : 2, b->kv.page, columns};
+  int64_t shape[] = {b->kv.of[class].pool, b->model->kv_rank > 0 ? 1 : 2, b->kv.page / b->kv.chips, columns};
   int id = rf_graph_tensor(b->graph, rf_graph_join(b->graph, b->graph->scope, name, ""), RF_CLASS_KV, dtype, 4, shape);
   b->graph->tensor[id].persistent = true;
   b->graph->tensor[id].reason = "pages of keys and values";

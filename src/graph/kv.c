@@ -16,7 +16,9 @@ int64_t rf_kv_page_bytes(const rf_model *model, int64_t page, rf_dtype dtype, in
 static int64_t pages_of(int64_t tokens, int64_t page) { return (tokens + page - 1) / page; }
 
 rf_kv rf_kv_of(const rf_model *model, const rf_build_options *o) {
-  rf_kv kv = {.page = o->kv_page ? o->kv_page : RF_KV_PAGE,
+  int64_t chips = o->job == RF_JOB_GENERATE ? rf_mesh_extent(&o->mesh, RF_AXIS_CONTEXT) : 1;
+  rf_kv kv = {.page = chips * (o->kv_page ? o->kv_page : RF_KV_PAGE),
+              .chips = chips,
               .sequences = o->sequences > o->microbatch ? o->sequences : o->microbatch,
               .dtype = o->kv_dtype_set ? o->kv_dtype : o->dtype};
   int64_t chunk = o->chunk > 0 ? o->chunk : RF_PREFILL_ROWS, scales, page_bytes = rf_kv_page_bytes(model, kv.page, kv.dtype, &scales);

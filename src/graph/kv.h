@@ -21,7 +21,8 @@ const char *rf_kv_class_name(rf_kv_class class); /* "global", "local" */
 rf_kv_class rf_kv_class_of(const rf_model *model, int layer);
 
 typedef struct rf_kv {
-  int64_t page;    /* tokens */
+  int64_t page; /* tokens, of which each of `chips` (the context axis) has every n-th one */
+  int64_t chips;
   int64_t columns; /* of a page table: pages of the whole context */
   int64_t sequences;
   rf_dtype dtype;

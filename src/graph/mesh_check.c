@@ -72,13 +72,6 @@ static rf_status check_rows(const rf_mesh *mesh, const rf_build_options *options
   return divides(options->seq, "the sequence", mesh, AXIS(CONTEXT) | AXIS(SEQUENCE) | AXIS(TENSOR), error);
 }
 
-static rf_status not_yet(const rf_mesh *mesh, rf_axis axis, bool can, rf_error *error) {
-  if (can || rf_mesh_extent(mesh, axis) == 1) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "use data, fsdp and tensor",
-                 "this version cannot plan this job over the axis %s (--mesh %s: expected 1, got %lld)", rf_axis_name(axis), rf_axis_name(axis),
-                 (long long)rf_mesh_extent(mesh, axis));
-}
-
 /* A schedule fills when every stage has a microbatch, and interleaving deals them out in whole groups. */
 static rf_status check_pipeline(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options, rf_error *error) {
   char hint[200];
@@ -120,10 +113,9 @@ static rf_status check_pipeline(const rf_mesh *mesh, const rf_model *model, cons
 rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options, rf_error *error) {
   if (rf_mesh_chips(mesh) == 1) return RAFTER_OK;
   RF_TRY(check_pipeline(mesh, model, options, error));
-  RF_TRY(not_yet(mesh, RF_AXIS_CONTEXT, options->job != RF_JOB_GENERATE, error));
   RF_TRY(check_heads(mesh, model, error));
   RF_TRY(divides(model->experts > 0 ? rf_model_expert_ff(model) : model->ff, "the width of the MLP", mesh, AXIS(TENSOR), error));
-  if (model->kv_rank > 0 && rf_mesh_extent(mesh, RF_AXIS_CONTEXT) > 1)
+  if (model->kv_rank > 0 && rf_mesh_extent(mesh, RF_AXIS_CONTEXT) > 1 && options->job != RF_JOB_GENERATE)
     return RF_FAIL(error, RAFTER_INVALID, "deal tokens out along sequence, or heads along tensor",
                    "this version does not deal the tokens of latent attention out (--mesh context: expected 1 for %s, got %lld)", model->name,
                    (long long)rf_mesh_extent(mesh, RF_AXIS_CONTEXT));

@@ -65,7 +65,7 @@ const char *rf_sharder_label(rf_sharder *s, const char *slot) { return rf_pool_f
 int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const char *path, const char *label, rf_section section, bool backward,
                        const int64_t *whole, rf_class class) {
   int rank = s->graph->tensor[id].rank;
-  const rf_axes dealt = RF_AXIS_BIT(RF_AXIS_CONTEXT);
+  const rf_axes dealt = s->text ? RF_AXIS_BIT(RF_AXIS_CONTEXT) : 0; /* tokens, of a generator blocks of rows */
   for (int round = 0; round < 16 && !rf_spec_same(&have, &need); round++) {
     if (round) label = rf_pool_format(s->graph->pool, "%s.%d", label, round);
     rf_exchange x = {.from = id, .to_id = RF_WANTED, .label = label, .class = class, .spec = have};

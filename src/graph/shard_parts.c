@@ -57,7 +57,7 @@ static rf_status made_part(rf_sharder *s, const rf_op *op, int slot, int id, rf_
 }
 
 /* Tokens dealt out along context: queries stay, keys and values of all chips are gathered, and their gradients summed to where they belong. */
-rf_status rf_sharder_context(rf_sharder *s, const rf_op *op) {
+static rf_status shard_text(rf_sharder *s, const rf_op *op) {
   rf_graph *graph = s->graph;
   bool backward = op->def == &RF_OP_ATTENTION_BWD;
   rf_axes axes = RF_AXIS_BIT(RF_AXIS_CONTEXT);
@@ -102,10 +102,52 @@ rf_status rf_sharder_context(rf_sharder *s, const rf_op *op) {
   return made_part(s, op, 0, graph->op[id].output[0], r.out[0]);
 }
 
+/* A cache dealt out along context: every chip attends with all rows over the positions that it has, and each row's parts come together on its chip
+ * (flash-decoding: Dao et al. 2023; over chips: Bhatia et al. 2025, Helix). */
+static rf_status shard_cached(rf_sharder *s, const rf_op *op) {
+  rf_graph *graph = s->graph;
+  rf_axes axes = RF_AXIS_BIT(RF_AXIS_CONTEXT);
+  rf_sharding r = {.graph = &s->whole, .op = op, .mesh = s->mesh, .attr = op->attr};
+  int inputs[RF_MAX_INPUTS], outputs[RF_MAX_OUTPUTS], part[2], id, last = op->def == &RF_OP_ATTENTION_KV ? 3 : 2;
+  for (int i = 0; i < op->input_count; i++)
+    if (op->input[i] >= 0) r.in[i] = rf_sharder_input(s, op->input[i]);
+  RF_TRY(op->def->shard(&r, s->error));
+  for (int i = 0; i < op->input_count; i++) {
+    inputs[i] = RF_NONE;
+    if (op->input[i] >= 0) RF_TRY(rf_sharder_obtain(s, op, i, &r.in[i], &inputs[i]));
+  }
+  for (int i = 0; i <= last; i++) outputs[i] = i == 0 || i == last ? RF_WANTED : op->output[i] < 0 ? RF_NONE : s->at[op->output[i]].id;
+  r.attr.axes = axes, r.attr.group = (int32_t)rf_mesh_size(s->mesh, axes);
+  id = rf_graph_emit(graph, op->def, op->name, op->section, inputs, op->input_count, outputs, last + 1, &r.attr, s->error);
+  if (id < 0) return RAFTER_INVALID;
+  for (int i = 0; i < 2; i++) {
+    int made = graph->op[id].output[i == 0 ? 0 : last];
+    graph->tensor[made].class = RF_CLASS_COLLECTIVE, graph->tensor[made].name = rf_graph_join(graph, graph->tensor[made].name, "/part", "");
+    rf_exchange x = {.def = &RF_OP_ALL_TO_ALL,
+                     .from = made,
+                     .to_id = RF_WANTED,
+                     .axes = axes,
+                     .dim = 1,
+                     .to = 0,
+                     .label = i == 0 ? "ctx" : "lse",
+                     .class = RF_CLASS_COLLECTIVE};
+    part[i] = rf_sharder_exchange(s, &x, op->name, op->section, false);
+    if (part[i] == RF_NONE) return RAFTER_FAILED;
+  }
+  id = rf_graph_emit(graph, &RF_OP_ATTENTION_MERGE, rf_graph_join(graph, op->name, "/merge", ""), op->section, part, 2, (const int[]){RF_WANTED}, 1,
+                     &r.attr, s->error);
+  if (id < 0) return RAFTER_INVALID;
+  graph->op[id].attr.axes = 0;
+  r.out[0].split[0] |= axes;
+  return made_part(s, op, 0, graph->op[id].output[0], r.out[0]);
+}
+
 bool rf_sharder_cuts_context(const rf_sharder *s, const rf_op *op) {
-  if (op->def != &RF_OP_ATTENTION && op->def != &RF_OP_ATTENTION_BWD) return false;
+  if (op->def != &RF_OP_ATTENTION && op->def != &RF_OP_ATTENTION_BWD && !rf_op_is_cached(op)) return false;
   return (s->rows & RF_AXIS_BIT(RF_AXIS_CONTEXT)) != 0;
 }
+
+rf_status rf_sharder_context(rf_sharder *s, const rf_op *op) { return rf_op_is_cached(op) ? shard_cached(s, op) : shard_text(s, op); }
 
 bool rf_sharder_cuts_words(const rf_sharder *s, const rf_op *op) {
   if (op->def != &RF_OP_HEAD_LOSS && (op->def != &RF_OP_HEAD_SCORE || op->attr.index > 0)) return false;

@@ -40,7 +40,8 @@ static rf_work moved_work(const rf_graph *graph, const rf_op *op, const rf_exten
     double here = (double)part[i].rows, context = (double)part[i].context, reach = window > 0 ? window + here - 1 : context;
     positions += op->attr.part > 0 ? here : context < reach ? context : reach;
   }
-  double bytes = positions * rf_cache_position_bytes(&graph->tensor[op->input[0]]);
+  double chips = (double)rf_mesh_extent(&graph->mesh, RF_AXIS_CONTEXT); /* that have the positions dealt out */
+  double bytes = positions * rf_cache_position_bytes(&graph->tensor[op->input[0]]) / chips;
   return (rf_work){.bytes_read = bytes, .bytes_written = bytes, .sent_bytes = bytes};
 }
 

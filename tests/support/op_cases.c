@@ -396,6 +396,15 @@ static void build_attention_bwd(op_harness *h, const op_case *of, const op_size 
 }
 
 /* A group of one chip: its queries are all. */
+static void build_attention_merge(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = attention_attributes(h, of, size);
+  int64_t heads = size->heads, dim = size->head_dim;
+  attr.group = 2;
+  int parts = op_tensor(h, "parts", RF_CLASS_ACTIVATION, h->dtype, (op_fill){1, 0}, OP_SHAPE(size->rows, 2 * heads * dim));
+  int lse = op_tensor(h, "lse", RF_CLASS_ACTIVATION, h->wide, (op_fill){1, 0}, OP_SHAPE(size->rows, 2 * heads));
+  op_apply(h, "attention_merge", OP_IDS(parts, lse), OP_IDS(RF_WANTED), &attr);
+}
+
 static void build_attention_part(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = attention_attributes(h, of, size);
   int bounds = segments(h, of, size->rows, NULL);
@@ -741,6 +750,7 @@ const op_case OP_CASES[] = {
     {"attention_part", "segments, window", build_attention_part, ATTENTION_SIZES, OP_SEGMENTS | OP_WINDOW},
     {"attention_part", "softcap", build_attention_part, ATTENTION_SIZES, OP_SOFTCAP},
     {"attention_part_bwd", "segments, window", build_attention_part, ATTENTION_SIZES, OP_SEGMENTS | OP_WINDOW},
+    {"attention_merge", "two parts", build_attention_merge, ATTENTION_SIZES, 0},
     {"attention_part_bwd", "softcap", build_attention_part, ATTENTION_SIZES, OP_SOFTCAP},
     {"attention_kv", "decode", build_attention_kv, DECODE_SIZES, 0},
     {"attention_kv", "decode, window", build_attention_kv, DECODE_SIZES, OP_WINDOW},

@@ -110,6 +110,15 @@ static int64_t queries_of(const world *w, const rf_tensor *t) {
 
 static bool is_of_copy(const rf_tensor *t) { return t->class == RF_CLASS_IO || t->class == RF_CLASS_LOGITS || t->class == RF_CLASS_KV; }
 
+/* Pages of a slot stand behind each other, and along context a page has every n-th position: which page and row of the whole that is. */
+static bool cached_at(const world *w, const int32_t *place, const int64_t mine[4], const int64_t all[4], int64_t index[4]) {
+  int64_t chips = rf_mesh_extent(&w->graph->mesh, RF_AXIS_CONTEXT), slots = w->graph->tensor[rf_graph_find(w->graph, "rows")].shape[0];
+  int64_t most = mine[0] / slots, whole = all[0] / rf_mesh_copies(&w->graph->mesh) / slots;
+  int64_t position = (index[0] % most * mine[2] + index[2]) * chips + place[RF_AXIS_CONTEXT];
+  index[0] = index[0] / most * whole + position / all[2], index[2] = position % all[2];
+  return position < whole * all[2];
+}
+
 int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *whole, int64_t i) {
   const rf_tensor *t = &w->graph->tensor[tensor];
   int32_t place[RF_AXES];
@@ -117,6 +126,7 @@ int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *w
   rf_mesh_place(&w->graph->mesh, chip, place);
   shape_of(t, mine), shape_of(whole, all);
   for (int d = 3; d >= 0; d--) index[d] = left % mine[d], left /= mine[d];
+  if (w->walks && t->class == RF_CLASS_KV && !cached_at(w, place, mine, all, index)) return -1;
   for (int d = 0; d < 4; d++) {
     rf_axes axes = d < t->rank ? t->spec.split[d] : 0;
     /* Along context rows are dealt out within the run of the axes outside it, and runs of the axes inside it follow. */

@@ -79,10 +79,9 @@ static double score(const rf_attr *attr, rf_view q, int64_t query_at, const head
 
 static int64_t first_key(const rf_attr *attr, int64_t i) { return attr->window > 0 && i >= attr->window ? i - attr->window + 1 : 0; }
 
-/* Query i (position in its segment) against keys first_key .. i: writes H elements of ctx, returns log(sum(exp(score))).
- * `sums` has room for H. */
-static double attend(const rf_attr *attr, rf_view q, int64_t query_at, const head_rows *rows, int64_t i, rf_view ctx, int64_t ctx_at, double *sums) {
-  int64_t from = first_key(attr, i);
+/* A query against keys from .. i: writes H elements of ctx, returns log(sum(exp(score))). `sums` has room for H. */
+static double attend(const rf_attr *attr, rf_view q, int64_t query_at, const head_rows *rows, int64_t from, int64_t i, rf_view ctx, int64_t ctx_at,
+                     double *sums) {
   double largest = -INFINITY, sum = 0;
   for (int64_t j = from; j <= i; j++) largest = fmax(largest, score(attr, q, query_at, rows, j));
   for (int64_t j = from; j <= i; j++) sum += exp(score(attr, q, query_at, rows, j) - largest);
@@ -92,8 +91,8 @@ static double attend(const rf_attr *attr, rf_view q, int64_t query_at, const hea
     double p = exp(score(attr, q, query_at, rows, j) - lse);
     for (int64_t c = 0; c < attr->head_dim; c++) sums[c] += p * value_of(rows, j, c);
   }
-  for (int64_t c = 0; c < attr->head_dim; c++) store(ctx, ctx_at + c, sums[c]);
-  return lse;
+  for (int64_t c = 0; c < attr->head_dim; c++) store(ctx, ctx_at + c, from <= i ? sums[c] : 0);
+  return from <= i ? lse : -INFINITY;
 }
 
 static int64_t qkv_width(const rf_attr *attr) { return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim; }
@@ -116,7 +115,8 @@ void rf_reference_attention(const rf_call *call) {
       for (int64_t h = 0; h < attr->heads; h++) {
         head_rows keys = qkv_head(attr, qkv, segments[s], h);
         int64_t ctx_at = (r * attr->heads + h) * head_dim;
-        double value = attend(attr, qkv, r * width + h * head_dim, &keys, r - segments[s], ctx, ctx_at, call->workspace);
+        int64_t i = r - segments[s];
+        double value = attend(attr, qkv, r * width + h * head_dim, &keys, first_key(attr, i), i, ctx, ctx_at, call->workspace);
         if (lse.data) store(lse, h * rows + r, value);
       }
 }
@@ -196,6 +196,9 @@ void rf_reference_attention_bwd(const rf_call *call) {
 
 /* ---- over a cache ------------------------------------------------------------------------------------------------ */
 
+/* How many positions below `end` a chip of the group has. */
+static int64_t held(int64_t end, int64_t chips, int64_t rank) { return (end - rank + chips - 1) / chips; }
+
 /* qkv (n,(N+2K)H), cache (P,2,G,K*H), table (slots,C), slots (n), positions (n), scale (P,2,G,K)? -> ctx (n,N*H), cache and scale (the same
  * tensors). All rows are written to the cache first, so rows of one slot may stand in the same walk. A row with slot -1 is skipped and gives
  * zeros. */
@@ -212,17 +215,22 @@ void rf_reference_attention_kv(const rf_call *call) {
                  .page = rf_in(call, 1)->shape[2],
                  .heads = attr->kv_heads,
                  .dim = head_dim};
+  rf_view lse = out_view(call, 3);
+  int64_t chips = attr->group > 1 ? attr->group : 1, rank = rf_rank_of(call);
   for (int64_t r = 0; r < rows; r++)
-    for (int64_t h = 0; slots[r] >= 0 && h < 2 * attr->kv_heads; h++)
-      paged_store(&cache, slots[r], h / attr->kv_heads, positions[r], h % attr->kv_heads, qkv, r * width + (attr->heads + h) * head_dim);
+    for (int64_t h = 0; slots[r] >= 0 && positions[r] % chips == rank && h < 2 * attr->kv_heads; h++)
+      paged_store(&cache, slots[r], h / attr->kv_heads, positions[r] / chips, h % attr->kv_heads, qkv, r * width + (attr->heads + h) * head_dim);
   for (int64_t r = 0; r < rows; r++)
     for (int64_t h = 0; h < attr->heads; h++) {
       int64_t ctx_at = (r * attr->heads + h) * head_dim;
       if (slots[r] < 0) {
         for (int64_t c = 0; c < head_dim; c++) store(ctx, ctx_at + c, 0.0);
+        if (lse.data) store(lse, r * attr->heads + h, 0.0);
         continue;
       }
       head_rows keys = {.cache = &cache, .slot = slots[r], .head = h / group};
-      attend(attr, qkv, r * width + h * head_dim, &keys, positions[r], ctx, ctx_at, call->workspace);
+      double value = attend(attr, qkv, r * width + h * head_dim, &keys, held(first_key(attr, positions[r]), chips, rank),
+                            held(positions[r] + 1, chips, rank) - 1, ctx, ctx_at, call->workspace);
+      if (lse.data) store(lse, r * attr->heads + h, value);
     }
 }

@@ -163,12 +163,14 @@ void rf_reference_attention_latent_kv(const rf_call *call) {
   rf_view said = in_view(call, 1), turns = in_view(call, 2), w = in_view(call, 3), ctx = out_view(call, 0), cache = out_view(call, 1);
   const int32_t *table = ids(call, 5), *slots = ids(call, 6), *positions = ids(call, 7);
   int64_t size = rf_in(call, 1)->shape[1], width = size + l.turned, page = rf_in(call, 4)->shape[2], columns = rf_in(call, 5)->shape[1];
-  int64_t rows = rows_in_use(call, l.rows), all = l.heads * l.pair;
+  rf_view lse = out_view(call, 2);
+  int64_t rows = rows_in_use(call, l.rows), all = l.heads * l.pair, chips = call->op->attr.group > 1 ? call->op->attr.group : 1,
+          rank = rf_rank_of(call);
   double *u = call->workspace, *o = u + size;
 #define ROW_OF(slot, position) (((int64_t)table[(slot)*columns + (position) / page] * page + (position) % page) * width)
   for (int64_t r = 0; r < rows; r++) {
-    if (slots[r] < 0) continue;
-    int64_t at = ROW_OF(slots[r], positions[r]);
+    if (slots[r] < 0 || positions[r] % chips != rank) continue;
+    int64_t at = ROW_OF(slots[r], positions[r] / chips);
     for (int64_t c = 0; c < size; c++) store(cache, at + c, load(said, r * size + c));
     for (int64_t c = 0; c < l.turned; c++) store(cache, at + size + c, load(turns, r * l.turned + c));
   }
@@ -179,7 +181,7 @@ void rf_reference_attention_latent_kv(const rf_call *call) {
         u[c] = o[c] = 0;
         for (int64_t d = 0; d < l.plain && slots[r] >= 0; d++) u[c] += load(w, c * all + h * l.pair + d) * query_of(&l, r, h, d);
       }
-      for (int64_t j = 0; j <= positions[r] && slots[r] >= 0; j++) { /* the sums so far shrink when a larger score comes */
+      for (int64_t j = 0; j * chips + rank <= positions[r] && slots[r] >= 0; j++) { /* the sums so far shrink when a larger score comes */
         int64_t at = ROW_OF(slots[r], j);
         double s = 0;
         for (int64_t c = 0; c < size; c++) s += u[c] * load(cache, at + c);
@@ -193,9 +195,10 @@ void rf_reference_attention_latent_kv(const rf_call *call) {
       }
       for (int64_t c = 0; c < l.value; c++) {
         double value = 0;
-        for (int64_t i = 0; i < size && slots[r] >= 0; i++) value += o[i] / sum * load(w, i * all + h * l.pair + l.plain + c);
+        for (int64_t i = 0; i < size && slots[r] >= 0; i++) value += sum > 0 ? o[i] / sum * load(w, i * all + h * l.pair + l.plain + c) : 0;
         store(ctx, (r * l.heads + h) * l.value + c, value);
       }
+      if (lse.data) store(lse, r * l.heads + h, slots[r] < 0 ? 0 : most + log(sum));
     }
 #undef ROW_OF
 }

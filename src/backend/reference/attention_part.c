@@ -123,3 +123,22 @@ void rf_reference_kv_join(const rf_call *call) {
     store(dqkv, i, c < first ? load(dq, r * first + c) : load(dkv, r * second + c - first));
   }
 }
+
+/* parts (n,cNH), lse (n,cN) -> ctx (n,NH) */
+void rf_reference_attention_merge(const rf_call *call) {
+  rf_view parts = in_view(call, 0), lse = in_view(call, 1), ctx = out_view(call, 0);
+  int64_t rows = rf_in(call, 0)->shape[0], heads = call->op->attr.heads, chips = rf_in(call, 1)->shape[1] / heads, width = rf_out(call, 0)->shape[1],
+          dim = width / heads;
+  for (int64_t i = 0; i < rows * heads; i++) {
+    int64_t r = i / heads, h = i % heads;
+    double most = -INFINITY, sum = 0;
+    for (int64_t p = 0; p < chips; p++) most = fmax(most, load(lse, (r * chips + p) * heads + h));
+    for (int64_t p = 0; p < chips; p++) sum += exp(load(lse, (r * chips + p) * heads + h) - most);
+    for (int64_t c = 0; c < dim; c++) {
+      double said = 0;
+      for (int64_t p = 0; p < chips; p++)
+        said += exp(load(lse, (r * chips + p) * heads + h) - most) / sum * load(parts, ((r * chips + p) * heads + h) * dim + c);
+      store(ctx, i * dim + c, said);
+    }
+  }
+}

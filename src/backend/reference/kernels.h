@@ -60,6 +60,7 @@ void rf_reference_kv_rows(const rf_call *call);
 void rf_reference_kv_join(const rf_call *call);
 void rf_reference_attention_part(const rf_call *call);
 void rf_reference_attention_part_bwd(const rf_call *call);
+void rf_reference_attention_merge(const rf_call *call);
 void rf_reference_take_run(const rf_call *call);
 void rf_reference_norm_sq(const rf_call *call);
 void rf_reference_clip(const rf_call *call);

@@ -60,6 +60,7 @@ const rf_kernel RF_REFERENCE_KERNELS[] = {
     ROW(kv_join, NULL),
     ROW(attention_part, rf_reference_attention_part_workspace),
     ROW(attention_part_bwd, rf_reference_attention_part_workspace),
+    ROW(attention_merge, NULL),
     ROW(norm_sq, NULL),
     ROW(norm_total, NULL),
     ROW(clip, NULL),

@@ -83,6 +83,7 @@ static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "an int8 cache has scales, another has none (attention_kv %s)", op->name);
   RF_IN(5, RF_F32, pages, 2, page, attr->kv_heads);
   RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, (int64_t)attr->heads * attr->head_dim);
+  RF_OUT(3, RF_CLASS_ACTIVATION, rf_wide_dtype(dtype), rows, attr->heads);
   if (op->output[1] != op->input[1] || op->output[2] != op->input[5])
     return RF_FAIL(error, RAFTER_INVALID, NULL, "the cache is written where it stands (attention_kv %s: expected output cache = input cache)",
                    op->name);
@@ -100,11 +101,12 @@ bool rf_op_is_cached(const rf_op *op) { return op->def == &RF_OP_ATTENTION_KV ||
 rf_cached rf_cached_of(const rf_graph *graph, const rf_op *op) {
   if (op->def == &RF_OP_ATTENTION_LATENT_KV) return rf_cached_latent(graph, op);
   const rf_tensor *cache = &graph->tensor[op->input[1]];
-  return (rf_cached){.flops_key = 4.0 * op->attr.heads * op->attr.head_dim,
-                     .position_bytes =
-                         rf_cache_position_bytes(cache) + (op->input[5] >= 0 ? rf_cache_position_bytes(&graph->tensor[op->input[5]]) : 0),
+  double chips = op->attr.group > 1 ? op->attr.group : 1; /* of every position one chip has the keys */
+  double bytes = rf_cache_position_bytes(cache) + (op->input[5] >= 0 ? rf_cache_position_bytes(&graph->tensor[op->input[5]]) : 0);
+  return (rf_cached){.flops_key = 4.0 * op->attr.heads * op->attr.head_dim / chips,
+                     .position_bytes = bytes / chips,
                      .table = op->input[2],
-                     .page = cache->shape[2]};
+                     .page = cache->shape[2] * (int64_t)chips};
 }
 
 /* At the bound: every row sees every position of its sequence. Extents below the bound scale this. */
@@ -177,10 +179,12 @@ const rf_op_def RF_OP_ATTENTION_KV = {
     .formula =
         "position p of slot s stands at row p mod G of page table[s, p div G]; first the k heads of row r are written there (cache[page,0]) and "
         "its v heads (cache[page,1]), for every r; then row r attends keys 0..positions[r] of slots[r] (window as in attention), with "
-        "attention's formula, key blocks and bits; slots[r] = -1: the row writes nothing and its ctx is 0. An i8 cache holds "
+        "attention's formula, key blocks and bits; slots[r] = -1: the row writes nothing and its ctx is 0. Of a group of c chips one has the "
+        "positions p "
+        "with p mod c its place, p div c in place of p, and the row attends those (none: lse -inf). An i8 cache holds "
         "rint(x * (127 / m)) and scale = m / 127 for every token and head, m its largest |x|, f32; what is attended is q * scale",
     .inputs = {"qkv (n,(N+2K)H)", "cache (P,2,G,KH)", "table i32 (slots,C)", "slots i32 (n)", "positions i32 (n)", "scale f32 (P,2,G,K)?"},
-    .outputs = {"ctx (n,NH)", "cache (P,2,G,KH)", "scale f32 (P,2,G,K)?"},
+    .outputs = {"ctx (n,NH)", "cache (P,2,G,KH)", "scale f32 (P,2,G,K)?", "lse (n,N)?"},
     .shape = attention_kv_shape,
     .work = rf_cached_work,
     .shard = attention_kv_shard,

@@ -208,6 +208,7 @@ static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error)
   RF_IN(6, RF_I32, d.rows);
   RF_IN(7, RF_I32, d.rows);
   RF_OUT(0, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.heads * d.value);
+  RF_OUT(2, RF_CLASS_ACTIVATION, rf_wide_dtype(d.dtype), d.rows, d.heads);
   if (op->output[1] != op->input[4])
     return RF_FAIL(error, RAFTER_INVALID, NULL, "the cache is written where it stands (attention_latent_kv %s: expected output cache = input cache)",
                    op->name);
@@ -216,12 +217,13 @@ static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error)
 
 rf_cached rf_cached_latent(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *cache = &graph->tensor[op->input[4]];
-  double heads = op->attr.heads, plain = op->attr.head_dim - op->attr.rope.dim, latent = (double)rf_input_dim(graph, op, 1, 1);
+  double chips = op->attr.group > 1 ? op->attr.group : 1, heads = op->attr.heads, plain = op->attr.head_dim - op->attr.rope.dim,
+         latent = (double)rf_input_dim(graph, op, 1, 1);
   return (rf_cached){.flops_row = 2 * heads * latent * (plain + op->attr.value_dim),
-                     .flops_key = 2 * heads * (2 * latent + op->attr.rope.dim),
-                     .position_bytes = rf_cache_position_bytes(cache),
+                     .flops_key = 2 * heads * (2 * latent + op->attr.rope.dim) / chips,
+                     .position_bytes = rf_cache_position_bytes(cache) / chips,
                      .table = op->input[5],
-                     .page = cache->shape[2],
+                     .page = cache->shape[2] * (int64_t)chips,
                      .fixed_bytes = (double)rf_tensor_bytes(&graph->tensor[op->input[1]]) + (double)rf_tensor_bytes(&graph->tensor[op->input[2]]) +
                                     (double)rf_tensor_bytes(&graph->tensor[op->input[3]])};
 }
@@ -241,10 +243,12 @@ const rf_op_def RF_OP_ATTENTION_LATENT_KV = {
         "row "
         "r attends keys 0..positions[r] of slots[r]: u[h] = w[:,h,:P] q[h,:P]; s_j = scale*(u[h] . latent_j + q[h,P:] . turns_j); o[h] = sum_j "
         "p_j*latent_j; "
-        "ctx[h] = round(o[h] w[:,h,P:]), which is attention_latent with kv = latent w, rounded once; slots[r] = -1: nothing is written and ctx is 0",
+        "ctx[h] = round(o[h] w[:,h,P:]), which is attention_latent with kv = latent w, rounded once; slots[r] = -1: nothing is written and ctx is 0; "
+        "a group of chips "
+        "as in attention_kv",
     .inputs = {"q (n,N(P+R))", "latent (n,C)", "turns (n,R)", "w (C,N(P+W))", "cache (B,1,G,C+R)", "table i32 (slots,T)", "slots i32 (n)",
                "positions i32 (n)"},
-    .outputs = {"ctx (n,NW)", "cache (B,1,G,C+R)"},
+    .outputs = {"ctx (n,NW)", "cache (B,1,G,C+R)", "lse (n,N)?"},
     .shape = attention_kv_shape,
     .work = rf_cached_work,
     .shard = attention_kv_shard,

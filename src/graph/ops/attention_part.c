@@ -76,6 +76,30 @@ static rf_work pairs_work(const rf_graph *graph, const rf_op *op, double product
 static rf_work part_work(const rf_graph *graph, const rf_op *op) { return pairs_work(graph, op, 2, 0); }
 static rf_work part_bwd_work(const rf_graph *graph, const rf_op *op) { return pairs_work(graph, op, 4, 1); }
 
+/* What each of c chips said of a row from the keys that it has, put together as if one had them all (flash-decoding: Dao et al. 2023). */
+static rf_status merge_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1), chips = chips_of(&op->attr);
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  if (op->attr.heads < 1 || width % (chips * op->attr.heads))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "parts do not fit (%s: expected %lld parts of %d heads, got %lld columns)", op->name,
+                   (long long)chips, op->attr.heads, (long long)width);
+  RF_IN(0, RF_ANY_FLOAT, rows, width);
+  RF_IN(1, rf_wide_dtype(dtype), rows, chips * op->attr.heads);
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, width / chips);
+  return RAFTER_OK;
+}
+
+const rf_op_def RF_OP_ATTENTION_MERGE = {
+    .name = "attention_merge",
+    .formula =
+        "of c parts: m = max_p lse[r,p,h], w_p = exp(lse[r,p,h] - m); ctx[r,h,:] = round(sum_p w_p*parts[r,p,h,:] / sum_p w_p), p ascending; f32",
+    .inputs = {"parts (n,cNH)", "lse (n,cN)"},
+    .outputs = {"ctx (n,NH)"},
+    .shape = merge_shape,
+    .work = rf_work_bytes,
+    .tolerance = {2e-6f, 1e-2f},
+};
+
 const rf_op_def RF_OP_KV_ROWS = {
     .name = "kv_rows",
     .formula = "kv[r,:] = the key heads, then the value heads, of qkv[r,:]",

@@ -325,8 +325,8 @@ static void test_null_chooses_what_cpu_chooses(void **state) {
 /* Latent attention and the routers that came with it are still the reference's. What only the programs of several chips have runs in tests alone. */
 static bool is_the_references(const op_case *of) {
   bool router = !strncmp(of->op, "route", 5) && strcmp(of->name, "plain"), tail = !strcmp(of->op, "rope") && !strcmp(of->name, "tail");
-  static const char *const many_chips[] = {"head_part",      "head_merge", "attention_part", "kv_",  "take_run", "all_",
-                                           "reduce_scatter", "permute",    "offload_",       "send", "recv",     "norm_total"};
+  static const char *const many_chips[] = {"head_part", "head_merge", "attention_part", "kv_",  "take_run",   "all_",           "reduce_scatter",
+                                           "permute",   "offload_",   "send",           "recv", "norm_total", "attention_merge"};
   bool chips = false;
   for (size_t i = 0; i < sizeof many_chips / sizeof *many_chips; i++) chips |= !strncmp(of->op, many_chips[i], strlen(many_chips[i]));
   return strstr(of->op, "latent") || router || tail || chips;

@@ -9,6 +9,7 @@
 #define LEAST_GPT "gpt:layers=2,width=16,heads=4,ff=32,vocab=37,seq=16"
 #define LEAST_LLAMA "llama:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16"
 #define LEAST_GEMMA "gemma3:layers=2,width=16,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
+#define LEAST_WINDOW "gemma3:layers=2,width=16,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16,window=24"
 #define LEAST_NEOX "pythia-70m:layers=2,width=16,heads=4,ff=32,vocab=40,seq=16"
 
 #define LEAST_MIXTRAL "mixtral:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=5,experts_used=2"
@@ -43,11 +44,11 @@ static double noise(uint64_t site, int64_t i) {
 }
 
 /* What a tensor of the whole graph begins with. */
-static double first_value(const rf_tensor *t, int64_t i, int micro, int64_t vocab) {
+static double first_value(const rf_tensor *t, int64_t i, int micro, int64_t vocab, int64_t step) {
   uint64_t site = rf_name_key(t->name);
   if (!strcmp(t->name, "tokens")) return floor((noise(site + (uint64_t)micro, i) + 1) / 2 * (double)vocab);
   if (!strcmp(t->name, "labels")) return i % 5 == 2 ? -1 : floor((noise(site + (uint64_t)micro, i) + 1) / 2 * (double)vocab);
-  if (!strcmp(t->name, "positions") && t->shape[0] < SEQ) return (double)(5 + 3 * i);
+  if (!strcmp(t->name, "positions") && t->shape[0] < SEQ) return (double)(5 + step * i);
   if (!strcmp(t->name, "positions")) return (double)(i % SEQ);
   if (strstr(t->name, "/gain")) return 1 + 0.3 * noise(site, i);
   return 0.4 * noise(site, i);
@@ -103,7 +104,7 @@ static void set_first(world *w, const rf_graph *whole, int micro, bool inputs) {
     assert_non_null(all);
     int64_t count = rf_tensor_count(all);
     double *values = malloc((size_t)count * sizeof *values);
-    for (int64_t i = 0; i < count; i++) values[i] = first_value(all, i, micro, whole->model.vocab);
+    for (int64_t i = 0; i < count; i++) values[i] = first_value(all, i, micro, whole->model.vocab, whole->seq > 16 ? 23 : 3);
     world_set(w, t, all, values);
     free(values);
   }
@@ -263,6 +264,14 @@ static void same_results(const setting *s, rf_build_options options, const char 
   drop(&p);
 }
 
+/* Four slots; of several pages where their positions are dealt out. */
+static rf_build_options walk_of(const setting *s) {
+  rf_build_options options = fixture_generate(RF_F64, 4, 4);
+  bool dealt = strstr(s->mesh, "context") != NULL;
+  options.seq = dealt ? 96 : 16, options.kv_page = dealt ? 32 : 0;
+  return options;
+}
+
 /* A walk of a generator over a cache that holds something, key heads dealt out or, where there are fewer of them than chips, shared. */
 static void test_walks_of_a_generator(void **state) {
   (void)state;
@@ -277,10 +286,15 @@ static void test_walks_of_a_generator(void **state) {
                                      {LEAST_LLAMA, "sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
                                      {LEAST_LATENT, "sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
                                      {LEAST_EXPERTS, "expert=4", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_LATENT, "expert=2,sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL}};
+                                     {LEAST_LATENT, "expert=2,sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {LEAST_LLAMA, "context=2", 0, 1, 0, 0, NULL, NULL},
+                                     {LEAST_GEMMA, "context=4,tensor=4", 0, 1, 0, 0, NULL, NULL},
+                                     {LEAST_WINDOW, "data=2,context=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {LEAST_LLAMA, "context=2,sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {LEAST_LATENT, "context=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {LEAST_LATENT, "expert=2,context=2", 0, 1, 0, 0, NULL, NULL}};
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
-    rf_build_options options = fixture_generate(RF_F64, 4, 4);
-    options.seq = 16;
+    rf_build_options options = walk_of(&settings[i]);
     same_results(&settings[i], options, "decoding");
   }
 }
@@ -351,12 +365,11 @@ static void test_a_missing_exchange_is_found(void **state) {
                                      {LEAST_EXPERTS, "expert=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
                                      {LEAST_LATENT, "sequence=2,tensor=2", 0, 1, 1, 0, NULL, NULL}};
   static const setting walks[] = {{LEAST_LLAMA, "sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                  {LEAST_LATENT, "expert=2,tensor=2", 0, 1, 0, 0, NULL, NULL}};
+                                  {LEAST_LATENT, "expert=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                  {LEAST_LLAMA, "context=2,tensor=2", 0, 1, 0, 0, NULL, NULL}};
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) each_exchange_is_needed(&settings[i], options_of(&settings[i]));
   for (size_t i = 0; i < sizeof walks / sizeof *walks; i++) {
-    rf_build_options options = fixture_generate(RF_F64, 4, 4);
-    options.seq = 16;
-    each_exchange_is_needed(&walks[i], options);
+    each_exchange_is_needed(&walks[i], walk_of(&walks[i]));
   }
 }
 
