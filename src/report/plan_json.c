@@ -134,6 +134,12 @@ static void say_chips(json_t *list, const rf_plan *plan) {
     json_array_append_new(list, json_string(line));
     json_array_append_new(list, json_string("gains of norms and biases are whole on every chip; a matrix that does not divide is padded; bytes of a "
                                             "token's keys and values are the whole model's"));
+    const rf_model *model = &plan->graph->model;
+    if (model->kv_rank > 0 && rf_mesh_extent(&plan->graph->mesh, RF_AXIS_TENSOR) > 1)
+      json_array_append_new(list, json_string("latent rows and what makes them are whole on every chip of a tensor group"));
+    else if (rf_mesh_extent(&plan->graph->mesh, RF_AXIS_TENSOR) > model->kv_heads)
+      json_array_append_new(list, json_string("key heads are fewer than the chips along tensor: several chips have and compute the same one, and the "
+                                              "FLOPs count each of them"));
     if (rf_mesh_extent(&plan->graph->mesh, RF_AXIS_EXPERT) > 1)
       json_array_append_new(list, json_string("rows beyond an expert's share (--capacity) are left out, as the plan counts them"));
   }
