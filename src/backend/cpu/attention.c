@@ -87,8 +87,9 @@ static bool accepts(const rf_graph *graph, const rf_op *op) {
 static bool accepts_cache(const rf_graph *graph, const rf_op *op) {
   rf_dtype cache = graph->tensor[op->input[1]].dtype;
   int64_t page = graph->tensor[op->input[1]].shape[2];
-  return accepts(graph, op) && op->attr.group <= 1 && op->output[3] == RF_NONE && (cache == RF_F32 || cache == RF_BF16 || cache == RF_I8) &&
-         page % RF_ATTENTION_PANEL == 0 && (page % RF_ATTENTION_BLOCK == 0 || RF_ATTENTION_BLOCK % page == 0);
+  return accepts(graph, op) && op->attr.group <= 1 && (op->output_count < 4 || op->output[3] == RF_NONE) &&
+         (cache == RF_F32 || cache == RF_BF16 || cache == RF_I8) && page % RF_ATTENTION_PANEL == 0 &&
+         (page % RF_ATTENTION_BLOCK == 0 || RF_ATTENTION_BLOCK % page == 0);
 }
 
 static size_t forward_bytes(const rf_graph *graph, const rf_op *op, int threads) {
