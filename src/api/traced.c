@@ -52,6 +52,11 @@ rf_status rf_traced_write(const rf_record *record, const char *command, const ch
   if (walks > 4) walks = 4;
   for (int i = 0; i < walks; i++) plans[i] = walk[i].plan, names[i] = walk[i].name;
   RF_TRY(rf_trace_collect(record, plans, names, walks, &trace, error));
+  if (!trace->steps) { /* a trace that is there stays */
+    say(sink, "hint: no step of --trace was reached; steps are counted from 1\n");
+    rf_trace_free(trace);
+    return RAFTER_OK;
+  }
   json_t *about = json_pack("{ss ss}", "command", command, "model", walks ? plans[0]->graph->model.name : "");
   rf_status status = rf_trace_write(trace, about, folder, error);
   json_decref(about);
@@ -60,7 +65,6 @@ rf_status rf_traced_write(const rf_record *record, const char *command, const ch
     say(sink, "trace    %d steps, %lld spans in %s/trace.bin; trace.json there opens in Perfetto", trace->steps, (long long)trace->count, folder);
     if (trace->dropped) say(sink, "; %lld older spans did not fit and are gone", (long long)trace->dropped);
     say(sink, "\n");
-    if (!trace->steps) say(sink, "hint: no step of --trace was reached; steps are counted from 1\n");
   }
   rf_trace_free(trace);
   return status;

@@ -431,7 +431,8 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
                  .json = rf_options_flag(o, "json"),
                  .val_loss = NAN};
   if (rf_options_is_set(o, "max-seconds")) log.seconds_limit = rf_options_float(o, "max-seconds");
-  RF_TRY(rf_traced_open(o, &traced, error));
+  /* What the run was told to record before, it has recorded. */
+  if (!rf_options_is_set(o, "resume") || rf_options_source(o, "trace") == RF_OPTION_GIVEN) RF_TRY(rf_traced_open(o, &traced, error));
   RF_GO(open_trainer(job, sink, &t, error));
   log.first_step = t->trainer->step, log.first_tokens = t->trainer->tokens, log.steps = t->trainer->settings.schedule.steps;
   rf_report_walk walk[2];

@@ -54,4 +54,11 @@ refuses 1 'trace.bin' "$RAFTER" report damaged --perfetto no.json
 
 for bad in steps=5..4 steps=1..2:0 everything; do refuses 2 '--trace' "${TRAIN[@]}" --out refused --trace "$bad"; done
 [ ! -e refused ] || fail 'a refused trace leaves a folder'
+
+# Resuming records nothing unless asked to, and nothing empty takes the place of a trace.
+cp traced/trace.bin before.bin && cp traced/trace.json before.json
+status 0 "$RAFTER" train --resume traced --steps 6 && same before.bin traced/trace.bin 'resuming changes a trace'
+status 0 "$RAFTER" train --resume traced --steps 7 --trace steps=2..3 && says 'no step of --trace was reached' out
+same before.bin traced/trace.bin 'a trace of no step takes the place of one' && same before.json traced/trace.json 'a trace.json of no step'
+status 0 "$RAFTER" train --resume traced --steps 8 --trace steps=8 && says '1 steps' out && ! cmp -s before.bin traced/trace.bin || fail 'a resumed run that is told to record does not'
 finish
