@@ -42,12 +42,15 @@ static rf_generate_settings generate_settings(const rafter_plan *p) {
   return (rf_generate_settings){.model = p->settings.model, .plan = p->settings.plan};
 }
 
-/* All copies together answer `times` as much as the one that was simulated; slots are those of one. */
-static void add_copies(rf_served *served, double times) {
+/* What all copies do of `requests`, of which the one that was simulated had `each`. The most that waited stays one copy's: maxima of copies are not of
+ * one moment. */
+static void add_copies(rf_served *served, int64_t requests, int64_t each) {
   rf_generate_counts *c = &served->counts;
-  int64_t *counts[] = {&c->walks, &c->rows, &c->parts, &c->prompt_tokens, &c->reused, &c->answers, &c->tokens, &served->waiting_most};
+  int64_t *counts[] = {&c->walks, &c->rows, &c->parts, &c->prompt_tokens, &c->reused, &c->answers, &c->tokens};
+  double times = (double)requests / (double)each;
   for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) *counts[i] = llround((double)*counts[i] * times);
-  served->tokens_per_second *= times, served->arrivals_per_second *= times;
+  c->most_parts = (c->most_parts * requests + each - 1) / each;
+  served->tokens_per_second *= times, served->slots_used *= times;
 }
 
 /* Requests are dealt out to copies of the model, of which one is simulated. */
@@ -121,7 +124,7 @@ static rf_status roll_out(rafter_plan *p, const rf_plan *decode, const rf_option
   rf_arrivals_poisson((rf_arrival){.prompt = l->prompt, .answer = l->answer, .shared = int_or(o, "shared-prefix", 0), .samples = l->samples}, 0, 0,
                       list, each);
   rf_status status = rf_simulate(&g, list, each, NULL, NULL, served, error);
-  add_copies(served, (double)*prompts / (double)each);
+  add_copies(served, *prompts, each);
   free(list);
   return status;
 }
@@ -208,6 +211,20 @@ static void add_rate(service *s, double rate, const rf_served *v) {
   if (!s->have_best || !v->saturated) s->best = *v, s->have_best = true;
 }
 
+/* Arrivals of a file as they are dealt out: every copy has its turn of them, and the last one answers behind the last arrival of all. */
+static rf_status simulate_dealt(const service *s, rf_arrival *list, int64_t requests, rf_served *served, rf_error *error) {
+  double last = list[requests - 1].at, came = last - list[0].at;
+  int64_t dealt = 0;
+  for (int64_t i = 0; i < requests; i += s->copies) list[dealt++] = list[i];
+  RF_TRY(simulate(s, list, dealt, served, error));
+  double seconds = served->seconds + last - list[dealt - 1].at;
+  if (seconds > 0) served->tokens_per_second *= served->seconds / seconds;
+  served->seconds = seconds;
+  add_copies(served, requests, dealt);
+  served->arrivals_per_second = came > 0 ? (double)(requests - 1) / came : 0;
+  return RAFTER_OK;
+}
+
 static rf_status simulate_rates(service *s, rf_error *error) {
   const rf_options *o = s->o;
   rf_arrival like = {.prompt = s->l.prompt, .answer = s->l.answer, .shared = int_or(o, "shared-prefix", 0), .samples = s->l.samples}, *list = NULL;
@@ -216,24 +233,22 @@ static rf_status simulate_rates(service *s, rf_error *error) {
   rf_served served;
   if (rf_options_is_set(o, "arrivals")) {
     RF_TRY(rf_arrivals_read(rf_options_text(o, "arrivals"), like, &list, &requests, error));
-    int64_t dealt = 0;
-    for (int64_t i = 0; i < requests; i += s->copies) list[dealt++] = list[i];
-    RF_GO(simulate(s, list, dealt, &served, error));
-    add_copies(&served, (double)s->copies);
+    RF_GO(simulate_dealt(s, list, requests, &served, error));
     add_rate(s, served.arrivals_per_second, &served);
     goto done;
   }
   int count = 1;
   const int64_t once = 1, *rate = rf_options_is_set(o, "rate") ? rf_options_list(o, "rate", &count) : &once;
-  list = calloc((size_t)requests, sizeof *list);
+  int64_t each = (requests + s->copies - 1) / s->copies;
+  list = calloc((size_t)each, sizeof *list);
   if (!list) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating"));
   for (int i = 0; i < count; i++) {
     if (rate[i] < 1)
       RF_GO(RF_FAIL(error, RAFTER_INVALID, "requests a second, from 1 on", "--rate is out of range (expected 1 or more, got %lld)",
                     (long long)rate[i]));
-    rf_arrivals_poisson(like, (double)rate[i] / (double)s->copies, (uint64_t)int_or(o, "seed", 0), list, requests);
-    RF_GO(simulate(s, list, requests, &served, error));
-    add_copies(&served, (double)s->copies);
+    rf_arrivals_poisson(like, (double)rate[i] / (double)s->copies, (uint64_t)int_or(o, "seed", 0), list, each);
+    RF_GO(simulate(s, list, each, &served, error));
+    add_copies(&served, requests, each);
     add_rate(s, (double)rate[i], &served);
   }
 done:

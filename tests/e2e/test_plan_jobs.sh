@@ -37,16 +37,17 @@ status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --shared-
 status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --prefill-on tpu-v5p --json && holds out 'd["serving"]["prefill_on"] == "tpu-v5p" and d["serving"]["tpot_seconds"]["p99"] < json.load(open("plain"))["serving"]["tpot_seconds"]["p99"]' 'without prompts in between tokens come evenly'
 # Eight copies at eight times the rate are one chip at one; cut over eight chips the model answers a token sooner than any copy, with the network in it.
 ONE=(gemma-7b --dtype bf16 --weights int8 --kv-dtype int8 --job serve)
-status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e --batch 8 --rate 2 --json && cp out one
+status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e --batch 8 --rate 2 --requests 64 --json && cp out one
 status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=8 --batch 64 --rate 16 --json && {
   holds out '(lambda a, b: a["tpot_seconds"] == b["tpot_seconds"] and abs(b["tokens_per_second"] / a["tokens_per_second"] - 8) < 1e-9 and abs(a["usd_per_million_tokens"] / b["usd_per_million_tokens"] - 1) < 1e-9)(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'copies'
+  holds out '(lambda a, b: abs(b["slots_used"] / a["slots_used"] - 8) < 1e-9 and b["slots_most"] == 8 * a["slots_most"] and b["waiting_most"] == a["waiting_most"])(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'slots of all copies, what waits of one'
 }
 status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh tensor=8 --batch 64 --rate 16 --json && {
   holds out 'd["serving"]["tpot_seconds"]["p50"] < json.load(open("one"))["serving"]["tpot_seconds"]["p50"]' 'a model cut over eight chips'
   holds out 'd["time"]["network_seconds"] > 0 and d["serving"]["tpot_seconds"]["p50"] > d["time"]["network_seconds"] * 0.2' 'and waits for their network'
 }
 # Copies of a model that is itself cut: each is what it is alone on chips that lie the same, at its share of the rate; all cost what all chips cost.
-status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:1x4 --mesh tensor=4 --batch 32 --rate 8 --json && cp out one
+status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:1x4 --mesh tensor=4 --batch 32 --rate 8 --requests 256 --json && cp out one
 status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=2,tensor=4 --batch 64 --rate 16 --json && {
   holds out '(lambda a, b: a["tpot_seconds"] == b["tpot_seconds"] and a["ttft_seconds"] == b["ttft_seconds"] and abs(b["tokens_per_second"] / a["tokens_per_second"] - 2) < 1e-9 and abs(a["usd_per_million_tokens"] / b["usd_per_million_tokens"] - 1) < 1e-9)(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'copies of a cut model'
   holds out 'd["serving"]["copies"] == 2 and d["serving"]["slots"] == 64 and d["memory"]["peak_bytes"] == json.load(open("one"))["memory"]["peak_bytes"] and any("2 groups of 4 chips" in a for a in d["assumptions"])'
@@ -56,12 +57,22 @@ refuses 2 'copies do not go together' "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x
 # Prompts that do not divide among the copies: every one of them is answered, and those with one more say how long it takes.
 status 0 "$RAFTER" plan "${GEMMA[@]:0:1}" --dtype bf16 --on tpu-v5e:2x4 --mesh data=4,tensor=2 --batch 32 --job rollout --samples 8 --prompt-tokens 128 --max-tokens 64 --requests 9 --json && {
   holds out 'd["rollout"]["prompts"] == 9 and d["rollout"]["tokens"] == 9 * 8 * 64 and d["rollout"]["walked_prompt_tokens"] + d["rollout"]["shared_prompt_tokens"] == 72 * 128' 'rollouts on copies'
+  holds out '8 < d["rollout"]["slots_used"] <= 32' 'slots of all copies of a rollout'
 }
 if command -v gnuplot >/dev/null; then
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 1..64 --requests 64 --plot serve.svg && python3 -c 'import xml.dom.minidom as m; t = m.parse("serve.svg").toxml(); assert "tokens a second" in t and "first token" in t and "64/s" in t, t[:200]' || fail "the picture of rates lacks its labels"
 fi
 printf '{"at": 0, "prompt": 100, "answer": 10}\n{"at": 0.5, "prompt": 200, "answer": 20}\n' >arrivals.jsonl
 status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals arrivals.jsonl --json && holds out 'd["serving"]["rates"][0]["requests_per_second"] == 2 and abs(d["serving"]["rates"][0]["tokens_per_second"] - 30 / 0.5) < 10' 'a file of arrivals'
+# Three arrivals on eight copies are three answers: what one copy does in the time of its one, behind the last of the three.
+printf '{"at": %s, "prompt": 512, "answer": 256}\n' 0 0.1 0.2 >three.jsonl
+head -1 three.jsonl >first.jsonl
+EIGHT=(llama3-8b --job serve --dtype bf16 --seq 1024)
+status 0 "$RAFTER" plan "${EIGHT[@]}" --on h100-sxm --batch 8 --arrivals first.jsonl --json && cp out one
+status 0 "$RAFTER" plan "${EIGHT[@]}" --on h100-sxm:8 --mesh data=8 --batch 64 --arrivals three.jsonl --json && {
+  holds out '(lambda a, b: abs(b["tokens_per_second"] * (256 / a["tokens_per_second"] + 0.2) - 3 * 256) < 1e-6)(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'three arrivals on eight copies'
+  holds out 'abs(d["serving"]["rates"][0]["requests_per_second"] - 10) < 1e-9 and d["serving"]["rates"][0]["slots_most"] == 3' 'their rate, and the slots they take'
+}
 printf 'nonsense\n' >bad.jsonl
 refuses 2 'bad.jsonl, line 1' "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals bad.jsonl
 refuses 2 'rate' "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 0
