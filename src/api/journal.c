@@ -5,9 +5,11 @@
 #include "report/history.h"
 #include "report/summary.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -47,6 +49,19 @@ void rf_journal_name_folder(const rf_options *o, char folder[4096]) {
   snprintf(folder, 4096, "%.3800s/%s-%.*s", rf_runs_root(), stamp, (int)strcspn(base ? base : "model", ":/"), base ? base : "model");
 }
 
+/* Runs that begin in one second, also in other processes, take names with -2, -3 behind. */
+rf_status rf_journal_make_folder(const rf_options *o, char folder[4096], rf_error *error) {
+  char name[4000];
+  rf_journal_name_folder(o, folder);
+  snprintf(name, sizeof name, "%.3990s", folder);
+  RF_TRY(rf_make_folders(rf_runs_root(), error));
+  for (int n = 2; mkdir(folder, 0777); n++) {
+    if (errno != EEXIST) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot make the folder %s (%s)", folder, strerror(errno));
+    snprintf(folder, 4096, "%s-%d", name, n);
+  }
+  return RAFTER_OK;
+}
+
 rf_status rf_journal_folder(const rf_options *o, char folder[4096], rf_error *error) {
   /* An --out that stands in a run.json says where that run went, not where this one goes. */
   bool out = rf_options_has(o, "out") && rf_options_source(o, "out") == RF_OPTION_GIVEN;
@@ -54,7 +69,7 @@ rf_status rf_journal_folder(const rf_options *o, char folder[4096], rf_error *er
   char path[4200];
   *folder = 0;
   if (out) snprintf(folder, 4096, "%s", rf_options_text(o, "out"));
-  else if (traced) rf_journal_name_folder(o, folder);
+  else if (traced) return rf_journal_make_folder(o, folder, error);
   snprintf(path, sizeof path, "%s/run.json", folder);
   if (*folder && !access(path, F_OK))
     return RF_FAIL(error, RAFTER_FAILED, "choose another --out, or remove the folder", "%s holds a run already", folder);

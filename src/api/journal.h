@@ -18,6 +18,8 @@ typedef struct rf_journal {
 
 /* ROOT/DATE-TIME-MODEL, for a run that was given no folder. */
 void rf_journal_name_folder(const rf_options *options, char folder[4096]);
+/* Makes that folder, which no other run has: where the name is taken, NAME-2, NAME-3 ... */
+rf_status rf_journal_make_folder(const rf_options *options, char folder[4096], rf_error *error);
 /* The folder of a run that needs none: --out as typed, or with --trace a name of its own, made here; else "". RAFTER_FAILED: a run is in it. */
 rf_status rf_journal_folder(const rf_options *options, char folder[4096], rf_error *error);
 /* Writes the records of a run that begins. walk[0] is the plan that stands at the top of plan.json, the others stand in its "plans". Takes `options`, which

@@ -125,15 +125,16 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, ra
   }
   bool trains = !strcmp(rf_options_command(o), "train");
   const char *resume = trains && rf_options_is_set(o, "resume") ? rf_options_text(o, "resume") : NULL;
+  bool unnamed = false;
   if (rf_options_has(o, "out") && rf_options_is_set(o, "out")) snprintf(t->out, sizeof t->out, "%s", rf_options_text(o, "out"));
   else if (resume) snprintf(t->out, sizeof t->out, "%s", resume);
-  else rf_journal_name_folder(o, t->out);
+  else rf_journal_name_folder(o, t->out), unnamed = true;
   if (resume) RF_GO(rf_checkpoint_newest(resume, t->resume, error));
   RF_GO(trainer_settings(t, o, s, error));
   if (sink) s->progress = rf_load_bar(sink);
-  if (trains) RF_GO(check_out(t, resume, error));
-  bool ours = trains && is_bare(t->out);
-  if (trains) RF_GO(rf_make_folders(t->out, error));
+  if (trains && !unnamed) RF_GO(check_out(t, resume, error));
+  bool ours = trains && (unnamed || is_bare(t->out));
+  if (trains) RF_GO(unnamed ? rf_journal_make_folder(o, t->out, error) : rf_make_folders(t->out, error));
   if (trains && resume) RF_GO(rf_checkpoint_prune(t->out, 0, -1, error)); /* what an interrupted save left may fill the disk */
   status = rf_trainer_open(s, &t->trainer, error);
   if (status == RAFTER_OK && trains && by_epochs(o)) { /* how many steps that is, the data knows */

@@ -66,6 +66,12 @@ rm -r runs/b
 status 0 "${RUNS[@]}" list && says 'its folder is gone' out
 status 0 "${RUNS[@]}" compare a b && says 'folders is gone' out && says 'remat' out
 
+# Runs without --out that begin in one second have folders of their own.
+pids=()
+for _ in 1 2 3; do (RAFTER_RUNS=$WORK/together "${TRAIN[@]}" --steps 1 >/dev/null 2>>together.err || echo failed >>together.err) & pids+=($!); done
+wait "${pids[@]}"
+[ "$(find together -mindepth 2 -name metrics.jsonl | wc -l)" = 3 ] && ! grep -q failed together.err || fail "runs that begin together: $(cat together.err)"
+
 refuses 1 'no run nosuch' "${RUNS[@]}" show nosuch
 refuses 1 'no run 99' "${RUNS[@]}" compare 1 99
 refuses 2 'runs does not know' "${RUNS[@]}" lst
