@@ -52,12 +52,15 @@ static rf_status set_words(rf_options *options, char *words, rf_error *error) {
   return RAFTER_OK;
 }
 
+/* NAME=VALUE whose NAME no option has: no file and no SOURCE:NAME of a model. */
+static bool is_pair(const char *text) { return text[strcspn(text, "=:/")] == '='; }
+
 rf_status rf_options_apply(rf_options *options, const char *text, rf_error *error) {
   rf_status status;
   char *copy = strdup(text);
   if (!copy) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while comparing");
   if (strpbrk(text, " \t") || !strncmp(text, "--", 2)) status = set_words(options, copy, error);
-  else if (names_option(options, text)) status = set_list(options, copy, error);
+  else if (names_option(options, text) || is_pair(text)) status = set_list(options, copy, error);
   else status = rf_options_set(options, "MODEL", text, error);
   free(copy);
   return status;

@@ -94,7 +94,10 @@ static rf_status list(rf_history *history, const rf_options *o, const rafter_sin
   json_t *rows = NULL;
   RF_TRY(rf_history_rows(history, &filter, &rows, error));
   int64_t limit = rf_options_int(o, "limit");
-  if (!json_array_size(rows)) rf_say(sink, "no runs in %s\n", rf_runs_root());
+  if (!json_array_size(rows) && (filter.model || filter.machine))
+    rf_say(sink, "no runs%s%s%s%s in %s\n", filter.model ? " of --model " : "", filter.model ? filter.model : "",
+           filter.machine ? " on --machine " : "", filter.machine ? filter.machine : "", rf_runs_root());
+  else if (!json_array_size(rows)) rf_say(sink, "no runs in %s\n", rf_runs_root());
   else say_rows(sink, rows, limit, NULL);
   while (limit && (int64_t)json_array_size(rows) > limit) json_array_remove(rows, json_array_size(rows) - 1);
   rf_put_json(sink, json_pack("{ss ss so}", "rafter", RF_VERSION, "command", "runs", "runs", rows));

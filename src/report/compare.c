@@ -75,8 +75,15 @@ static void add_to(json_t *rows, const char *name, const char *side, double seco
   }
 }
 
-static void add_ops(json_t *each, json_t *kinds, const json_t *entry, const char *plan_name, const char *side) {
-  const json_t *plan = rf_report_plan_of(entry, plan_name), *walk = rf_report_walk_of(entry, plan_name), *ops = json_object_get(plan, "ops"), *op;
+/* The walk as measured; NULL where a plan's predictions count. */
+static const json_t *measured_walk(const json_t *entry, const char *name) {
+  const json_t *walk = rf_report_walk_of(entry, name);
+  return number(walk, "count") > 0 ? walk : NULL;
+}
+
+static void add_ops(json_t *each, json_t *kinds, const json_t *entry, const char *plan_name, const char *side, bool measured) {
+  const json_t *plan = rf_report_plan_of(entry, plan_name), *walk = measured ? measured_walk(entry, plan_name) : NULL,
+               *ops = json_object_get(plan, "ops"), *op;
   double per = number(walk, "count") > 0 ? number(walk, "count") : 1;
   char kind[160];
   size_t i;
@@ -128,8 +135,8 @@ static json_t *sorted(json_t *rows, bool by_bytes) {
 
 /* ---- all of it ----------------------------------------------------------------------------------------------------------- */
 
-static json_t *side_json(const json_t *entry, const char *walk_name) {
-  const json_t *plan = rf_report_plan_of(entry, walk_name), *walk = rf_report_walk_of(entry, walk_name),
+static json_t *side_json(const json_t *entry, const char *walk_name, bool measured) {
+  const json_t *plan = rf_report_plan_of(entry, walk_name), *walk = measured ? measured_walk(entry, walk_name) : NULL,
                *memory = json_object_get(json_object_get(entry, "plan"), "memory");
   double count = number(walk, "count"), predicted = number(json_object_get(plan, "time"), "seconds");
   double seconds = count > 0 && number(walk, "seconds") > 0 ? number(walk, "seconds") / count : predicted;
@@ -142,15 +149,16 @@ static json_t *side_json(const json_t *entry, const char *walk_name) {
   return json;
 }
 
-static char *sentence_of(const json_t *a, const json_t *b) {
+static char *sentence_of(const json_t *a, const json_t *b, bool predicted, bool one) {
   char *text = NULL, m[32];
   double time = number(a, "seconds") > 0 ? number(b, "seconds") / number(a, "seconds") - 1 : 0,
          memory = number(b, "peak_bytes") - number(a, "peak_bytes");
-  int n = asprintf(&text, "B takes %.1f %% %s time and %s%s memory.", 100 * fabs(time), time < 0 ? "less" : "more",
-                   memory ? rf_text_bytes(fabs(memory), m) : "the same",
+  int n = asprintf(&text, "B %s %.1f %% %s time and %s%s memory%s.", predicted ? "is predicted to take" : "takes", 100 * fabs(time),
+                   time < 0 ? "less" : "more", memory ? rf_text_bytes(fabs(memory), m) : "the same",
                    memory < 0   ? " less"
                    : memory > 0 ? " more"
-                                : "");
+                                : "",
+                   one ? "; only one of the two was measured, so both stand as predicted" : "");
   return n < 0 ? NULL : text;
 }
 
@@ -160,10 +168,12 @@ json_t *rf_report_compare(const json_t *a, const json_t *b) {
   const char *walk = json_string_value(json_object_get(plan, "name"));
   if (!walk) walk = json_string_value(json_object_get(json_object_get(b, "plan"), "name"));
   json_t *each = json_object(), *kinds = json_object(), *tensors = json_object();
-  json_t *left = side_json(a, walk), *right = side_json(b, walk);
-  add_ops(each, kinds, a, walk, "a"), add_ops(each, kinds, b, walk, "b");
+  /* What was measured is compared with what was measured only: the error of a prediction is no saving. */
+  bool of_a = measured_walk(a, walk), of_b = measured_walk(b, walk), measured = of_a && of_b;
+  json_t *left = side_json(a, walk, measured), *right = side_json(b, walk, measured);
+  add_ops(each, kinds, a, walk, "a", measured), add_ops(each, kinds, b, walk, "b", measured);
   add_tensors(tensors, a, "a"), add_tensors(tensors, b, "b");
-  char *sentence = sentence_of(left, right);
+  char *sentence = sentence_of(left, right, !measured, of_a != of_b);
   json_t *json = json_pack("{so so so so so so ss?}", "a", left, "b", right, "options",
                            rf_report_options_that_differ(options_of(a, !runs), options_of(b, !runs)), "ops", sorted(each, false), "kinds",
                            sorted(kinds, false), "tensors", sorted(tensors, true), "sentence", sentence);

@@ -12,6 +12,7 @@
 #include "report/report.h"
 
 enum { GROUPS = 32, LOSSES = 10 };
+static const char OTHERS[] = "other programs";
 /* From these on a difference is worth a sentence: of the prediction, and of the step. */
 static const double MISSED = 1.1, WORTH = 0.02;
 
@@ -152,9 +153,10 @@ static json_t *walk_json(const json_t *plan, const json_t *walk) {
   double wall = walk && number(walk, "seconds") > 0 ? number(walk, "seconds") / per : walk ? inside : predicted;
   double gaps = walk && wall > inside ? wall - inside : 0;
   if (gaps > 0) group_of(&bounds, "between ops")->seconds += gaps;
-  json_t *json = json_pack("{ss sf sf sf sf sf sf sf sf sf}", "walk", walk ? text_of(walk, "walk") : text_of(plan, "job"), "count", walk ? per : 0,
-                           "seconds", wall, "inside_seconds", walk ? inside : predicted, "gap_seconds", gaps, "predicted_seconds", predicted,
-                           "limit_seconds", limit, "least_seconds", least, "flops", flops, "bytes", bytes);
+  const char *name = walk ? text_of(walk, "walk") : *text_of(plan, "name") ? text_of(plan, "name") : text_of(plan, "job");
+  json_t *json = json_pack("{ss sf sf sf sf sf sf sf sf sf}", "walk", name, "count", walk ? per : 0, "seconds", wall, "inside_seconds",
+                           walk ? inside : predicted, "gap_seconds", gaps, "predicted_seconds", predicted, "limit_seconds", limit, "least_seconds",
+                           least, "flops", flops, "bytes", bytes);
   json_object_set_new(json, "bounds", groups_json(&bounds, wall));
   json_object_set_new(json, "phases", groups_json(&phases, wall));
   json_object_set_new(json, "kinds", groups_json(&kinds, wall));
@@ -226,10 +228,15 @@ static json_t *advice_json(const json_t *entry, const json_t *walks) {
   return list;
 }
 
-static const json_t *best_of(const json_t *advice) {
+/* Threads that wait for each other or for a core gain nothing by more of them. */
+static bool is_crowded(const char *bound) { return !strcmp(bound, "wait") || !strcmp(bound, "other threads") || !strcmp(bound, OTHERS); }
+static bool is_of_threads(const json_t *row) { return !strncmp(text_of(row, "change"), "threads=", 8); }
+
+static const json_t *best_of(const json_t *advice, bool crowded) {
   const json_t *row;
   size_t i;
-  json_array_foreach((json_t *)advice, i, row) if (json_is_true(json_object_get(row, "fits")) && number(row, "gain") > WORTH) return row;
+  json_array_foreach((json_t *)advice, i, row) if (json_is_true(json_object_get(row, "fits")) && !(crowded && is_of_threads(row)) &&
+                                                   number(row, "gain") > WORTH) return row;
   return NULL;
 }
 
@@ -286,10 +293,13 @@ static char *bound_sentence(const json_t *walk, const char *of, bool measured) {
               100 * number(bound, "share"), a, text_of(kind, "name"), b, 100 * number(kind, "limit_fraction"), times);
 }
 
-static char *change_sentence(const json_t *best, size_t tried, bool whole) {
+/* `short_of_time`: the run itself priced them and stopped early. */
+static char *change_sentence(const json_t *best, size_t tried, bool whole, bool crowded, bool short_of_time) {
   char a[32], b[32], m[32];
   if (!tried) return NULL;
-  if (!best) return join("No single change of the %zu that were priced makes it faster.", tried);
+  if (!best)
+    return join("No single change of the %zu that were priced%s gains more than %.0f %% and fits%s.", tried, crowded ? ", more threads aside," : "",
+                100 * WORTH, short_of_time ? "; `rafter report` takes the time to price all" : "");
   double more = number(best, "more_bytes");
   char *memory = fabs(more) < 1 ? join("the same memory") : join("%s %s memory", rf_text_bytes(fabs(more), m), more > 0 ? "more" : "less");
   char *text =
@@ -382,12 +392,15 @@ static const char *bound_by_gap(const json_t *threads, const json_t *walk, doubl
 
 /* ---- others on the machine ---------------------------------------------------------------------------------------------- */
 
-static const char OTHERS[] = "other programs";
-
-/* The part of its threads' time in which the run was ready and had no core. */
+/* The least part of its threads' time in walks in which the run was ready and had no core: what was lost before, between and after walks is unknown, so
+ * all of that time counts as lost first. */
 static double others_part(const json_t *entry) {
-  const json_t *others = json_object_get(json_object_get(entry, "measured"), "others");
-  double all = number(others, "seconds") * number(others, "threads"), part = all > 0 ? number(others, "delayed_seconds") / all : 0;
+  const json_t *others = json_object_get(json_object_get(entry, "measured"), "others"), *walk;
+  double walked = 0, threads = number(others, "threads");
+  size_t i;
+  json_array_foreach(json_object_get(json_object_get(entry, "measured"), "walks"), i, walk) walked += number(walk, "seconds");
+  double outside = fmax(number(others, "seconds") - walked, 0) * threads, all = walked * threads;
+  double part = all > 0 ? (number(others, "delayed_seconds") - outside) / all : 0;
   return part < 0 ? 0 : part > 1 ? 1 : part;
 }
 
@@ -415,14 +428,14 @@ static char *bound_of(const json_t *entry, const json_t *walk, const json_t *thr
   char *inside = bound_sentence(walk, gap || taken ? "it" : of, measured), *text;
   *word = taken ? OTHERS : gap ? gap : text_of(first, "name");
   if (others > WORTH && !taken) {
-    char *note = join("for %.0f %% of the run its threads were ready and had no core: other programs had it", 100 * others);
+    char *note = join("for at least %.0f %% of its walks threads were ready and had no core: other programs had it", 100 * others);
     if (note) json_array_insert_new(notes, 0, json_string(note));
     free(note);
   }
   if (!gap && !taken) return inside;
   if (gap) text = join("%s is bound by %s: %.0f %% of its threads' time, as recorded. Beside that %s", of, gap, 100 * part, inside ? inside : "");
   else
-    text = join("%s is bound by %s: for %.0f %% of the run its threads were ready and had no core. Beside that %s", of, OTHERS, 100 * others,
+    text = join("%s is bound by %s: for at least %.0f %% of its walks threads were ready and had no core. Beside that %s", of, OTHERS, 100 * others,
                 inside ? inside : "");
   free(inside);
   return text;
@@ -440,15 +453,16 @@ json_t *rf_report_summary(const json_t *entry) {
   if (!measured && json_object_get(plan, "ops")) json_array_append_new(walks, walk_json(plan, NULL));
   const json_t *most = walk_most(walks);
   json_t *advice = advice_json(entry, walks), *threads = threads_json(entry);
-  const json_t *best = best_of(advice);
   json_t *summary = json_pack("{sb so so so}", "measured", measured, "memory", memory_json(entry), "walks", walks, "advice", advice);
   if (threads) json_object_set_new(summary, "threads", threads);
-  if (best) json_object_set(summary, "best", (json_t *)best);
   if (most) {
     const char *word = NULL;
     if (measured) explain(notes, entry, most);
     char *bound = bound_of(entry, most, threads, notes, &word);
-    char *change = change_sentence(best, json_array_size(advice), json_array_size(walks) > 1);
+    bool crowded = is_crowded(word);
+    const json_t *best = best_of(advice, crowded);
+    if (best) json_object_set(summary, "best", (json_t *)best);
+    char *change = change_sentence(best, json_array_size(advice), json_array_size(walks) > 1, crowded, measured && !json_object_get(entry, "advice"));
     char *sentence = join("%s%s%s", bound ? bound : "", change ? " " : "", change ? change : "");
     if (threads) explain_threads(notes, threads);
     json_object_set_new(summary, "bound", json_string(word));

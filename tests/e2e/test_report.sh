@@ -50,6 +50,7 @@ for p in plan, other:
 PY
 }
 refuses 2 'unknown|does not know|no option' "${REPORT[@]}" runs/first --against rematt=block --json
+refuses 2 'unknown option --foo' "${REPORT[@]}" runs/first --against foo=1 --json
 refuses 2 'planned again|plan alone' "${REPORT[@]}" runs/first/plan.json --against remat=block --json
 
 # Plans and sweeps alone.

@@ -29,6 +29,7 @@ status 0 "${RUNS[@]}" list --json && cp out list.json && {
 }
 status 0 "${RUNS[@]}" && says 'no word' out && says 'interrupted' out
 status 0 "${RUNS[@]}" list --model nosuch --json && holds out 'd["runs"] == []'
+status 0 "${RUNS[@]}" list --model nosuch && says 'no runs of --model nosuch in' out
 status 0 "${RUNS[@]}" list --limit 2 --json && holds out 'len(d["runs"]) == 2'
 
 status 0 "${RUNS[@]}" show b && says '^run 2: train' out && says 'remat +"block"' out && says 'runs/b' out
