@@ -135,6 +135,22 @@ static void end_history(const rf_journal *journal, rf_status status, const char 
   rf_history_close(history);
 }
 
+/* What a run that is resumed under another plan had left of the one before stays under another name: it joins no op of this one. */
+static void set_aside(const char *folder, const char *digest) {
+  static const char *const NAMES[] = {"report.json", "trace.bin", "trace.json"};
+  char from[4200], to[4200];
+  rf_error error = {0};
+  json_t *before = NULL;
+  snprintf(from, sizeof from, "%s/run.json", folder);
+  if (access(from, F_OK) || rf_json_read(from, (size_t)1 << 20, &before, &error) != RAFTER_OK) return;
+  const char *was = json_string_value(json_object_get(before, "digest"));
+  for (size_t i = 0; was && strcmp(was, digest) && i < sizeof NAMES / sizeof *NAMES; i++) {
+    snprintf(from, sizeof from, "%s/%s", folder, NAMES[i]), snprintf(to, sizeof to, "%s/before-%s", folder, NAMES[i]);
+    rename(from, to); /* most runs have no trace */
+  }
+  json_decref(before);
+}
+
 /* ---- a run ------------------------------------------------------------------------------------------------------------- */
 
 rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const char *command, json_t *options, const char *folder,
@@ -151,6 +167,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const c
                                "predicted_tokens_per_second", plan->step_seconds > 0 ? rf_plan_tokens(plan) / plan->step_seconds : 0);
   if (!journal->run || !journal->results) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while recording a run");
   if (*folder) {
+    set_aside(folder, plan->digest);
     RF_TRY(write_in(folder, "run.json", json_incref(journal->run), 1, error));
     RF_TRY(write_in(folder, "plan.json", plans_json(walk, walks), 0, error));
   }

@@ -316,12 +316,32 @@ static rf_status check_metrics(const json_t *entry, const char *where, rf_error 
   return RAFTER_OK;
 }
 
+/* Files of different runs in one folder would be joined op by op all the same: every digest has to be its plan's. */
+static rf_status check_digest(const json_t *digest, const json_t *plan, const char *where, rf_error *error) {
+  const char *given = json_string_value(digest), *planned = json_string_value(json_object_get(plan, "digest"));
+  if (!given || !planned || !strcmp(given, planned)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "the files of a folder have to be of one run: put the run's own file there, or remove this one",
+                 "%s is of plan %.40s, not of %.40s (expected the plan in plan.json)", where, given, planned);
+}
+
+static rf_status check_trace_plans(const json_t *entry, const json_t *header, const char *where, rf_error *error) {
+  const json_t *names = json_object_get(header, "plans"), *digests = json_object_get(header, "digests"), *name;
+  size_t i;
+  json_array_foreach((json_t *)names, i, name) {
+    const json_t *plan = json_is_string(name) ? rf_report_plan_of(entry, json_string_value(name)) : NULL;
+    const char *own = json_string_value(json_object_get(plan, "name"));
+    if (own && !strcmp(own, json_string_value(name))) RF_TRY(check_digest(json_array_get(digests, i), plan, where, error));
+  }
+  return RAFTER_OK;
+}
+
 /* trace.bin, which its reader checks, as the page carries it. */
 static rf_status add_trace(json_t *entry, const char *path, rf_error *error) {
   rf_trace_file file;
   json_t *trace = NULL;
   RF_TRY(rf_trace_file_read(path, &file, error));
-  rf_status status = rf_report_pack_trace(file.header, file.columns, file.column_bytes, &trace, error);
+  rf_status status = check_trace_plans(entry, file.header, path, error);
+  if (status == RAFTER_OK) status = rf_report_pack_trace(file.header, file.columns, file.column_bytes, &trace, error);
   rf_trace_file_free(&file);
   if (status == RAFTER_OK) json_object_set_new(entry, "trace", trace);
   return status;
@@ -356,6 +376,7 @@ static rf_status add_run(json_t *model, const char *folder, rf_error *error) {
   if (there(folder, "report.json", path)) {
     RF_GO(rf_json_read(path, PLAN_MOST, &part, error));
     json_object_set_new(entry, "measured", part);
+    RF_GO(check_digest(json_object_get(part, "digest"), json_object_get(entry, "plan"), path, error));
     RF_GO(check_measured(entry, part, path, error));
   }
   if (there(folder, "trace.bin", path)) RF_GO(add_trace(entry, path, error));

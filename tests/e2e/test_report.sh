@@ -133,6 +133,16 @@ damage plan.json 'd["memory"]["largest"][0]["bytes"] = {}' 'largest 0.*bytes'
 damage plan.json 'd["serving"] = {"rates": [{"ttft_seconds": 1}]}' 'ttft_seconds'
 damage report.json 'd["walks"][0]["ops"][0]["id"] = 99999' 'walk train, op 0.*id'
 damage report.json 'd["walks"] = 3' 'walks'
+# Files of different runs in one folder.
+damage report.json 'd["digest"] = "0123"' 'report.json is of plan 0123, not of'
+rm -rf bad && cp -r runs/traced bad && python3 - bad/trace.bin <<'PY' && refuses 1 'trace.bin is of plan 0123' "${REPORT[@]}" bad --json
+import json, sys
+header, columns = open(sys.argv[1], "rb").read().split(b"\n", 1)
+digest = json.loads(header)["digests"][0].encode()
+open(sys.argv[1], "wb").write(header.replace(digest, b"0123" + digest[4:][::-1]) + b"\n" + columns)
+PY
+rm -rf bad && cp -r runs/traced bad && status 0 "$RAFTER" train --resume bad --steps 7 && status 0 "${REPORT[@]}" bad --json && holds out '"trace" in d["runs"][0]' 'a resumed run loses its trace'
+status 0 "$RAFTER" train --resume bad --steps 8 --remat block && cmp -s bad/before-trace.bin runs/traced/trace.bin && status 0 "${REPORT[@]}" bad --json && holds out '"trace" not in d["runs"][0]' 'a trace of another plan'
 for name in run.json plan.json report.json; do
   rm -rf bad && cp -r runs/first bad && head -c 300 "runs/first/$name" >"bad/$name" && refuses 1 "$name" "${REPORT[@]}" bad --json
 done
