@@ -18,10 +18,14 @@
     });
   });
 
-  /* What is most likely asked: two runs as they ran, else a run beside its plan, else two plans. */
+  const plannedOf = (list, side) => list.find((one) => one.r === side.r && one.w === side.w && !one.measured) || side;
+
+  /* What is most likely asked: two runs as they ran, else a run's plan beside another plan, else a run beside its plan, else two plans. */
   const first = (list) => {
     const ran = list.filter((side) => side.measured && side.w === 0), other = ran.find((side) => side.r !== ran[0].r);
     if (other) return [list.indexOf(ran[0]), list.indexOf(other)];
+    const plan = ran.length ? list.findIndex((side) => side.r !== ran[0].r && side.w === 0 && !side.measured) : -1;
+    if (plan >= 0) return [list.indexOf(plannedOf(list, ran[0])), plan];
     if (ran.length) return [list.findIndex((side) => side.r === ran[0].r && side.w === 0 && !side.measured), list.indexOf(ran[0])];
     return [0, Math.min(1, list.length - 1)];
   };
@@ -57,7 +61,11 @@
   const total = (title, text, a, b) => ({title, text, a, b});
 
   const show = (place, list, state, {by, at}) => {
-    const [a, b] = at.map((i) => list[i]), whole = by === 'kind';
+    let [a, b] = at.map((i) => list[i]);
+    /* What was measured stands beside another plan as it was predicted: the error of a prediction is no saving. */
+    const mixed = a.plan !== b.plan && Boolean(a.measured) !== Boolean(b.measured);
+    if (mixed) [a, b] = [a, b].map((side) => plannedOf(list, side));
+    const whole = by === 'kind';
     const rows = join(sums(a, whole), sums(b, whole)).filter((row) => row.seconds !== 0 || row.bytes !== 0 || !row.a || !row.b);
     rows.sort((x, y) => Math.abs(y.seconds) - Math.abs(x.seconds));
     const sameOps = a.plan === b.plan;
@@ -84,7 +92,7 @@
           {title: 'B less A', number: true, value: (row) => row.b - row.a, text: (row) => rafter.signed(row.text, row.b - row.a)},
           {title: 'Change', number: true, value: (row) => row.b / row.a, text: (row) => part(row.a, row.b)},
         ],
-        totals, {caption: `A is ${a.title}; B is ${b.title}.`}));
+        totals, {caption: `A is ${a.title}; B is ${b.title}.${mixed ? ' Only one of the two was measured, so both stand as predicted.' : ''}`}));
 
     const differ = options(a, b);
     state.options = differ.map((row) => row.name);
