@@ -199,6 +199,7 @@ static rf_status run(job *j, rf_error *error) {
     rf_generate_counts c = rf_generator_counts(g);
     if (j->prompts.path && count)
       rf_put_bar(j->sink, "%lld of %lld prompts, %lld tokens", (long long)j->written, (long long)j->prompts.rows, (long long)c.tokens);
+    j->seconds = rf_now_seconds() - j->start;
     if (rf_generator_busy(g) && rf_asked_to_stop(j->sink))
       return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %lld tokens; the answers to %lld of %lld prompts were put out",
                      (long long)c.tokens, (long long)j->written, (long long)j->prompts.rows);
@@ -289,7 +290,8 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   if (j->streams && p->tokenizer && !p->chats && rf_options_is_set(o, "prompt")) rf_say_text(j->sink, strdup(rf_options_text(o, "prompt")));
   rf_status status = run(j, error);
   if (status == RAFTER_INTERRUPTED && j->out && j->written) RF_TRY(end_file(j, error)); /* whole rows, in their order */
-  if (status == RAFTER_INTERRUPTED) RF_TRY(write_trace(j, error));                      /* what was recorded until then */
+  if (status == RAFTER_INTERRUPTED) RF_TRY(sum_up(j, error));
+  if (status == RAFTER_INTERRUPTED) RF_TRY(write_trace(j, error)); /* what was recorded until then */
   RF_TRY(status);
   if (j->streams) rf_say(j->sink, "\n");
   if (single) put_single(j);

@@ -73,10 +73,11 @@ printf '{"prompt": "a"}\n{"prompt": "b", "samples": 2}\n' >plain.jsonl
 status 0 "$RAFTER" generate "$TINY" --input plain.jsonl --max-tokens 5 --threads 1 --json --output sum.jsonl &&
   holds out 'd["rows"] == 2 and d["answers"] == 3 and d["output"] == "sum.jsonl" and d["arena_bytes"] > 0 and d["seconds"] > 0' && holds sum.jsonl 'len(rows) == 3 and sum(len(r["tokens"]) for r in rows) <= 15'
 python3 -c 'for i in range(40000): print("{\"prompt\": \"a\", \"id\": %d}" % i)' >many.jsonl
-"$RAFTER" generate "$TINY" --input many.jsonl --max-tokens 28 --ignore-eos --threads 1 --output kept.jsonl >out 2>err & pid=$!
+"$RAFTER" generate "$TINY" --input many.jsonl --max-tokens 28 --ignore-eos --threads 1 --trace steps=1..3 --out kept --output kept.jsonl >out 2>err & pid=$!
 for _ in $(seq 600); do [ -s "$(echo kept.jsonl.part-*)" ] && break; sleep 0.1; done
 kill -INT $pid; wait $pid; got=$?
 [ $got = 130 ] && says 'stopped after [0-9]+ tokens; the answers to [0-9]+ of 40000 prompts were put out' || fail "an interrupted generate exits $got: $(cat err)"
+[ -s kept/trace.bin ] && holds kept/report.json 'd["walks"][0]["count"] > 0 and "summary" in d' 'an interrupted generate leaves no report'
 holds kept.jsonl '0 < len(rows) < 40000 and [r["id"] for r in rows] == list(range(len(rows)))' 'what is kept of an interrupted generate'
 # What generation_config.json says is told, on stderr.
 cp -r "$GOLD" prefers && echo '{"do_sample": true, "temperature": 0.25, "top_k": 3}' >prefers/generation_config.json

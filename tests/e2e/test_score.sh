@@ -47,10 +47,11 @@ sed -i 's/"text": "ab", "id"/"prompt": "ab", "id"/' twice.jsonl && refuses 1 'tw
 echo '{"text": "ab", "tokens": [1, 2]}' >both.jsonl && refuses 1 'both text and tokens.*line 1' score --input both.jsonl
 mkdir folder.jsonl && refuses 1 'folder.jsonl' score --input folder.jsonl
 python3 -c 'for i in range(400): print("{\"id\": %d, \"text\": \"%s\"}" % (i, "in the beginning of it all " * 40))' >many.jsonl
-"$RAFTER" score "$TINY" --seed 5 --input many.jsonl --seq 32 --stride 1 --threads 1 --output kept.jsonl >out 2>err & pid=$!
+"$RAFTER" score "$TINY" --seed 5 --input many.jsonl --seq 32 --stride 1 --threads 1 --trace steps=1..3 --out kept --output kept.jsonl >out 2>err & pid=$!
 for _ in $(seq 300); do ((0x$(sed -n 's/^SigCgt:\s*//p' /proc/$pid/status) & 2)) && break; sleep 0.1; done # it listens
 sleep 1; kill -INT $pid; wait $pid; got=$?
 [ $got = 130 ] && says 'windows; [0-9]+ of 400 rows were put out' || fail "an interrupted score exits $got: $(cat err)"
+[ -s kept/trace.bin ] && holds kept/report.json 'd["walks"][0]["count"] > 0 and d["walks"][0]["seconds"] > 0' 'an interrupted score leaves no report'
 [ ! -e kept.jsonl ] || holds kept.jsonl '0 < len(rows) < 400 and [r["id"] for r in rows] == list(range(len(rows))) and all(len(r["logprobs"]) == len(r["tokens"]) for r in rows)'
 for batch in 1 2 9; do # whatever stands beside a row in its walk
   status 0 score --input rows.jsonl --output scored.jsonl --top 2 --seq 16 --batch $batch && cmp -s before scored.jsonl || fail "batch $batch changes the rows"
