@@ -100,6 +100,13 @@ rf_status rf_need(rf_question *q, const char *name, double *value, rf_error *err
   return RF_FAIL(error, RAFTER_INVALID, hint, "%s needs --%s (it has no default)", q->answer->op, name);
 }
 
+rf_status rf_experts(rf_question *q, double *experts, double *used, rf_error *error) {
+  *experts = rf_value_or(q, "experts", 0), *used = rf_value_or(q, "experts-used", 0);
+  if (*experts <= 0 || *used <= *experts) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "lower --experts-used, or raise --experts",
+                 "a token uses more experts than there are (--experts-used: expected at most %g, got %g)", *experts, *used);
+}
+
 /* ---- the machine ------------------------------------------------------------------------------------------------- */
 
 rf_status rf_peak(rf_question *q, double *flops, rf_error *error) {
@@ -123,7 +130,7 @@ rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *e
                {"pcie", "pcie", m->pcie_bps},
                {"nvlink", "ici", m->topology.oneway_bps},
                {"ici", "ici", (torus ? 2 : 1) * m->topology.oneway_bps},
-               {"dcn", "dcn", m->dcn_bps > 0 ? m->dcn_bps : m->topology.node_bps}};
+               {"dcn", "dcn", m->dcn_bps > 0 ? m->dcn_bps : m->topology.node_bps / fmax(1, m->topology.domain)}};
   mark(q, "on");
   for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
     if (strcmp(link, links[i].name)) continue;

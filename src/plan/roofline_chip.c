@@ -11,7 +11,8 @@ static double round_up(double n, double unit) { return ceil(n / unit) * unit; }
 
 /* Tokens from which a product with a weight that is read once is compute-bound, other sides long. */
 static rf_status asymptotic_batch(rf_question *q, const char *link, double *tokens, rf_error *error) {
-  double peak, bps, experts = rf_value_or(q, "experts", 0), used = rf_value_or(q, "experts-used", 0);
+  double peak, bps, experts, used;
+  RF_TRY(rf_experts(q, &experts, &used, error));
   rf_asked(q, "weight-dtype");
   RF_TRY(rf_peak(q, &peak, error));
   RF_TRY(rf_link_bps(q, link, &bps, error));

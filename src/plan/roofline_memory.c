@@ -120,7 +120,7 @@ static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {
   w->total = rf_value_or(q, "parameters", NAN);
   if (isnan(w->total) && rf_asked(q, "weight-bytes")) w->total = rf_value(q, "weight-bytes") / q->weight.bytes;
   if (isnan(w->total)) return rf_need(q, "parameters", &w->total, error);
-  w->count = rf_value_or(q, "experts", 0), w->used = rf_value_or(q, "experts-used", 0);
+  RF_TRY(rf_experts(q, &w->count, &w->used, error));
   w->active = rf_value_or(q, "active-parameters", w->total), w->experts = 0;
   if (w->active > w->total)
     return RF_FAIL(error, RAFTER_INVALID, "give fewer --active-parameters",

@@ -57,8 +57,10 @@ static void add_layer(rf_question *q, const strategy *s, double forward, double 
   rf_fact_add(q, "layer_network_seconds", "network of a layer", RF_UNIT_SECONDS, network);
 }
 
-static rf_status data_parallel(rf_question *q, const strategy *s, bool gathers) {
-  double experts = rf_value_or(q, "experts", 0), used = rf_value_or(q, "experts-used", 0), sparsity = experts > 0 && used > 0 ? experts / used : 1;
+static rf_status data_parallel(rf_question *q, const strategy *s, bool gathers, rf_error *error) {
+  double experts, used;
+  RF_TRY(rf_experts(q, &experts, &used, error));
+  double sparsity = experts > 0 && used > 0 ? experts / used : 1;
   const char *link = rf_word(q, "link");
   bool slices = link && !strcmp(link, "dcn"); /* the network's chips are those of a slice, which reduce together */
   double critical = s->alpha * s->narrow * sparsity / (slices ? 1 : s->axes[0]), tokens = rf_value_or(q, "tokens", NAN);
@@ -80,12 +82,13 @@ static rf_status tensor_parallel(rf_question *q, const strategy *s, rf_error *er
   double ff, degree = rf_value_or(q, "degree", q->chips), batch = rf_value(q, "batch"), width = rf_value_or(q, "width", NAN), hbm,
              hop = q->machine.topology.hop_seconds;
   RF_TRY(rf_need(q, "ff", &ff, error));
-  double tokens = rf_value_or(q, "tokens", NAN), most = s->axes[0] * ff / (s->alpha * s->narrow), activations = tokens * width * q->dtype.bytes;
-  rf_fact_head(q, NAN, NAN, NAN, bound_of(most, degree), most);
+  double tokens = rf_value_or(q, "tokens", NAN), most = s->axes[0] * ff / (s->alpha * s->narrow), activations = tokens * width * q->dtype.bytes,
+         gated = s->matrices > 2 ? 1.5 : 1; /* a third matrix is that much more arithmetic for the same activations */
+  rf_fact_head(q, NAN, NAN, NAN, bound_of(gated * most, degree), gated * most);
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
   rf_fact_add(q, "max_degree", "ways, at most (two matrices)", RF_UNIT_NUMBER, most);
   rf_fact_add(q, "max_degree_gated", "ways, at most (gate, up and down)", RF_UNIT_NUMBER, 1.5 * most);
-  rf_fact_add(q, "min_ff", "feed-forward width that so many ways need", RF_UNIT_NUMBER, degree * s->alpha * s->narrow / s->axes[0]);
+  rf_fact_add(q, "min_ff", "feed-forward width that so many ways need", RF_UNIT_NUMBER, degree * s->alpha * s->narrow / s->axes[0] / gated);
   if (rf_link_bps(q, "hbm", &hbm, NULL) == RAFTER_OK) {
     rf_fact_add(q, "beta", "memory bandwidth over the network's", RF_UNIT_NUMBER, hbm / s->bps);
     rf_fact_add(q, "max_degree_decode", "ways of decoding --batch, at most", RF_UNIT_NUMBER, s->axes[0] * ff / (batch * hbm / s->bps));
@@ -138,6 +141,9 @@ static rf_status pipeline_parallel(rf_question *q, const strategy *s, rf_error *
   double layers, ff, stages = rf_value_or(q, "degree", q->chips), micro = rf_value(q, "microbatches"), repeats = rf_value(q, "repeats");
   RF_TRY(rf_need(q, "layers", &layers, error));
   RF_TRY(rf_need(q, "ff", &ff, error));
+  if (stages > layers)
+    return RF_FAIL(error, RAFTER_INVALID, "lower --degree (unset: the chips of --on), or raise --layers",
+                   "more stages than layers (--degree: expected at most %g, got %g)", layers, stages);
   double used = rf_value_or(q, "experts-used", 0), per_stage = layers / stages, alpha = s->alpha * s->narrow, sparse = used > 0 ? used : 1;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(1.5 * per_stage * ff * sparse, alpha), alpha / (1.5 * per_stage * sparse));
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
@@ -184,7 +190,7 @@ rf_status rf_roofline_parallelism(rf_question *q, rf_error *error) {
   rf_asked(q, "chips");
   RF_TRY(read_strategy(q, &s, error));
   rf_fact_text(q, "strategy", NULL, name);
-  if (!strcmp(name, "dp") || !strcmp(name, "fsdp")) return data_parallel(q, &s, name[0] == 'f');
+  if (!strcmp(name, "dp") || !strcmp(name, "fsdp")) return data_parallel(q, &s, name[0] == 'f', error);
   if (!strcmp(name, "tp")) return tensor_parallel(q, &s, error);
   if (!strcmp(name, "ep")) return expert_parallel(q, &s, error);
   if (!strcmp(name, "pp")) return pipeline_parallel(q, &s, error);

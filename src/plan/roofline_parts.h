@@ -34,11 +34,13 @@ const char *rf_word(rf_question *q, const char *name); /* as typed or the defaul
 bool rf_flag(rf_question *q, const char *name);
 /* A value that the answer cannot do without. */
 rf_status rf_need(rf_question *q, const char *name, double *value, rf_error *error);
+/* Experts of a layer and of a token, 0: none; RAFTER_INVALID where a token uses more than there are. */
+rf_status rf_experts(rf_question *q, double *experts, double *used, rf_error *error);
 
 /* ---- the machine ---- */
 
 rf_status rf_peak(rf_question *q, double *flops, rf_error *error); /* of all dtypes: q->dtype's */
-/* Bytes/s of one chip over a link: hbm, vmem, pcie, ici (one axis, both ways; of a switch: out of a chip), dcn (of a switch: out of a node). */
+/* Bytes/s of one chip over a link: hbm, vmem, pcie, ici (one axis, both ways; of a switch: out of a chip), dcn (of a switch: its share of what leaves a node). */
 rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *error);
 /* The group of chips that --axes, --wrap and --slices name. */
 rf_status rf_asked_group(rf_question *q, rf_group *group, rf_error *error);

@@ -54,4 +54,12 @@ refuses 2 'mesh has not' "$RAFTER" roofline array --shape 8,8 --mesh X=4 --spec 
 refuses 2 'no axis at' "$RAFTER" roofline array --shape 8,8 --mesh X=0 --spec X,-
 refuses 2 'more copies than chips' "$RAFTER" roofline decode --parameters 7e9 --replicas 9 --on tpu-v5p
 refuses 2 'more parameters than there are' "$RAFTER" roofline decode --parameters 7e9 --active-parameters 8e9 --on tpu-v5p
+refuses 2 'more experts than there are' "$RAFTER" roofline matmul --m 64 --experts 4 --experts-used 8 --on tpu-v5p
+refuses 2 'more experts than there are' "$RAFTER" roofline parallelism --strategy dp --experts 4 --experts-used 8 --on tpu-v5p
+refuses 2 'more stages than layers .--degree: expected at most 8, got 16' "$RAFTER" roofline parallelism --strategy pp --layers 8 --ff 1024 --degree 16 --on tpu-v5p
+# A GPU's share of what leaves its node: eight of them have 400 GB/s.
+status 0 "$RAFTER" roofline transfer --bytes 1GB --link dcn --on h100-sxm --json && holds out 'abs(d["seconds"] - 0.02) < 1e-12'
+# Gate, up and down: half as much arithmetic again for the same activations, so half as many ways again.
+status 0 "$RAFTER" roofline parallelism --strategy tp --model gemma-7b --degree 12 --on tpu-v5p@sb --json && holds out 'd["bound"] == "compute" and d["critical"] == d["max_degree_gated"] > 12 > d["max_degree"] and abs(d["min_ff"] / 24576 - 12 / d["critical"]) < 1e-9'
+status 0 "$RAFTER" roofline parallelism --strategy tp --ff 24576 --degree 12 --on tpu-v5p@sb --json && holds out 'd["bound"] == "network" and d["critical"] == d["max_degree"] < 12'
 finish
