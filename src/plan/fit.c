@@ -359,10 +359,11 @@ static void find_remedy(const rf_plan *plan, int64_t room, char *text, size_t ca
     if (bytes >= 0 && bytes < least) least = bytes;
   }
   snprintf(text, capacity,
-           "the smallest setting tried needs %.2f GiB, %.2f GiB of it %s: take a smaller model or "
+           "the smallest setting tried needs %.2f GiB, %.2f GiB of it %s: %stake a smaller model or "
            "a machine with more memory",
            (double)least / 0x1p30, (double)plan->persistent_bytes / 0x1p30,
-           plan->options.build.job == RF_JOB_TRAIN ? "weights and what the optimizer keeps of them" : "weights and caches");
+           plan->options.build.job == RF_JOB_TRAIN ? "weights and what the optimizer keeps of them" : "weights and caches",
+           rf_mesh_chips(&plan->graph->mesh) > 1 ? "share them (--zero, fsdp or tensor in --mesh), or " : "");
 }
 
 /* The largest buffers at the peak, by name and size; of a JAX program, whose buffers are not ours, what they are. */

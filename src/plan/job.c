@@ -1,5 +1,6 @@
 #include "plan/job.h"
 
+#include "base/text.h"
 #include "graph/pipeline.h"
 #include "model/adapter.h"
 
@@ -49,6 +50,15 @@ static rf_status resolve_narrow(const rf_options *options, const rf_machine *mac
   return RAFTER_OK;
 }
 
+/* "choose --accumulate among the divisors of 10: 1, 2, 5, 10"; of many, the first. */
+static void say_divisors(const char *name, int64_t batch, char *hint, size_t capacity) {
+  rf_text_append(hint, capacity, "choose %s among the divisors of %lld: ", name, (long long)batch);
+  int count = 0;
+  for (int64_t i = 1; i <= batch && count <= 12; i++)
+    if (batch % i == 0 && ++count <= 12) rf_text_append(hint, capacity, "%s%lld", i > 1 ? ", " : "", (long long)i);
+  if (count > 12) rf_text_append(hint, capacity, ", ...");
+}
+
 /* batch = microbatch x accumulate; any two give the third. */
 static rf_status resolve_batch(const rf_options *options, rf_build_options *build, rf_error *error) {
   bool batch_given = given(options, "batch"), micro_given = given(options, "microbatch"), accumulate_given = given(options, "accumulate");
@@ -58,10 +68,16 @@ static rf_status resolve_batch(const rf_options *options, rf_build_options *buil
   if (!micro && !accumulate) accumulate = 1;
   if (!micro) micro = batch / accumulate;
   if (!accumulate) accumulate = batch / micro;
-  if (micro < 1 || accumulate < 1 || micro * accumulate != batch)
-    return RF_FAIL(error, RAFTER_INVALID, "choose a microbatch that divides the batch",
+  if (micro < 1 || accumulate < 1 || micro * accumulate != batch) {
+    char hint[240] = "";
+    say_divisors(accumulate_given && !micro_given ? "--accumulate"
+                 : accumulate_given               ? "--microbatch (and leave --accumulate out)"
+                                                  : "--microbatch",
+                 batch, hint, sizeof hint);
+    return RF_FAIL(error, RAFTER_INVALID, hint,
                    "batch, microbatch and accumulate do not go together (expected %lld = microbatch x accumulate, got %lld x %lld)", (long long)batch,
                    (long long)micro, (long long)accumulate);
+  }
   build->microbatch = micro, build->accumulate = (int)accumulate;
   return RAFTER_OK;
 }
@@ -110,6 +126,12 @@ static rf_status resolve_mesh(const rf_options *options, rf_machine *machine, rf
   if (zero < 0 && rf_mesh_extent(mesh, RF_AXIS_FSDP) == 1) mesh->zero = 0;
   mesh->capacity = (float)float_or(options, "capacity", 1);
   RF_TRY(rf_pipeline_parse(text_or(options, "pipeline", "1f1b"), mesh, error));
+  if (mesh->schedule == RF_PIPELINE_GPIPE && rf_mesh_extent(mesh, RF_AXIS_PIPELINE) == 1)
+    return RF_FAIL(error, RAFTER_INVALID, "add pipeline to --mesh, or leave --pipeline out",
+                   "there are no stages to order (--pipeline gpipe: expected --mesh pipeline=P)");
+  if (zero > 1 && rf_mesh_extent(mesh, RF_AXIS_FSDP) == 1 && rf_mesh_extent(mesh, RF_AXIS_DATA) == 1)
+    return RF_FAIL(error, RAFTER_INVALID, "add fsdp to --mesh, or leave --zero out",
+                   "there is no axis to split %s over (--zero %d: expected --mesh fsdp=N or data=N)", zero > 2 ? "weights" : "gradients", zero);
   int64_t chips = rf_mesh_chips(mesh);
   if (mesh->pinned && machine->devices_per_chip != 2)
     return RF_FAIL(error, RAFTER_INVALID, "leave @d2d out, or choose a machine of two devices a chip, as tpu-v7x",

@@ -104,15 +104,15 @@ static json_t *cost_json(const rf_report_plan *report) {
   double usd = plan->machine.usd_per_chip_hour * plan->machine.chips, rate = plan->step_seconds > 0 ? rf_plan_tokens(plan) / plan->step_seconds : 0;
   double seconds = rate > 0 ? report->tokens / rate : 0, tokens_per_usd = usd > 0 ? rate * 3600 / usd : 0;
   double watts = plan->machine.watts * plan->machine.chips;
-  bool priced = usd > 0;
+  bool priced = usd > 0, asked = report->tokens > 0;
   return json_pack("{so so so so so so so so}", "performance_per_usd", /* peak x EMFU over the price: model FLOPs of a dollar */
                    real_or_null(priced && rate > 0 ? plan->model_flops / plan->step_seconds * 3600 / usd : 0, priced && rate > 0),
                    "usd_per_chip_hour", real_or_null(plan->machine.usd_per_chip_hour, priced), "usd_per_million_tokens",
                    real_or_null(tokens_per_usd > 0 ? 1e6 / tokens_per_usd : 0, priced && rate > 0), "tokens_per_usd",
                    real_or_null(tokens_per_usd, priced), "peak_flops_per_usd",
-                   real_or_null(priced ? rf_plan_peak_flops(plan) * 3600 / usd : 0, priced), "seconds_for_tokens", json_real(seconds),
-                   "usd_for_tokens", real_or_null(seconds / 3600 * usd, priced), "kilowatt_hours_for_tokens",
-                   real_or_null(seconds / 3600 * watts / 1000, watts > 0));
+                   real_or_null(priced ? rf_plan_peak_flops(plan) * 3600 / usd : 0, priced), "seconds_for_tokens",
+                   real_or_null(seconds, asked && rate > 0), "usd_for_tokens", real_or_null(seconds / 3600 * usd, asked && rate > 0 && priced),
+                   "kilowatt_hours_for_tokens", real_or_null(seconds / 3600 * watts / 1000, asked && rate > 0 && watts > 0));
 }
 
 /* --budget: whole steps in the time, and what they come to. */
