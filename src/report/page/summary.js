@@ -63,7 +63,11 @@
         },
         options: {
           indexAxis: 'y',
-          scales: {x: rafter.axis('seconds', rafter.seconds, {beginAtZero: true, ticks: {maxTicksLimit: 5, maxRotation: 0, callback: (value) => rafter.seconds(value)}}), y: {grid: {display: false}, ticks: {autoSkip: false}}},
+          scales: {
+            x: rafter.axis(
+                'seconds', rafter.seconds, {beginAtZero: true, ticks: {maxTicksLimit: 5, maxRotation: 0, callback: (value) => rafter.seconds(value)}}),
+            y: {grid: {display: false}, ticks: {autoSkip: false}}
+          },
           plugins: {
             legend: {labels: {usePointStyle: true, pointStyle: 'rect'}},
             tooltip: {callbacks: {label: (item) => `${item.dataset.label} ${rafter.seconds(item.parsed.x)}`}}
