@@ -196,6 +196,9 @@ static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *
   const char *output = rf_options_is_set(o, "output") ? rf_options_text(o, "output") : NULL;
   if (rf_options_flag(o, "continue") && !output)
     return RF_FAIL(error, RAFTER_INVALID, "give --output FILE", "--continue needs the rows that were written (--output is missing)");
+  if (rf_options_source(o, "out") == RF_OPTION_GIVEN && !rf_options_is_set(o, "trace"))
+    return RF_FAIL(error, RAFTER_INVALID, "give --trace all as well, or leave --out out; --output FILE takes the rows",
+                   "--out is for the trace of an evaluation (--trace is missing)");
   RF_TRY(rf_settings_resolve(o, TASKS[task].job, &e->settings, error));
   RF_TRY(rf_tokenizer_for(&e->settings.model, e->settings.weights_folder, &e->tokenizer, error));
   e->rows = json_array(), e->kept = json_object();

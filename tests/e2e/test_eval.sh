@@ -23,6 +23,7 @@ assert near["n"] == 299 and near["windows"] == 16 and abs(near["nll"] - strided[
 assert texts["texts"] == 5 and abs(texts["nll"] - apart["nll"]) < 1e-9 and texts["perplexity_stderr"] > 0
 assert [abs(json.loads(l)["nll"] - r["nll"]) < 1e-9 for l, r in zip(open("texts.jsonl"), rows)] == [True] * 5
 PY
+refuses 2 '--out is for the trace' eval_ perplexity "$MODEL" --data long.txt --out nothing && [ ! -e nothing ] || fail 'a folder of an evaluation without a trace'
 status 0 eval_ perplexity "$MODEL" --data long.txt --seq 64 --limit 2 --json && holds out 'd["n"] == 126'
 refuses 2 'stride.*1 to 64' eval_ perplexity "$MODEL" --data long.txt --seq 64 --stride 65
 for i in 1 2 3; do echo "{\"text\": \"row $i of the texts\", \"id\": $i}"; done >three.jsonl
