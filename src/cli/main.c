@@ -3,6 +3,7 @@
 #include "rafter.h"
 
 #include <editline/readline.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,6 +132,12 @@ static bool may_just_end(const char *command) {
   return false;
 }
 
+/* Whoever read the output has seen enough, as `| head` does: that is no failure. */
+static bool reader_is_gone(void) {
+  struct pollfd out = {.fd = STDOUT_FILENO};
+  return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
+}
+
 int main(int argc, char **argv) {
   wait_politely(argv);
   if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) return help(argc > 2 ? argc - 2 : 0, argv + 2);
@@ -157,7 +164,7 @@ int main(int argc, char **argv) {
     status = (int)rafter_run(job, &sink, &error);
     clear_bar(&t);
     if (fflush(stdout) || ferror(stdout)) { /* a full disk behind a redirect must not look like success */
-      if (status == RAFTER_OK) {
+      if (status == RAFTER_OK && !reader_is_gone()) {
         snprintf(error.message, sizeof error.message, "cannot write the output");
         snprintf(error.hint, sizeof error.hint, "free some space or choose another place");
         status = RAFTER_FAILED;

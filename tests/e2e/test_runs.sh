@@ -73,6 +73,12 @@ for _ in 1 2 3; do (RAFTER_RUNS=$WORK/together "${TRAIN[@]}" --steps 1 >/dev/nul
 wait "${pids[@]}"
 [ "$(find together -mindepth 2 -name metrics.jsonl | wc -l)" = 3 ] && ! grep -q failed together.err || fail "runs that begin together: $(cat together.err)"
 
+# A reader that has seen enough is no failure; a full disk is one.
+(sleep 0.2; "${RUNS[@]}" list --limit 0 2>late.err; echo $? >late.status) | exec 0<&-
+[ "$(cat late.status)" = 0 ] && [ ! -s late.err ] || fail "a reader that left: $(cat late.err)"
+"${RUNS[@]}" list >/dev/full 2>full.err && fail 'a full disk looks like success'
+says 'cannot write the output' full.err
+
 refuses 1 'no run nosuch' "${RUNS[@]}" show nosuch
 refuses 1 'no run 99' "${RUNS[@]}" compare 1 99
 refuses 2 'runs does not know' "${RUNS[@]}" lst
