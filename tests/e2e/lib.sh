@@ -47,7 +47,7 @@ import json, math, sys
 text = open(sys.argv[1]).read()
 try: d = json.loads(text)
 except ValueError: d = None
-rows = [json.loads(l) for l in text.splitlines() if l.strip()] if d is None or "\n{" in text else [d]
+rows = [json.loads(l) for l in text.split("\n") if l.strip()] if d is None or "\n{" in text else [d]
 print(eval(sys.argv[2]))
 PY
 }
