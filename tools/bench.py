@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""./dev bench [kernels|train|decode|predict ...] [--save]: what this machine reaches, each figure beside the ceiling of the same run.
+"""./dev bench [kernels|train|decode|predict|plan ...] [--save]: what this machine reaches, each figure beside the ceiling of the same run.
 
   kernels   matrix products, attention, AdamW and the other kernels (bench/*.c)
   train     whole training steps: GPT-2 124M (4 x 256 tokens) and uva (1 x 512), f32 and bf16
   decode    prefill and decode of GPT-2 124M
   predict   planned against measured step time over 24 shapes, on a machine calibrated just before
+  plan      how long plans take: every preset on one chip, --fit on one chip, 405B on thousands (the process from start to end; nothing is calibrated)
 
 --save writes docs/proof/bench-DATE.json.
 """
@@ -12,10 +13,12 @@ import datetime
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 RAFTER = "build/rafter"
 
@@ -94,7 +97,44 @@ def predict(env):
     return {"median_error": statistics.median(errors), "largest_error": max(errors), "shapes": out}
 
 
-PARTS = {"kernels": kernels, "train": steps, "decode": decode, "predict": predict}
+# What the planner is asked: a name, the words, and the seconds that it should stay under.
+ONE_CHIP = ("a5000", "h100-sxm", "tpu-v5e")
+FITS = [("gpt2-xl", "h100-sxm", "64", "1024"), ("gpt2", "a5000", "32", "1024"), ("gemma3-1b", "tpu-v5e", "8", "1024"), ("llama3-8b", "h200", "8", "4096")]
+CLUSTERS = [("tpu-v5p:16x20x28", "17920", "fsdp=8960"), ("tpu-v5p:16x20x28", "17920", "fsdp=1120,tensor=8"), ("h100-sxm:8x2048", "16384", "fsdp=2048,tensor=8"),
+            ("h100-sxm:8x2048", "16384", "pipeline=16,fsdp=128,tensor=8")]
+
+
+def presets():
+    text = subprocess.run([RAFTER, "plan", "?"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, check=False).stderr
+    return re.search(r"presets: ([^;]*);", text).group(1).split(", ")
+
+
+def plan(_):
+    asked = [("one chip", 0.05, [name, "--on", chip]) for name in presets() for chip in ONE_CHIP]
+    asked += [("--fit on one chip", 1.0, [name, "--on", chip, "--batch", batch, "--seq", seq, "--fit"]) for name, chip, batch, seq in FITS]
+    asked += [("405B on a cluster", 2.0, ["llama3-405b", "--on", chips, "--batch", batch, "--seq", "8192", "--dtype", "bf16", "--remat", remat, "--accumulate", "16" if "pipeline" in mesh else "1", "--mesh", mesh])
+              for chips, batch, mesh in CLUSTERS for remat in ("none", "block")]
+    out = {}
+    for kind, limit, words in asked:
+        seconds = []
+        for _ in range(5):
+            start = time.perf_counter()
+            code = subprocess.run([RAFTER, "plan", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False).returncode
+            seconds.append(time.perf_counter() - start)
+        if code not in (0, 3):
+            sys.exit(f"bench: rafter plan {' '.join(words)} ended with {code}")
+        out.setdefault(kind, {"should_stay_under": limit, "rows": []})["rows"].append({"command": " ".join(words), "seconds": statistics.median(seconds), "fits": code == 0})
+    for kind, part in out.items():
+        rows = sorted(part["rows"], key=lambda row: row["seconds"])
+        over = [row for row in rows if row["seconds"] > part["should_stay_under"]]
+        print(f"{kind:20} {len(rows):3} plans  median {1e3 * statistics.median(r['seconds'] for r in rows):7.1f} ms  longest {1e3 * rows[-1]['seconds']:7.1f} ms "
+              f"({rows[-1]['command']}), {len(over)} above {1e3 * part['should_stay_under']:.0f} ms")
+        for row in over:
+            print(f"  {1e3 * row['seconds']:7.1f} ms  {row['command']}", flush=True)
+    return out
+
+
+PARTS = {"kernels": kernels, "train": steps, "decode": decode, "predict": predict, "plan": plan}
 
 
 def main():
@@ -105,8 +145,9 @@ def main():
     record = {"date": datetime.date.today().isoformat(), "machine": platform.processor() or platform.machine(), "version": run(RAFTER, "--version").strip()}
     with tempfile.TemporaryDirectory() as folder:
         env = dict(os.environ, XDG_CACHE_HOME=folder)
-        print(run(RAFTER, "calibrate", env=env))
-        record["calibration"] = json.loads(run(RAFTER, "doctor", "--json", env=env))["isa"]
+        if words != ["plan"]:
+            print(run(RAFTER, "calibrate", env=env))
+            record["calibration"] = json.loads(run(RAFTER, "doctor", "--json", env=env))["isa"]
         for part in words or PARTS:
             print(f"\n== {part}", flush=True)
             record[part] = PARTS[part](env)
