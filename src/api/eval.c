@@ -50,6 +50,12 @@ rf_status rf_eval_encode(rf_evaluation *e, const char *text, size_t bytes, int f
 
 /* ---- walks ---------------------------------------------------------------------------------------------------------- */
 
+rf_status rf_eval_begin(rf_evaluation *e, const rf_report_walk *walk, int walks, rf_error *error) {
+  RF_TRY(rf_journal_folder(e->options, e->folder, error));
+  e->journal.beside = true;
+  return rf_journal_begin(&e->journal, e->sink, "eval", rf_options_json(e->options), e->folder, walk, walks, error);
+}
+
 rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **scorer, rf_error *error) {
   const rf_options *o = e->options;
   rf_build_options *b = &e->settings.plan.build;
@@ -63,7 +69,7 @@ rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **sco
                                 .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   RF_TRY(rf_scorer_open(&settings, scorer, error));
   rf_report_walk walk = {.name = "score", .plan = (*scorer)->plan};
-  if ((*scorer)->tokens) return rf_journal_begin(&e->journal, e->sink, "eval", rf_options_json(o), "", &walk, 1, error);
+  if ((*scorer)->tokens) return rf_eval_begin(e, &walk, 1, error);
   rf_scorer_close(*scorer);
   *scorer = NULL;
   return RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to score with");
@@ -88,8 +94,7 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
   double seconds = rf_now_seconds() - start, predicted = scorer->plan->step_seconds * (double)walked / (double)rows;
   rf_say(e->sink, "%.1f tokens/s in walks of up to %lld (%.2f s; planned %.2f s), arena %.1f MiB\n", (double)walked / seconds, (long long)rows,
          seconds, predicted, (double)rf_run_arena_bytes(scorer->run) / 0x1p20);
-  rf_report_walk walk = {.name = "score", .plan = scorer->plan, .measured = rf_run_measured(scorer->run, 0), .count = walks, .seconds = seconds};
-  RF_TRY(rf_traced_leave(e->record, e->options, NULL, scorer->run, &walk, 1, e->sink, error));
+  RF_TRY(rf_walked_leave_scores(scorer, e->record, &e->journal, walks, walked, seconds, error));
   json_object_set_new(e->result, "seconds", json_real(seconds));
   json_object_set_new(e->result, "predicted_seconds", json_real(predicted));
   json_object_set_new(e->result, "tokens_per_second", json_real((double)walked / seconds));
@@ -196,9 +201,6 @@ static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *
   const char *output = rf_options_is_set(o, "output") ? rf_options_text(o, "output") : NULL;
   if (rf_options_flag(o, "continue") && !output)
     return RF_FAIL(error, RAFTER_INVALID, "give --output FILE", "--continue needs the rows that were written (--output is missing)");
-  if (rf_options_source(o, "out") == RF_OPTION_GIVEN && !rf_options_is_set(o, "trace"))
-    return RF_FAIL(error, RAFTER_INVALID, "give --trace all as well, or leave --out out; --output FILE takes the rows",
-                   "--out is for the trace of an evaluation (--trace is missing)");
   RF_TRY(rf_settings_resolve(o, TASKS[task].job, &e->settings, error));
   RF_TRY(rf_tokenizer_for(&e->settings.model, e->settings.weights_folder, &e->tokenizer, error));
   e->rows = json_array(), e->kept = json_object();

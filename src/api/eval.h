@@ -4,6 +4,7 @@
 
 #include "api/journal.h"
 #include "api/traced.h"
+#include "api/walked.h"
 #include "generate/score.h"
 #include "model/tokenizer.h"
 
@@ -18,8 +19,12 @@ typedef struct rf_evaluation {
   char of[17];       /* hex XXH3 of all that decides a row: rows of another evaluation are no part of this one */
   rf_record *record; /* --trace */
   rf_journal journal;
-  bool stopped; /* by a signal: the task counts what is done */
+  char folder[4096]; /* of --out or --trace; "": none */
+  bool stopped;      /* by a signal: the task counts what is done */
 } rf_evaluation;
+
+/* Begins the journal, whose folder is made when all that can be refused was. walk[0]: see rf_journal_begin. */
+rf_status rf_eval_begin(rf_evaluation *e, const rf_report_walk *walk, int walks, rf_error *error);
 
 /* A row of --output: number `index` of --data. Takes the reference. */
 void rf_eval_put_row(rf_evaluation *e, int64_t index, json_t *row);

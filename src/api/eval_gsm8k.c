@@ -146,26 +146,6 @@ static rf_status take(rf_generator *g, const rf_event *event, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status leave_trace(const rf_evaluation *e, const rf_generator *g, rf_error *error) {
-  const rf_plan *plan[] = {g->prefill, g->decode};
-  double *shares[4] = {0};
-  rf_report_walk walk[2];
-  rf_status status = RAFTER_OK;
-  for (int i = 0; i < 2 && e->record; i++) {
-    int64_t rows;
-    size_t ops = (size_t)plan[i]->graph->op_count + 1;
-    shares[2 * i] = rf_must(calloc(ops, sizeof(double))), shares[2 * i + 1] = rf_must(calloc(ops, sizeof(double)));
-    walk[i] = (rf_report_walk){.name = i ? "decode" : "prefill", .plan = plan[i], .measured = rf_run_measured(g->run, i)};
-    rf_generator_walked(g, i, &walk[i].count, &rows, &walk[i].seconds);
-    walk[i].tokens = (double)rows, walk[i].predicted = shares[2 * i], walk[i].limit = shares[2 * i + 1];
-    RF_GO(rf_generator_predicted(g, i, shares[2 * i], shares[2 * i + 1], error));
-  }
-  if (e->record) status = rf_traced_leave(e->record, e->options, NULL, g->run, walk, 2, e->sink, error);
-done:
-  for (int i = 0; i < 4; i++) free(shares[i]);
-  return status;
-}
-
 static rf_status answer_all(exam *x, rf_error *error) {
   rf_evaluation *e = x->e;
   const rf_options *o = e->options;
@@ -196,8 +176,9 @@ static rf_status answer_all(exam *x, rf_error *error) {
     status = RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to answer with");
     goto done;
   }
-  rf_report_walk walk = {.name = "decode", .plan = g->decode};
-  RF_GO(rf_journal_begin(&e->journal, e->sink, "eval", rf_options_json(o), "", &walk, 1, error));
+  rf_report_walk walk[2];
+  rf_walked_plans(g, walk);
+  RF_GO(rf_eval_begin(e, walk, 2, error));
   for (int i = 0; i < x->count; i++) {
     problem *p = &x->problem[i];
     if (p->ended) continue;
@@ -218,7 +199,7 @@ static rf_status answer_all(exam *x, rf_error *error) {
   }
   rf_put_bar(e->sink, "%s", "");
   double seconds = rf_now_seconds() - start;
-  RF_GO(leave_trace(e, g, error));
+  RF_GO(rf_walked_leave(g, e->record, &e->journal, seconds, error));
   rf_generate_counts counts = rf_generator_counts(g);
   rf_say(e->sink, "%lld tokens in %.1f s, %.1f tokens/s (planned %.1f decoding %lld at once); %lld of %lld prompt tokens were in the cache already\n",
          (long long)counts.tokens, seconds, (double)counts.tokens / seconds, (double)b->microbatch / g->decode->step_seconds,

@@ -2,8 +2,9 @@
 #define _GNU_SOURCE
 #include "api/answers.h"
 #include "api/journal.h"
-#include "api/traced.h"
 #include "api/prompts.h"
+#include "api/traced.h"
+#include "api/walked.h"
 #include "base/file.h"
 
 #include <stdio.h>
@@ -212,48 +213,17 @@ static rf_status run(job *j, rf_error *error) {
 /* ---- what it leaves ------------------------------------------------------------------------------------------------ */
 
 /* The decode plan stands first: its numbers are a generating job's. `shares`: 4 arrays of op_count numbers; NULL before the run. */
-static void walks_of(const rf_generator *g, rf_report_walk walk[2], double *const *shares) {
-  const rf_plan *plan[] = {g->decode, g->prefill};
-  for (int i = 0; i < 2; i++) {
-    int64_t rows = 0;
-    walk[i] = (rf_report_walk){.name = i ? "prefill" : "decode", .plan = plan[i], .measured = rf_run_measured(g->run, 1 - i)};
-    rf_generator_walked(g, 1 - i, &walk[i].count, &rows, &walk[i].seconds);
-    walk[i].tokens = (double)rows;
-    if (shares) walk[i].predicted = shares[2 * i], walk[i].limit = shares[2 * i + 1];
-  }
-}
-
-static rf_status sum_up(job *j, rf_error *error) {
-  const rf_generator *g = j->generator;
-  const rf_plan *plan[] = {g->decode, g->prefill};
-  double *shares[4] = {0};
-  rf_report_walk walk[2];
-  rf_status status = RAFTER_OK;
-  if (!g->io[0].tokens) return RAFTER_OK; /* the null backend computed nothing */
-  for (int i = 0; i < 4; i++) {
-    shares[i] = calloc((size_t)plan[i / 2]->graph->op_count + 1, sizeof *shares[i]);
-    if (!shares[i]) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory"));
-  }
-  for (int i = 0; i < 2; i++) RF_GO(rf_generator_predicted(g, 1 - i, shares[2 * i], shares[2 * i + 1], error));
-  walks_of(g, walk, shares);
-  rf_generate_counts c = rf_generator_counts(g);
+static rf_status leave(job *j, rf_error *error) {
+  rf_generate_counts c = rf_generator_counts(j->generator);
   json_object_update_new(j->journal.results, json_pack("{sI sI sI}", "answers", (json_int_t)c.answers, "prompt_tokens", (json_int_t)c.prompt_tokens,
                                                        "completion_tokens", (json_int_t)c.tokens));
-  RF_GO(rf_journal_sum_up(&j->journal, g->run, walk, 2, j->seconds, error));
-done:
-  for (int i = 0; i < 4; i++) free(shares[i]);
-  return status;
-}
-
-static rf_status write_trace(const job *j, rf_error *error) {
-  rf_report_walk walk[] = {{.name = "prefill", .plan = j->generator->prefill}, {.name = "decode", .plan = j->generator->decode}};
-  return rf_traced_write(j->record, "generate", j->folder, walk, 2, j->sink, true, error);
+  return rf_walked_leave(j->generator, j->record, &j->journal, j->seconds, error);
 }
 
 static rf_status begin_journal(job *j, const rf_options *o, rf_error *error) {
   rf_report_walk walk[2];
   RF_TRY(rf_journal_folder(o, j->folder, error));
-  walks_of(j->generator, walk, NULL);
+  rf_walked_plans(j->generator, walk);
   j->journal.beside = true;
   return rf_journal_begin(&j->journal, j->sink, "generate", rf_options_json(o), j->folder, walk, 2, error);
 }
@@ -290,14 +260,12 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   if (j->streams && p->tokenizer && !p->chats && rf_options_is_set(o, "prompt")) rf_say_text(j->sink, strdup(rf_options_text(o, "prompt")));
   rf_status status = run(j, error);
   if (status == RAFTER_INTERRUPTED && j->out && j->written) RF_TRY(end_file(j, error)); /* whole rows, in their order */
-  if (status == RAFTER_INTERRUPTED) RF_TRY(sum_up(j, error));
-  if (status == RAFTER_INTERRUPTED) RF_TRY(write_trace(j, error)); /* what was recorded until then */
+  if (status == RAFTER_INTERRUPTED) RF_TRY(leave(j, error));                            /* what was done until then */
   RF_TRY(status);
   if (j->streams) rf_say(j->sink, "\n");
   if (single) put_single(j);
   else say_sum(j);
-  RF_TRY(sum_up(j, error));
-  RF_TRY(write_trace(j, error));
+  RF_TRY(leave(j, error));
   if (!j->out) return RAFTER_OK;
   RF_TRY(end_file(j, error));
   put_sum(j, rf_options_text(o, "output"));

@@ -157,7 +157,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const c
                            const rf_report_walk *walk, int walks, rf_error *error) {
   const rf_plan *plan = walk[0].plan;
   char now[32], *here = getcwd(NULL, 0);
-  *journal = (rf_journal){.sink = sink, .beside = journal->beside, .unlisted = journal->unlisted};
+  *journal = (rf_journal){.sink = sink, .beside = journal->beside};
   snprintf(journal->folder, sizeof journal->folder, "%s", folder);
   now_text(now);
   journal->run = json_pack("{ss ss so ss ss si ss ss?}", "rafter", rafter_version(), "command", command, "options", options, "digest", plan->digest,
@@ -171,7 +171,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const c
     RF_TRY(write_in(folder, "run.json", json_incref(journal->run), 1, error));
     RF_TRY(write_in(folder, "plan.json", plans_json(walk, walks), 0, error));
   }
-  if (keeps_history() && !journal->unlisted) begin_history(journal, command, plan);
+  if (keeps_history()) begin_history(journal, command, plan);
   journal->began = rf_now_seconds(), journal->delayed = rf_run_delayed();
   return RAFTER_OK;
 }
@@ -201,6 +201,7 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
   if (quiet && !*journal->folder && !journal->id) return RAFTER_OK; /* nobody is there to be told */
   json_t *report = rf_journal_report(run, walk, walks), *plan = plans_json(walk, walks);
   json_t *entry = json_pack("{ss sO sO sO}", "id", "", "run", journal->run, "plan", plan, "measured", report);
+  if (entry && journal->traced) json_object_set_new(entry, "trace", json_pack("{sO}", "header", journal->traced));
   rf_outside outside;
   rf_status status = entry ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run");
   RF_GO(status);
@@ -228,6 +229,6 @@ done:
 
 void rf_journal_close(rf_journal *journal, rf_status status, const rf_error *error) {
   if (journal->id) end_history(journal, status, error && status != RAFTER_OK ? error->message : NULL);
-  json_decref(journal->run), json_decref(journal->results);
+  json_decref(journal->run), json_decref(journal->results), json_decref(journal->traced);
   *journal = (rf_journal){0};
 }

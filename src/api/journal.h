@@ -11,9 +11,9 @@ typedef struct rf_journal {
   double began, delayed; /* as rf_now_seconds and rf_run_delayed had it */
   json_t *run;           /* run.json */
   json_t *results;       /* an object, for the history: numbers and texts that a command may add to */
+  json_t *traced;        /* the header of its trace; NULL: there is none */
   int64_t id;            /* of the run in the history; 0: it is not there */
-  /* Set before it begins: the history has the run already; the summary stands beside the results, not among them. */
-  bool unlisted, beside;
+  bool beside;           /* set before it begins: the summary stands beside the results, not among them */
 } rf_journal;
 
 /* ROOT/DATE-TIME-MODEL, for a run that was given no folder. */

@@ -3,6 +3,7 @@
 #include "api/answers.h"
 #include "api/journal.h"
 #include "api/traced.h"
+#include "api/walked.h"
 
 #include "base/file.h"
 #include "base/json_lines.h"
@@ -291,24 +292,15 @@ static void put_sum(const work *w, const rf_scorer *scorer, int64_t walked, doub
 
 /* ---- what it leaves ------------------------------------------------------------------------------------------------ */
 
-/* The walks as they were on average, and the first `whole` rows; `shares`: two arrays of op_count numbers. */
-static rf_status sum_up(const work *w, const rf_scorer *scorer, rf_journal *journal, int64_t walked, int whole, double seconds, rf_error *error) {
-  const rf_plan *plan = scorer->plan;
-  size_t ops = (size_t)plan->graph->op_count;
-  double *shares = calloc(2 * ops + 1, sizeof *shares);
-  if (!shares) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  rf_extent extent = {walked / w->walks, walked / w->walks};
-  rf_report_walk walk = {.name = "score", .plan = plan, .measured = rf_run_measured(scorer->run, 0), .count = w->walks, .tokens = (double)walked};
-  walk.seconds = seconds, walk.predicted = shares, walk.limit = shares + ops;
+/* `whole`: rows, the first ones. */
+static rf_status leave(const work *w, const rf_scorer *scorer, const rf_record *record, rf_journal *journal, int64_t walked, int whole,
+                       double seconds, rf_error *error) {
   double nll = 0;
   int64_t scored = 0;
   for (int i = 0; i < whole; i++) nll += w->row[i].nll, scored += w->row[i].ids.count - 1;
   json_object_update_new(journal->results, json_pack("{sI sI sf sf}", "rows", (json_int_t)whole, "tokens", (json_int_t)scored, "nll", nll,
                                                      "perplexity", scored ? exp(nll / (double)scored) : 1));
-  rf_status status = rf_plan_walk_ops(plan, &extent, 1, (double)w->walks, shares, shares + ops, error);
-  if (status == RAFTER_OK) status = rf_journal_sum_up(journal, scorer->run, &walk, 1, seconds, error);
-  free(shares);
-  return status;
+  return rf_walked_leave_scores(scorer, record, journal, w->walks, walked, seconds, error);
 }
 
 static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf_error *error) {
@@ -348,16 +340,14 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
     for (int64_t t = 1; t < w->row[i].ids.count; t++) w->row[i].nll -= (double)w->row[i].logprobs[t];
   if (status == RAFTER_INTERRUPTED) { /* what is whole is kept, and what is known of the walks that were */
     rf_status saved = whole ? put_rows(w, whole, o, sink, error) : RAFTER_OK;
-    if (saved == RAFTER_OK) saved = sum_up(w, scorer, &journal, walked, whole, seconds, error);
-    if (saved == RAFTER_OK) saved = rf_traced_write(record, "score", folder, &walk, 1, sink, true, error);
+    if (saved == RAFTER_OK) saved = leave(w, scorer, record, &journal, walked, whole, seconds, error);
     if (saved != RAFTER_OK) status = saved;
     goto done;
   }
   RF_GO(put_rows(w, whole, o, sink, error));
   if (rf_options_is_set(o, "output")) put_sum(w, scorer, walked, seconds, rf_options_text(o, "output"), sink);
   say(w, scorer, walked, seconds, sink);
-  RF_GO(sum_up(w, scorer, &journal, walked, whole, seconds, error));
-  RF_GO(rf_traced_write(record, "score", folder, &walk, 1, sink, true, error));
+  RF_GO(leave(w, scorer, record, &journal, walked, whole, seconds, error));
 done:
   rf_journal_close(&journal, status, error);
   rf_record_close(record);

@@ -1,5 +1,4 @@
 /* traced.c - see traced.h. */
-#include "api/journal.h"
 #include "api/traced.h"
 
 #include "report/trace_file.h"
@@ -42,9 +41,9 @@ static void say_gaps(const rf_trace *trace, const rafter_sink *sink, say_fn say)
   say(sink, "; unexplained %.2f %%\n", 100 * seconds[RF_GAP_UNEXPLAINED] / all);
 }
 
-rf_status rf_traced_write(const rf_record *record, const char *command, const char *folder, const rf_report_walk *walk, int walks,
-                          const rafter_sink *sink, bool beside, rf_error *error) {
-  say_fn say = beside ? rf_note : rf_say;
+rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_walk *walk, int walks, rf_error *error) {
+  const rafter_sink *sink = journal->sink;
+  say_fn say = journal->beside ? rf_note : rf_say;
   const rf_plan *plans[4] = {NULL};
   const char *names[4] = {NULL};
   rf_trace *trace = NULL;
@@ -57,12 +56,13 @@ rf_status rf_traced_write(const rf_record *record, const char *command, const ch
     rf_trace_free(trace);
     return RAFTER_OK;
   }
-  json_t *about = json_pack("{ss ss}", "command", command, "model", walks ? plans[0]->graph->model.name : "");
-  rf_status status = rf_trace_write(trace, about, folder, error);
+  json_t *about = json_pack("{sO ss}", "command", json_object_get(journal->run, "command"), "model", walks ? plans[0]->graph->model.name : "");
+  rf_status status = rf_trace_write(trace, about, journal->folder, &journal->traced, error);
   json_decref(about);
   if (status == RAFTER_OK) {
     say_gaps(trace, sink, say);
-    say(sink, "trace    %d steps, %lld spans in %s/trace.bin; trace.json there opens in Perfetto", trace->steps, (long long)trace->count, folder);
+    say(sink, "trace    %d steps, %lld spans in %s/trace.bin; trace.json there opens in Perfetto", trace->steps, (long long)trace->count,
+        journal->folder);
     if (trace->dropped) say(sink, "; %lld older spans did not fit and are gone", (long long)trace->dropped);
     say(sink, "\n");
   }
@@ -73,7 +73,7 @@ rf_status rf_traced_write(const rf_record *record, const char *command, const ch
 rf_status rf_traced_leave(const rf_record *record, const rf_options *options, const char *part, const rf_run *run, const rf_report_walk *walk,
                           int walks, const rafter_sink *sink, rf_error *error) {
   char folder[4096], path[4400];
-  rf_journal journal = {.unlisted = !strcmp(rf_options_command(options), "eval")};
+  rf_journal journal = {.beside = true};
   rf_status status = RAFTER_OK;
   if (!record) return RAFTER_OK;
   RF_TRY(rf_journal_folder(options, folder, error));
@@ -87,7 +87,7 @@ rf_status rf_traced_leave(const rf_record *record, const rf_options *options, co
   snprintf(path, sizeof path, "%s/report.json", folder);
   status = rf_json_write(path, report, 0, error);
   json_decref(report);
-  if (status == RAFTER_OK) status = rf_traced_write(record, rf_options_command(options), folder, walk, walks, sink, true, error);
+  if (status == RAFTER_OK) status = rf_traced_write(record, &journal, walk, walks, error);
 done:
   rf_journal_close(&journal, status, error);
   return status;

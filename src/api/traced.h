@@ -2,15 +2,14 @@
 #ifndef RF_API_TRACED_H
 #define RF_API_TRACED_H
 
-#include "api/api.h"
+#include "api/journal.h"
 #include "run/record.h"
 
 /* Opens a record where --trace asks for one; else *record is NULL. Before the first phase that should be seen. */
 rf_status rf_traced_open(const rf_options *options, rf_record **record, rf_error *error);
-/* Writes what was recorded into `folder` and says so. `walk`: the plans in the order of the run that walked them. Without a record it does nothing. The record
- * stays open. `beside`: what is said stands beside the results, not among them. */
-rf_status rf_traced_write(const rf_record *record, const char *command, const char *folder, const rf_report_walk *walk, int walks,
-                          const rafter_sink *sink, bool beside, rf_error *error);
+/* Writes what was recorded into the journal's folder and says so: before the run is summed up, whose summary knows the trace's causes then. `walk`: the plans
+ * in the order of the run that walked them. Without a record it does nothing. The record stays open. */
+rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_walk *walk, int walks, rf_error *error);
 
 /* The same for a command that leaves no folder otherwise: --out, or a name of its own, with run.json, plan.json and report.json. `part` (may be NULL): a
  * folder in it. */

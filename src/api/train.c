@@ -446,11 +446,11 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   rf_put_bar(sink, "%s", "");
   add_results(&log, journal.results);
   RF_GO(save_checkpoint(t, &log, error));
+  RF_GO(rf_traced_write(traced, &journal, walk, walks, error));
   if (t->trainer->counted.steps) {
     walks_of(t, walk); /* with what was counted meanwhile */
     RF_GO(rf_journal_sum_up(&journal, t->trainer->run, walk, walks, rf_now_seconds() - log.start, error));
   }
-  RF_GO(rf_traced_write(traced, "train", t->out, walk, walks, sink, false, error));
   if (stopped)
     status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped at step %lld; continue with --resume %s", (long long)t->trainer->step, t->out);
 done:

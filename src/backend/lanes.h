@@ -29,7 +29,7 @@ typedef enum rf_stamp_kind {
   RF_SPAN_COUNTER,   /* id: rf_counter; value: the count from `begin` on */
   RF_SPAN_LOST,      /* id: rf_lost; value: what the system counted between begin and end */
   RF_SPAN_GAP,       /* id: rf_gap; made when a trace is collected */
-  RF_SPAN_PREDICTED, /* id: op; value: ns that no kernel can beat; made when a trace is collected */
+  RF_SPAN_PREDICTED, /* id: op; value: ns of its limit; made when a trace is collected */
   RF_SPAN_KINDS
 } rf_stamp_kind;
 

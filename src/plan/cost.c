@@ -231,21 +231,58 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
   return most + launch;
 }
 
-/* The larger of the two roofs, without a kernel's own efficiency. */
-double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_op *op, rf_work work, rf_bound *bound) {
+/* ---- the limit ---------------------------------------------------------------------------------------------------- */
+
+static double best_rate(const rf_curve *c, double from_size) {
+  double best = curve_rate(c, from_size);
+  for (int i = 0; i < c->count; i++)
+    if ((c->size[i] > 0 ? c->size[i] : c->work[i]) >= from_size && c->work[i] / c->seconds[i] > best) best = c->work[i] / c->seconds[i];
+  return best;
+}
+
+static bool is_of_products(const char *op) {
+  static const char *const names[] = {"matmul", "attention", "head_", "lora"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (!strncmp(op, names[i], strlen(names[i]))) return true;
+  return false;
+}
+
+/* Bytes a second at which this many can be moved: the memory's bandwidth, or what the fastest op that only moves data reached here with as many or more.
+ * So few bytes have the bandwidth of the caches that they fit, as far as the machine was calibrated. */
+static double reach_bps(const rf_machine *machine, double bytes, double bandwidth) {
+  for (int i = 0; i < machine->curve_count; i++) {
+    const rf_curve *c = &machine->curve[i];
+    double rate = c->count < 1 || is_of_products(c->op) || !strcmp(c->op, "load") ? 0 : best_rate(c, bytes);
+    if (rate > bandwidth) bandwidth = rate;
+  }
+  return bandwidth;
+}
+
+/* Operands in a narrow type may be widened, so their peak is the larger one; and what a kernel reached is no more than the peak. */
+static double reach_flops(const rf_machine *machine, const rf_curve *curve, rf_dtype dtype) {
+  double peak = peak_flops(machine, dtype);
+  if (!strcmp(machine->kind, "cpu") && machine->flops[RF_F32] > peak && dtype != RF_F64) peak = machine->flops[RF_F32];
+  double best = curve ? best_rate(curve, 0) : 0;
+  return best > peak ? best : peak;
+}
+
+double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel, rf_work work, rf_bound *bound) {
   bool linear = graph->matmul != RF_DTYPES && !strncmp(op->def->name, "matmul", 6);
+  rf_dtype dtype = linear ? graph->matmul : dtype_of(graph, op);
   double flops = work.flops + work.flops_again, bytes = work.bytes_read + work.bytes_written;
-  double bandwidth = work.bytes_written > 0.25 * bytes ? machine->copy_bps : machine->read_bps;
-  double peak = peak_flops(machine, linear ? graph->matmul : dtype_of(graph, op));
+  const rf_curve *curve = find_curve(machine, op, dtype, kernel, flops > 0);
+  double bandwidth = reach_bps(machine, bytes, work.bytes_written > 0.25 * bytes ? machine->copy_bps : machine->read_bps);
+  double own = curve && !(flops > 0) ? best_rate(curve, rf_cost_size(graph, op, work)) : 0;
+  double peak = reach_flops(machine, flops > 0 ? curve : NULL, dtype);
   if (op->attr.fast && machine->flops[RF_I8] > 0 && !strcmp(machine->kind, "cpu")) peak = machine->flops[RF_I8];
-  double compute = flops / peak, memory = bandwidth > 0 ? bytes / bandwidth : 0;
+  double compute = flops / peak, memory = bandwidth > 0 || own > 0 ? bytes / (own > bandwidth ? own : bandwidth) : 0;
   if (bound) *bound = compute >= memory ? RF_BOUND_COMPUTE : RF_BOUND_MEMORY;
   return compute >= memory ? compute : memory;
 }
 
 double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound) {
   const rf_plan_op *p = &plan->op[op];
-  if (!p->lanes) return rf_cost_limit(&plan->machine, plan->graph, &plan->graph->op[op], p->work, bound);
+  if (!p->lanes) return rf_cost_limit(&plan->machine, plan->graph, &plan->graph->op[op], p->kernel, p->work, bound);
   if (bound) *bound = RF_BOUND_NETWORK;
   return p->seconds - p->wait;
 }

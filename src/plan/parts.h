@@ -32,7 +32,7 @@ void rf_machine_for_threads(rf_machine *machine, int threads);
 void rf_plan_cost(rf_plan *plan);
 
 /* Seconds of the larger roof, see rf_plan_limit; of no transfer. */
-double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_op *op, rf_work work, rf_bound *bound);
+double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel, rf_work work, rf_bound *bound);
 
 /* overlap.c: what every transfer takes and on which links; the step on one timeline. */
 void rf_plan_price_transfers(rf_plan *plan);

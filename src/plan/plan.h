@@ -152,8 +152,9 @@ double rf_cost_work(rf_work work);
 /* Predicted seconds of one op on a machine. Larger of work/ceiling terms, scaled by the machine's curves where it has them. */
 double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel, rf_work work, rf_bound *bound);
 
-/* Seconds that no kernel can beat: the larger of FLOPs over the peak of its products and bytes over the bandwidth, one call; of a transfer its time
- * on the links. *bound (may be NULL): which of them. */
+/* The limit, seconds of one call: FLOPs at the highest rate that the machine is known for, or bytes at the highest at which it moves that many, whichever is
+ * more; of a transfer its time on the links. What calibration measured counts, so small tensors are moved at a cache's speed; no prediction is
+ * below it. *bound (may be NULL): which of them. */
 double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound);
 /* Predicted seconds until the packed weights stand in the arena, from files that the system has in memory, as they are stored there, and the rest of the
  * arena is touched: by the curves "load" of a calibrated machine, whose kernels are the storage types and "touch"; else as fast as memory is copied. */

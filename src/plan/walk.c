@@ -139,8 +139,8 @@ rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts
     const rf_op *op = &graph.op[i];
     rf_work work = work_of(&graph, op, part, parts);
     seconds[i] += times * walk_op_seconds(plan, &graph, i, work);
-    limit[i] +=
-        times * plan->op[i].calls * (plan->op[i].lanes ? rf_plan_limit(plan, i, NULL) : rf_cost_limit(&plan->machine, &graph, op, work, NULL));
+    limit[i] += times * plan->op[i].calls *
+                (plan->op[i].lanes ? rf_plan_limit(plan, i, NULL) : rf_cost_limit(&plan->machine, &graph, op, plan->op[i].kernel, work, NULL));
   }
   free(graph.tensor);
   return RAFTER_OK;

@@ -282,8 +282,8 @@ static char *bound_sentence(const json_t *walk, const char *of, bool measured) {
   char a[32], b[32];
   rf_text_seconds(number(walk, "seconds"), a), rf_text_seconds(number(kind, "seconds"), b);
   if (!measured)
-    return join("%s is predicted to be bound by %s: %s takes %s of %s, %.0f %% of it what no kernel can beat.", of, text_of(bound, "name"),
-                text_of(kind, "name"), b, a, 100 * number(kind, "limit_fraction"));
+    return join("%s is predicted to be bound by %s: %s takes %s of %s, %.0f %% of it its limit.", of, text_of(bound, "name"), text_of(kind, "name"),
+                b, a, 100 * number(kind, "limit_fraction"));
   double missed = number(walk, "predicted_seconds") > 0 ? number(walk, "seconds") / number(walk, "predicted_seconds") : 1;
   char times[64] = "";
   if (missed > MISSED || missed < 1 / MISSED) snprintf(times, sizeof times, " It takes %.*f x the predicted time.", missed < 10 ? 2 : 0, missed);
@@ -367,7 +367,7 @@ static const char *largest_gap(const json_t *threads, double *part) {
   return most;
 }
 
-static void explain_threads(json_t *notes, const json_t *threads) {
+static void explain_threads(json_t *threads) {
   char *text = join("of the recorded steps threads spend %.0f %% in ops", 100 * number(threads, "work")), *longer;
   const char *name;
   json_t *value;
@@ -380,7 +380,8 @@ static void explain_threads(json_t *notes, const json_t *threads) {
     longer = join("%s, %.0f %% in phases beside ops", text ? text : "", 100 * number(threads, "phases"));
     free(text), text = longer;
   }
-  say(notes, text);
+  if (text) json_object_set_new(threads, "sentence", json_string(text));
+  free(text);
 }
 
 /* Time in ops counts as far as threads worked in it; the rest was measured for what it is. NULL: an op's own bound holds. */
@@ -422,9 +423,9 @@ static char *bound_of(const json_t *entry, const json_t *walk, const json_t *thr
   const json_t *first = json_array_get(json_object_get(walk, "bounds"), 0);
   const char *of = subject(text_of(walk, "walk"));
   bool measured = json_object_get(entry, "measured") && number(walk, "count") > 0;
-  double part = 0, others = measured && !threads ? others_part(entry) : 0;
+  double part = 0, others = measured ? others_part(entry) : 0;
   const char *gap = bound_by_gap(threads, walk, &part);
-  bool taken = others > (1 - others) * number(first, "share");
+  bool taken = !threads && others > (1 - others) * number(first, "share"); /* a trace has measured what the others took of its steps */
   char *inside = bound_sentence(walk, gap || taken ? "it" : of, measured), *text;
   *word = taken ? OTHERS : gap ? gap : text_of(first, "name");
   if (others > WORTH && !taken) {
@@ -464,7 +465,7 @@ json_t *rf_report_summary(const json_t *entry) {
     if (best) json_object_set(summary, "best", (json_t *)best);
     char *change = change_sentence(best, json_array_size(advice), json_array_size(walks) > 1, crowded, measured && !json_object_get(entry, "advice"));
     char *sentence = join("%s%s%s", bound ? bound : "", change ? " " : "", change ? change : "");
-    if (threads) explain_threads(notes, threads);
+    if (threads) explain_threads(threads);
     json_object_set_new(summary, "bound", json_string(word));
     json_object_set_new(summary, "walk", json_string(text_of(most, "walk")));
     json_object_set_new(summary, "sentence", json_string(sentence ? sentence : ""));

@@ -139,10 +139,17 @@ static void put_lanes(pen *p, const rf_trace_file *file) {
   }
 }
 
+/* Where a span ends on a track, on which spans only follow or contain each other: a prediction at the latest where the next one begins. */
+static int64_t end_on_track(const rf_trace_file *file, int64_t i) {
+  bool reaches =
+      file->kind[i] == RF_SPAN_PREDICTED && i + 1 < file->count && file->kind[i + 1] == RF_SPAN_PREDICTED && file->begin[i + 1] < file->end[i];
+  return reaches ? file->begin[i + 1] : file->end[i];
+}
+
 /* Everything of an event before its args. Times are microseconds. */
 static void put_head(pen *p, const rf_trace_file *file, int64_t i, const char *category) {
   putf(p, "\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\"", file->lane[i] + 1, 1e-3 * (double)file->begin[i],
-       1e-3 * (double)(file->end[i] - file->begin[i]), category);
+       1e-3 * (double)(end_on_track(file, i) - file->begin[i]), category);
 }
 
 /* The predicted span of the next measured op: both stand in the order in which they were walked. -1: the file lacks it. */
@@ -175,7 +182,8 @@ static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i
              limit = of < 0 ? op->limit_seconds : 1e-9 * file->value[of];
       if (seconds > 0) putf(p, ",\"percent_of_limit\":%.2f", 100 * limit / seconds);
       putf(p, ",\"predicted_us\":%.3f,\"limit_us\":%.3f,\"microbatch\":%.0f}", 1e6 * predicted, 1e6 * limit, file->value[i]);
-    } else putf(p, ",\"args\":{\"id\":%d}", file->id[i]); /* the rest stands in the op's own event */
+    } else if (file->kind[i] == RF_SPAN_PREDICTED) putf(p, ",\"args\":{\"id\":%d,\"predicted_us\":%.3f}", file->id[i], 1e6 * seconds);
+    else putf(p, ",\"args\":{\"id\":%d}", file->id[i]); /* the rest stands in the op's own event */
     put(p, "}");
     break;
   }
@@ -257,7 +265,7 @@ rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_erro
   RF_GO(ops_of(file, &o, error));
   RF_GO(pen_open(path, &p, error));
   put(p, "lane,kind,name,plan,id,begin_us,duration_us,value,predicted_us,limit_us,flops,bytes\r\n");
-  for (int64_t i = 0; i < file->count && p->status == RAFTER_OK; i++) {
+  for (int64_t i = 0, next = 0; i < file->count && p->status == RAFTER_OK; i++) {
     put_quoted(p, list_name(file, "lanes", file->lane[i]));
     putf(p, ",%s,", list_name(file, "kinds", file->kind[i]));
     put_quoted(p, span_name(file, i, step));
@@ -265,7 +273,10 @@ rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_erro
          file->value[i]);
     if (file->kind[i] <= RF_SPAN_WAIT || file->kind[i] == RF_SPAN_PREDICTED) {
       const op_text *op = &o.of[file->plan[i]][file->id[i]];
-      putf(p, ",%.6g,%.6g,%.17g,%.17g\r\n", 1e6 * op->seconds, 1e6 * op->limit_seconds, op->flops, op->bytes);
+      int64_t of = file->kind[i] == RF_SPAN_OP ? prediction_of(file, i, &next) : file->kind[i] == RF_SPAN_PREDICTED ? i : -1;
+      double predicted = of < 0 ? op->seconds : 1e-9 * (double)(file->end[of] - file->begin[of]),
+             limit = of < 0 ? op->limit_seconds : 1e-9 * file->value[of];
+      putf(p, ",%.6g,%.6g,%.17g,%.17g\r\n", 1e6 * predicted, 1e6 * limit, op->flops, op->bytes);
     } else put(p, ",,,,\r\n");
   }
   status = pen_close(p);

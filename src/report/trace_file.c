@@ -199,7 +199,7 @@ done:
   return status;
 }
 
-rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folder, rf_error *error) {
+rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folder, json_t **header, rf_error *error) {
   char path[4200];
   rf_trace_file file;
   RF_TRY(rf_trace_file_make(trace, about, &file, error));
@@ -207,6 +207,7 @@ rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folde
   rf_status status = rf_trace_file_write(&file, path, error);
   snprintf(path, sizeof path, "%s/trace.json", folder);
   if (status == RAFTER_OK) status = rf_trace_file_chrome(&file, path, error);
+  if (status == RAFTER_OK && header) *header = json_incref(file.header);
   rf_trace_file_free(&file);
   return status;
 }

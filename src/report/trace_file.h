@@ -33,7 +33,7 @@ rf_status rf_trace_file_chrome(const rf_trace_file *file, const char *path, rf_e
 /* One row for each span. */
 rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_error *error);
 
-/* trace.bin and trace.json in a run's folder. */
-rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folder, rf_error *error);
+/* trace.bin and trace.json in a run's folder. *header (may be NULL): what the file begins with; the caller's. */
+rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folder, json_t **header, rf_error *error);
 
 #endif

@@ -112,7 +112,6 @@ typedef struct follow {
   rf_stamps *spans;
   int last;                /* op of the span before: a smaller one begins a new walk */
   int step;                /* whose ops are being walked; -1: none yet */
-  int64_t predicted;       /* where the next predicted op begins */
   rf_stamp phase;          /* that is growing; end 0: none */
   int64_t live, *of[4];    /* last count; per plan, by op */
   double *seconds, *limit; /* by op, of the walk at hand */
@@ -155,14 +154,12 @@ static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
   while (f->step + 1 < trace->steps && op->begin >= trace->step[f->step + 1].begin) {
     RF_TRY(end_phase(f, error));
     f->step++;
-    if (trace->step[f->step].begin > f->predicted) f->predicted = trace->step[f->step].begin; /* a step that was faster than predicted: behind it */
   }
   RF_TRY(price(f, op->plan, error));
   int64_t takes = (int64_t)(f->seconds[op->id] * 1e9);
-  rf_stamp predicted = {
-      f->predicted, f->predicted + takes, 1e9 * f->limit[op->id], op->id, (uint16_t)(trace->threads + RF_TRACE_LANE_PREDICTED), RF_SPAN_PREDICTED,
-      op->plan};
-  f->predicted += takes;
+  /* Above the op that it is of: what was planned of it is seen where it ran, however far the run is from its plan. */
+  rf_stamp predicted = {op->begin,         op->begin + takes, 1e9 * f->limit[op->id], op->id, (uint16_t)(trace->threads + RF_TRACE_LANE_PREDICTED),
+                        RF_SPAN_PREDICTED, op->plan};
   RF_TRY(rf_stamps_add(f->spans, predicted, error));
   rf_phase phase = rf_phase_of(&plan->graph->op[op->id]);
   bool goes_on = f->phase.end && f->phase.id == (int)phase && f->phase.plan == op->plan && op->id > f->last;

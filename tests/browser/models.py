@@ -26,7 +26,7 @@ def plan(model=TINY, *options):
 
 def step_spans(plan, threads, rng, pace=1):
     """One step's spans, `pace` times the prediction long, as (lane, begin, end, value, id, kind) in ns from its begin, and how long it took."""
-    spans, now, predicted = [], 2000, 0
+    spans, now = [], 2000
     spans.append((threads + 1, 0, 2000, 0, PHASES.index("data"), "phase"))
     ops = plan["ops"]
     micro = [op for op in ops if "/micro/" in op["name"]]
@@ -52,8 +52,7 @@ def step_spans(plan, threads, rng, pace=1):
             live = max(0, live + rng.randint(-3, 4))
             spans.append((threads + 3, now, now, (1 + live) * 4096, 0, "counter"))
             ns = int(op["seconds"] * 1e9)
-            spans.append((threads, predicted, predicted + ns, walk, op["id"], "predicted"))
-            predicted += ns
+            spans.append((threads, now, now + ns, 1e9 * op["limit_seconds"], op["id"], "predicted"))
             now += takes + 150
         spans.append((threads + 1, since, now, walk, PHASES.index(phase), "phase"))
     return spans, now
@@ -77,14 +76,6 @@ def trace(plan, steps=3, threads=2, seed=1, pace=1):
                  "lane": array.array("H", [lane] * len(own)), "kind": array.array("B", [KINDS.index(span[5]) for span in own]), "plan": array.array("B", [0] * len(own))}
         if lane == threads + 2:
             fixed["value"] = array.array("d")
-        if lane == threads and pace < 1:  # predictions reach into the steps after theirs
-            again = [(a + step * (took + 3000), b + step * (took + 3000), place) for step in range(steps) for place, (a, b) in enumerate(zip(begin, end))]
-            again.sort(key=lambda span: (span[0], -span[1]))
-            columns["begin"].extend([span[0] for span in again])
-            columns["end"].extend([span[1] for span in again])
-            for name, values in fixed.items():
-                columns[name].extend([values[span[2]] for span in again])
-            continue
         for step in range(steps):
             at = step * (took + 3000)
             columns["begin"].extend([time + at for time in begin])

@@ -132,8 +132,7 @@ def colouring(b):
 
 
 def aligning(b):
-    b.key("p")
-    b.expect("p puts predictions where their ops ran", b.js("rafter.state.trace.aligned") is True)
+    b.expect("predictions stand above their ops", b.js("rafter.state.trace.aligned") is True)
     wrong = b.js("""(() => {
       const viewer = rafter.traceViewer, ops = viewer.main, row = viewer.lanes.find((lane) => lane.row.kind === 'predicted').row;
       if (row.count !== ops.count) return 'count';
@@ -147,7 +146,20 @@ def aligning(b):
     b.js("rafter.traceViewer.select({row: rafter.traceViewer.lanes.find((lane) => lane.row.kind === 'predicted').row, i: 5})")
     b.expect("a prediction says it is one", "Lane" in b.js("rafter.traceViewer.details.textContent") and "This thread" not in b.js("rafter.traceViewer.details.textContent"))
     b.key("p")
-    b.expect("p puts them one after the other again", b.js("rafter.state.trace.aligned") is False)
+    b.expect("p puts them end to end", b.js("rafter.state.trace.aligned") is False)
+    wrong = b.js("""(() => {
+      const {columns, header, predicted} = rafter.traceViewer.trace, rows = predicted.inOrder, spans = rows.flatMap((row) => Array.from({length: row.count}, (_, i) => [row.event[i], row.begin[i], row.end[i]])).sort((a, b) => a[0] - b[0]);
+      let at = 0, step = 0;
+      for (const [event, begin, end] of spans) {
+        for (; step < header.steps.length && columns.begin[event] >= header.steps[step].begin; step++) at = header.steps[step].begin;
+        if (Math.abs(begin - at) > 1 || Math.abs(end - begin - columns.end[event] + columns.begin[event]) > 1) return event;
+        at = end;
+      }
+      return rafter.traceViewer.lanes.filter((lane) => lane.row.kind === 'predicted').length === rows.length ? -1 : 'lanes';
+    })()""")
+    b.expect("from each step's begin, as long as predicted", wrong == -1, wrong)
+    b.key("p")
+    b.expect("p puts them above their ops again", b.js("rafter.state.trace.aligned") is True)
     b.key(Keys.ESCAPE)
 
 
@@ -168,7 +180,8 @@ def many(b):
 def faster(b):
     """Ops that took less than predicted: predictions of a step reach into the next, and still find their ops."""
     b.open(b.page(models.model(steps=4, pace=0.3), "faster"), "trace")
-    b.expect("predictions that overlap have rows of their own", b.js("rafter.traceViewer.inOrder.length") > 1)
+    b.expect("predictions that overlap have rows of their own", b.js("rafter.traceViewer.trace.predicted.inOrder.length") > 1)
+    b.expect("those that reach over the next op say so", b.js("rafter.traceViewer.trace.predicted.atOps[0].cut.some((one) => one)"))
     aligning(b)
     b.clean("a run that was faster than predicted")
 

@@ -23,7 +23,11 @@ assert near["n"] == 299 and near["windows"] == 16 and abs(near["nll"] - strided[
 assert texts["texts"] == 5 and abs(texts["nll"] - apart["nll"]) < 1e-9 and texts["perplexity_stderr"] > 0
 assert [abs(json.loads(l)["nll"] - r["nll"]) < 1e-9 for l, r in zip(open("texts.jsonl"), rows)] == [True] * 5
 PY
-refuses 2 '--out is for the trace' eval_ perplexity "$MODEL" --data long.txt --out nothing && [ ! -e nothing ] || fail 'a folder of an evaluation without a trace'
+# A run like others: its summary beside the results, and with --out a folder that `report` shows.
+status 0 eval_ perplexity "$MODEL" --data long.txt --seq 64 --out evaluated && says '^score' err && says 'best single change|No single change' err && ! grep -q '^score x' out || fail 'no summary of an evaluation'
+status 0 "$RAFTER" report evaluated --json && holds out 'd["runs"][0]["run"]["command"] == "eval" and d["runs"][0]["summary"]["walks"][0]["rate"]["tokens_per_second"] > 0 and d["runs"][0]["summary"]["memory"]["measured_bytes"] == d["runs"][0]["summary"]["memory"]["predicted_bytes"]'
+refuses 1 'holds a run already' eval_ perplexity "$MODEL" --data long.txt --out evaluated
+refuses 1 'nowhere.txt' eval_ perplexity "$MODEL" --data nowhere.txt --out nothing && [ ! -e nothing ] || fail 'a folder of an evaluation that never began'
 status 0 eval_ perplexity "$MODEL" --data long.txt --seq 64 --limit 2 --json && holds out 'd["n"] == 126'
 refuses 2 'stride.*1 to 64' eval_ perplexity "$MODEL" --data long.txt --seq 64 --stride 65
 for i in 1 2 3; do echo "{\"text\": \"row $i of the texts\", \"id\": $i}"; done >three.jsonl

@@ -103,6 +103,9 @@ refuses 1 'holds a run already' "$RAFTER" generate runs/first --prompt a --max-t
 
 # A traced run: its trace is in the model and the page, and as others read it.
 status 0 "${TRAIN[@]}" --steps 6 --trace steps=3..5 --out runs/traced
+# The summary at the run's end stands behind the trace and knows its causes, as the report's does.
+[ "$(grep -nE '^trace .*3 steps' out | cut -d: -f1)" -lt "$(grep -n '^train x' out | cut -d: -f1)" ] || fail 'the summary stands before the trace'
+holds runs/traced/report.json 'd["summary"]["threads"]["steps"] == 3 and abs((lambda t: t["work"] + t["phases"] + sum(t["gaps"].values()))(d["summary"]["threads"]) - 1) < 1e-9' 'the summary at the end knows no trace'
 status 0 "${REPORT[@]}" traced --json && holds out 'len(d["runs"][0]["trace"]["header"]["steps"]) == 3 and abs((lambda t: t["work"] + t["phases"] + sum(t["gaps"].values()))(d["runs"][0]["summary"]["threads"]) - 1) < 1e-9' 'the parts of threads do not sum to 1'
 status 0 "${REPORT[@]}" traced --perfetto trace.json --csv trace.csv && python3 -c 'import json; assert len(json.load(open("trace.json"))["traceEvents"]) > 100' && [ "$(head -1 trace.csv | tr ',' '\n' | wc -l)" -ge 5 ] || fail '--perfetto, --csv'
 refuses 1 'no RUN has a trace' "${REPORT[@]}" first --perfetto trace.json

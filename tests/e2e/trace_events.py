@@ -90,9 +90,12 @@ def check(folder):
     complete = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     if len(shown) != len(complete):
         fail(f"{folder}: {len(shown)} spans and {len(complete)} events")
-    predicted = iter([i for i in shown if kinds[columns["kind"][i]] == "predicted"])
+    predictions = [i for i in shown if kinds[columns["kind"][i]] == "predicted"]
+    predicted, after = iter(predictions), dict(zip(predictions, predictions[1:]))
     for i, event in zip(shown, complete):
         begin, end = columns["begin"][i], columns["end"][i]
+        if i in after:  # one track: at the latest where the next one begins
+            end = min(end, columns["begin"][after[i]])
         if abs(event["ts"] * 1e3 - begin) > 1 or abs(event["dur"] * 1e3 - (end - begin)) > 1 or event["tid"] != columns["lane"][i] + 1:
             fail(f"{folder}: span {i} is not its event")
         kind = kinds[columns["kind"][i]]
@@ -107,6 +110,8 @@ def check(folder):
                 continue
             of = next(predicted)
             takes = columns["end"][of] - columns["begin"][of]
+            if columns["begin"][of] != begin:
+                fail(f"{folder}: the prediction of {event['name']} does not stand above it")
             if columns["id"][of] != columns["id"][i] or abs(args["predicted_us"] * 1e3 - takes) > 1 or takes <= 0:
                 fail(f"{folder}: the prediction of {event['name']}")
             if end > begin and abs(args["percent_of_limit"] - 100 * columns["value"][of] / (end - begin)) > 0.0051:

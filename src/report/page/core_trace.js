@@ -206,6 +206,31 @@
     }
   };
 
+  /* What was predicted of each op, drawn where it ran, at most until the next one (`cut` says so), and end to end from each step's begin. `twin` has the
+   * prediction of each op's span, by event: both stand in the order in which they were walked. Null where they do not belong together. */
+  const predictedRows = (header, {begin, end}, spans, ops, keyOf) => {
+    const n = spans.length;
+    if (!n || ops.length !== n || spans.some((p, i) => keyOf(p) !== keyOf(ops[i]))) return null;
+    const twin = new Int32Array(header.count).fill(-1), steps = rafter.objects(header.steps), from = new Float64Array(n), to = new Float64Array(n);
+    const row = new Row('predicted', TITLE.predicted, 'predicted', n, HEIGHT.predicted);
+    row.cut = new Uint8Array(n);
+    let at = -Infinity, step = 0;
+    for (let i = 0; i < n; i++) {
+      const p = spans[i], op = ops[i], takes = end[p] - begin[p], room = i + 1 < n ? begin[ops[i + 1]] - begin[op] : Infinity;
+      twin[op] = twin[p] = p;
+      row.cut[i] = takes > room ? 1 : 0;
+      row.push(begin[op], begin[op] + Math.min(takes, room), keyOf(p), p);
+      for (; step < steps.length && begin[op] >= steps[step].begin; step++) at = steps[step].begin;
+      from[i] = at === -Infinity ? begin[op] : at;
+      to[i] = at = from[i] + takes;
+    }
+    const order = Array.from(from.keys()).sort((a, b) => from[a] - from[b] || a - b), counts = [], placed = {begin: from, end: to};
+    stack(placed, order, (a, b, i, depth) => { counts[depth] = (counts[depth] || 0) + 1; });
+    const inOrder = counts.map((count, depth) => new Row(depth ? `predicted.${depth}` : 'predicted', depth ? '' : TITLE.predicted, 'predicted', count, Math.round((depth ? 0.6 : 1) * HEIGHT.predicted)));
+    stack(placed, order, (a, b, i, depth) => inOrder[depth].push(a, b, keyOf(spans[i]), spans[i]));
+    return {twin, atOps: [row], inOrder};
+  };
+
   /* Rows out of the columns, which stand by lane and begin, what contains before what it contains. */
   const rowsOf = (header, columns, things) => {
     const {begin, end, id, lane, kind, plan, value} = columns, names = header.kinds.map(String), n = header.count;
@@ -239,7 +264,10 @@
     }
     const list = [...groups.values()].sort((a, b) => ORDER.indexOf(a.kind) - ORDER.indexOf(b.kind) || a.lane - b.lane);
     const keyOf = (i) => things.of(names[kind[i]], plan[i], id[i]);
+    const spansOf = (row) => (groups.has(row) ? groups.get(row).spans : []);
+    const predicted = predictedRows(header, columns, spansOf('predicted'), spansOf('op'), keyOf);
     const rows = list.flatMap(({key, kind: of, spans}) => {
+      if (of === 'predicted' && predicted) return predicted.atOps;
       const walk = of === 'thread' ? flatten : stack, counts = [];
       walk(columns, spans, (a, b, i, depth = 0) => { counts[depth] = (counts[depth] || 0) + 1; });
       const made = counts.map((count, depth) => new Row(depth ? `${key}.${depth}` : key, depth ? '' : TITLE[of] || key, of, count, Math.round((depth ? 0.6 : 1) * HEIGHT[of])));
@@ -248,26 +276,7 @@
     });
     rows.forEach((row) => row.recount(things));
     counters.forEach((one) => one.finish());
-    return {rows, counters: [...counters.values()], from: Number.isFinite(from) ? from : 0, to: Number.isFinite(to) ? to : 1};
-  };
-
-  /* Predictions where their ops ran instead of one after the other: as long as predicted, or until the next op. The nth run of an op has its nth
-   * prediction. Null where an op has none. */
-  const alignedWith = (predicted, ops) => {
-    if (!predicted.length || !ops) return null;
-    const waiting = new Map(), row = new Row('predicted', TITLE.predicted, 'predicted', ops.count, predicted[0].height);
-    const all = predicted.flatMap((one) => Array.from({length: one.count}, (_, i) => [one, i])).sort(([a, i], [b, j]) => a.event[i] - b.event[j]);
-    for (const [one, i] of all) {
-      if (!waiting.has(one.key[i])) waiting.set(one.key[i], {list: [], next: 0});
-      waiting.get(one.key[i]).list.push([one.end[i] - one.begin[i], one.event[i]]);
-    }
-    for (let i = 0; i < ops.count; i++) {
-      const queue = waiting.get(ops.key[i]), one = queue && queue.list[queue.next++];
-      if (!one) return null;
-      const end = ops.begin[i] + one[0];
-      row.push(ops.begin[i], i + 1 < ops.count ? Math.min(end, ops.begin[i + 1]) : end, ops.key[i], one[1]);
-    }
-    return [row, ...predicted.slice(1).map((one) => new Row(one.id, '', 'predicted', 0, one.height))];
+    return {rows, predicted, twin: predicted && predicted.twin, counters: [...counters.values()], from: Number.isFinite(from) ? from : 0, to: Number.isFinite(to) ? to : 1};
   };
 
   /* The plans whose ops a trace ran: the run's own by digest or name; else what the trace says of their ops. */
@@ -285,10 +294,14 @@
     return {header, things, columns: table, ...rowsOf(header, table, things)};
   };
 
-  rafter.alignedWith = alignedWith;
+  /* Seconds and limit of what a span was predicted to take: its own prediction, of a walk with the rows that it had; else the plan's. */
+  rafter.priceOf = (trace, event, op) => {
+    const own = trace.twin ? trace.twin[event] : -1, {begin, end, value} = trace.columns;
+    return own < 0 ? {seconds: op.seconds, limit: op.limit_seconds, own: false} : {seconds: (end[own] - begin[own]) / 1e9, limit: value[own] / 1e9, own: true};
+  };
 
   const decoded = new WeakMap();
-  /* {header, things, columns, rows, counters, from, to}: times in ns; null without a trace. */
+  /* {header, things, columns, rows, predicted, twin, counters, from, to}: times in ns; null without a trace. */
   rafter.trace = (run) => {
     if (!run || !run.trace || !run.trace.header) return Promise.resolve(null);
     if (!decoded.has(run)) decoded.set(run, decode(run));

@@ -35,7 +35,7 @@
         ],
         rows, {
           caption:
-              'The limit of time is what no kernel can beat: FLOPs over the peak, bytes over the bandwidth, op by op; of memory it is the machine\'s.'
+              'The limit of time is the roofline, op by op: FLOPs at the highest rate that this machine is known for, or bytes at the highest at which it was seen to move that many, whichever takes longer; of memory it is the machine\'s.'
         });
   };
 
@@ -197,7 +197,7 @@
         return;
       }
       const walks = rafter.objects(summary.walks), measured = Boolean(summary.measured),
-            notes = (Array.isArray(summary.notes) ? summary.notes : []).filter((note) => typeof note === 'string');
+            notes = [...(Array.isArray(summary.notes) ? summary.notes : []), summary.threads && summary.threads.sentence].filter((note) => typeof note === 'string');
       element.append(el('p', {class: 'sentence'}, summary.sentence || ''));
       if (notes.length) element.append(el('ul', {}, notes.map((note) => el('li', {}, note))));
       if (!measured) element.append(el('p', {class: 'note'}, 'Nothing was measured here: these are predictions.'));

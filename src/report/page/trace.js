@@ -15,17 +15,26 @@
       [this.from, this.to] = this.whole = this.wholes[0];
       this.zero = this.from; /* times are told from the first recorded step on */
       this.selection = null; this.selected = null; this.hover = null; this.search = ''; this.only = new Set(); this.matches = 0;
+      this.height = 0;
+      for (const rows of trace.predicted ? [trace.predicted.inOrder, trace.predicted.atOps] : []) this.layOut(rows);
+      if (!trace.predicted) this.layOut(null);
+      this.main = trace.rows.find((row) => row.kind === 'op') || trace.rows.find((row) => row.kind === 'thread') || trace.rows[0];
+      rafter.state.trace = this.state = {events: trace.header.count, drawn: 0, frames: 0};
+      this.build();
+      this.changed();
+    }
+
+    /* Lanes from the top; `predicted`: the rows that stand for the predictions from now on. */
+    layOut(predicted) {
+      const {trace} = this, at = trace.rows.findIndex((row) => row.kind === 'predicted');
+      if (predicted) trace.rows = [...trace.rows.slice(0, at), ...predicted, ...trace.rows.slice(at).filter((row) => row.kind !== 'predicted')];
       let y = MINIMAP + RULER + 4;
       this.lanes = [...trace.rows, ...trace.counters.filter((counter) => counter.most > 0)].map((row) => {
         const lane = {row, y};
         y += row.height + (row.kind === 'thread' || row.title === '' ? 2 : 5);
         return lane;
       });
-      this.height = y + 6;
-      this.main = trace.rows.find((row) => row.kind === 'op') || trace.rows.find((row) => row.kind === 'thread') || trace.rows[0];
-      rafter.state.trace = this.state = {events: trace.header.count, drawn: 0, frames: 0};
-      this.build();
-      this.changed();
+      this.height = Math.max(this.height, y + 6);
     }
 
     /* ---- the panel's elements --------------------------------------------------------------------------------------- */
@@ -51,13 +60,10 @@
       const byClass = button('class', 'Colour by class of op', () => this.colourBy('class')), byRatio = button('measured / predicted', 'Colour by how much longer than predicted ops took', () => this.colourBy('ratio'));
       this.colourButtons = {class: byClass, ratio: byRatio};
       if (this.trace.rows.some((row) => row.kind === 'op')) choices.append(pair('Colour by', el('span', {class: 'group'}, byClass, byRatio)));
-      const predicted = this.trace.rows.filter((row) => row.kind === 'predicted');
-      this.inOrder = predicted;
-      this.atOps = rafter.alignedWith(predicted, this.trace.rows.find((row) => row.kind === 'op'));
-      if (this.atOps) {
-        const inOrder = button('one after the other', 'Predictions one after the other from the step\'s beginning', () => this.align(false)), atOps = button('where it ran', 'Each prediction where its op ran', () => this.align(true));
+      if (this.trace.predicted) {
+        const atOps = button('above its op', 'Each prediction above the op that it is of', () => this.align(true)), inOrder = button('end to end', `Predictions end to end from the ${stepName}'s beginning: how far it would be by the plan`, () => this.align(false));
         this.alignButtons = [inOrder, atOps];
-        choices.append(pair('Predicted', el('span', {class: 'group'}, inOrder, atOps)));
+        choices.append(pair('Predicted', el('span', {class: 'group'}, atOps, inOrder)));
       }
       this.legend = el('div', {class: 'bar paints', role: 'group', 'aria-label': 'Show only'});
       element.append(this.legend);
@@ -74,7 +80,7 @@
       rafter.traceParts.gaps(this, element);
       rafter.traceParts.details(this);
       this.colourBy('class');
-      if (this.atOps) this.align(false);
+      this.align(true);
       this.listen();
       rafter.onTheme(() => { this.minimapPicture = null; });
     }
@@ -97,18 +103,14 @@
       this.changed();
     }
     align(atOps) {
-      if (!this.atOps) return;
-      const {rows, things} = this.trace, [before, after] = atOps ? [this.inOrder, this.atOps] : [this.atOps, this.inOrder];
+      const {predicted, things} = this.trace;
+      if (!predicted) return;
+      const after = atOps ? predicted.atOps : predicted.inOrder;
       this.aligned = this.state.aligned = atOps;
       this.alignButtons.forEach((button, i) => button.setAttribute('aria-pressed', String(Boolean(i) === atOps)));
-      before.forEach((row, i) => {
-        const lane = this.lanes.find((one) => one.row === row);
-        if (!lane) return;
-        lane.row = after[i];
-        rows[rows.indexOf(row)] = after[i];
-        after[i].recount(things);
-        if (this.selected && this.selected.row === row) this.select(null);
-      });
+      this.layOut(after);
+      after.forEach((row) => row.recount(things));
+      if (this.selected && this.selected.row.kind === 'predicted') this.select(null);
       this.changed();
     }
     paintOf(key) { return this.colouring === 'ratio' && key < this.trace.things.ops ? this.ratioPaint[key] : this.trace.things.paint[key]; }
@@ -302,7 +304,7 @@
         [['.'], 'next op in the lane', () => this.step(1)], [[','], 'op before', () => this.step(-1)],
         [['ArrowUp'], 'lane above', () => this.lane(-1)], [['ArrowDown'], 'lane below', () => this.lane(1)],
         [['c'], 'colour by class, or by measured / predicted', () => this.colourBy(this.colouring === 'class' ? 'ratio' : 'class')],
-        [['p'], 'predictions one after the other, or where their ops ran', () => this.align(!this.aligned)],
+        [['p'], 'predictions above their ops, or end to end', () => this.align(!this.aligned)],
         [['v'], 'select what is in view', () => { this.selection = [this.from, this.to]; this.changed(); }], [['Escape'], 'clear what is selected', clear],
       ]);
     }

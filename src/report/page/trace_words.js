@@ -33,7 +33,7 @@
     const lines = [el('strong', {}, title), ` ${seconds(took)}`];
     const more = [];
     if (kind === 'wait' && op) more.push(`in ${op.name}`);
-    else if (op) more.push(`${op.kernel || op.op}`, kind === 'predicted' ? 'predicted' : `predicted ${rafter.seconds(op.seconds)}`);
+    else if (op) more.push(`${op.kernel || op.op}`, kind === 'predicted' ? 'predicted' : `predicted ${rafter.seconds(rafter.priceOf(viewer.trace, hit.row.event[hit.i], op).seconds)}`);
     else if (kind === 'gap') more.push(why(title));
     return el('div', {}, el('div', {}, lines), more.length ? el('div', {class: 'muted'}, more.join(' · ')) : null, el('div', {class: 'muted'}, `at ${seconds(time - viewer.zero)}`));
   };
@@ -41,13 +41,13 @@
   /* Paints by how much longer than predicted an op took: of each op, over all its runs that were recorded. */
   const RATIOS = [[0.8, 'r0', 'less than 0.8× predicted'], [1.25, 'r1', '0.8× to 1.25× predicted'], [2, 'r2', '1.25× to 2× predicted'], [4, 'r3', '2× to 4× predicted'], [Infinity, 'r4', 'more than 4× predicted']];
   rafter.traceParts.ratioPaints = (viewer) => {
-    const {things} = viewer.trace, row = viewer.main, took = new Float64Array(things.ops), runs = new Float64Array(things.ops);
+    const {things} = viewer.trace, row = viewer.main, took = new Float64Array(things.ops), planned = new Float64Array(things.ops);
     const paints = RATIOS.map(([most, colour, title]) => [most, things.paintOf(`ratio-${colour}`, title, colour)]);
-    for (let i = 0; i < row.count; i++) if (row.key[i] < things.ops) { took[row.key[i]] += row.end[i] - row.begin[i]; runs[row.key[i]]++; }
-    return Uint8Array.from(took, (sum, key) => {
-      const predicted = things.op[key] && things.op[key].seconds * 1e9 * runs[key];
-      return predicted > 0 ? paints.find(([most]) => sum / predicted <= most)[1] : things.paint[key];
-    });
+    for (let i = 0; i < row.count; i++) if (row.key[i] < things.ops) {
+      took[row.key[i]] += row.end[i] - row.begin[i];
+      planned[row.key[i]] += 1e9 * rafter.priceOf(viewer.trace, row.event[i], things.op[row.key[i]]).seconds;
+    }
+    return Uint8Array.from(took, (sum, key) => (planned[key] > 0 ? paints.find(([most]) => sum / planned[key] <= most)[1] : things.paint[key]));
   };
 
   /* All runs of one op in the measured lane. */
@@ -68,7 +68,7 @@
         if (!rows.has(key)) rows.set(key, {key, name: things.title[key], took: 0, predicted: 0, longest: i, runs: 0});
         const row = rows.get(key);
         row.took += took;
-        row.predicted += things.op[key].seconds * 1e9;
+        row.predicted += 1e9 * rafter.priceOf(viewer.trace, main.event[i], things.op[key]).seconds;
         row.runs++;
         if (took > main.end[row.longest] - main.begin[row.longest]) row.longest = i;
       }
@@ -92,13 +92,14 @@
     const parts = [el('h3', {}, title)];
     const facts = [['Lane', row.title || row.id], ['Begins at', seconds(viewer.trace.columns.begin[row.event[i]] - viewer.zero)]];
     if (op && kind !== 'wait') {
-      const layer = rafter.layerOf(op.name), took1 = kind === 'predicted' ? null : took / 1e9, limit = op.limit_seconds;
+      const layer = rafter.layerOf(op.name), took1 = kind === 'predicted' ? null : took / 1e9, {seconds: planned, limit, own} = rafter.priceOf(viewer.trace, viewer.selected.row.event[viewer.selected.i], op);
       facts.push(['Layer', layer === null ? null : String(layer)], ['Op', op.op], ['Kernel', op.kernel],
-        ['Measured', kind === 'op' ? seconds(took) : null], ['This thread worked', kind === 'busy' ? seconds(took) : null], ['Predicted', rafter.seconds(op.seconds)],
-        ['Measured / predicted', kind === 'op' && op.seconds > 0 ? rafter.times(took1 / op.seconds) : null],
+        ['Measured', kind === 'op' ? seconds(took) : null], ['This thread worked', kind === 'busy' ? seconds(took) : null], ['Predicted', rafter.seconds(planned)],
+        ['Measured / predicted', kind === 'op' && planned > 0 ? rafter.times(took1 / planned) : null],
         ['Limit', limit > 0 ? `${rafter.seconds(limit)}${op.limit ? ` (${op.limit})` : ''}` : null], ['Of the limit', kind === 'op' && limit > 0 ? rafter.percent(limit / took1) : null],
         ['Bound by', op.bound], ['FLOPs', rafter.flops(op.flops)], ['Bytes', rafter.bytes(op.bytes)], ['Phase', op.phase]);
       parts.push(rafter.facts(facts));
+      if (own && Math.abs(planned - op.seconds) > 1e-3 * op.seconds) parts.push(el('p', {class: 'note'}, `This ${viewer.stepName} had fewer rows or keys than the plan has room for: prediction and limit are of those it had; FLOPs and bytes are the plan's, which says ${rafter.seconds(op.seconds)}.`));
       const runs = kind === 'predicted' ? [] : runsOf(viewer, key);
       if (runs.length > 1) parts.push(el('p', {class: 'note'}, `${rafter.whole(runs.length)} runs in this trace: least ${seconds(runs[0])}, median ${seconds(runs[runs.length >> 1])}, most ${seconds(runs[runs.length - 1])}.`));
       if (!op.outputs && op.shape) parts.push(el('h4', {}, 'Shape'), el('p', {}, el('code', {}, `[${op.shape.join(', ')}] ${op.dtype}`)));
@@ -124,7 +125,7 @@
       const key = main.key[i], whole = main.end[i] - main.begin[i], cut = Math.min(b, main.end[i]) - Math.max(a, main.begin[i]), row = kinds[things.paint[key]];
       row.measured += cut;
       row.count++;
-      if (things.op[key]) row.predicted += things.op[key].seconds * 1e9 * (whole > 0 ? cut / whole : 1);
+      if (things.op[key]) row.predicted += 1e9 * rafter.priceOf(trace, main.event[i], things.op[key]).seconds * (whole > 0 ? cut / whole : 1);
     }
     const shown = kinds.filter((row) => row.count), all = shown.reduce((sum, row) => sum + row.measured, 0);
     const gaps = new Map();

@@ -1,4 +1,5 @@
-/* test_priced.c - no op without a predicted time, and none predicted as 0 unless its work is 0: all presets at small shapes, all jobs, kinds of machines. */
+/* test_priced.c - no op without a predicted time, none predicted as 0 unless its work is 0, and none below its limit: all presets at small shapes, all jobs,
+ * kinds of machines. */
 #include "plans.h"
 
 #include <math.h>
@@ -18,6 +19,7 @@ static const char *fault_of(const rf_plan *plan) {
     else if (work > 0 && !(p->seconds > 0)) fault = "has work and takes no time";
     else if (!isfinite(limit) || limit < 0 || (work > 0 && !(limit > 0) && !rf_op_is_exchange(plan->graph->op[i].def)))
       fault = "has work and no limit"; /* a small transfer may be all latency, which is in its time */
+    else if (p->seconds < limit * (1 - 1e-12)) fault = "is predicted below its limit";
     else if (p->calls < 1) fault = "is never called";
     if (fault) return snprintf(text, sizeof text, "%.150s %s (%g of work, %g s, limit %g s)", name, fault, work, p->seconds, limit), text;
   }
@@ -28,14 +30,37 @@ static void priced(const rf_plan *plan, const char *what) {
   if (*fault) fail_msg("%s: %s", what, fault);
 }
 
+/* What a calibration may say: rates of caches above the memory's, of kernels above the measured peak, and none of them in order. */
+static void calibrate(rf_machine *m) {
+  static const struct {
+    const char *op;
+    rf_dtype dtype;
+    double rate[4]; /* at 1 KB, 100 KB, 10 MB, 1 GB */
+  } curves[] = {
+      {"add", RF_F32, {9e11, 2e11, 6e11, 1e9}},        {"layernorm", RF_F32, {1e9, 3e11, 1e11, 2e10}}, {"rmsnorm", RF_BF16, {1e12, 1e10, 8e10, 4e10}},
+      {"adamw", RF_F32, {1e10, 4e10, 5e10, 9e10}},     {"embed", RF_F32, {1e9, 1e8, 5e11, 2e9}},       {"gelu", RF_BF16, {3e11, 2e11, 1e11, 5e10}},
+      {"matmul", RF_F32, {1e9, 5e12, 1e10, 3e11}},     {"matmul", RF_BF16, {1e9, 1e10, 9e12, 1e12}},   {"attention", RF_F32, {1e9, 1e10, 7e12, 1e11}},
+      {"attention_bwd", RF_F32, {1e9, 2e9, 3e9, 4e9}}, {"head_loss", RF_F32, {1e9, 1e10, 1e11, 6e12}}};
+  static const double sizes[4] = {1e3, 1e5, 1e7, 1e9};
+  m->flops[RF_F32] = 4e11, m->flops[RF_BF16] = 2e11, m->flops[RF_I8] = 1.6e12, m->read_bps = 3e10, m->copy_bps = 3.5e10, m->curve_count = 0;
+  for (size_t i = 0; i < sizeof curves / sizeof *curves; i++) {
+    rf_curve *c = &m->curve[m->curve_count++];
+    *c = (rf_curve){.dtype = curves[i].dtype, .count = 4};
+    snprintf(c->op, sizeof c->op, "%s", curves[i].op);
+    for (int k = 0; k < 4; k++) c->work[k] = sizes[k], c->seconds[k] = sizes[k] / curves[i].rate[k];
+  }
+}
+
 /* A launch that costs nothing hides no op without a price. */
+enum { CPU = 2, CALIBRATED, KINDS };
 static const rf_machine *machine_of(int kind) {
-  static rf_machine machines[3];
-  static const char *const names[] = {"a5000", "tpu-v5e", NULL};
+  static rf_machine machines[KINDS];
+  static const char *const names[KINDS] = {"a5000", "tpu-v5e"};
   rf_machine *m = &machines[kind];
   if (!*m->name) {
     if (names[kind]) *m = *machine_named(names[kind]);
     else rf_machine_detect(m, NULL);
+    if (kind == CALIBRATED) calibrate(m);
   }
   m->launch_seconds = 0, m->memory_bytes = 1e15;
   return m;
@@ -65,12 +90,12 @@ static void every_preset_and_job(void **state) {
     rf_model whole = model_named(name);
     snprintf(spec, sizeof spec, "%s:layers=%d", name, whole.layers < 3 ? (int)whole.layers : 3);
     rf_model model = model_named(spec);
-    for (int kind = 0; kind < 3; kind++)
+    for (int kind = 0; kind < KINDS; kind++)
       for (int job = 0; job < JOBS; job++) {
         rf_plan_options o = job_of(job, machine_of(kind), &model);
         rf_plan *plan = NULL;
         rf_error error = {0};
-        if (kind != 2) o.backend = &RF_BACKEND_SHEET, o.isa = RF_ISA_BASE, o.threads = 1;
+        if (kind < CPU) o.backend = &RF_BACKEND_SHEET, o.isa = RF_ISA_BASE, o.threads = 1;
         else o.backend = &RF_BACKEND_CPU, o.isa = RF_ISA_BASE;
         snprintf(what, sizeof what, "%s, job %d on machine %d", name, job, kind);
         if (rf_plan_make(&model, &o, &plan, &error) != RAFTER_OK) fail_msg("%s: %s", what, error.message);
@@ -128,6 +153,8 @@ static void planted(void **state) {
     assert_non_null(strstr(fault_of(plan), plan->graph->op[i].name));
     plan->op[i].seconds = NAN;
     assert_non_null(strstr(fault_of(plan), plan->graph->op[i].name));
+    plan->op[i].seconds = 0.9 * rf_plan_limit(plan, i, NULL);
+    assert_true(!(plan->op[i].seconds > 0) || strstr(fault_of(plan), plan->graph->op[i].name) != NULL);
     plan->op[i] = was;
   }
   priced(plan, "as it was");

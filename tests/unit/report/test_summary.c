@@ -150,6 +150,17 @@ static void others_are_named(void **state) {
     assert_true((strstr(text(summary, "sentence"), "for at least 50 %") != NULL) == (most > 0));
     json_decref(summary);
   }
+  /* A trace has measured what bound its steps; what others took of the whole run stays a note, in front. */
+  json_object_set_new(entry, "trace",
+                      json_pack("{s{si s[sss] s[{sb si sI sf sf s[[fff][fff]]}]}}", "header", "threads", 2, "gaps", "launch", "wait", "other threads",
+                                "steps", "whole", 1, "begin", 0, "end", (json_int_t)1000000000, "work", 0.6, "phases", 0.0, "gaps", 0.0, 0.0, 0.0,
+                                0.0, 1.4, 0.0));
+  json_t *summary = rf_report_summary(entry);
+  assert_string_equal(text(summary, "bound"), "wait");
+  assert_non_null(strstr(text(summary, "sentence"), "bound by wait: 70 % of its threads' time, as recorded"));
+  assert_non_null(strstr(json_string_value(json_array_get(json_object_get(summary, "notes"), 0)), "for at least 50 % of its walks"));
+  assert_non_null(strstr(text(json_object_get(summary, "threads"), "sentence"), "wait 70 %"));
+  json_decref(summary);
   json_decref(entry);
 }
 

@@ -1,0 +1,62 @@
+/* walked.c - see walked.h. */
+#include "api/walked.h"
+
+#include "api/traced.h"
+
+#include <stdlib.h>
+
+void rf_walked_plans(const rf_generator *g, rf_report_walk walk[2]) {
+  walk[0] = (rf_report_walk){.name = "decode", .plan = g->decode, .measured = rf_run_measured(g->run, 1)};
+  walk[1] = (rf_report_walk){.name = "prefill", .plan = g->prefill, .measured = rf_run_measured(g->run, 0)};
+}
+
+rf_status rf_walked_of(const rf_generator *g, rf_walked *w, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  *w = (rf_walked){0};
+  rf_walked_plans(g, w->walk);
+  for (int i = 0; i < 2; i++) { /* the run has the prefill walk first */
+    size_t ops = (size_t)w->walk[i].plan->graph->op_count + 1;
+    int64_t rows = 0;
+    w->walk[i].predicted = w->share[2 * i] = calloc(ops, sizeof(double)), w->walk[i].limit = w->share[2 * i + 1] = calloc(ops, sizeof(double));
+    if (!w->share[2 * i] || !w->share[2 * i + 1]) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run"));
+    rf_generator_walked(g, 1 - i, &w->walk[i].count, &rows, &w->walk[i].seconds);
+    w->walk[i].tokens = (double)rows;
+    RF_GO(rf_generator_predicted(g, 1 - i, w->share[2 * i], w->share[2 * i + 1], error));
+  }
+done:
+  if (status != RAFTER_OK) rf_walked_free(w);
+  return status;
+}
+
+void rf_walked_free(rf_walked *w) {
+  for (int i = 0; i < 4; i++) free(w->share[i]);
+  *w = (rf_walked){0};
+}
+
+rf_status rf_walked_leave(const rf_generator *g, const rf_record *record, rf_journal *journal, double seconds, rf_error *error) {
+  const rf_report_walk in_order[] = {{.name = "prefill", .plan = g->prefill}, {.name = "decode", .plan = g->decode}};
+  rf_walked walked;
+  RF_TRY(rf_traced_write(record, journal, in_order, 2, error));
+  if (!g->io[0].tokens) return RAFTER_OK; /* the null backend computed nothing */
+  RF_TRY(rf_walked_of(g, &walked, error));
+  rf_status status = rf_journal_sum_up(journal, g->run, walked.walk, 2, seconds, error);
+  rf_walked_free(&walked);
+  return status;
+}
+
+rf_status rf_walked_leave_scores(const rf_scorer *scorer, const rf_record *record, rf_journal *journal, int64_t walks, int64_t rows, double seconds,
+                                 rf_error *error) {
+  const rf_plan *plan = scorer->plan;
+  size_t ops = (size_t)plan->graph->op_count;
+  rf_report_walk walk = {.name = "score", .plan = plan, .measured = rf_run_measured(scorer->run, 0), .count = walks, .tokens = (double)rows};
+  RF_TRY(rf_traced_write(record, journal, &walk, 1, error));
+  if (!walks) return RAFTER_OK; /* stopped before the first */
+  double *shares = calloc(2 * ops + 1, sizeof *shares);
+  if (!shares) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run");
+  rf_extent extent = {rows / walks, rows / walks};
+  walk.seconds = seconds, walk.predicted = shares, walk.limit = shares + ops;
+  rf_status status = rf_plan_walk_ops(plan, &extent, 1, (double)walks, shares, shares + ops, error);
+  if (status == RAFTER_OK) status = rf_journal_sum_up(journal, scorer->run, &walk, 1, seconds, error);
+  free(shares);
+  return status;
+}

@@ -1,0 +1,26 @@
+/* walked.h - what a generator or a scorer walked, as journals, traces and summaries take it. */
+#ifndef RF_API_WALKED_H
+#define RF_API_WALKED_H
+
+#include "api/journal.h"
+#include "generate/generate.h"
+#include "generate/score.h"
+#include "run/record.h"
+
+/* Its plans, the decode walk first, with what was measured of them until now; predictions are of walks as they were, not of the plans' full rows. */
+typedef struct rf_walked {
+  rf_report_walk walk[2];
+  double *share[4];
+} rf_walked;
+/* The plans alone, before it walks. */
+void rf_walked_plans(const rf_generator *generator, rf_report_walk walk[2]);
+rf_status rf_walked_of(const rf_generator *generator, rf_walked *walked, rf_error *error);
+void rf_walked_free(rf_walked *walked);
+
+/* Ends a journal: writes the trace of `record` (may be NULL), then sums up; `seconds` as in rf_journal_sum_up. */
+rf_status rf_walked_leave(const rf_generator *generator, const rf_record *record, rf_journal *journal, double seconds, rf_error *error);
+/* The same of a scorer's `walks` over `rows` in all, priced as they were on average. */
+rf_status rf_walked_leave_scores(const rf_scorer *scorer, const rf_record *record, rf_journal *journal, int64_t walks, int64_t rows, double seconds,
+                                 rf_error *error);
+
+#endif
