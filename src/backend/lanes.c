@@ -18,15 +18,21 @@ static int this_thread(void) {
   return id;
 }
 
-/* The second number of schedstat: ns that the thread stood in the queue of a core. -1: the system does not say. */
-static int64_t delay_ns(int file) {
+/* schedstat: ns that the thread ran, and ns that it stood in the queue of a core. -1: the system does not say. */
+static void read_schedstat(int file, int64_t *ran, int64_t *delay) {
   char text[96];
   ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
-  if (got <= 0) return -1;
+  *ran = *delay = -1;
+  if (got <= 0) return;
   text[got] = 0;
   char *behind_running;
-  (void)strtoull(text, &behind_running, 10);
-  return (int64_t)strtoull(behind_running, NULL, 10);
+  *ran = (int64_t)strtoull(text, &behind_running, 10);
+  *delay = (int64_t)strtoull(behind_running, NULL, 10);
+}
+static int64_t delay_ns(int file) {
+  int64_t ran, delay;
+  read_schedstat(file, &ran, &delay);
+  return delay;
 }
 
 enum { NS_WORTH_A_SPAN = 1000 }; /* two clocks that are not read at once differ by less */
@@ -57,7 +63,6 @@ static void begin_anew(rf_lanes *lanes, rf_lane *lane) {
     lane->file = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
     lane->thread = this_thread();
   }
-  lane->epoch = lanes->epoch;
   lane->last = look(lane->file, rf_now_ns(), NULL);
   look_again(lanes, lane, lane->last.at);
 }
@@ -66,10 +71,7 @@ rf_lane *rf_lane_begin(rf_lanes *lanes, int index, int64_t now) {
   if (index >= lanes->count) return NULL;
   rf_lane *lane = &lanes->lane[index];
   if (__builtin_expect(lane->thread != this_thread(), 0)) begin_anew(lanes, lane);
-  else if (__builtin_expect(lane->epoch != lanes->epoch, 0)) {
-    if (now >= lane->look_after) begin_anew(lanes, lane);
-    lane->epoch = lanes->epoch; /* a look just before the step serves it too */
-  } else if (__builtin_expect(now >= lane->look_after, 0)) rf_lane_look_at(lanes, index, now);
+  else if (__builtin_expect(now >= lane->look_after, 0)) rf_lane_look_at(lanes, index, now);
   return lane;
 }
 
@@ -84,11 +86,44 @@ void rf_lane_look_at(rf_lanes *lanes, int index, int64_t now) {
                                     [RF_LOST_SWITCHES] = l.switches - from->switches};
   for (int i = 0; i < RF_LOSTS; i++) {
     bool is_time = i == RF_LOST_DELAY || i == RF_LOST_OFF;
-    if (change[i] <= (is_time ? NS_WORTH_A_SPAN : 0)) continue;
+    if (change[i] <= (is_time ? NS_WORTH_A_SPAN : 0) || (!is_time && from->faults < 0)) continue;
     rf_lane_put(lane, (rf_stamp){from->at, now, (double)change[i], i, (uint16_t)index, RF_SPAN_LOST, lanes->plan});
   }
   lane->last = l;
   look_again(lanes, lane, now);
+}
+
+/* ---- other threads, while they have nothing to do ----------------------------------------------------------------- */
+
+/* What may be known of another thread: its time on a core and in the queue of one. */
+static bool look_from_outside(const rf_lane *lane, rf_lane_look *l) {
+  *l = (rf_lane_look){.at = rf_now_ns(), .faults = -1, .read_faults = -1, .switches = -1};
+  read_schedstat(lane->file, &l->cpu, &l->delay);
+  return l->cpu >= 0;
+}
+
+void rf_lanes_settle(const rf_lanes *lanes) {
+  for (int i = 1; i < lanes->count; i++) {
+    rf_lane *lane = &lanes->lane[i];
+    rf_lane_look l;
+    if (!lane->thread || !look_from_outside(lane, &l)) continue;
+    const int64_t change[] = {l.delay - lane->last.delay, (l.at - lane->last.at) - (l.cpu - lane->last.cpu)};
+    for (int k = 0; k < 2; k++)
+      if (change[k] > NS_WORTH_A_SPAN)
+        rf_lane_put(lane,
+                    (rf_stamp){lane->last.at, l.at, (double)change[k], k ? RF_LOST_OFF : RF_LOST_DELAY, (uint16_t)i, RF_SPAN_LOST, lanes->plan});
+    l.faults = lane->last.faults, l.read_faults = lane->last.read_faults, l.switches = lane->last.switches; /* the thread will count them itself */
+    lane->last = l;
+  }
+}
+
+void rf_lanes_forget(rf_lanes *lanes) {
+  if (lanes->count > 0) begin_anew(lanes, &lanes->lane[0]);
+  for (int i = 1; i < lanes->count; i++) {
+    rf_lane *lane = &lanes->lane[i];
+    if (!lane->thread) continue;                                 /* it begins with its first span */
+    if (!look_from_outside(lane, &lane->last)) lane->thread = 0; /* the system does not say, or the thread has ended */
+  }
 }
 
 void rf_busy_put(const rf_busy *busy, rf_stamp_kind kind) {

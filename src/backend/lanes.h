@@ -52,7 +52,7 @@ typedef struct rf_stamp {
 } rf_stamp;
 
 typedef struct rf_lane_look {
-  int64_t at, cpu, delay, faults, read_faults, switches;
+  int64_t at, cpu, delay, faults, read_faults, switches; /* faults -1: not known, as of a thread that another one looked at */
 } rf_lane_look;
 
 typedef struct rf_lane {
@@ -60,16 +60,14 @@ typedef struct rf_lane {
   int64_t capacity, count; /* a power of two; written so far: those before count - capacity are gone */
   rf_lane_look last;
   int64_t look_after; /* ns from which the next look at the system's counters is due */
-  uint32_t epoch;
-  int thread; /* the system's id of the thread whose counters `last` holds */
-  int file;   /* its schedstat; -1: none */
+  int thread;         /* the system's id of the thread whose counters `last` holds */
+  int file;           /* its schedstat; -1: none */
 } rf_lane;
 
 typedef struct rf_lanes {
   int count;
   rf_lane *lane;
   int64_t look_ns; /* between two looks at the system's counters, at least */
-  uint32_t epoch;  /* of this step: counters are not compared over the time between recorded steps */
   int32_t op;      /* at work; set between regions */
   uint8_t plan;
 } rf_lanes;
@@ -81,6 +79,10 @@ static inline void rf_lane_put(rf_lane *lane, rf_stamp span) {
   lane->count++;
 }
 
+/* By the run's own thread, lane 0, while the others have nothing to do: puts into their lanes what they counted since they last looked themselves; and
+ * forgets it, so that counters are compared from here on. */
+void rf_lanes_settle(const rf_lanes *lanes);
+void rf_lanes_forget(rf_lanes *lanes);
 /* A look at what the system counted for this thread, put into its lane. */
 void rf_lane_look_at(rf_lanes *lanes, int lane, int64_t now);
 /* The calling thread's lane; NULL beyond those that were opened. */

@@ -24,7 +24,9 @@ typedef struct work {
   region *region;
   int64_t regions, capacity;
   const double *value; /* of spans before any of it was taken */
-  double heap_pages;   /* of this step, that no fault was given to yet */
+  int64_t *lost_at;    /* (lanes): of each thread, the first span of counters that is not over: gaps come one after the other */
+  double *body;        /* (steps x threads): seconds inside the bodies of ops that no cause was found for yet */
+  double *heap_pages;  /* (steps): that no fault was given to yet */
 } work;
 
 /* One thread in one step. */
@@ -32,7 +34,6 @@ typedef struct thread {
   int lane;
   const rf_stamp *first, *end; /* its spans of the step */
   int64_t idle;                /* ns outside the bodies of ops */
-  int64_t at;                  /* of its spans, those before this place are over: gaps come one after the other */
 } thread;
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -113,11 +114,13 @@ static rf_status give(work *w, rf_traced_step *step, thread *t, rf_gap gap, int6
   return status;
 }
 
-/* Takes up to `most` of what the system counted over [begin, end) as a time, and so leaves less of it for the bodies of ops. */
-static int64_t take(thread *t, rf_lost lost, double each_ns, int64_t begin, int64_t end, int64_t most) {
-  int64_t taken = 0, spans = t->end - t->first;
-  while (t->at < spans && (t->first[t->at].kind == RF_SPAN_LOST ? t->first[t->at].end <= begin : t->first[t->at].begin < begin)) t->at++;
-  for (rf_stamp *s = (rf_stamp *)t->first + t->at; s < t->end && s->begin < end && taken < most; s++) {
+/* Takes up to `most` of what the system counted over [begin, end) as a time, and so leaves less of it for the bodies of ops. What was counted may have
+ * begun in a step before: looks are rarer than short steps are. */
+static int64_t take(work *w, int lane, rf_lost lost, double each_ns, int64_t begin, int64_t end, int64_t most) {
+  int64_t taken = 0, last = w->lane_at[lane + 1], *at = &w->lost_at[lane];
+  while (*at < last && (w->spans->at[*at].kind != RF_SPAN_LOST || w->spans->at[*at].end <= begin)) ++*at;
+  for (int64_t i = *at; i < last && w->spans->at[i].begin < end && taken < most; i++) {
+    rf_stamp *s = &w->spans->at[i];
     if (s->kind != RF_SPAN_LOST || s->id != (int)lost || s->value <= 0 || !overlap(s, begin, end)) continue;
     int64_t here = smaller(smaller((int64_t)(s->value * each_ns), most - taken), overlap(s, begin, end));
     s->value -= (double)here / each_ns;
@@ -137,10 +140,10 @@ static rf_status give_launch(work *w, rf_traced_step *step, thread *t, int64_t b
     double each_ns;
   } causes[] = {{RF_LOST_DELAY, RF_GAP_OTHERS, 1}, {RF_LOST_FAULTS, RF_GAP_FAULT, fault_ns}, {RF_LOST_OFF, RF_GAP_WAIT, 1}};
   for (size_t i = 0; i < sizeof causes / sizeof *causes && at < end; i++) {
-    int64_t took = take(t, causes[i].lost, causes[i].each_ns, begin, end, end - at);
-    if (causes[i].lost == RF_LOST_DELAY) take(t, RF_LOST_OFF, 1, begin, end, took); /* it was off its core then: not asleep */
+    int64_t took = take(w, t->lane, causes[i].lost, causes[i].each_ns, begin, end, end - at);
+    if (causes[i].lost == RF_LOST_DELAY) take(w, t->lane, RF_LOST_OFF, 1, begin, end, took); /* it was off its core then: not asleep */
     rf_gap gap = causes[i].gap;
-    if (gap == RF_GAP_WAIT && take(t, RF_LOST_READ_FAULTS, 1, begin, end, 1)) gap = RF_GAP_IO; /* asleep until the disk answered */
+    if (gap == RF_GAP_WAIT && take(w, t->lane, RF_LOST_READ_FAULTS, 1, begin, end, 1)) gap = RF_GAP_IO; /* asleep until the disk answered */
     RF_TRY(give(w, step, t, gap, at, at + took, error));
     at += took;
   }
@@ -218,66 +221,95 @@ static rf_status other_thread(work *w, rf_traced_step *step, thread *t, rf_error
 
 /* ---- inside the bodies of ops ------------------------------------------------------------------------------------ */
 
-static int by_begin(const void *a, const void *b) {
+static int by_lane_and_begin(const void *a, const void *b) {
   const rf_stamp *x = a, *y = b;
+  if (x->lane != y->lane) return x->lane < y->lane ? -1 : 1;
   return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/* Stamped time outside bodies that lies in [begin, end). `gap`: the thread's gaps in order, of which *at are over before `begin`. */
-static int64_t stamped_idle(const rf_stamp *gap, int64_t gaps, int64_t *at, int64_t begin, int64_t end) {
-  int64_t sum = 0;
-  while (*at < gaps && gap[*at].end <= begin) ++*at;
-  for (int64_t i = *at; i < gaps && gap[i].begin < end; i++) sum += overlap(&gap[i], begin, end);
+/* One thread's gaps, and the steps beside which nothing was recorded, as far as they lie behind. */
+typedef struct idle {
+  const rf_stamp *gap, *end;
+  int step;
+} idle;
+
+/* Of [begin, end) of a counter's span: time that lies in gaps or outside of steps. */
+static int64_t idle_in(const work *w, idle *i, int64_t begin, int64_t end) {
+  int64_t sum = end - begin;
+  while (i->gap < i->end && i->gap->end <= begin) i->gap++;
+  for (const rf_stamp *g = i->gap; g < i->end && g->begin < end; g++) sum += overlap(g, begin, end);
+  while (i->step < w->trace->steps && w->trace->step[i->step].end <= begin) i->step++;
+  for (int s = i->step; s < w->trace->steps && w->trace->step[s].begin < end; s++) {
+    const rf_traced_step *step = &w->trace->step[s];
+    if (step->whole) sum -= larger(0, smaller(step->end, end) - larger(step->begin, begin));
+  }
   return sum;
 }
 
-/* What the system counted and no gap took. */
-static void inside_bodies(work *w, rf_traced_step *step, const thread *t, int64_t added_from) {
-  int64_t length = step->end - step->begin, gaps = w->spans->count - added_from, at = 0;
-  rf_stamp *gap = w->spans->at + added_from;
-  qsort(gap, (size_t)gaps, sizeof *gap, by_begin);
-  double sum[RF_LOSTS] = {0}, asleep = 0, others = 0, body = 1e-9 * (double)(length - t->idle);
-  for (const rf_stamp *s = t->first; s < t->end; s++) {
+/* Gives seconds of a thread's bodies to a cause: to the steps that the counter's span reaches over, by how much of each. */
+static void give_body(work *w, const idle *i, int lane, const rf_stamp *span, rf_gap gap, double seconds) {
+  double all = 0;
+  if (!(seconds > 0)) return;
+  for (int pass = 0; pass < 2; pass++)
+    for (int s = i->step; s < w->trace->steps && w->trace->step[s].begin < span->end; s++) {
+      rf_traced_step *step = &w->trace->step[s];
+      double *body = &w->body[(int64_t)s * w->trace->threads + lane];
+      double part = step->whole ? (double)larger(0, smaller(step->end, span->end) - larger(step->begin, span->begin)) : 0;
+      if (pass == 0) all += part;
+      else if (all > 0) {
+        double here = seconds * part / all < *body ? seconds * part / all : *body;
+        step->gaps[1][gap] += here, *body -= here;
+      }
+    }
+}
+
+/* Pages that were mapped: of the step that the span lies in most. */
+static void give_faults(work *w, const idle *i, int lane, const rf_stamp *span, double counted) {
+  int most = -1;
+  int64_t longest = 0;
+  for (int s = i->step; s < w->trace->steps && w->trace->step[s].begin < span->end; s++) {
+    const rf_traced_step *step = &w->trace->step[s];
+    int64_t part = step->whole ? smaller(step->end, span->end) - larger(step->begin, span->begin) : 0;
+    if (part > longest) longest = part, most = s;
+  }
+  if (most < 0) return;
+  double *pages = &w->heap_pages[most], grown = span->value < *pages ? span->value : *pages;
+  w->trace->step[most].faults += (int64_t)counted;
+  *pages -= grown;
+  give_body(w, i, lane, span, RF_GAP_ALLOCATION, 1e-9 * grown * w->trace->fault_ns);
+  give_body(w, i, lane, span, RF_GAP_FAULT, 1e-9 * (span->value - grown) * w->trace->fault_ns);
+}
+
+/* What the system counted and no gap took. Spans of one look stand one behind the other, in the order of rf_lost. */
+static void inside_bodies(work *w, int lane, idle i) {
+  const rf_stamp *at = w->spans->at, *look = NULL;
+  double delay = 0, reads = 0;
+  for (int64_t k = w->lane_at[lane]; k < w->lane_at[lane + 1]; k++) {
+    const rf_stamp *s = &at[k];
     if (s->kind != RF_SPAN_LOST) continue;
-    sum[s->id] += s->value;
-    if (s->id == RF_LOST_FAULTS) step->faults += (int64_t)w->value[s - w->spans->at];
-    if (s->id != RF_LOST_OFF) continue;
+    if (!look || look->begin != s->begin) look = s, delay = reads = 0;
     /* Off its core for longer than it had nothing to do: so long it stood still inside bodies. */
-    double still = w->value[s - w->spans->at] - (double)stamped_idle(gap, gaps, &at, s->begin, s->end), delay = 0;
-    if (still <= NOISE_NS) continue;
-    bool delayed = s > t->first && s[-1].kind == RF_SPAN_LOST && s[-1].id == RF_LOST_DELAY && s[-1].begin == s->begin; /* of the same look */
-    if (delayed) delay = s[-1].value;
+    double still = w->value[k] - (double)idle_in(w, &i, s->begin, s->end);
+    if (s->id == RF_LOST_DELAY) delay = s->value;
+    if (s->id == RF_LOST_READ_FAULTS) reads = s->value;
+    if (s->id == RF_LOST_FAULTS) give_faults(w, &i, lane, s, w->value[k]);
+    if (s->id != RF_LOST_OFF || still <= NOISE_NS) continue;
     if (delay > still) delay = still;
-    others += delay;
-    if (still - delay > NOISE_NS) asleep += still - delay;
+    give_body(w, &i, lane, s, RF_GAP_OTHERS, 1e-9 * delay);
+    if (still - delay > NOISE_NS) give_body(w, &i, lane, s, reads > 0 ? RF_GAP_IO : RF_GAP_WAIT, 1e-9 * (still - delay));
   }
-  double faults = sum[RF_LOST_FAULTS], grown = faults < w->heap_pages ? faults : w->heap_pages;
-  w->heap_pages -= grown;
-  const struct {
-    rf_gap gap;
-    double seconds;
-  } parts[] = {{RF_GAP_OTHERS, 1e-9 * others},
-               {sum[RF_LOST_READ_FAULTS] > 0 ? RF_GAP_IO : RF_GAP_WAIT, 1e-9 * asleep},
-               {RF_GAP_ALLOCATION, 1e-9 * grown * w->trace->fault_ns},
-               {RF_GAP_FAULT, 1e-9 * (faults - grown) * w->trace->fault_ns}};
-  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-    double seconds = parts[i].seconds < body ? parts[i].seconds : body;
-    step->gaps[1][parts[i].gap] += seconds;
-    body -= seconds;
-  }
-  step->work += body;
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
-static rf_status one_step(work *w, rf_traced_step *step, rf_error *error) {
-  w->heap_pages = (double)(step->heap_bytes / 4096);
+static rf_status one_step(work *w, int index, rf_error *error) {
+  rf_traced_step *step = &w->trace->step[index];
+  w->heap_pages[index] = (double)(step->heap_bytes / 4096);
   RF_TRY(find_regions(w, step, error));
   for (int lane = 0; lane < w->trace->threads; lane++) {
     thread t = thread_of(w, lane, step);
-    int64_t added_from = w->spans->count;
     RF_TRY((lane ? other_thread : own_thread)(w, step, &t, error));
-    inside_bodies(w, step, &t, added_from);
+    w->body[(int64_t)index * w->trace->threads + lane] = 1e-9 * (double)(step->end - step->begin - t.idle);
   }
   return RAFTER_OK;
 }
@@ -285,19 +317,31 @@ static rf_status one_step(work *w, rf_traced_step *step, rf_error *error) {
 rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error) {
   rf_status status = RAFTER_OK;
   int lanes = trace->threads + RF_TRACE_LANES;
+  size_t steps = (size_t)trace->steps + 1;
   work w = {.trace = trace, .spans = spans, .had = spans->count, .lane_at = calloc((size_t)lanes + 2, sizeof *w.lane_at)};
   double *value = malloc(((size_t)spans->count + 1) * sizeof *value); /* of LOST spans, which are used up here */
-  if (!w.lane_at || !value) {
+  w.lost_at = calloc((size_t)lanes + 1, sizeof *w.lost_at), w.heap_pages = calloc(steps, sizeof *w.heap_pages);
+  w.body = calloc(steps * (size_t)(trace->threads + 1), sizeof *w.body);
+  if (!w.lane_at || !value || !w.lost_at || !w.heap_pages || !w.body) {
     status = RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
     goto done;
   }
   w.value = value;
   for (int64_t i = 0; i < spans->count; i++) w.lane_at[spans->at[i].lane + 1]++, value[i] = spans->at[i].value;
-  for (int lane = 0; lane < lanes; lane++) w.lane_at[lane + 1] += w.lane_at[lane];
+  for (int lane = 0; lane < lanes; lane++) w.lane_at[lane + 1] += w.lane_at[lane], w.lost_at[lane] = w.lane_at[lane];
   for (int s = 0; s < trace->steps; s++)
-    if (trace->step[s].whole) RF_GO(one_step(&w, &trace->step[s], error));
-  for (int64_t i = 0; i < w.had; i++) spans->at[i].value = value[i];
+    if (trace->step[s].whole) RF_GO(one_step(&w, s, error));
+  rf_stamp *gap = spans->at + w.had, *end = spans->at + spans->count;
+  if (gap < end) qsort(gap, (size_t)(end - gap), sizeof *gap, by_lane_and_begin);
+  for (int lane = 0; lane < trace->threads; lane++) {
+    idle i = {.gap = gap};
+    while (gap < end && gap->lane == lane) gap++;
+    i.end = gap;
+    inside_bodies(&w, lane, i);
+    for (int s = 0; s < trace->steps; s++)
+      if (trace->step[s].whole) trace->step[s].work += w.body[(int64_t)s * trace->threads + lane];
+  }
 done:
-  free(value), free(w.lane_at), free(w.region);
+  free(value), free(w.lane_at), free(w.region), free(w.lost_at), free(w.heap_pages), free(w.body);
   return status;
 }

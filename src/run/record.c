@@ -89,6 +89,12 @@ static rf_status open_lane(rf_lane *lane, int64_t capacity, rf_error *error) {
   return RAFTER_OK;
 }
 
+/* Each thread opens its counters, so that they can be looked at where the first step begins. */
+static void know_threads(rf_record *record) {
+#pragma omp parallel num_threads(record->lanes.count)
+  rf_lane_begin(&record->lanes, omp_get_thread_num(), rf_now_ns());
+}
+
 rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out, rf_error *error) {
   rf_status status = RAFTER_OK;
   if (rf_record_lanes) return RF_FAIL(error, RAFTER_FAILED, "close the other one first", "a record is open already (expected one at a time)");
@@ -115,6 +121,7 @@ rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out
   clock_gettime(CLOCK_REALTIME, &now);
   record->wall = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
   rf_record_lanes = &record->lanes, opened = record;
+  know_threads(record);
 done:
   if (status == RAFTER_OK) *out = record;
   else rf_record_close(record);
@@ -154,7 +161,11 @@ void rf_record_put_step(int64_t step) {
   if (!rf_trace_wants(&record->when, step)) return;
   rf_recorded_step *s = &record->step[record->steps % record->step_capacity];
   *s = (rf_recorded_step){.step = step, .heap_bytes = data_bytes(record->statm)};
-  record->lanes.epoch++;
+  /* Looks go on from step to step; what was counted in time that is not recorded explains no step. */
+  if (!record->steps || rf_now_ns() - record->ended > LOOK_NS) {
+    if (record->steps) rf_lanes_settle(&record->lanes);
+    rf_lanes_forget(&record->lanes);
+  }
   rf_lanes_on = &record->lanes;
   s->begin = rf_now_ns();
   rf_lane_begin(&record->lanes, 0, s->begin);
@@ -168,7 +179,7 @@ void rf_record_put_extent(int64_t parts, int64_t rows, int64_t context) {
 void rf_record_put_end(int64_t tokens) {
   rf_record *record = opened;
   rf_recorded_step *s = &record->step[record->steps % record->step_capacity];
-  s->end = rf_now_ns(), s->tokens = tokens;
+  s->end = record->ended = rf_now_ns(), s->tokens = tokens;
   rf_lane_look_at(&record->lanes, 0, s->end);
   rf_lanes_on = NULL;
   s->heap_bytes = data_bytes(record->statm) - s->heap_bytes;

@@ -15,8 +15,8 @@ struct rf_record {
   rf_recorded_step *step;
   int64_t walks;                /* that began, recorded or not */
   int64_t steps, step_capacity; /* written so far: the last step_capacity are there */
-  int64_t origin;
-  int statm; /* /proc/self/statm; 0 or less: none */
+  int64_t origin, ended;        /* ended: the last step */
+  int statm;                    /* /proc/self/statm; 0 or less: none */
   double wall, fault_ns;
 };
 

@@ -61,6 +61,14 @@ static void lags(void) {
     if (omp_get_thread_num() == 1) sleeps();
   }
 }
+/* The other thread is late to begin its part, as one whose core has to wake up. */
+static void begins_late(void) {
+#pragma omp parallel num_threads(THREADS)
+  {
+    if (omp_get_thread_num() == 1) sleeps();
+    RF_STAMP_BUSY;
+  }
+}
 static void reads(void) {
   for (int i = 0; i < PAGES; i += 7) (void)*(volatile unsigned char *)(mapped + (size_t)i * PAGE);
 }
@@ -112,6 +120,34 @@ static void test_a_late_thread_is_waited_for(void **state) {
   rf_traced_step s = step_with(lags, NULL);
   assert_true(s.gaps[0][RF_GAP_WAIT] >= 0.95e-9 * SLEEP_NS); /* outside bodies: the part of the run's own thread was done */
   assert_true(s.gaps[1][RF_GAP_WAIT] >= 0.95e-9 * SLEEP_NS); /* inside the other's, which slept */
+}
+
+/* In the first step of a record too, of which no thread has looked at its counters before; and where steps are shorter than looks are rare. */
+static void test_a_late_begin_is_waited_for(void **state) {
+  (void)state;
+  rf_traced_step s = step_with(begins_late, NULL);
+  assert_true(s.gaps[0][RF_GAP_WAIT] + s.gaps[0][RF_GAP_OTHERS] >= 1.9e-9 * SLEEP_NS); /* of both threads */
+  assert_true(s.gaps[0][RF_GAP_UNEXPLAINED] <= 0.02e-9 * (double)(s.end - s.begin) * THREADS);
+  rf_record *record = open_record("all");
+  rf_trace *trace = NULL;
+  rf_error error = {0};
+  for (int i = 1; i <= 400; i++) {
+    rf_record_step(i);
+    int64_t begin = rf_now_ns();
+    if (i == 200) begins_late();
+#pragma omp parallel num_threads(THREADS)
+    { RF_STAMP_BUSY; }
+    rf_lane_put(&rf_lanes_on->lane[0], (rf_stamp){begin, rf_now_ns(), 0, 0, 0, RF_SPAN_OP, 0});
+    rf_record_step_end(0);
+  }
+  if (rf_trace_collect(record, NULL, NULL, 0, &trace, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  double unexplained = 0, seconds = 0;
+  for (int i = 0; i < trace->steps; i++)
+    unexplained += trace->step[i].gaps[0][RF_GAP_UNEXPLAINED], seconds += 1e-9 * THREADS * (double)(trace->step[i].end - trace->step[i].begin);
+  print_message("unexplained: %.2f %% of short steps\n", 100 * unexplained / seconds);
+  assert_true(unexplained <= 0.02 * seconds);
+  rf_trace_free(trace);
+  rf_record_close(record);
 }
 
 static void test_fresh_pages_are_faults(void **state) {
@@ -228,6 +264,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_sleep_is_waiting),
       cmocka_unit_test(test_a_late_thread_is_waited_for),
+      cmocka_unit_test(test_a_late_begin_is_waited_for),
       cmocka_unit_test(test_fresh_pages_are_faults),
       cmocka_unit_test(test_a_growing_heap_is_allocation),
       cmocka_unit_test(test_preemption_is_others),
