@@ -89,7 +89,7 @@ const rf_option RF_OPTION_ROWS[] = {
   CHOICE("matmul-dtype", "int8|fp8", NULL, PLAN, "what linear layers and experts multiply in; attention and head as --dtype; unset: all as --dtype"),
   NUMBER("prefill-chunk", TOKENS, NULL, 1, 1 << 20, "256", PLAN | GENERATE | BENCH | EVAL | CHAT, "tokens of prompts that one walk takes"),
   CHOICE("softmax", "f32|bf16", "f32", MODELS, "precision of attention's exponentials"),
-  CHOICE("remat", "none|mlp|attn|mlp+attn|block|auto", "none", STEPS, "what backward recomputes instead of keeping; auto: the least that fits"),
+  CHOICE("remat", "none|mlp|attn|mlp+attn|block|auto|full|minimal|minimal_with_context|save_out_proj|save_qkv_proj|save_dot_except_mlp|save_dot_except_mlpwi|save_dot_with_context_except_mlp|save:NAMES", "none", STEPS, "what backward recomputes instead of keeping; auto: the least that fits; save: all of a block but x and these, of qkv, context, out, mlpwi, mlpact, mlpwo, norm1, norm2 with , or + between; minimal and the like: such sets"),
   {"fit", RF_OPTION_SIZE, "BYTES", 1 << 20, 0x1p60, NULL, NULL, "search the fastest settings that fit; without BYTES: the machine's memory", PLAN, true, false},
   CHOICE("program", "rafter|jax-scan|jax-unrolled", "rafter", PLAN, "whose program is sized"),
   CHOICE("returns", "loss|hidden|logits|top|top-by-chunk", "loss", PLAN, "of a jax program that scores: what it returns for every position; top: from logits that are all there"),

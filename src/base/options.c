@@ -71,12 +71,13 @@ static bool any_command_has(const char *name) {
   return false;
 }
 
-/* Index of `word` in "a|b|c", or -1. */
+/* Index of `word` in "a|b|c", or -1. Behind the colon of a choice like "c:NAMES" anything may stand: its reader checks it. */
 static int choice_index(const char *choices, const char *word) {
   size_t length = strlen(word);
   for (int i = 0;; ++i) {
-    size_t n = strcspn(choices, "|");
+    size_t n = strcspn(choices, "|"), head = strcspn(choices, "|:") + 1;
     if (n == length && strncmp(choices, word, n) == 0) return i;
+    if (head < n && length > head && strncmp(choices, word, head) == 0) return i;
     if (!choices[n]) return -1;
     choices += n + 1;
   }

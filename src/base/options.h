@@ -29,7 +29,7 @@ typedef struct rf_option {
   const char *unit;     /* what the value is, for --help: "N", "BYTES", "SECONDS"; NULL: by type */
   double least, most;   /* of numbers; most 0 and least 0: no bounds */
   const char *fallback; /* default, as it would be typed; NULL: unset */
-  const char *choices;  /* "a|b|c" */
+  const char *choices;  /* "a|b|c"; "a|b:TEXT": the last with a text of its own */
   const char *help;
   uint32_t commands; /* bit i: row i of the command table */
   bool bare;         /* the value may be left out */

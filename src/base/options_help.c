@@ -60,10 +60,16 @@ static char *describe(const rf_option *row) {
   return text;
 }
 
+/* Letters that stay on one line: a word, or of one that is longer than a line the part up to a bar. */
+static int unbroken(const char *text, int indent) {
+  int length = (int)strcspn(text, " "), part = (int)strcspn(text, "|") + 1;
+  return length > WIDTH - indent && part < length ? part : length;
+}
+
 /* `text` in lines that begin at column `indent` and end before WIDTH; the cursor stands at `column`. */
 static void wrap(FILE *out, const char *text, int column, int indent) {
   while (*text) {
-    int length = (int)strcspn(text, " ");
+    int length = unbroken(text, indent);
     if (column + length > WIDTH && column > indent) {
       fprintf(out, "\n%*s", indent, "");
       column = indent;
@@ -73,7 +79,7 @@ static void wrap(FILE *out, const char *text, int column, int indent) {
     text += length;
     if (*text == ' ') {
       ++text;
-      if (column + 1 + (int)strcspn(text, " ") <= WIDTH) {
+      if (column + 1 + unbroken(text, indent) <= WIDTH) {
         putc(' ', out);
         ++column;
       } else {

@@ -229,10 +229,25 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool);
 
 typedef enum rf_job_kind { RF_JOB_TRAIN, RF_JOB_GENERATE, RF_JOB_SCORE } rf_job_kind;
 typedef enum rf_optimizer { RF_ADAMW, RF_ADAM } rf_optimizer;
-/* Which tensors are recomputed in backward instead of kept. AUTO is decided by plan, which then calls rf_pass_remat with a set. */
-typedef enum rf_remat { RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK, RF_REMAT_AUTO } rf_remat;
+/* Which tensors are recomputed in backward instead of kept. AUTO is decided by plan, which then calls rf_pass_remat with a set. SAVE: all of a block but
+ * the tensors whose names (rows of RF_SAVED, remat.h) are bits below it. */
+typedef enum rf_remat {
+  RF_REMAT_NONE,
+  RF_REMAT_MLP,
+  RF_REMAT_ATTN,
+  RF_REMAT_MLP_ATTN,
+  RF_REMAT_BLOCK,
+  RF_REMAT_AUTO,
+  RF_REMAT_SAVE = 1 << 16
+} rf_remat;
 
-const char *rf_remat_name(rf_remat remat); /* "none", "mlp", "attn", "mlp+attn", "block", "auto" */
+enum { RF_REMAT_TEXT = 96 };
+/* "none", "mlp", "attn", "mlp+attn", "block", "auto", "save:NAME,NAME"; read also the names of sets ("minimal") and + between names. */
+const char *rf_remat_write(rf_remat remat, char text[RF_REMAT_TEXT]);
+rf_status rf_remat_parse(const char *text, rf_remat *remat, rf_error *error);
+bool rf_remat_valid(rf_remat remat);
+/* The text, for as long as the block that this stands in: rf_remat_write(remat, (char[96]){0}). */
+#define rf_remat_name(remat) rf_remat_write(remat, (char[RF_REMAT_TEXT]){0})
 
 /* What may stand in the host's memory: optimizer states, what backward reads of forward, the cache of a generate job, weights of blocks. */
 enum { RF_OFFLOAD_OPTIMIZER = 1, RF_OFFLOAD_ACTIVATIONS = 2, RF_OFFLOAD_KV = 4, RF_OFFLOAD_WEIGHTS = 8, RF_OFFLOADS = 4 };

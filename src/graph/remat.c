@@ -1,14 +1,10 @@
 /* remat.c - recomputation: a forward activation that backward reads is dropped behind its last forward reader and made again, by the same
  * op, right before the first backward op that needs it. Dropout is drawn again from the same site, so all values keep their bits. */
 #include "graph/passes.h"
+#include "graph/remat.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-const char *rf_remat_name(rf_remat remat) {
-  static const char *const names[] = {"none", "mlp", "attn", "mlp+attn", "block", "auto"};
-  return names[remat];
-}
 
 typedef struct remat {
   rf_graph *graph;
@@ -23,10 +19,6 @@ typedef struct remat {
   bool *passed;      /* by op: it stands in the new order */
   int *order, count; /* ops of the new graph */
 } remat;
-
-static bool is_forward(const rf_op *op) { return op->section == RF_SECTION_MICRO && !op->backward && op->recompute_of == RF_NONE; }
-
-static bool outside(const rf_tensor *tensor) { return tensor->persistent || tensor->input || tensor->output; }
 
 /* GELU as an epilogue is an op of its own when u is still there: no product is repeated for it. */
 static bool gelu_from_kept(const remat *r, const rf_op *op, int t) {
@@ -50,14 +42,14 @@ static void choose(remat *r, const bool *drop) {
   for (int o = 0; o < r->ops; o++) {
     const rf_op *op = &graph->op[o];
     for (int i = 0; i < op->input_count; i++)
-      if (op->input[i] >= 0) (is_forward(op) ? forward_read : backward_read)[op->input[i]] = true;
-    for (int i = 0; is_forward(op) && i < op->output_count; i++)
-      if (op->output[i] >= 0 && op->def != &RF_OP_RECV && !outside(&graph->tensor[op->output[i]])) r->source[op->output[i]] = o;
+      if (op->input[i] >= 0) (rf_remat_forward(op) ? forward_read : backward_read)[op->input[i]] = true;
+    for (int i = 0; rf_remat_forward(op) && i < op->output_count; i++)
+      if (op->output[i] >= 0 && op->def != &RF_OP_RECV && !rf_remat_outside(&graph->tensor[op->output[i]])) r->source[op->output[i]] = o;
   }
   for (int t = 0; t < r->tensors; t++) r->kept[t] = r->source[t] != RF_NONE && backward_read[t];
   for (int o = 0; o < r->ops; o++) {
     const rf_op *op = &graph->op[o];
-    if (!is_forward(op)) continue;
+    if (!rf_remat_forward(op)) continue;
     bool any = false, used = false, separate = op->def == &RF_OP_MATMUL;
     for (int i = 0; i < op->output_count; i++) {
       any = any || (op->output[i] >= 0 && drop[op->output[i]]);
@@ -158,7 +150,7 @@ rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
   choose(&r, drop);
   find_twins(&r);
   for (int o = 0; o < r.ops; o++) {
-    if (!is_forward(&graph->op[o]))
+    if (!rf_remat_forward(&graph->op[o]))
       for (int i = 0; i < graph->op[o].input_count; i++) {
         int id;
         RF_TRY(current(&r, graph->op[o].input[i], &id));
@@ -169,60 +161,4 @@ rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
   }
   rf_graph_reorder(graph, r.order, r.count);
   return RAFTER_OK;
-}
-
-/* ---- named policies --------------------------------------------------------------------------------------------- */
-
-/* Which part of which block an op belongs to, from its path "step/micro/block.3/mlp/...". */
-typedef struct place {
-  long block;
-  bool mlp, attn;
-} place;
-
-static place place_of(const rf_op *op) {
-  place none = {-1, false, false};
-  const char *path = strncmp(op->name, "step/micro/block.", 17) == 0 ? op->name + 17 : NULL;
-  if (!path) return none;
-  char *rest;
-  long block = strtol(path, &rest, 10);
-  return (place){block, strncmp(rest, "/mlp/", 5) == 0, strncmp(rest, "/attn/", 6) == 0};
-}
-
-/* The output that carries the residual stream on, or RF_NONE. */
-static int stream_of(const rf_op *op) {
-  if (op->def == &RF_OP_ADD || op->def == &RF_OP_ADD_DROPOUT) return op->output[0];
-  if (op->def == &RF_OP_MATMUL && op->attr.epilogue == RF_EPILOGUE_RESIDUAL) return op->output[1];
-  return RF_NONE;
-}
-
-void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop) {
-  bool block = policy == RF_REMAT_BLOCK;
-  bool mlp = block || policy == RF_REMAT_MLP || policy == RF_REMAT_MLP_ATTN, attn = block || policy == RF_REMAT_ATTN || policy == RF_REMAT_MLP_ATTN;
-  int stream = RF_NONE;   /* the residual stream behind the last sublayer seen */
-  long stream_block = -1; /* and its block */
-  size_t tensors = (size_t)graph->tensor_count;
-  if (tensors) memset(drop, 0, tensors);
-  bool *backward_read = calloc(tensors + 1, 1);
-  if (!backward_read) return;
-  for (int o = 0; o < graph->op_count; o++)
-    for (int i = 0; graph->op[o].backward && i < graph->op[o].input_count; i++)
-      if (graph->op[o].input[i] >= 0) backward_read[graph->op[o].input[i]] = true;
-  for (int o = 0; o < graph->op_count; o++) {
-    const rf_op *op = &graph->op[o];
-    place at = place_of(op);
-    if (!is_forward(op) || at.block < 0) continue;
-    int out = stream_of(op);
-    if (out != RF_NONE) {
-      /* a block's last stream is the next block's input and stays */
-      if (block && stream != RF_NONE && stream_block == at.block) drop[stream] = true;
-      stream = out;
-      stream_block = at.block;
-    }
-    if (!(at.mlp && mlp) && !(at.attn && attn)) continue;
-    for (int i = 0; i < op->output_count; i++) {
-      int t = op->output[i];
-      if (t >= 0 && t != out && backward_read[t] && !outside(&graph->tensor[t])) drop[t] = true;
-    }
-  }
-  free(backward_read);
 }

@@ -248,7 +248,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
     return RF_FAIL(error, RAFTER_INVALID, "leave --offload out, or plan our own program",
                    "what a JAX program moves to its host is not known (--offload, --program %s)", rf_program_name(plan->program.program));
   plan->program.top = build->top > 0 ? build->top : RF_TOP_MOST;
-  plan->remat = rf_options_has(options, "remat") ? (rf_remat)rf_options_choice(options, "remat") : RF_REMAT_NONE;
+  RF_TRY(rf_remat_parse(text_or(options, "remat", "none"), &plan->remat, error));
   if (rf_options_has(options, "fit") && given(options, "fit"))
     s->fit = true, plan->budget_bytes = rf_options_bare(options, "fit") ? 0 : rf_options_int(options, "fit");
   s->vary = (rf_fit_vary){.remat = !given(options, "remat"),

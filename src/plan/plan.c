@@ -144,7 +144,7 @@ static rf_status check_options(const rf_plan_options *o, rf_error *error) {
   if (o->budget_bytes < 0 || o->guard_bytes < 0 || o->guard_bytes > 1 << 20 || o->persistent_bytes < 0)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "bad sizes (budget %lld, guard %d, persistent %lld: expected none below 0)",
                    (long long)o->budget_bytes, o->guard_bytes, (long long)o->persistent_bytes);
-  if ((unsigned)o->remat > RF_REMAT_AUTO) return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown remat policy %d", (int)o->remat);
+  if (!rf_remat_valid(o->remat)) return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown remat policy %d", (int)o->remat);
   return RAFTER_OK;
 }
 

@@ -2,6 +2,7 @@
  * forward ops of our graph and, backwards, their vjps. Times: op i runs forward at i and backward at 2 ops - 1 - i. */
 #include "plan/program_parts.h"
 
+#include "graph/remat.h"
 #include "machine/tiles.h"
 #include "plan/program_rules.h"
 
@@ -32,6 +33,7 @@ typedef struct sizing {
   int *producer, *last_read, *needed_by, *crosses; /* by tensor: op, op, first op whose vjp reads it, whether it crosses the scan as a residual */
   int *region, *region_first, *region_last;        /* by op: which part is computed again with it; of that part */
   int64_t state_leaves, stacked;
+  bool *saved;    /* by tensor: a policy names it */
   int64_t shards; /* devices that share parameters and what belongs to them (fsdp) */
 } sizing;
 
@@ -252,7 +254,7 @@ static void find_regions(sizing *s) {
                 [RF_REMAT_MLP_ATTN] = {true, true, false},
                 [RF_REMAT_BLOCK] = {true, true, true},
                 [RF_REMAT_AUTO] = {0}};
-  rf_remat remat = s->trains ? s->options->remat : RF_REMAT_NONE;
+  rf_remat remat = !s->trains ? RF_REMAT_NONE : s->options->remat >= RF_REMAT_SAVE ? RF_REMAT_BLOCK : s->options->remat;
   s->scan_first = s->ops, s->scan_last = 0;
   for (int i = 0; i < s->ops; i++) {
     int layer;
@@ -270,6 +272,23 @@ static void find_regions(sizing *s) {
   }
   for (int i = s->ops - 2; i >= 0; i--)
     if (s->region[i] != RF_NONE && s->region[i + 1] == s->region[i]) s->region_last[i] = s->region_last[i + 1];
+}
+
+/* jax.checkpoint_policies.save_only_these_names: what is named is the last of its chain, as the published programs have it (queries and keys are named
+ * behind their rotation), and the residual stream has no name. */
+static void find_saved(sizing *s) {
+  rf_saved_seen seen;
+  rf_saved_begin(&seen);
+  for (int i = s->ops - 1; i >= 0; i--) {
+    int layer;
+    bool mlp;
+    for (int k = s->graph->op[i].output_count - 1; k >= 0 && s->region[i] != RF_NONE; k--) {
+      int t = s->graph->op[i].output[k];
+      const char *name = t < 0 ? "" : s->graph->tensor[t].name;
+      if (t < 0 || ends_with(name, "/residual/y") || !place_of(&s->graph->op[i], &layer, &mlp)) continue;
+      s->saved[t] = rf_saved_names(s->options->remat, name, layer, &seen);
+    }
+  }
 }
 
 /* ---- lifetimes ------------------------------------------------------------------------------------------------------- */
@@ -330,7 +349,9 @@ static void keep_tensor(sizing *s, int t) {
   const rf_tensor *tensor = &s->graph->tensor[t];
   int made = s->producer[t], user = s->needed_by[t];
   int64_t bytes = tensor_bytes(s, tensor, tensor->dtype, 1);
-  if (s->crosses[t]) add(s, KEPT, false, tensor_bytes(s, tensor, product_dtype(s), 1), s->scan_first, backward_of(s, s->scan_first));
+  if (s->saved[t] && s->scan) add(s, KEPT, false, bytes, s->scan_first, backward_of(s, s->scan_first));
+  else if (s->saved[t]) add(s, KEPT, false, bytes, made, backward_of(s, user != RF_NONE ? user : s->region_last[made]));
+  else if (s->crosses[t]) add(s, KEPT, false, tensor_bytes(s, tensor, product_dtype(s), 1), s->scan_first, backward_of(s, s->scan_first));
   else if (user != RF_NONE && s->region[made] != RF_NONE && s->region[made] == s->region[user]) {
     if (!rule_at(s, made)->fuses) add(s, WORKING, true, bytes, backward_of(s, s->region_last[made]), backward_of(s, user));
   } else if (user != RF_NONE && s->scan && in_layers(s, user)) add(s, KEPT, false, bytes, s->scan_first, backward_of(s, s->scan_first));
@@ -478,7 +499,8 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
 static rf_status on_one_device(const rf_model *m, const rf_plan_options *o, rf_plan_options *local, int64_t *shards, rf_error *error) {
   const rf_mesh *mesh = &o->build.mesh;
   if (o->remat == RF_REMAT_AUTO && o->build.job == RF_JOB_TRAIN)
-    return RF_FAIL(error, RAFTER_INVALID, "one of none, mlp, attn, mlp+attn, block", "a JAX program has no remat=auto (--remat)");
+    return RF_FAIL(error, RAFTER_INVALID, "one of none, mlp, attn, mlp+attn, block, minimal, save:NAMES",
+                   "a JAX program has no remat=auto (--remat)");
   *shards = rf_mesh_extent(mesh, RF_AXIS_FSDP);
   int64_t chips = rf_mesh_chips(mesh), known = *shards * rf_mesh_extent(mesh, RF_AXIS_DATA) * rf_mesh_extent(mesh, RF_AXIS_SLICE);
   char text[160];
@@ -522,7 +544,9 @@ rf_status rf_program_size(const rf_model *model, const rf_plan_options *options,
   s.needed_by = rf_pool_alloc(s.pool, tensors * sizeof(int)), s.crosses = rf_pool_alloc(s.pool, tensors * sizeof(int));
   s.region = rf_pool_alloc(s.pool, ops * sizeof(int)), s.region_first = rf_pool_alloc(s.pool, ops * sizeof(int));
   s.region_last = rf_pool_alloc(s.pool, ops * sizeof(int));
+  s.saved = rf_pool_alloc(s.pool, tensors);
   find_regions(&s);
+  find_saved(&s);
   lifetimes(&s);
   size_parameters(&s, &m);
   if (s.trains) size_training(&s, &m);

@@ -1,5 +1,6 @@
 /* roofline_memory.c - what states, kept activations and caches take, and one step of decoding.
- * Sources: "How to Scale Your Model", chapters on training and inference; the names of kept activations: MaxText, remat policies. */
+ * Sources: "How to Scale Your Model", chapters on training and inference. */
+#include "graph/remat.h"
 #include "plan/roofline_parts.h"
 
 #include <math.h>
@@ -13,31 +14,19 @@ static rf_status saved_elements(rf_question *q, const char *names, double *eleme
   double width, ff, heads = rf_value(q, "heads"), dim = rf_value(q, "head-dim"), kv = rf_value_or(q, "kv-heads", heads);
   RF_TRY(rf_need(q, "width", &width, error));
   RF_TRY(rf_need(q, "ff", &ff, error));
-  const struct {
-    const char *name;
-    double elements;
-  } rows[] = {{"x", width},
-              {"q", heads * dim},
-              {"k", kv * dim},
-              {"v", kv * dim},
-              {"qkv", (heads + 2 * kv) * dim},
-              {"context", heads * dim},
-              {"out", width},
-              {"gate", ff},
-              {"up", ff},
-              {"mlpwi", 2 * ff},
-              {"mlpact", ff},
-              {"mlpwo", width},
-              {"down", width},
-              {"norm", width}};
   *elements = 0;
   for (const char *at = names; *at;) {
-    size_t length = strcspn(at, ","), i = 0;
-    while (i < sizeof rows / sizeof *rows && (strlen(rows[i].name) != length || strncmp(rows[i].name, at, length))) i++;
-    if (i == sizeof rows / sizeof *rows)
-      return RF_FAIL(error, RAFTER_INVALID, "names: x, q, k, v, qkv, context, out, gate, up, mlpwi, mlpact, mlpwo, down, norm",
-                     "--saved does not know '%.20s'", at);
-    *elements += rows[i].elements;
+    size_t length = strcspn(at, ",");
+    int i = rf_saved_find(at, length);
+    if (i == RF_NONE) {
+      char list[160], hint[200];
+      rf_saved_list(true, list);
+      snprintf(hint, sizeof hint, "names: %s", list);
+      return RF_FAIL(error, RAFTER_INVALID, hint, "--saved does not know '%.20s'", at);
+    }
+    const rf_saved *row = &RF_SAVED[i];
+    *elements += row->width * width + row->ff * ff;
+    if (row->heads || row->kv) *elements += (row->heads * heads + row->kv * kv) * dim; /* unsaid where nothing asks for them */
     at += length + (at[length] == ',');
   }
   return RAFTER_OK;

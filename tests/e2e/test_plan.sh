@@ -68,6 +68,16 @@ sys.exit(bool(bad))
 PY
 }
 status 0 "$RAFTER" plan "$TINY" --tensors --ops && { says 'step/' out; says 'block.1/' out; }
+# Named tensors stay: more of them, more memory and less time; a jax program keeps them too. Names are checked before anything is planned.
+for program in rafter jax-scan jax-unrolled; do
+  status 0 "$RAFTER" plan llama3.2-1b --on h100-sxm --batch 16 --seq 4096 --dtype bf16 --program $program --sweep remat=block,save_out_proj,save:out+qkv,minimal,minimal_with_context --json && {
+    holds out '[r["remat"] for r in d["rows"]][2] == "save:out+qkv" and [r["memory"]["peak_bytes"] for r in d["rows"]] == sorted({r["memory"]["peak_bytes"] for r in d["rows"]})' "what is saved of $program"
+    holds out '[r["time"]["seconds"] for r in d["rows"]] == sorted((r["time"]["seconds"] for r in d["rows"]), reverse=True)' "what saving is good for in $program"
+  }
+done
+status 0 "$RAFTER" plan "$TINY" --remat minimal --json && holds out 'd["settings"]["remat"] == "save:qkv,out,mlpwi,mlpwo"'
+refuses 2 "does not know 'soul'" "$RAFTER" plan "$TINY" --remat save:qkv,soul && says 'norm1, norm2' err
+refuses 2 'gate by itself \(expected mlpwi' "$RAFTER" train "$TINY" --data random:seed=0 --remat save:gate
 for pass in build differentiate optimize fuse remat; do
   status 0 "$RAFTER" plan "$TINY" --after $pass && { [ -s out ] || fail "--after $pass prints nothing"; }
 done

@@ -139,6 +139,8 @@ static void mistakes_are_named(void **state) {
       {"train", "uva --dropout 1", "out of range"},
       {"train", "uva --remat mpl", "did you mean 'mlp'?"},
       {"train", "uva --remat mlp|attn", "does not know"},
+      {"train", "uva --remat save:", "does not know"},
+      {"train", "uva --remat sav:qkv", "does not know"},
       {"train", "uva --json=perhaps", "switch"},
       {"train", "uva --max-seconds 5x", "not a duration"},
       {"train", "uva extra", "'extra'"},
@@ -288,7 +290,7 @@ static void help_shows_every_row(void **state) {
     free(help);
   }
   assert_non_null(strstr(man, "weight\\-decay"));
-  assert_non_null(strstr(completion, "train:--remat) words='none mlp attn mlp+attn block auto'"));
+  assert_non_null(strstr(completion, "train:--remat) words='none mlp attn mlp+attn block auto full minimal "));
   free(list);
   free(man);
   free(completion);

@@ -115,6 +115,12 @@ static void remat_keeps_the_bits(void **state) {
     uint64_t none = run_of(settings_of(dtype, 2, RF_REMAT_NONE, 2, 2, 0.2f), 2, NULL);
     for (int remat = RF_REMAT_MLP; remat <= RF_REMAT_BLOCK; remat++)
       if (none != run_of(settings_of(dtype, 2, (rf_remat)remat, 2, 2, 0.2f), 2, NULL)) fail_msg("remat policy %d changes the bits", remat);
+    static const char *const saves[] = {"save:qkv,out,mlpwi", "save:context", "save:mlpact,norm2"};
+    for (int i = 0; i < 3; i++) {
+      rf_remat remat;
+      assert_int_equal(rf_remat_parse(saves[i], &remat, NULL), RAFTER_OK);
+      if (none != run_of(settings_of(dtype, 2, remat, 2, 2, 0.2f), 2, NULL)) fail_msg("remat %s changes the bits", saves[i]);
+    }
     rf_train_settings tight = settings_of(dtype, 2, RF_REMAT_BLOCK, 2, 2, 0.2f);
     rf_plan *plan = NULL;
     assert_int_equal(rf_plan_make(&tight.model, &tight.plan, &plan, NULL), RAFTER_OK);
