@@ -187,7 +187,7 @@ static rf_status emit_local(rf_sharder *s, const rf_op *op, rf_sharding *r) {
         return RF_FAIL(s->error, RAFTER_FAILED, "this is a fault of the planner, please report it",
                        "%s is summed over different chips by its writers", tensor->name);
       g->partial = r->out[i].partial;
-      if (rf_sharder_scatters(s, tensor->param) && (int)(op - s->whole.op) == g->last_writer) RF_TRY(rf_sharder_scatter(s, op, t));
+      if ((int)(op - s->whole.op) == g->last_writer) RF_TRY(rf_sharder_written(s, op, t));
     } else if (t == s->metrics_whole) {
       s->at[t] = (rf_place){made, r->out[i]};
     } else if (outputs[i] == RF_WANTED) {

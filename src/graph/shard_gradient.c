@@ -24,8 +24,8 @@ int rf_sharder_gradient(rf_sharder *s, int t, rf_accumulate *how) {
 static rf_axes state_axes(const rf_sharder *s, int p) { return rf_spec_splits(&s->specs[p].state) & (rf_axes)~rf_spec_splits(&s->specs[p].use); }
 static int state_dim(const rf_sharder *s, int p) { return s->specs[p].state.split[0] != s->specs[p].use.split[0] ? 0 : 1; }
 
-/* Behind the last writer in a microbatch: this chip keeps its run only. */
-rf_status rf_sharder_scatter(rf_sharder *s, const rf_op *op, int t) {
+/* This chip keeps its run only. */
+static rf_status scatter(rf_sharder *s, const rf_op *op, int t) {
   int p = s->whole.tensor[t].param;
   rf_on_its_way *g = &s->gradient[p];
   rf_exchange x = {.def = &RF_OP_REDUCE_SCATTER,
@@ -41,7 +41,7 @@ rf_status rf_sharder_scatter(rf_sharder *s, const rf_op *op, int t) {
 }
 
 /* Key and value heads that stand on several chips of a tensor group: each has what its own query heads give to them. */
-static rf_status sum_copies(rf_sharder *s, rf_place *at, int p, const char *path) {
+static rf_status sum_copies(rf_sharder *s, rf_place *at, int p, const char *path, rf_section section) {
   rf_copies copies = rf_shard_copies(&s->whole, s->mesh, p);
   if (copies.chips == 1) return RAFTER_OK;
   rf_exchange x = {.def = &RF_OP_ALL_REDUCE,
@@ -52,7 +52,7 @@ static rf_status sum_copies(rf_sharder *s, rf_place *at, int p, const char *path
                    .label = "copies",
                    .spec = at->spec,
                    .class = RF_CLASS_GRADIENT};
-  at->id = rf_sharder_exchange(s, &x, path, RF_SECTION_END, true);
+  at->id = rf_sharder_exchange(s, &x, path, section, true);
   return at->id == RF_NONE ? RAFTER_FAILED : RAFTER_OK;
 }
 
@@ -85,7 +85,14 @@ rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
   }
   if (at->id == RF_NONE) return RAFTER_FAILED;
   at->spec = need;
-  return sum_copies(s, at, p, path);
+  return sum_copies(s, at, p, path, op->section);
+}
+
+/* Where a step has one microbatch, a gradient is whole here, and its sum can pass the links while backward goes on. Of several microbatches, only the
+ * last one's would be the sum's. */
+rf_status rf_sharder_written(rf_sharder *s, const rf_op *op, int t) {
+  if (rf_sharder_scatters(s, s->whole.tensor[t].param)) RF_TRY(scatter(s, op, t));
+  return s->whole.accumulate == 1 && op->section == RF_SECTION_MICRO ? rf_sharder_settle(s, op, t) : RAFTER_OK;
 }
 
 /* Weights that all chips have whole are put together again from the runs that each has updated. */

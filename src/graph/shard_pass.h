@@ -91,8 +91,8 @@ void rf_sharder_make_masters(rf_sharder *s);
 bool rf_sharder_scatters(const rf_sharder *s, int p);
 /* Where an op writes a parameter's gradient, and how. */
 int rf_sharder_gradient(rf_sharder *s, int t, rf_accumulate *how);
-/* Behind the last writer in a microbatch: this chip keeps its run only. */
-rf_status rf_sharder_scatter(rf_sharder *s, const rf_op *op, int t);
+/* Behind the last writer in a microbatch. */
+rf_status rf_sharder_written(rf_sharder *s, const rf_op *op, int t);
 rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t);
 rf_status rf_sharder_adamw(rf_sharder *s, const rf_op *op);
 

@@ -376,6 +376,62 @@ static void test_a_missing_exchange_is_found(void **state) {
   }
 }
 
+/* The op that writes a tensor last before op `before`. */
+static int writer_of(const rf_graph *graph, int t, int before) {
+  for (int o = before - 1; o >= 0; o--)
+    for (int i = 0; i < graph->op[o].output_count; i++)
+      if (graph->op[o].output[i] == t) return o;
+  return RF_NONE;
+}
+
+/* Sums of gradients that stand behind their writer, nothing between but other exchanges, and those in the end section. */
+static void count_sums(const rf_graph *graph, int *early, int *late) {
+  *early = *late = 0;
+  for (int o = 0; o < graph->op_count; o++) {
+    const rf_op *op = &graph->op[o];
+    if (!rf_op_is_exchange(op->def) || graph->tensor[op->input[0]].class != RF_CLASS_GRADIENT) continue;
+    int between = writer_of(graph, op->input[0], o) + 1;
+    while (between < o && rf_op_is_exchange(graph->op[between].def)) between++;
+    if (op->section == RF_SECTION_END) ++*late;
+    else if (between == o) ++*early;
+    else fail_msg("%s waits", op->name);
+  }
+}
+
+/* Of one microbatch, gradients are summed where backward has made them, so that their way is hidden under the rest of it. */
+static void test_sums_follow_their_gradients(void **state) {
+  (void)state;
+  static const setting settings[] = {{LEAST_LLAMA, "data=2", 0, 1, 1, 0, NULL, "shard"},
+                                     {LEAST_LLAMA, "data=2", 1, 1, 1, 0, NULL, "shard"},
+                                     {LEAST_GPT, "slice=2,fsdp=2", 3, 1, 1, 0, NULL, "shard"},
+                                     {LEAST_GEMMA, "data=2,tensor=4", 0, 1, 1, 0, NULL, "shard"}};
+  for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+    int early, late;
+    setting s = settings[i];
+    pair p = make(&s);
+    count_sums(p.cut, &early, &late);
+    if (early < p.whole->params.count || late) fail_msg("%s over %s: %d early, %d late", s.model, s.mesh, early, late);
+    for (int o = 0; i == 0 && o < p.cut->op_count; o++) { /* one step too early is seen */
+      rf_op *op = &p.cut->op[o];
+      if (!rf_op_is_exchange(op->def) || rf_op_is_exchange(op[-1].def)) continue;
+      rf_op sum = *op;
+      char text[300];
+      *op = op[-1], op[-1] = sum;
+      world *w = world_new(p.cut, p.whole->rows);
+      step(p.one, p.whole), step(w, p.whole);
+      if (!difference(w, p.one, text)) fail_msg("nothing differs where %s goes before its gradient", sum.name);
+      world_free(w);
+      break;
+    }
+    drop(&p);
+    s.accumulate = 2;
+    p = make(&s);
+    count_sums(p.cut, &early, &late);
+    if (early || late < p.whole->params.count) fail_msg("%s over %s in microbatches: %d early, %d late", s.model, s.mesh, early, late);
+    drop(&p);
+  }
+}
+
 /* ---- pipelines --------------------------------------------------------------------------------------------------- */
 
 typedef struct staged {
@@ -522,6 +578,7 @@ int main(void) {
       cmocka_unit_test(test_scores),
       cmocka_unit_test(test_recomputation),
       cmocka_unit_test(test_a_missing_exchange_is_found),
+      cmocka_unit_test(test_sums_follow_their_gradients),
       cmocka_unit_test(test_stages_compute_the_same),
       cmocka_unit_test(test_a_missing_transfer_is_found),
   };
