@@ -20,8 +20,7 @@ struct rafter_plan {
   rf_plan *plan, *prefill; /* prefill: generate jobs only */
   rf_advice advice[RF_MAX_ADVICE];
   int advice_count;
-  rf_fit_row frontier[RF_MAX_FIT_ROWS];
-  int frontier_count;
+  rf_fit_found found; /* of --fit */
   double tokens, budget_seconds;
   bool tensors, ops;
   const char *job;

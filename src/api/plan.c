@@ -40,8 +40,7 @@ static rf_report_plan report_of(const rafter_plan *p) {
                           .job = p->job,
                           .advice = p->advice,
                           .advice_count = p->advice_count,
-                          .frontier = p->frontier,
-                          .frontier_count = p->frontier_count,
+                          .found = p->found.tried ? &p->found : NULL,
                           .tokens = p->tokens,
                           .budget_seconds = p->budget_seconds,
                           .tensors = p->tensors,
@@ -63,7 +62,10 @@ static void add_extra(const rafter_plan *p, json_t *json) {
 rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error) {
   rf_report_plan report = report_of(plan);
   *json = rf_report_plan_json(&report);
-  if (*json) add_extra(plan, *json);
+  if (*json) {
+    add_extra(plan, *json);
+    json_object_set(*json, "fits", json_object_get(json_object_get(*json, "memory"), "fits"));
+  }
   return *json ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a plan");
 }
 

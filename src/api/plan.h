@@ -21,6 +21,10 @@ typedef struct rf_sweep_row {
 
 /* Settings and plans of a job ("train", "serve", ...), and what it adds to the answer. */
 rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
+/* The same plans alone, without what is simulated and without advice: whether they fit. */
+rf_status rf_plan_job_size(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
+/* remedy.c: RAFTER_NO_FIT with what is largest and what would fit; RAFTER_OK where it fits. */
+rf_status rf_plan_refuse(const rafter_job *job, const rafter_plan *plan, rf_error *error);
 /* The object of `rafter plan --json`; the caller's. */
 rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error);
 /* Plans a job: its object, its table to the sink; either may be NULL. */

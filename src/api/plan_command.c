@@ -39,7 +39,7 @@ static rf_status show(const rafter_job *job, const rafter_plan *plan, const raft
   if (rf_options_is_set(job->options, "plot") && !rf_options_is_set(job->options, "sweep") && !rf_options_is_set(job->options, "compare")) {
     const char *path = rf_options_text(job->options, "plot");
     bool rates = json_array_size(json_object_get(json_object_get(plan->extra, "serving"), "rates")) > 1;
-    RF_GO(plan->frontier_count ? rf_plot_frontier(path, plan, error) : rates ? rf_plot_rates(path, plan, error) : rf_plot_plan(path, plan, error));
+    RF_GO(plan->found.rows ? rf_plot_frontier(path, plan, error) : rates ? rf_plot_rates(path, plan, error) : rf_plot_plan(path, plan, error));
   }
   if (sink) {
     RF_GO(rafter_plan_text(plan, &text, error));
@@ -57,18 +57,6 @@ rf_status rf_plan_once(const rafter_job *job, const rafter_sink *sink, json_t **
   return status;
 }
 
-/* RAFTER_NO_FIT with what is largest and what would fit; RAFTER_OK where it fits. */
-static rf_status require_fit(const rafter_plan *plan, rf_error *error) {
-  const rf_plan *largest = plan->prefill && plan->prefill->arena_bytes > plan->plan->arena_bytes ? plan->prefill : plan->plan;
-  int64_t room = rf_plan_room(&plan->settings.plan);
-  char a[32], b[32];
-  RF_TRY(rf_plan_require_fit(largest, error));
-  if (plan->needs <= room) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_NO_FIT, "lower --batch or --microbatch, add --remat, or train adapters with --lora",
-                 "the phases do not fit together (memory: expected at most %s, got %s)", rf_text_bytes((double)room, a),
-                 rf_text_bytes((double)plan->needs, b));
-}
-
 rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   if (rf_options_is_set(job->options, "plot")) RF_TRY(rf_gnuplot_check(rf_options_text(job->options, "plot"), error));
   if (rf_options_is_set(job->options, "after")) return print_graph(job, rf_options_text(job->options, "after"), sink, error);
@@ -81,7 +69,7 @@ rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_err
   bool fits = json_is_true(json_object_get(json_object_get(json, "memory"), "fits"));
   if (status == RAFTER_OK) rf_put_json(sink, json);
   else json_decref(json);
-  if (status == RAFTER_OK && !fits) status = require_fit(plan, error);
+  if (status == RAFTER_OK && !fits) status = rf_plan_refuse(job, plan, error);
   rafter_plan_free(plan);
   return status;
 }

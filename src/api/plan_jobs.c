@@ -82,7 +82,7 @@ static json_t *percentiles_json(const double p[RF_PERCENTILES]) {
 static rf_status make_train(rafter_plan *p, const rf_options *o, rf_error *error) {
   rf_settings *s = &p->settings;
   (void)o;
-  if (s->fit) return rf_plan_fit(&s->model, &s->plan, s->vary, &p->plan, p->frontier, &p->frontier_count, error);
+  if (s->fit) return rf_plan_fit(&s->model, &s->plan, s->vary, &p->plan, &p->found, error);
   RF_TRY(rf_plan_make(&s->model, &s->plan, &p->plan, error));
   p->advice_count = rf_plan_advise(p->plan, p->advice);
   return RAFTER_OK;
@@ -201,6 +201,7 @@ static void add_rate(service *s, double rate, const rf_served *v) {
                 percentiles_json(v->ttft), "tpot_seconds", percentiles_json(v->tpot), "latency_seconds", percentiles_json(v->latency), "slots_used",
                 v->slots_used, "slots_most", (json_int_t)v->counts.most_parts, "waiting_most", (json_int_t)v->waiting_most, "reused_tokens",
                 (json_int_t)v->counts.reused, "saturated", v->saturated, "usd_per_million_tokens", usd_per_million(usd, v->tokens_per_second));
+  if (s->prefill_on) json_object_set_new(json, "transfer_seconds", json_real(v->transfer_seconds));
   json_array_append_new(s->rates, json);
   fprintf(s->p->extra_text, "  %8.3g %10s %10s %10s %10s %10s %7.1f  ", rate, rf_text_count(v->tokens_per_second, a),
           rf_text_seconds(v->ttft[RF_P50], b), rf_text_seconds(v->ttft[RF_P99], c), rf_text_seconds(v->tpot[RF_P50], d),
@@ -238,39 +239,47 @@ static rf_status simulate_rates(service *s, rf_error *error) {
     goto done;
   }
   int count = 1;
-  const int64_t once = 1, *rate = rf_options_is_set(o, "rate") ? rf_options_list(o, "rate", &count) : &once;
+  const double once = 1, *rate = rf_options_is_set(o, "rate") ? rf_options_floats(o, "rate", &count) : &once;
   int64_t each = (requests + s->copies - 1) / s->copies;
   list = calloc((size_t)each, sizeof *list);
   if (!list) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating"));
   for (int i = 0; i < count; i++) {
-    if (rate[i] < 1)
-      RF_GO(RF_FAIL(error, RAFTER_INVALID, "requests a second, from 1 on", "--rate is out of range (expected 1 or more, got %lld)",
-                    (long long)rate[i]));
-    rf_arrivals_poisson(like, (double)rate[i] / (double)s->copies, (uint64_t)int_or(o, "seed", 0), list, each);
+    rf_arrivals_poisson(like, rate[i] / (double)s->copies, (uint64_t)int_or(o, "seed", 0), list, each);
     RF_GO(simulate(s, list, each, &served, error));
     add_copies(&served, requests, each);
-    add_rate(s, (double)rate[i], &served);
+    add_rate(s, rate[i], &served);
   }
 done:
   free(list);
   return status;
 }
 
+/* Bytes a second that all chips of a machine send into the data-centre network; of GPUs their share of what leaves their nodes. 0: no figure. */
+static double network_of(const rf_machine *m) {
+  return m->chips * (m->dcn_bps > 0 ? m->dcn_bps : m->topology.domain > 0 ? m->topology.node_bps / m->topology.domain : 0);
+}
+
+/* Between the two machines: the slower of what one sends and the other takes. */
+static rf_status resolve_link(service *s, rf_error *error) {
+  const rf_machine *here = &s->p->settings.machine, *there = &s->prefill_on->machine;
+  double out = network_of(there), in = network_of(here);
+  s->link_bps = rf_options_is_set(s->o, "kv-link") ? (double)rf_options_int(s->o, "kv-link") : out < in ? out : in;
+  if (s->link_bps > 0) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "for example --kv-link 25G",
+                 "how fast is the link between the machines? (%s has no figure for a data-centre network; --kv-link is missing)",
+                 out > 0 ? here->name : there->name);
+}
+
 /* The other machine of --prefill-on: the same model and settings, planned for it. */
 static rf_status resolve_prefill_on(service *s, rf_error *error) {
-  const rf_machine *here = &s->p->settings.machine;
-  s->link_bps = rf_options_is_set(s->o, "kv-link") ? (double)rf_options_int(s->o, "kv-link") : here->dcn_bps;
   if (!rf_options_is_set(s->o, "prefill-on")) return RAFTER_OK;
-  if (!(s->link_bps > 0))
-    return RF_FAIL(error, RAFTER_INVALID, "for example --kv-link 25G",
-                   "how fast is the link between the machines? (%s has no data-centre network here; --kv-link is missing)", here->name);
   rf_options *other = rf_options_copy(s->o);
   rf_status status = rf_options_set(other, "on", rf_options_text(s->o, "prefill-on"), error);
   s->prefill_on = calloc(1, sizeof *s->prefill_on);
   if (status == RAFTER_OK && !s->prefill_on) status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   if (status == RAFTER_OK) status = rf_settings_resolve(other, "generate", s->prefill_on, error);
   rf_options_free(other);
-  return status;
+  return status == RAFTER_OK ? resolve_link(s, error) : status;
 }
 
 static rf_status make_serve(rafter_plan *p, const rf_options *o, rf_error *error) {
@@ -286,15 +295,21 @@ static rf_status make_serve(rafter_plan *p, const rf_options *o, rf_error *error
   fprintf(p->extra_text, "\nserving   prompts of %lld tokens, answers of %lld, %lld slots", (long long)s.l.prompt, (long long)s.l.answer,
           (long long)p->settings.plan.build.microbatch);
   if (s.copies > 1) fprintf(p->extra_text, " of %lld copies", (long long)s.copies);
-  if (s.prefill_on) fprintf(p->extra_text, "; prefill on %s, %.3g GB/s between", s.prefill_on->machine.name, s.link_bps * 1e-9);
   fprintf(p->extra_text, "\n  %8s %10s %10s %10s %10s %10s %7s  %8s  %s\n", "requests", "tokens/s", "first p50", "first p99", "token p50",
           "token p99", "slots", "$/Mtok", "keeps up");
   RF_GO(simulate_rates(&s, error));
+  char bytes[32], seconds[32];
+  if (s.prefill_on)
+    fprintf(p->extra_text, "  prefill on %s; a prompt's cache, %s, takes %s over %.3g GB/s between, and the first token counts when it has come\n",
+            s.prefill_on->machine.name, rf_text_bytes(s.best.transfer_bytes, bytes), rf_text_seconds(s.best.transfer_seconds, seconds),
+            s.link_bps * 1e-9);
   json_t *serving =
       json_pack("{sI sI si so so so}", "prompt_tokens", (json_int_t)s.l.prompt, "answer_tokens", (json_int_t)s.l.answer, "samples", s.l.samples,
                 "ttft_seconds", percentiles_json(s.best.ttft), "tpot_seconds", percentiles_json(s.best.tpot), "rates", json_incref(s.rates));
   json_object_set_new(serving, "copies", json_integer((json_int_t)s.copies));
-  if (s.prefill_on) json_object_set_new(serving, "prefill_on", json_string(s.prefill_on->machine.name));
+  if (s.prefill_on)
+    json_object_update_new(serving, json_pack("{ss sf sf sf}", "prefill_on", s.prefill_on->machine.name, "transfer_seconds", s.best.transfer_seconds,
+                                              "transfer_bytes", s.best.transfer_bytes, "kv_link_bytes_per_second", s.link_bps));
   json_object_set_new(p->extra, "serving", serving);
 done:
   json_decref(s.rates);
@@ -428,13 +443,38 @@ done:
 
 /* ---- all of them --------------------------------------------------------------------------------------------------- */
 
+static rf_status size_train(rafter_plan *p, const rf_options *o, rf_error *error) {
+  rf_settings *s = &p->settings;
+  if (s->fit && !rf_options_given(o, "remat")) s->plan.remat = RF_REMAT_BLOCK; /* which the search tries too */
+  if (s->fit && s->vary.dtype) s->plan.build.dtype = RF_BF16;
+  return rf_plan_make(&s->model, &s->plan, &p->plan, error);
+}
+
+static rf_status size_answers(rafter_plan *p, const rf_options *o, rf_error *error) {
+  lengths l;
+  RF_TRY(resolve_lengths(p, o, &l, error));
+  return make_generate(p, o, error);
+}
+
+/* Of an RL step the phases are put together by its own function, which asks for places to say so. */
+static rf_status size_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
+  p->extra = json_object(), p->assumptions = json_array(), p->extra_text = open_memstream(&p->extra_chars, &p->extra_bytes);
+  if (!p->extra || !p->assumptions || !p->extra_text) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
+  return make_rl(p, o, error);
+}
+
+typedef rf_status (*job_function)(rafter_plan *plan, const rf_options *options, rf_error *error);
 static const struct {
   const char *name, *settings; /* settings: what rf_settings_resolve is asked for */
-  rf_status (*make)(rafter_plan *plan, const rf_options *options, rf_error *error);
+  job_function make, size;
 } JOBS[] = {
-    {"train", "train", make_train}, {"generate", "generate", make_generate}, {"prefill", "generate", make_prefill},
-    {"score", "score", make_score}, {"rollout", "generate", make_rollout},   {"serve", "generate", make_serve},
-    {"rl", "train", make_rl},
+    {"train", "train", make_train, size_train},
+    {"generate", "generate", make_generate, make_generate},
+    {"prefill", "generate", make_prefill, make_prefill},
+    {"score", "score", make_score, make_score},
+    {"rollout", "generate", make_rollout, size_answers},
+    {"serve", "generate", make_serve, size_answers},
+    {"rl", "train", make_rl, size_rl},
 };
 
 /* Options that mean something to some jobs only; of the others they would be left unread. */
@@ -462,13 +502,21 @@ static rf_status check_meant(const rf_options *o, const char *job, rf_error *err
   return RAFTER_OK;
 }
 
-rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error) {
+static rf_status run_job(rafter_plan *plan, const rf_options *options, const char *job, bool size, rf_error *error) {
   for (size_t i = 0; i < sizeof JOBS / sizeof *JOBS; i++) {
     if (strcmp(JOBS[i].name, job)) continue;
     plan->job = JOBS[i].name;
     RF_TRY(check_meant(options, job, error));
     RF_TRY(rf_settings_resolve(options, JOBS[i].settings, &plan->settings, error));
-    return JOBS[i].make(plan, options, error);
+    return (size ? JOBS[i].size : JOBS[i].make)(plan, options, error);
   }
   return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown job %s", job);
+}
+
+rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error) {
+  return run_job(plan, options, job, false, error);
+}
+
+rf_status rf_plan_job_size(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error) {
+  return run_job(plan, options, job, true, error);
 }

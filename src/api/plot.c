@@ -93,7 +93,9 @@ rf_status rf_plot_sweep(const char *path, const char *title, const char *machine
   rf_gnuplot_quote(p, title);
   fputs(" noenhanced\nset lmargin 12\nset rmargin 3\nunset key\n", p->script);
   put_x_axis(p, name, row, count);
-  put_limit(p, machine, row[0].room, most);
+  double room = 0;
+  for (int i = 0; i < count && room == 0; i++) room = row[i].room;
+  put_limit(p, machine, room, most);
   put_cliffs(p, cliffs, row, count, of_memory);
   fprintf(p->script, "set ylabel 'memory per chip (GiB)'\nplot $rows using 1:2 with linespoints pt 7 ps 0.7 lw 2 lc rgb '%s'\n", COLOUR[0]);
   fputs("unset arrow\nunset label\nset yrange [0:*]\n", p->script);
@@ -115,13 +117,14 @@ rf_status rf_plot_sweep(const char *path, const char *title, const char *machine
 rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *error) {
   rf_gnuplot plot, *p = &plot;
   double most = 0, slowest = 0, room = room_of(plan->plan);
-  char label[256], size[32];
+  char label[256], mesh[160], size[32];
   RF_TRY(rf_gnuplot_open(path, 1000, 640, p, error));
   fputs("$rows << EOD\n", p->script);
-  for (int i = 0; i < plan->frontier_count; i++) {
-    const rf_fit_row *r = &plan->frontier[i];
-    snprintf(label, sizeof label, "%s, remat %s, %d x %lld", rf_dtype_name(r->dtype), rf_remat_name(r->remat), r->accumulate,
-             (long long)r->microbatch);
+  for (int i = 0; i < plan->found.rows; i++) {
+    const rf_fit_row *r = &plan->found.row[i];
+    bool many = rf_mesh_chips(&r->mesh) > 1;
+    snprintf(label, sizeof label, "%s, remat %s, %d x %lld%s%s", rf_dtype_name(r->dtype), rf_remat_name(r->remat), r->accumulate,
+             (long long)r->microbatch, many ? ", " : "", many ? rf_mesh_text(&r->mesh, mesh) : "");
     fprintf(p->script, "%.9g %.9g \"%s\" %d\n", (double)r->peak_bytes / 0x1p30, r->seconds, label, r->fits);
     most = fmax(most, (double)r->peak_bytes), slowest = fmax(slowest, r->seconds);
   }

@@ -115,20 +115,20 @@ rf_status rf_set_chips(rf_options *options, const char *machine, const char *chi
   return status;
 }
 
-/* Plans one value. One that nothing makes fit is a row too. */
-static rf_status plan_value(const rafter_job *job, const char *name, rf_sweep_row *row, rafter_plan **plan, json_t **json, rf_error *error) {
+/* Plans one value. One that cannot be planned is a row too, with its error in `refused`. */
+static rf_status plan_value(const rafter_job *job, const char *name, rf_sweep_row *row, rafter_plan **plan, json_t **json, rf_error *refused,
+                            rf_error *error) {
   rafter_job one = {rf_options_copy(job->options)};
-  rf_error inner = {0};
   bool chips = !strcmp(name, "chips");
   rf_status status = chips ? rf_set_chips(one.options, rf_options_text(job->options, "on"), row->value, error)
                            : rf_options_set(one.options, name, row->value, error);
   if (status == RAFTER_OK) {
-    status = rafter_plan_new(&one, plan, &inner);
-    if (status == RAFTER_NO_FIT) {
-      *json = json_pack("{s{sb} ss}", "memory", "fits", 0, "error", inner.message);
-      status = RAFTER_OK;
-    } else if (status == RAFTER_OK) status = rf_plan_object(*plan, json, error);
-    else if (error) *error = inner;
+    rf_status made = rafter_plan_new(&one, plan, refused);
+    if (made == RAFTER_OK) status = rf_plan_object(*plan, json, error);
+    else if (made == RAFTER_FAILED) {
+      status = made;
+      if (error) *error = *refused;
+    } else *json = json_pack("{s{sb} sb ss ss}", "memory", "fits", 0, "fits", 0, "error", refused->message, "hint", refused->hint);
   }
   rf_options_free(one.options);
   if (status != RAFTER_OK || !*plan) return status;
@@ -138,50 +138,64 @@ static rf_status plan_value(const rafter_job *job, const char *name, rf_sweep_ro
   return RAFTER_OK;
 }
 
-static void say_row(const rafter_sink *sink, const rf_sweep_row *row) {
+static void say_row(const rafter_sink *sink, const rf_sweep_row *row, const rf_error *refused) {
   char a[32], b[32], c[32];
-  if (!row->planned) rf_say(sink, "%-24s %12s %12s %14s  no\n", row->value, "-", "-", "-");
+  if (!row->planned) rf_say(sink, "%-24s %12s %12s %14s  no   %s\n", row->value, "-", "-", "-", refused->message);
   else
     rf_say(sink, "%-24s %12s %12s %14s  %-3s  %s\n", row->value, rf_text_bytes(row->bytes, a), rf_text_seconds(row->seconds, b),
            rf_text_count(row->rate, c), row->fits ? "yes" : "no", row->bound);
 }
 
+/* The title names model and machine of the last row that was planned. */
+static rf_status plot(const rafter_job *job, const char *name, const rf_sweep_row *row, int count, const json_t *rows, const json_t *cliffs,
+                      rf_error *error) {
+  int planned = count - 1;
+  char title[256];
+  while (planned > 0 && !row[planned].planned) planned--;
+  const json_t *plan = json_array_get(rows, (size_t)planned);
+  const char *model = !strncmp(name, "MODEL", 5) ? rf_options_argument(job->options, 0)
+                                                 : json_string_value(json_object_get(json_object_get(plan, "model"), "name")),
+             *machine = json_string_value(json_object_get(json_object_get(plan, "machine"), "name"));
+  snprintf(title, sizeof title, "%.60s on %.60s: %.40s of a plan to %.20s", model ? model : "models", machine, name,
+           rf_options_text(job->options, "job"));
+  return rf_plot_sweep(rf_options_text(job->options, "plot"), title, machine, name, row, count, cliffs, error);
+}
+
 rf_status rf_plan_sweep(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
+  rf_error refused, first = {0};
   const char *name = NULL;
   const char *const *values = NULL;
   int count = rf_options_sweep(job->options, "sweep", &name, &values);
   rf_sweep_row *row = calloc((size_t)count + 1, sizeof *row);
   json_t *rows = json_array(), *cliffs = NULL, *one = NULL;
   rafter_plan *plan = NULL, *before = NULL;
+  bool any = false;
   if (!row) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while sweeping"));
   rf_say(sink, "%-24s %12s %12s %14s  %-3s  %s\n", name, "memory", "time", "tokens/s", "fits", "bound");
   for (int i = 0; i < count; i++) {
     row[i].value = values[i], row[i].x = number_of(values[i]);
-    plan = NULL, one = NULL;
-    RF_GO(plan_value(job, name, &row[i], &plan, &one, error));
+    plan = NULL, one = NULL, refused = (rf_error){0};
+    RF_GO(plan_value(job, name, &row[i], &plan, &one, &refused, error));
+    if (!row[i].planned && !first.message[0]) first = refused;
+    any = any || row[i].planned;
     if (plan && before) {
       row[i].why_time = rf_cause_of_time(before->plan, plan->plan, growth(row, i, false));
       row[i].why_memory = rf_cause_of_memory(before->plan, plan->plan, growth(row, i, true));
     }
     rafter_plan_free(before);
     before = plan, plan = NULL;
-    say_row(sink, &row[i]);
+    say_row(sink, &row[i], &refused);
     json_object_set_new(one, name, json_string(values[i]));
     json_array_append_new(rows, one), one = NULL;
   }
+  if (!any) RF_GO(RF_FAIL(error, RAFTER_INVALID, first.hint, "%s", first.message));
   cliffs = find_cliffs(row, count);
   size_t i;
   json_t *cliff;
   json_array_foreach(cliffs, i, cliff) rf_say(sink, "%s at %s: %s\n", json_string_value(json_object_get(cliff, "what")),
                                               json_string_value(json_object_get(cliff, "at")), json_string_value(json_object_get(cliff, "cause")));
-  if (rf_options_is_set(job->options, "plot") && before) {
-    char title[256];
-    const char *model = !strncmp(name, "MODEL", 5) ? rf_options_argument(job->options, 0) : before->plan->graph->model.name;
-    snprintf(title, sizeof title, "%.60s on %.60s: %.40s of a plan to %.20s", model ? model : "models", before->plan->machine.name, name,
-             rf_options_text(job->options, "job"));
-    RF_GO(rf_plot_sweep(rf_options_text(job->options, "plot"), title, before->plan->machine.name, name, row, count, cliffs, error));
-  }
+  if (rf_options_is_set(job->options, "plot")) RF_GO(plot(job, name, row, count, rows, cliffs, error));
   rf_put_json(sink, json_pack("{ss ss ss sO sO}", "rafter", RF_VERSION, "command", "plan", "sweep", name, "rows", rows, "cliffs", cliffs));
 done:
   json_decref(rows), json_decref(cliffs), json_decref(one);

@@ -53,6 +53,7 @@ const int RF_COMMAND_ROW_COUNT = sizeof RF_COMMAND_ROWS / sizeof RF_COMMAND_ROWS
 const rf_option RF_OPTION_ROWS[] = {
   /* the machine and how it is used */
   WORDS("on", TEXT, "MACHINE", "local", MODELS | ROOFLINE, "machine to plan for: local, a row of machines.json or a machine file"),
+  WORDS("price", TEXT, "TIER|USD", NULL, PLAN | ROOFLINE, "of a chip and hour: a tier that the machine has (list, committed, flex-start, ...) or an amount, of --prefill-on too; unset: the list price"),
   CHOICE("backend", "auto|reference|cpu|null", "auto", MODELS, "which kernels run; null walks the plan and touches nothing"),
   NUMBER("threads", INT, NULL, 1, 1024, NULL, MODELS | CALIBRATE | QUANTIZE, "threads; unset: one per core"),
   CHOICE("cpu", "auto|base|avx2|avx512|avx512bf16", "auto", MODELS | CALIBRATE, "highest instruction set to use"),
@@ -98,7 +99,7 @@ const rf_option RF_OPTION_ROWS[] = {
   CHOICE("after", "build|adapt|differentiate|optimize|stage|shard|fuse|remat|offload", NULL, PLAN, "print the graph after this pass and stop; of a pipeline that of its first stage, after remat that of the largest"),
   NUMBER("tokens", COUNT, NULL, 1, 0x1p62, NULL, PLAN, "tokens to train on or generate, for time and cost"),
   NUMBER("budget", DURATION, NULL, 1e-6, 1e10, NULL, PLAN, "how far a time gets: tokens, steps and cost of 9h or 30d"),
-  WORDS("sweep", SWEEP, "OPTION=LIST", NULL, PLAN | BENCH, "one row for each value, e.g. batch=1..256, dtype=f32,bf16, of the model's shape: MODEL:layers=12,24, or chips=4,8,16 of --on"),
+  WORDS("sweep", SWEEP, "OPTION=LIST", NULL, PLAN | BENCH, "one row for each value, e.g. batch=1..256, dtype=f32,bf16, of the model's shape: MODEL:layers=12,24, or chips=4,8,16 of --on; values that have commas stand between semicolons: 'mesh=fsdp=16;fsdp=8,tensor=2'"),
   WORDS("plot", PATH, "FILE", NULL, PLAN, "draw it as FILE.svg or FILE.png: of --sweep the rows, of --fit the frontier, of --job serve several rates, else memory over the ops and the ops under the machine's roofs"),
   {"compare", RF_OPTION_TEXTS, "A [B]", 0, 0, NULL, NULL, "two plans side by side; A, B: a model, or options as dtype=bf16,batch=64; without B: MODEL as it stands, and A. published:ID: a published run and its plan", PLAN, false, true},
 
@@ -150,10 +151,10 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, NULL, PLAN, "rollout, serve, rl: tokens of an answer; unset: 256, or half of what the model has"),
   NUMBER("shared-prefix", TOKENS, NULL, 0, 1 << 24, "0", PLAN, "rollout, serve, rl: first tokens that all prompts have in common"),
   NUMBER("requests", INT, "N", 1, 1 << 20, NULL, PLAN, "serve: requests that are simulated (unset: 512); rollout, rl: prompts (unset: as many as fill the slots)"),
-  WORDS("rate", LIST, "PER SECOND", NULL, PLAN, "serve: requests a second, a simulation for each, e.g. 1..256; unset: 1"),
+  NUMBER("rate", FLOATS, "PER SECOND", 1e-6, 1e9, NULL, PLAN, "serve: requests a second, a simulation for each, e.g. 1..256 or 0.5,1,2; unset: 1"),
   WORDS("arrivals", PATH, "FILE", NULL, PLAN, "serve: when requests come and how long they are, in place of --rate: JSON Lines of at, prompt, answer, shared"),
   WORDS("prefill-on", TEXT, "MACHINE", NULL, PLAN, "serve: prompts are walked on another machine, whose cache goes over --kv-link"),
-  NUMBER("kv-link", COUNT, "BYTES/S", 1, 1e18, NULL, PLAN, "serve: between the machines of --on and --prefill-on; unset: the data-centre network of --on"),
+  NUMBER("kv-link", COUNT, "BYTES/S", 1, 1e18, NULL, PLAN, "serve: between the machines of --on and --prefill-on; all of it together; unset: the data-centre network of all chips (of GPUs: their share of what leaves a node), that of the two machines which is slower"),
   NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "512", EVAL, "gsm8k: tokens of an answer at most"),
   NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, NULL, CHAT, "tokens of an answer at most; unset: what the context holds"),
   NUMBER("temperature", FLOAT, NULL, 0, 100, "1", GENERATE, "0: always the likeliest token"),
@@ -199,7 +200,6 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("hop", DURATION, NULL, 1e-12, 10, NULL, ROOFLINE, "latency of a link"),
   NUMBER("dcn", FLOAT, "BYTES/S", 1, 1e30, NULL, ROOFLINE, "of the data-centre network, out of a chip"),
   NUMBER("pcie", FLOAT, "BYTES/S", 1, 1e30, NULL, ROOFLINE, "between a chip and its host"),
-  NUMBER("price", FLOAT, "USD", 1e-6, 1e6, NULL, ROOFLINE, "of a chip and hour"),
   NUMBER("chips", COUNT, NULL, 1, 1 << 24, NULL, ROOFLINE, "how many share the work; unset: those of --on"),
   /* roofline: the shape of the question */
   WORDS("model", TEXT, "MODEL", NULL, ROOFLINE, "takes layers, width, heads, ff, parameters, ... from it where they are not given"),

@@ -20,6 +20,7 @@ typedef struct value {
   int count;     /* of texts or list */
   char **text;   /* [0]: as typed; TEXTS: each; SWEEP: as typed, the option, then each value */
   int64_t *list;
+  double *floats;
 } value;
 
 struct rf_options {
@@ -39,6 +40,7 @@ static void clear(value *v) {
   for (int i = 0; v->text && v->text[i]; ++i) free(v->text[i]);
   free(v->text);
   free(v->list);
+  free(v->floats);
   memset(v, 0, sizeof *v);
   v->whole = 0;
 }
@@ -128,8 +130,10 @@ static rf_status parse_sweep(int command, const rf_option *row, const char *text
   char word[128];
   if (rf_parse_list(equals + 1, number, MOST_VALUES, &count, NULL) != RAFTER_OK) {
     count = 0;
+    const char *between = strchr(equals, ';') ? ";" : ","; /* a mesh has commas of its own */
     for (const char *at = equals + 1; count < MOST_VALUES; ++at) {
-      size_t length = strcspn(at, ",");
+      at += *between == ';' ? strspn(at, " ") : 0;
+      size_t length = strcspn(at, between);
       if (length == 0 || length >= sizeof word)
         return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s has an empty or too long value in '%.60s'", row->name, text);
       snprintf(word, sizeof word, "%.*s", (int)length, at);
@@ -200,6 +204,13 @@ static rf_status parse_value(int command, const rf_option *row, const char *text
   case RF_OPTION_LIST:
     v->list = rf_must(malloc(MOST_VALUES * sizeof *v->list));
     status = rf_parse_list(text, v->list, MOST_VALUES, &v->count, &inner);
+    bounded = false;
+    break;
+  case RF_OPTION_FLOATS:
+    v->floats = rf_must(malloc(MOST_VALUES * sizeof *v->floats));
+    status = rf_parse_floats(text, v->floats, MOST_VALUES, &v->count, &inner);
+    for (int n = 0; n < v->count && status == RAFTER_OK; n++)
+      if (row->most != 0 && !(v->floats[n] >= row->least && v->floats[n] <= row->most)) return out_of_range(row, text, error);
     bounded = false;
     break;
   case RF_OPTION_SWEEP: return parse_sweep(command, row, text, v, error);
@@ -297,11 +308,11 @@ rf_options *rf_options_copy(const rf_options *o) {
     value *to = &copy->values[i];
     *to = *from;
     to->text = NULL;
-    to->list = NULL;
+    to->list = NULL, to->floats = NULL;
     for (int j = 0; from->text && from->text[j]; ++j) push(&to->text, from->text[j]);
-    if (!from->list) continue;
-    to->list = rf_must(malloc((size_t)(from->count + 1) * sizeof *to->list));
-    memcpy(to->list, from->list, (size_t)from->count * sizeof *to->list);
+    size_t count = (size_t)from->count;
+    if (from->list) to->list = memcpy(rf_must(malloc((count + 1) * sizeof *to->list)), from->list, count * sizeof *to->list);
+    if (from->floats) to->floats = memcpy(rf_must(malloc((count + 1) * sizeof *to->floats)), from->floats, count * sizeof *to->floats);
   }
   for (int i = 0; i < o->argument_count; ++i) add_argument(copy, o->argument[i], o->argument_source);
   return copy;
@@ -445,6 +456,14 @@ static rf_status set_from_json(rf_options *o, int i, const json_t *json, const c
     for (size_t j = 0; j < json_array_size(json); ++j)
       rf_text_append(text, TEXT_MOST, "%s%lld", j ? "," : "", (long long)json_integer_value(json_array_get(json, j)));
     status = set_row(o, i, text, RF_OPTION_CONFIG, error);
+  } else if (json_is_array(json) && row->type == RF_OPTION_FLOATS) {
+    text[0] = 0;
+    for (size_t j = 0; j < json_array_size(json); ++j) {
+      char number[40];
+      rf_text_real(json_number_value(json_array_get(json, j)), number);
+      rf_text_append(text, TEXT_MOST, "%s%s", j ? "," : "", number);
+    }
+    status = set_row(o, i, text, RF_OPTION_CONFIG, error);
   } else if (!scalar_text(json, text, TEXT_MOST)) {
     status = RF_FAIL(error, RAFTER_INVALID, NULL, "the option \"%s\" has the wrong type or is too long", row->name);
   } else {
@@ -531,6 +550,10 @@ json_t *rf_options_json(const rf_options *o) {
       item = json_array();
       for (int j = 0; j < v->count; ++j) json_array_append_new(item, json_integer(v->list[j]));
       break;
+    case RF_OPTION_FLOATS:
+      item = json_array();
+      for (int j = 0; j < v->count; ++j) json_array_append_new(item, json_real(v->floats[j]));
+      break;
     default: item = json_string(v->text[0]);
     }
     json_object_set_new(json, RF_OPTION_ROWS[i].name, item);
@@ -588,6 +611,12 @@ const int64_t *rf_options_list(const rf_options *o, const char *name, int *count
   const value *v = get(o, name);
   *count = v->list ? v->count : 0;
   return v->list;
+}
+
+const double *rf_options_floats(const rf_options *o, const char *name, int *count) {
+  const value *v = get(o, name);
+  *count = v->floats ? v->count : 0;
+  return v->floats;
 }
 
 int rf_options_sweep(const rf_options *o, const char *name, const char **option, const char *const **values) {

@@ -18,9 +18,10 @@ typedef enum rf_option_type {
   RF_OPTION_CHOICE,   /* one of `choices` */
   RF_OPTION_TEXT,
   RF_OPTION_PATH,
-  RF_OPTION_TEXTS, /* may be repeated */
-  RF_OPTION_LIST,  /* 1,2,4 or 1..256 (doubling) or 64..132:4 (step) */
-  RF_OPTION_SWEEP  /* OPTION=LIST, OPTION of the same command; OPTION=a,b of choices; MODEL=a,b and MODEL:KEY=LIST of its shape */
+  RF_OPTION_TEXTS,  /* may be repeated */
+  RF_OPTION_LIST,   /* 1,2,4 or 1..256 (doubling) or 64..132:4 (step) */
+  RF_OPTION_FLOATS, /* the same of numbers with fractions: 0.5,1,2.5 or 0.25..8 or 0.5..2:0.5 */
+  RF_OPTION_SWEEP   /* OPTION=LIST, OPTION of the same command; OPTION=a,b of choices; MODEL=a,b and MODEL:KEY=LIST of its shape */
 } rf_option_type;
 
 typedef struct rf_option {
@@ -82,6 +83,7 @@ int rf_options_choice(const rf_options *options, const char *name);       /* ind
 const char *rf_options_text(const rf_options *options, const char *name); /* any type, as typed (defaults too); TEXTS joined by ',' */
 const char *const *rf_options_texts(const rf_options *options, const char *name, int *count);
 const int64_t *rf_options_list(const rf_options *options, const char *name, int *count);
+const double *rf_options_floats(const rf_options *options, const char *name, int *count);
 bool rf_options_bare(const rf_options *options, const char *name); /* given without its value */
 int rf_options_argument_count(const rf_options *options);
 const char *rf_options_argument(const rf_options *options, int index); /* NULL past the end */
@@ -109,5 +111,7 @@ rf_status rf_parse_tokens(const char *text, int64_t *tokens, rf_error *error);
 rf_status rf_parse_count(const char *text, int64_t *count, rf_error *error);
 /* `1,2,4`, `1..256`, `64..132:4`, and these joined by commas; at most `capacity` values. */
 rf_status rf_parse_list(const char *text, int64_t *values, int capacity, int *count, rf_error *error);
+/* The same of numbers above 0 with fractions: `0.5,1`, `0.25..8`, `0.5..2:0.5`. */
+rf_status rf_parse_floats(const char *text, double *values, int capacity, int *count, rf_error *error);
 
 #endif

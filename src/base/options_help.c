@@ -21,7 +21,8 @@ static const char *unit_of(const rf_option *row) {
   case RF_OPTION_TEXT:
   case RF_OPTION_TEXTS: return "TEXT";
   case RF_OPTION_PATH: return "PATH";
-  case RF_OPTION_LIST: return "LIST";
+  case RF_OPTION_LIST:
+  case RF_OPTION_FLOATS: return "LIST";
   case RF_OPTION_CHOICE: return "NAME";
   default: return "N";
   }

@@ -109,3 +109,40 @@ rf_status rf_parse_list(const char *text, int64_t *values, int capacity, int *co
   *count = n;
   return RAFTER_OK;
 }
+
+static rf_status not_of_floats(const char *text, rf_error *error) {
+  return RF_FAIL(error, RAFTER_INVALID, "write 0.5,1,2 or 0.25..8 (doubling) or 0.5..2:0.5 (in steps of 0.5)",
+                 "'%.60s' is not a list of numbers above 0", text);
+}
+
+static bool positive(const char *text, double *value) { return rf_text_float(text, value) && *value > 0; }
+
+rf_status rf_parse_floats(const char *text, double *values, int capacity, int *count, rf_error *error) {
+  const double slack = 1e-9; /* 0.1..0.3:0.1 reaches 0.3 */
+  int n = 0;
+  for (const char *at = text;; ++at) {
+    char item[96];
+    size_t length = strcspn(at, ",");
+    if (length == 0 || length >= sizeof item) return not_of_floats(text, error);
+    memcpy(item, at, length);
+    item[length] = 0;
+    at += length;
+    char *dots = strstr(item, ".."), *colon = dots ? strchr(dots, ':') : NULL;
+    double first, last, step = 0;
+    if (dots) *dots = 0;
+    if (colon) *colon = 0;
+    if (!positive(item, &first)) return not_of_floats(text, error);
+    last = first;
+    if (dots && (!positive(dots + 2, &last) || last < first)) return not_of_floats(text, error);
+    if (colon && (!positive(colon + 1, &step) || !(first + step > first))) return not_of_floats(text, error);
+    for (int i = 0;; i++) {
+      double value = colon ? first + i * step : ldexp(first, i);
+      if (i && (!dots || value > last * (1 + slack))) break;
+      if (n == capacity) return RF_FAIL(error, RAFTER_INVALID, NULL, "'%.60s' has too many values (expected at most %d)", text, capacity);
+      values[n++] = value;
+    }
+    if (!*at) break;
+  }
+  *count = n;
+  return RAFTER_OK;
+}

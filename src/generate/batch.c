@@ -181,7 +181,8 @@ static void add_part(rf_batch *b, int slot, int64_t count) {
 
 /* One row of every answer that goes on, then pieces of prompts, of those that came first first, for as long as the walk has rows. */
 static void compose(rf_generator *g, rf_batch *b) {
-  int64_t rows = g->prefill->graph->rows, chunk = g->prefill->options.build.chunk;
+  bool given = g->settings.prompts_given; /* whose caches come whole */
+  int64_t rows = given ? INT64_MAX : g->prefill->graph->rows, chunk = given ? INT64_MAX : g->prefill->options.build.chunk;
   b->parts = 0;
   for (int i = 0; i < b->slots; i++)
     if (b->slot[i].to && pending(&b->slot[i]) == 1) add_part(b, i, 1), rows--;

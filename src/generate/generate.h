@@ -28,7 +28,7 @@ typedef struct rf_generate_settings {
   /* simulate.c: admission, batching and pages as they are, with walks that compute nothing and take the time the plans predict. Every answer runs to its
    * max_tokens. */
   bool simulated;
-  bool prompts_given; /* simulated: what is in the cache of a prompt came from another machine, and its walks take no time here */
+  bool prompts_given; /* simulated: what is in the cache of a prompt came from another machine, and its walk takes no more than its last row here */
 } rf_generate_settings;
 
 typedef struct rf_generator {

@@ -213,50 +213,100 @@ done:
 
 /* ---- two machines ------------------------------------------------------------------------------------------------ */
 
-static void put_apart(const rf_arrival *list, int64_t count, const double *first, const double *last, double *scratch, rf_served *served) {
+typedef struct apart {
+  const rf_arrival *list;
+  int64_t count;
+  double *first, *last, *scratch; /* (count): seconds at which each request has its first and its last token */
+  rf_arrival *stage;              /* what the machine at hand is given */
+} apart;
+
+static rf_status open_apart(apart *a, const rf_arrival *list, int64_t count, rf_error *error) {
+  size_t size = (size_t)(count > 0 ? count : 1);
+  *a = (apart){.list = list, .count = count, .first = calloc(size, sizeof *a->first), .last = calloc(size, sizeof *a->last)};
+  a->scratch = calloc(size, sizeof *a->scratch), a->stage = calloc(size, sizeof *a->stage);
+  return a->first && a->last && a->scratch && a->stage ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating");
+}
+
+static void close_apart(apart *a) { free(a->first), free(a->last), free(a->scratch), free(a->stage); }
+
+/* Of a prompt's cache: in windowed layers what the window of the next token reaches. */
+static double cache_bytes(const rf_kv *kv, int64_t tokens) {
+  double bytes = 0;
+  for (int c = 0; c < RF_KV_CLASSES; c++) {
+    int64_t window = kv->of[c].window, kept = window > 0 && window < tokens ? window : tokens;
+    bytes += (double)kept * (double)kv->of[c].page_bytes / (double)kv->page;
+  }
+  return bytes;
+}
+
+/* Caches go one after the other, in the order their prompts are done: `first` becomes when each has come. */
+static void transfer(apart *a, const rf_generate_settings *decode, double link_bps, rf_served *served) {
+  rf_kv kv = rf_kv_of(&decode->model, &decode->plan.build);
+  double free_at = 0, bytes = 0;
+  int64_t waiting = 0;
+  for (int64_t i = 0; i < a->count; i++) {
+    double own = cache_bytes(&kv, a->list[i].prompt), from = a->first[i] > free_at ? a->first[i] : free_at;
+    a->first[i] = free_at = from + own / link_bps, bytes += own;
+    waiting += a->first[i] > a->list[a->count - 1].at;
+  }
+  served->transfer_bytes = bytes / (double)a->count, served->transfer_seconds = served->transfer_bytes / link_bps;
+  served->saturated = a->list[a->count - 1].at > a->list[0].at && waiting > 1 + a->count / 20;
+}
+
+/* All but the first token of each answer; an answer of one token is done when its first has come. */
+static rf_status decode_apart(apart *a, const rf_generate_settings *decode, rf_served *served, rf_error *error) {
+  rf_generate_settings own = *decode;
+  int64_t given = 0;
+  memcpy(a->last, a->first, (size_t)a->count * sizeof *a->last);
+  for (int64_t i = 0; i < a->count; i++) {
+    if (a->list[i].answer < 2) continue;
+    a->stage[given] = a->list[i], a->stage[given].at = a->first[i], a->stage[given].samples = 1;
+    a->stage[given].prompt = a->list[i].prompt + 1, a->stage[given++].answer = a->list[i].answer - 1; /* the first token goes along */
+  }
+  own.prompts_given = true;
+  if (given) RF_TRY(rf_simulate(&own, a->stage, given, NULL, a->scratch, served, error));
+  for (int64_t i = 0, at = 0; i < a->count; i++)
+    if (a->list[i].answer > 1) a->last[i] = a->scratch[at++];
+  return RAFTER_OK;
+}
+
+static void put_apart(apart *a, rf_served *served) {
   int64_t gaps = 0;
-  for (int64_t i = 0; i < count; i++) scratch[i] = first[i] - list[i].at;
-  percentiles(scratch, count, served->ttft);
-  for (int64_t i = 0; i < count; i++)
-    if (list[i].answer > 1) scratch[gaps++] = (last[i] - first[i]) / (double)(list[i].answer - 1);
-  percentiles(scratch, gaps, served->tpot);
-  for (int64_t i = 0; i < count; i++) scratch[i] = last[i] - list[i].at;
-  percentiles(scratch, count, served->latency);
+  double end = 0;
+  for (int64_t i = 0; i < a->count; i++) a->scratch[i] = a->first[i] - a->list[i].at;
+  percentiles(a->scratch, a->count, served->ttft);
+  for (int64_t i = 0; i < a->count; i++)
+    if (a->list[i].answer > 1) a->scratch[gaps++] = (a->last[i] - a->first[i]) / (double)(a->list[i].answer - 1);
+  percentiles(a->scratch, gaps, served->tpot);
+  for (int64_t i = 0; i < a->count; i++) a->scratch[i] = a->last[i] - a->list[i].at, end = a->last[i] > end ? a->last[i] : end;
+  percentiles(a->scratch, a->count, served->latency);
+  served->seconds = end - a->list[0].at;
 }
 
 rf_status rf_simulate_apart(const rf_generate_settings *prefill, const rf_generate_settings *decode, double link_bps, const rf_arrival *list,
                             int64_t count, rf_served *served, rf_error *error) {
   rf_status status = RAFTER_OK;
-  rf_served before;
-  rf_generate_settings own = *decode;
-  rf_kv kv = rf_kv_of(&decode->model, &decode->plan.build);
-  rf_arrival *stage = calloc((size_t)(count > 0 ? count : 1), sizeof *stage);
-  double *time = calloc(3 * (size_t)(count > 0 ? count : 1), sizeof *time), *first = time, *last = time + count, *scratch = time + 2 * count;
+  rf_served before, link = {0};
+  apart a = {0};
   memset(served, 0, sizeof *served);
-  if (!stage || !time) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating"));
   if (!(link_bps > 0))
-    RF_GO(RF_FAIL(error, RAFTER_INVALID, NULL, "the link between two machines carries something (expected above 0, got %g)", link_bps));
-  for (int64_t i = 0; i < count; i++) {
-    stage[i] = list[i], stage[i].answer = 1, stage[i].samples = 1;
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "the link between two machines carries something (expected above 0, got %g)", link_bps);
+  for (int64_t i = 0; i < count; i++)
     if (list[i].samples > 1)
-      RF_GO(RF_FAIL(error, RAFTER_INVALID, NULL, "several samples of a prompt are decoded where it is prefilled (expected 1, got %d)",
-                    list[i].samples));
-  }
-  RF_GO(rf_simulate(prefill, stage, count, first, NULL, &before, error));
-  for (int64_t i = 0; i < count; i++) { /* the first token goes along, and is the last of what the other machine is given */
-    stage[i].at = first[i] + (double)rf_kv_sequence_bytes(&kv, list[i].prompt) / link_bps;
-    stage[i].prompt = list[i].prompt + (list[i].answer > 1), stage[i].answer = list[i].answer > 1 ? list[i].answer - 1 : 1;
-  }
-  for (int64_t i = 1; i < count; i++) /* first come, first served there too: none overtakes */
-    if (stage[i].at < stage[i - 1].at) stage[i].at = stage[i - 1].at;
-  own.prompts_given = true;
-  RF_GO(rf_simulate(&own, stage, count, NULL, last, served, error));
-  served->seconds = stage[0].at - list[0].at + served->seconds, served->saturated = served->saturated || before.saturated;
+      return RF_FAIL(error, RAFTER_INVALID, NULL, "several samples of a prompt are decoded where it is prefilled (expected 1, got %d)",
+                     list[i].samples);
+  RF_GO(open_apart(&a, list, count, error));
+  for (int64_t i = 0; i < count; i++) a.stage[i] = list[i], a.stage[i].answer = 1, a.stage[i].samples = 1;
+  RF_GO(rf_simulate(prefill, a.stage, count, a.first, NULL, &before, error));
+  transfer(&a, decode, link_bps, &link);
+  RF_GO(decode_apart(&a, decode, served, error));
+  put_apart(&a, served);
+  served->saturated = served->saturated || before.saturated || link.saturated;
   served->counts.tokens += count, served->counts.reused += before.counts.reused;
   served->tokens_per_second = served->seconds > 0 ? (double)served->counts.tokens / served->seconds : 0;
+  served->transfer_seconds = link.transfer_seconds, served->transfer_bytes = link.transfer_bytes;
   if (before.waiting_most > served->waiting_most) served->waiting_most = before.waiting_most;
-  put_apart(list, count, first, last, scratch, served);
 done:
-  free(stage), free(time);
+  close_apart(&a);
   return status;
 }

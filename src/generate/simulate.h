@@ -29,8 +29,9 @@ typedef struct rf_served {
   double ttft[RF_PERCENTILES], tpot[RF_PERCENTILES],
       latency[RF_PERCENTILES]; /* first token after arrival; gap between tokens; last token after arrival */
   double tokens_per_second;
-  double slots_used;    /* mean over the walks */
-  int64_t waiting_most; /* requests whose first token had not come */
+  double slots_used;                       /* mean over the walks */
+  int64_t waiting_most;                    /* requests whose first token had not come */
+  double transfer_seconds, transfer_bytes; /* two machines: of a prompt's cache on the link, mean */
   /* When the last request came more than a twentieth of all waited for their first token: they come faster than they are answered, and the times grow with
    * the length of the simulation. */
   bool saturated;
@@ -41,7 +42,8 @@ typedef struct rf_served {
 rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *list, int64_t count, double *first, double *last, rf_served *served,
                       rf_error *error);
 
-/* Prefill on one machine (or several copies of it), decoding on another: a prompt's cache goes over a link of so many bytes a second when it is whole. */
+/* Prefill on one machine, decoding on another: a prompt's cache goes over a link of so many bytes a second when it is whole, one cache after the other,
+ * and its first token counts when the cache has come. */
 rf_status rf_simulate_apart(const rf_generate_settings *prefill, const rf_generate_settings *decode, double link_bps, const rf_arrival *list,
                             int64_t count, rf_served *served, rf_error *error);
 

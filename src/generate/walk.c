@@ -84,13 +84,12 @@ static void write_inputs(const rf_generator *g, int p, const rf_walk_part *part,
     if (w->table[p][c]) memset(w->table[p][c] + count * w->pages.kv.columns, 0xff, (size_t)((slots - count) * w->pages.kv.columns) * sizeof(int32_t));
 }
 
-/* What the walk would take. */
+/* What the walk would take. Of a prompt whose cache was given only the last row is walked: the token that came along. */
 static double predict(const rf_generator *g, int p, const rf_walk_part *part, int count) {
   rf_extent *extent = g->walker->extent;
-  int counted = 0;
-  for (int i = 0; i < count; i++)
-    if (!part[i].prompt || !g->settings.prompts_given) extent[counted++] = (rf_extent){part[i].count, part[i].sequence->length + part[i].count};
-  return counted ? rf_walk_price(g->walker->prices[p], extent, counted) : 0;
+  bool given = g->settings.prompts_given;
+  for (int i = 0; i < count; i++) extent[i] = (rf_extent){given ? 1 : part[i].count, part[i].sequence->length + part[i].count};
+  return rf_walk_price(g->walker->prices[given ? 1 : p], extent, count);
 }
 
 double rf_generator_prompt_seconds(const rf_generator *g, int64_t tokens) {

@@ -49,6 +49,7 @@ typedef struct rf_topology {
 } rf_topology;
 typedef struct rf_price {
   char tier[16], date[16]; /* "list", "committed", "flex-start", ...; "2025-02" */
+  char source[160];
   double usd_per_chip_hour;
 } rf_price;
 
@@ -66,7 +67,8 @@ typedef struct rf_machine {
   double read_bps, copy_bps;   /* bytes/s; data sheets fill both with the memory bandwidth */
   double launch_seconds;       /* per op */
   double watts;                /* of a chip at work; 0: no source gives it */
-  double usd_per_chip_hour;    /* the list price; 0: no source gives one */
+  double usd_per_chip_hour;    /* the list price, or what rf_machine_set_price chose; 0: no source gives one */
+  char price_tier[16];         /* whose price that is: "list", another tier, "given"; "": none */
   int price_count;
   rf_price price[RF_PRICE_TIERS];  /* all tiers that a source gives */
   double vmem_bytes, vmem_bps;     /* memory on the chip that programs address; 0: none or unknown */
@@ -99,6 +101,10 @@ rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error
 /* What to write behind a machine's name for so many chips: ":8x8x8" as near to a cube as a torus can, ":8x4" for nodes of a switch, "" for one. */
 void rf_machine_shape_for(const rf_machine *machine, int64_t chips, char *text, size_t capacity);
 rf_status rf_machine_set_shape(rf_machine *machine, const char *shape, rf_error *error);
+/* What a chip costs an hour: a tier that the machine has, or an amount in USD. RAFTER_INVALID lists the tiers that there are. */
+rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *error);
+/* "list 2.70, committed 1.61"; "" where no source gives a price. */
+const char *rf_machine_prices_text(const rf_machine *machine, char text[200]);
 /* A machine of two devices a chip becomes one of twice as many chips with half of everything, joined in pairs by topology.die_bps. No-op otherwise. */
 void rf_machine_by_device(rf_machine *machine);
 /* Whether an axis of this length closes to a ring. */

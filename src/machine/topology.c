@@ -87,9 +87,44 @@ static rf_status parse_prices(const json_t *object, const char *where, rf_machin
     RF_TRY(rf_machine_text(row, "tier", true, price->tier, sizeof price->tier, where, error));
     RF_TRY(rf_machine_text(row, "date", false, price->date, sizeof price->date, where, error));
     RF_TRY(rf_json_float(row, "usd_per_chip_hour", where, 0, 1e6, &price->usd_per_chip_hour, error));
+    RF_TRY(rf_machine_text(row, "source", false, price->source, sizeof price->source, where, error));
     if (!json_object_get(object, "usd_per_chip_hour") && !strcmp(price->tier, "list")) machine->usd_per_chip_hour = price->usd_per_chip_hour;
   }
+  if (machine->usd_per_chip_hour > 0) strcpy(machine->price_tier, "list");
   return RAFTER_OK;
+}
+
+const char *rf_machine_prices_text(const rf_machine *machine, char text[200]) {
+  text[0] = 0;
+  for (int i = 0; i < machine->price_count; i++)
+    rf_text_append(text, 200, "%s%s %.2f", i ? ", " : "", machine->price[i].tier, machine->price[i].usd_per_chip_hour);
+  return text;
+}
+
+rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *error) {
+  const double least = 1e-6, most = 1e6;
+  double usd;
+  char known[200];
+  for (int i = 0; i < machine->price_count; i++) {
+    if (strcmp(machine->price[i].tier, text)) continue;
+    machine->usd_per_chip_hour = machine->price[i].usd_per_chip_hour;
+    strcpy(machine->price_tier, machine->price[i].tier);
+    return RAFTER_OK;
+  }
+  if (!strcmp(text, "list") && !strcmp(machine->price_tier, "list")) return RAFTER_OK; /* of a file that gives one price alone */
+  if (rf_text_float(text, &usd)) {
+    if (!(usd >= least && usd <= most))
+      return RF_FAIL(error, RAFTER_INVALID, "say what a chip costs an hour", "--price is out of range (expected %g to %g USD, got %.40s)", least,
+                     most, text);
+    machine->usd_per_chip_hour = usd;
+    strcpy(machine->price_tier, "given");
+    return RAFTER_OK;
+  }
+  if (!rf_machine_prices_text(machine, known)[0])
+    return RF_FAIL(error, RAFTER_INVALID, "say what a chip costs an hour, as --price 1.20",
+                   "no price of %s: no source gives one (--price: got '%.40s')", machine->name, text);
+  return RF_FAIL(error, RAFTER_INVALID, "choose one of them, or say what a chip costs an hour, as --price 1.20",
+                 "no price '%.40s' of %s (--price: it has %s USD)", text, machine->name, known);
 }
 
 rf_status rf_machine_parse_network(const json_t *object, const char *where, rf_machine *m, rf_error *error) {
@@ -151,8 +186,8 @@ void rf_machine_network_json(const rf_machine *m, json_t *object) {
   if (m->edition[0]) json_object_set_new(object, "edition", json_string(m->edition));
   json_t *prices = json_array();
   for (int i = 0; i < m->price_count; i++)
-    json_array_append_new(
-        prices, json_pack("{ss ss sf}", "tier", m->price[i].tier, "date", m->price[i].date, "usd_per_chip_hour", m->price[i].usd_per_chip_hour));
+    json_array_append_new(prices, json_pack("{ss ss ss sf}", "tier", m->price[i].tier, "date", m->price[i].date, "source", m->price[i].source,
+                                            "usd_per_chip_hour", m->price[i].usd_per_chip_hour));
   if (json_array_size(prices)) json_object_set(object, "prices", prices);
   json_decref(prices);
   if (!m->shape_rank && m->slices < 2) return;

@@ -262,8 +262,7 @@ static void explain(rf_fit_row *row, int count) {
   if (count) snprintf(row[0].why, sizeof row[0].why, "the fastest that was tried");
 }
 
-rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, rf_plan **out, rf_fit_row rows[RF_MAX_FIT_ROWS],
-                      int *row_count, rf_error *error) {
+rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, rf_plan **out, rf_fit_found *found, rf_error *error) {
   fitter *f = calloc(1, sizeof *f);
   if (!f) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   if (options->build.microbatch < 1 || options->build.accumulate < 1 || !options->machine) {
@@ -277,9 +276,10 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
   rf_status status = RAFTER_OK;
   if (vary.mesh) RF_GO(try_meshes(f, vary, error));
   else RF_GO(try_settings(f, list, count, vary.remat && options->build.job == RF_JOB_TRAIN, error));
-  if (!f->best) status = rf_plan_require_fit(f->least, error);
-  else *out = f->best, f->best = NULL;
-  if (rows && row_count) *row_count = frontier(f, rows), explain(rows, *row_count);
+  if (found) found->tried = f->rows, found->rows = frontier(f, found->row), explain(found->row, found->rows);
+  if (f->best) *out = f->best, f->best = NULL;
+  else *out = f->least, f->least = NULL;
+  (*out)->searched = true;
 done:
   rf_plan_free(f->best), rf_plan_free(f->least);
   free(f);
@@ -310,27 +310,91 @@ static int find_largest(const rf_plan *plan, int largest[5]) {
 
 enum { NEAR = 20 }; /* single tensors may save a twentieth of the room more than whole blocks do */
 
-/* The bytes of the plan with other recomputation and a part of its microbatch, or -1; whether it fits. */
-static int64_t try_remedy(const rf_plan *plan, int64_t room, rf_remat remat, int64_t part, bool *fits, char *text, size_t capacity) {
-  rf_plan_options options = plan->options;
-  rf_plan *other = NULL;
-  options.remat = remat, options.budget_bytes = room;
-  options.build.microbatch /= part, options.build.accumulate *= (int)part;
-  *fits = false;
-  if (options.program.program == RF_PROGRAM_RAFTER && remat != RF_REMAT_AUTO) { /* what no layout can mend is not laid out */
-    if (rf_plan_make_quick(&plan->graph->model, &options, &other, NULL) != RAFTER_OK) return -1;
-    int64_t live = other->live_bytes;
-    rf_plan_free(other);
-    if (live > room) return live;
+/* What is changed of a plan: recomputation, a part of its microbatch, how far states are split. */
+typedef struct remedy {
+  rf_remat remat;
+  int64_t part;
+  int zero;
+} remedy;
+typedef struct remedies {
+  const rf_plan *plan;
+  int64_t room, least, persistent; /* of the smallest that was tried */
+  bool fits;
+  char *text;
+  size_t capacity;
+} remedies;
+
+/* The options that make it, as they are typed. What --fit chose is not typed yet. */
+static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
+  const rf_plan_options *from = &r->plan->options;
+  size_t at = (size_t)snprintf(r->text, r->capacity, RF_THIS_FITS ", in %.2f GiB:", (double)bytes / 0x1p30);
+  char one[160];
+  bool searched = r->plan->searched, zero = to->build.mesh.zero != from->build.mesh.zero;
+  if (searched || !zero || to->remat != from->remat || to->build.microbatch != from->build.microbatch) {
+    snprintf(one, sizeof one, " --remat %s --microbatch %lld --accumulate %d", rf_remat_name(to->remat), (long long)to->build.microbatch,
+             to->build.accumulate);
+    append(r->text, r->capacity, &at, one);
   }
-  if (rf_plan_make(&plan->graph->model, &options, &other, NULL) != RAFTER_OK) return -1;
+  if (searched) {
+    const rf_mesh *mesh = &to->build.mesh;
+    snprintf(one, sizeof one, " --dtype %s", rf_dtype_name(to->build.dtype));
+    append(r->text, r->capacity, &at, one);
+    for (int a = 0, said = 0; a < RF_AXES; a++) {
+      if (rf_mesh_extent(mesh, (rf_axis)a) == 1) continue;
+      snprintf(one, sizeof one, "%s%s=%d", said++ ? "," : " --mesh ", rf_axis_name((rf_axis)a), (int)mesh->of[a]);
+      append(r->text, r->capacity, &at, one);
+    }
+  }
+  snprintf(one, sizeof one, " --zero %d", to->build.mesh.zero);
+  if (zero || (searched && to->build.mesh.zero)) append(r->text, r->capacity, &at, one);
+}
+
+static int64_t kept_bytes(const rf_plan *plan) {
+  int64_t sum = 0;
+  for (int t = 0; t < plan->graph->tensor_count; t++)
+    if (plan->graph->tensor[t].persistent && !plan->graph->tensor[t].host) sum += rf_tensor_bytes(&plan->graph->tensor[t]);
+  return sum;
+}
+
+/* Bytes of the plan with that change, or -1; whether it fits. */
+static int64_t try_remedy(remedies *r, remedy change) {
+  rf_plan_options options = r->plan->options;
+  rf_plan *other = NULL;
+  options.remat = change.remat, options.budget_bytes = r->room, options.build.mesh.zero = change.zero;
+  options.build.microbatch /= change.part, options.build.accumulate *= (int)change.part;
+  r->fits = false;
+  if (options.program.program == RF_PROGRAM_RAFTER && change.remat != RF_REMAT_AUTO) { /* what no layout can mend is not laid out */
+    if (rf_plan_make_quick(&r->plan->graph->model, &options, &other, NULL) != RAFTER_OK) return -1;
+    int64_t live = other->live_bytes;
+    if (live < r->least) r->persistent = kept_bytes(other);
+    rf_plan_free(other);
+    if (live > r->room) return live;
+  }
+  if (rf_plan_make(&r->plan->graph->model, &options, &other, NULL) != RAFTER_OK) return -1;
   int64_t bytes = other->arena_bytes;
-  *fits = rf_plan_fits(other);
+  r->fits = rf_plan_fits(other);
+  if (r->fits) say_remedy(r, &options, bytes);
+  if (bytes < r->least) r->persistent = other->persistent_bytes;
   rf_plan_free(other);
-  if (*fits)
-    snprintf(text, capacity, "this fits, in %.2f GiB: --remat %s --microbatch %lld --accumulate %d", (double)bytes / 0x1p30, rf_remat_name(remat),
-             (long long)options.build.microbatch, options.build.accumulate);
   return bytes;
+}
+
+static void note_least(remedies *r, int64_t bytes) {
+  if (bytes >= 0 && bytes < r->least) r->least = bytes;
+}
+
+/* States are split before anything is computed again. */
+static int try_zero(remedies *r) {
+  const rf_plan_options *from = &r->plan->options;
+  const rf_mesh *mesh = &from->build.mesh;
+  bool splits = rf_mesh_extent(mesh, RF_AXIS_FSDP) > 1 || rf_mesh_extent(mesh, RF_AXIS_DATA) > 1;
+  int zero = mesh->zero;
+  for (int next = zero + 1; splits && next <= 3 && !r->fits; next++) {
+    int64_t bytes = try_remedy(r, (remedy){from->remat, 1, next});
+    if (bytes < 0) break;
+    note_least(r, bytes), zero = next;
+  }
+  return zero;
 }
 
 /* A setting that fits, tried for real; else the smallest there is. Whole blocks are recomputed first: where that fits at the microbatch as it is, a
@@ -338,32 +402,34 @@ static int64_t try_remedy(const rf_plan *plan, int64_t room, rf_remat remat, int
 static void find_remedy(const rf_plan *plan, int64_t room, char *text, size_t capacity) {
   static const rf_remat cheaper[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN};
   const rf_plan_options *from = &plan->options;
-  int64_t least = plan->arena_bytes, bytes = -1, part = 1;
-  bool fits = false;
-  if (from->build.job == RF_JOB_TRAIN && plan->persistent_bytes <= room) {
+  remedies r = {.plan = plan, .room = room, .least = plan->arena_bytes, .persistent = plan->persistent_bytes, .text = text, .capacity = capacity};
+  int64_t bytes = -1, part = 1;
+  bool train = from->build.job == RF_JOB_TRAIN;
+  int zero = train ? try_zero(&r) : 0;
+  if (r.fits) return;
+  if (train && (plan->persistent_bytes <= room || zero > from->build.mesh.zero)) {
     for (; part <= from->build.microbatch && from->build.microbatch % part == 0; part *= 2) {
-      bytes = try_remedy(plan, room, RF_REMAT_BLOCK, part, &fits, text, capacity);
-      if (fits || bytes < 0 || (part > 1 && bytes >= least)) break;
-      if (bytes < least) least = bytes;
+      bytes = try_remedy(&r, (remedy){RF_REMAT_BLOCK, part, zero});
+      if (r.fits || bytes < 0 || (part > 1 && bytes >= r.least)) break;
+      note_least(&r, bytes);
     }
-    for (int i = 0; fits && part == 1 && i < 3; i++) {
-      bool enough;
-      try_remedy(plan, room, cheaper[i], 1, &enough, text, capacity);
-      if (enough) break;
+    bool found = r.fits;
+    for (int i = 0; found && part == 1 && i < 3; i++) {
+      try_remedy(&r, (remedy){cheaper[i], 1, zero});
+      if (r.fits) break;
     }
-    if (fits) return;
+    if (found) return;
     part = part > 1 ? part / 2 : 1;
-    bool near = least - room < room / NEAR;
-    if (most_remat(from) == RF_REMAT_AUTO && near) bytes = try_remedy(plan, room, RF_REMAT_AUTO, part, &fits, text, capacity);
-    if (fits) return;
-    if (bytes >= 0 && bytes < least) least = bytes;
+    bool near = r.least - room < room / NEAR;
+    if (most_remat(from) == RF_REMAT_AUTO && near) bytes = try_remedy(&r, (remedy){RF_REMAT_AUTO, part, zero});
+    if (r.fits) return;
+    note_least(&r, bytes);
   }
   snprintf(text, capacity,
            "the smallest setting tried needs %.2f GiB, %.2f GiB of it %s: %stake a smaller model or "
            "a machine with more memory",
-           (double)least / 0x1p30, (double)plan->persistent_bytes / 0x1p30,
-           plan->options.build.job == RF_JOB_TRAIN ? "weights and what the optimizer keeps of them" : "weights and caches",
-           rf_mesh_chips(&plan->graph->mesh) > 1 ? "share them (--zero, fsdp or tensor in --mesh), or " : "");
+           (double)r.least / 0x1p30, (double)r.persistent / 0x1p30, train ? "weights and what the optimizer keeps of them" : "weights and caches",
+           rf_mesh_chips(&plan->graph->mesh) > 1 ? "share them over more chips (fsdp or tensor in --mesh), or " : "");
 }
 
 /* The largest buffers at the peak, by name and size; of a JAX program, whose buffers are not ours, what they are. */

@@ -199,12 +199,13 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   if (!spec)
     return RF_FAIL(error, RAFTER_INVALID, "for example `rafter plan gpt2`; `rafter plan --help` lists the forms", "which model? (MODEL is missing)");
   RF_TRY(rf_model_resolve(spec, &s->model, s->weights_folder, error));
-  static const char *const said[] = {"on", "lora", "adapter"};
+  static const char *const said[] = {"on", "price", "lora", "adapter"};
   for (size_t i = 0; i < sizeof said / sizeof *said; i++)
     if (given(options, said[i]) && !*text_or(options, said[i], "?"))
       return RF_FAIL(error, RAFTER_INVALID, "leave it out, or say what", "--%s is empty", said[i]);
   RF_TRY(resolve_lora(options, s, error));
   RF_TRY(rf_machine_find(text_or(options, "on", "local"), &s->machine, error));
+  if (given(options, "price")) RF_TRY(rf_machine_set_price(&s->machine, rf_options_text(options, "price"), error));
   RF_TRY(resolve_backend(options, &s->machine, plan, error));
   plan->machine = &s->machine;
   *build = (rf_build_options){.job = train   ? RF_JOB_TRAIN

@@ -92,6 +92,7 @@ typedef struct rf_plan {
   double build_seconds; /* how long planning took */
   rf_plan_stage *stage; /* of a pipeline: owned. Offsets, ops and classes are those of graph->mesh.stage, whose peak is the largest; time, FLOPs and
                               * bytes those of all */
+  bool searched;        /* --fit chose its settings, which nobody typed */
   int stages;           /* 0: no pipeline */
   rf_part_work stage_work[RF_PARTS]; /* of all stages */
   rf_program_memory program;         /* of a JAX program: arena_bytes is its total, by_class what it is made of; offsets are those of ours */
@@ -113,6 +114,7 @@ bool rf_plan_fits(const rf_plan *plan);
 const char *rf_plan_peak(const rf_plan *plan);
 /* RAFTER_NO_FIT when the plan is larger than its room: by how much, what is largest, and what would fit. */
 rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error);
+#define RF_THIS_FITS "this fits" /* how its hint begins where it names what would */
 /* Independent proof that no two tensors live at the same time overlap, that in-place is legal, that all is inside the arena,
  * that persistent tensors come first. Own code: shares nothing with the layout. */
 rf_status rf_plan_check(const rf_plan *plan, rf_error *error);
@@ -136,11 +138,14 @@ typedef struct rf_fit_row {
   char why[256]; /* of a frontier: what this step of it saves, and for how much time */
 } rf_fit_row;
 enum { RF_MAX_FIT_ROWS = 64 };
-/* The fastest plan that fits the room of `options`, over what may vary; microbatch x accumulate keeps the batch. On several chips: the ways of cutting the
- * step along data, fsdp, tensor and expert, and what lies near the best of them, in the dtype that is said or bf16, with the named remat policies. `rows` (may be NULL) gets
- * the frontier, fastest first: every tried setting that no other beats in both memory and time. RAFTER_NO_FIT when none fits. */
-rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, rf_plan **plan, rf_fit_row rows[RF_MAX_FIT_ROWS],
-                      int *row_count, rf_error *error);
+typedef struct rf_fit_found {
+  rf_fit_row row[RF_MAX_FIT_ROWS];
+  int rows, tried; /* tried: settings that were planned */
+} rf_fit_found;
+/* The fastest plan that fits the room of `options`, or the smallest where none does, over what may vary; microbatch x accumulate keeps the batch. On several chips: the ways of cutting the
+ * step along data, fsdp, tensor and expert, and what lies near the best of them, in the dtype that is said or bf16, with the named remat policies. `found` (may be NULL) gets
+ * the frontier, fastest first: every tried setting that no other beats in both memory and time. */
+rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, rf_plan **plan, rf_fit_found *found, rf_error *error);
 
 /* ---- cost ---------------------------------------------------------------------------------------------------------- */
 

@@ -80,6 +80,8 @@ double rf_value(rf_question *q, const char *name) {
   return rf_options_is_set(q->o, name) ? rf_options_float(q->o, name) : NAN;
 }
 
+double rf_usd_per_hour(rf_question *q) { return mark(q, "price"), q->machine.usd_per_chip_hour; }
+
 double rf_value_or(rf_question *q, const char *name, double otherwise) {
   double value = rf_value(q, name);
   return isnan(value) ? otherwise : value;
@@ -273,8 +275,7 @@ static void replace_figures(rf_question *q) {
     double *place, scale;
   } rows[] = {
       {"bandwidth", &m->read_bps, 1},        {"bandwidth", &m->copy_bps, 1}, {"hbm", &m->memory_bytes, 1}, {"oneway", &m->topology.oneway_bps, 1},
-      {"ici", &m->topology.oneway_bps, 0.5}, {"dcn", &m->dcn_bps, 1},        {"pcie", &m->pcie_bps, 1},    {"hop", &m->topology.hop_seconds, 1},
-      {"price", &m->usd_per_chip_hour, 1}};
+      {"ici", &m->topology.oneway_bps, 0.5}, {"dcn", &m->dcn_bps, 1},        {"pcie", &m->pcie_bps, 1},    {"hop", &m->topology.hop_seconds, 1}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (rf_options_given(q->o, rows[i].name)) *rows[i].place = rf_options_float(q->o, rows[i].name) * rows[i].scale;
   if (rf_options_given(q->o, "hbm")) m->reserve_bytes = 0;
@@ -303,6 +304,7 @@ static rf_status set_up(rf_question *q, rf_error *error) {
   const rf_options *o = q->o;
   RF_TRY(rf_machine_find(rf_options_text(o, "on"), &q->machine, error));
   replace_figures(q);
+  if (rf_options_given(o, "price")) RF_TRY(rf_machine_set_price(&q->machine, rf_options_text(o, "price"), error));
   q->chips = rf_options_given(o, "chips") ? rf_options_float(o, "chips") : q->machine.chips;
   q->dtype = number_type(rf_options_text(o, "dtype"));
   q->weight = rf_options_is_set(o, "weight-dtype") ? number_type(rf_options_text(o, "weight-dtype")) : q->dtype;

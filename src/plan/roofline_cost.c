@@ -26,7 +26,7 @@ static rf_status per_token(rf_question *q, double *matmuls, double *attention, r
 }
 
 rf_status rf_roofline_cost(rf_question *q, rf_error *error) {
-  double peak = NAN, price = rf_value_or(q, "price", q->machine.usd_per_chip_hour), matmuls = NAN, attention = 0, chips = q->chips;
+  double peak = NAN, price = rf_usd_per_hour(q), matmuls = NAN, attention = 0, chips = q->chips;
   double rate = rf_value_or(q, "tokens-per-second", NAN), seconds = rf_value_or(q, "seconds", NAN), tokens = rf_value_or(q, "tokens", NAN), flops;
   rf_asked(q, "chips");
   RF_TRY(rf_peak(q, &peak, error));
@@ -56,6 +56,9 @@ rf_status rf_roofline_cost(rf_question *q, rf_error *error) {
   rf_fact_add(q, "peak_flops_per_usd", "peak arithmetic a dollar", RF_UNIT_FLOPS, price > 0 ? peak * 3600 / price : NAN);
   rf_fact_add(q, "performance_per_price", "arithmetic a second, for a dollar an hour", RF_UNIT_FLOPS,
               price > 0 ? flops / seconds / chips / price : NAN);
-  if (!(price > 0)) rf_fact_note(q, "%s has no list price: --price USD gives one", q->machine.name);
+  char tiers[200];
+  if (!(price > 0) && q->machine.price_count)
+    rf_fact_note(q, "%s has no list price: --price takes %s, or an amount in USD", q->machine.name, rf_machine_prices_text(&q->machine, tiers));
+  else if (!(price > 0)) rf_fact_note(q, "%s has no list price: --price USD gives one", q->machine.name);
   return RAFTER_OK;
 }

@@ -132,8 +132,7 @@ static rf_status kv_of_sequence(rf_question *q, double *bytes, rf_error *error) 
 
 rf_status rf_roofline_decode(rf_question *q, rf_error *error) {
   weights w;
-  double kv, peak, bps, batch = rf_value(q, "batch"), chips = q->chips, replicas = rf_value(q, "replicas"),
-                        price = rf_value_or(q, "price", q->machine.usd_per_chip_hour);
+  double kv, peak, bps, batch = rf_value(q, "batch"), chips = q->chips, replicas = rf_value(q, "replicas"), price = rf_usd_per_hour(q);
   rf_asked(q, "chips"), rf_asked(q, "hbm"), rf_asked(q, "weight-dtype"), rf_asked(q, "kv-dtype");
   RF_TRY(read_weights(q, &w, error));
   RF_TRY(kv_of_sequence(q, &kv, error));

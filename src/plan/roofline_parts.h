@@ -30,6 +30,7 @@ typedef struct rf_question {
 bool rf_asked(rf_question *q, const char *name);
 double rf_value(rf_question *q, const char *name);
 double rf_value_or(rf_question *q, const char *name, double otherwise);
+double rf_usd_per_hour(rf_question *q);                /* USD of a chip and hour, as --price says; 0: none */
 const char *rf_word(rf_question *q, const char *name); /* as typed or the default; NULL: unset */
 bool rf_flag(rf_question *q, const char *name);
 /* A value that the answer cannot do without. */

@@ -98,6 +98,18 @@ static json_t *rate_json(const rf_plan *plan) {
                    t > 0 && plan->machine.read_bps > 0 ? plan->bytes / (t * plan->machine.read_bps * plan->machine.chips) : 0);
 }
 
+/* Every tier that a source gives, and what a million tokens cost at it. */
+static json_t *prices_json(const rf_plan *plan, double rate) {
+  json_t *list = json_array();
+  for (int i = 0; i < plan->machine.price_count; i++) {
+    const rf_price *p = &plan->machine.price[i];
+    double tokens = p->usd_per_chip_hour > 0 ? rate * 3600 / (p->usd_per_chip_hour * plan->machine.chips) : 0;
+    json_array_append_new(list, json_pack("{ss sf so ss ss}", "tier", p->tier, "usd_per_chip_hour", p->usd_per_chip_hour, "usd_per_million_tokens",
+                                          real_or_null(1e6 / tokens, tokens > 0), "date", p->date, "source", p->source));
+  }
+  return list;
+}
+
 /* Of all chips. What no source gives is null, never 0: `assumptions` says so too. */
 static json_t *cost_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
@@ -105,7 +117,8 @@ static json_t *cost_json(const rf_report_plan *report) {
   double seconds = rate > 0 ? report->tokens / rate : 0, tokens_per_usd = usd > 0 ? rate * 3600 / usd : 0;
   double watts = plan->machine.watts * plan->machine.chips;
   bool priced = usd > 0, asked = report->tokens > 0;
-  return json_pack("{so so so so so so so so}", "performance_per_usd", /* peak x EMFU over the price: model FLOPs of a dollar */
+  return json_pack("{ss? so so so so so so so so so}", "price_tier", priced ? plan->machine.price_tier : NULL, "prices", prices_json(plan, rate),
+                   "performance_per_usd", /* peak x EMFU over the price: model FLOPs of a dollar */
                    real_or_null(priced && rate > 0 ? plan->model_flops / plan->step_seconds * 3600 / usd : 0, priced && rate > 0),
                    "usd_per_chip_hour", real_or_null(plan->machine.usd_per_chip_hour, priced), "usd_per_million_tokens",
                    real_or_null(tokens_per_usd > 0 ? 1e6 / tokens_per_usd : 0, priced && rate > 0), "tokens_per_usd",
@@ -165,7 +178,11 @@ static json_t *assumptions_json(const rf_plan *plan) {
   if (!strcmp(plan->machine.kind, "cpu"))
     json_array_append_new(list, json_string("on a CPU bf16 is stored and f32 multiplied, so rates are against the f32 peak"));
   if (plan->machine.usd_per_chip_hour <= 0) {
-    snprintf(line, sizeof line, "no price: no source gives one for %s, so costs in USD are null", plan->machine.name);
+    char tiers[200];
+    if (plan->machine.price_count)
+      snprintf(line, sizeof line, "no price: no source gives a list price for %.40s, so costs in USD are null; --price takes %s USD",
+               plan->machine.name, rf_machine_prices_text(&plan->machine, tiers));
+    else snprintf(line, sizeof line, "no price: no source gives one for %s, so costs in USD are null", plan->machine.name);
     json_array_append_new(list, json_string(line));
   }
   if (plan->options.program.program != RF_PROGRAM_RAFTER)
@@ -259,8 +276,8 @@ static json_t *serving_json(const rf_report_plan *report) {
 static json_t *frontier_json(const rf_report_plan *report) {
   json_t *list = json_array();
   char mesh[160];
-  for (int i = 0; i < report->frontier_count; i++) {
-    const rf_fit_row *r = &report->frontier[i];
+  for (int i = 0; i < report->found->rows; i++) {
+    const rf_fit_row *r = &report->found->row[i];
     json_array_append_new(list, json_pack("{ss ss ss sI si sI sf sb ss}", "mesh", rf_mesh_text(&r->mesh, mesh), "dtype", rf_dtype_name(r->dtype),
                                           "remat", rf_remat_name(r->remat), "microbatch", (json_int_t)r->microbatch, "accumulate", r->accumulate,
                                           "peak_bytes", (json_int_t)r->peak_bytes, "seconds", r->seconds, "fits", r->fits, "why", r->why));
@@ -290,7 +307,12 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
     json_object_set_new(json_object_get(json, "memory"), "program", program_json(largest));
   if (json) rf_report_put_work(json_object_get(json, "work"), plan);
   if (json && plan->stages) json_object_set_new(json, "pipeline", rf_report_pipeline_json(plan));
-  if (json && report->frontier_count) json_object_set_new(json, "frontier", frontier_json(report));
+  if (json && report->found) {
+    json_object_set_new(json, "frontier", frontier_json(report));
+    json_object_set_new(
+        json, "search",
+        json_pack("{si sI sb}", "tried", report->found->tried, "room_bytes", (json_int_t)rf_plan_room(&plan->options), "fits", rf_plan_fits(plan)));
+  }
   if (json && report->budget_seconds > 0) json_object_set_new(json, "budget", budget_json(report));
   if (json && report->prefill) json_object_set_new(json, "serving", serving_json(report));
   if (json && report->tensors) json_object_set_new(json, "tensors", tensors_json(plan));

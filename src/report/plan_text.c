@@ -83,8 +83,15 @@ static void put_cost(FILE *out, const rf_report_plan *report, double t) {
   double chip = plan->machine.usd_per_chip_hour, usd = chip * plan->machine.chips / 3600;
   char a[32], b[32];
   if (t <= 0) return;
-  if (chip > 0) fprintf(out, "cost      %.4g USD per million tokens at %.2f USD per chip hour\n", usd * t / rf_plan_tokens(plan) * 1e6, chip);
-  else if (strcmp(plan->machine.kind, "cpu")) fprintf(out, "cost      no price: no source gives one for %s\n", plan->machine.name);
+  const rf_machine *m = &plan->machine;
+  char tiers[200];
+  rf_machine_prices_text(m, tiers);
+  bool others = m->price_count > 1 || (m->price_count && strcmp(m->price_tier, m->price[0].tier) != 0);
+  if (chip > 0)
+    fprintf(out, "cost      %.4g USD per million tokens at %.2f USD per chip hour (%s%s%s)\n", usd * t / rf_plan_tokens(plan) * 1e6, chip,
+            m->price_tier, others ? "; --price takes " : "", others ? tiers : "");
+  else if (m->price_count) fprintf(out, "cost      no list price of %s is known; --price takes %s\n", m->name, tiers);
+  else if (strcmp(m->kind, "cpu")) fprintf(out, "cost      no price: no source gives one for %s\n", m->name);
   if (report->tokens <= 0) return;
   double seconds = report->tokens / rf_plan_tokens(plan) * t;
   fprintf(out, "%s%s tokens take %s", chip > 0 || strcmp(plan->machine.kind, "cpu") ? "          " : "cost      ", rf_text_count(report->tokens, a),
@@ -136,9 +143,10 @@ static void put_budget(FILE *out, const rf_report_plan *report) {
 
 static void put_frontier(FILE *out, const rf_report_plan *report) {
   char a[32], b[32], setting[240], mesh[160];
-  if (report->frontier_count) fprintf(out, "\nwhat was weighed (none beats another in both memory and time)\n");
-  for (int i = 0; i < report->frontier_count; i++) {
-    const rf_fit_row *r = &report->frontier[i];
+  if (!report->found) return;
+  fprintf(out, "\nwhat was weighed (of %d settings, those that no other beats in both memory and time)\n", report->found->tried);
+  for (int i = 0; i < report->found->rows; i++) {
+    const rf_fit_row *r = &report->found->row[i];
     snprintf(setting, sizeof setting, "%s, remat %s, %d x %lld", rf_dtype_name(r->dtype), rf_remat_name(r->remat), r->accumulate,
              (long long)r->microbatch);
     if (rf_mesh_chips(&r->mesh) > 1) snprintf(setting + strlen(setting), sizeof setting - strlen(setting), ", %s", rf_mesh_text(&r->mesh, mesh));

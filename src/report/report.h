@@ -14,11 +14,10 @@ typedef struct rf_report_plan {
   const char *job;        /* "train", "generate" */
   const rf_advice *advice;
   int advice_count;
-  const rf_fit_row *frontier; /* of --fit; fastest first */
-  int frontier_count;
-  double tokens;         /* price this many tokens; 0: none */
-  double budget_seconds; /* how far this time gets; 0: not asked */
-  bool tensors, ops;     /* add tensors[], ops[] */
+  const rf_fit_found *found; /* of --fit; fastest first; NULL: nothing was searched */
+  double tokens;             /* price this many tokens; 0: none */
+  double budget_seconds;     /* how far this time gets; 0: not asked */
+  bool tensors, ops;         /* add tensors[], ops[] */
 } rf_report_plan;
 
 /* contracts: docs/formats.md, "plan". The caller owns the object. NULL only without memory. */

@@ -102,6 +102,12 @@ status 0 "$RAFTER" plan "$TINY" --sweep batch=1..8 --json && {
   holds out 'all("at" in c and "cause" in c for c in d["cliffs"])'
 }
 status 0 "$RAFTER" plan "$TINY" --sweep dtype=f32,bf16
+# Meshes of several axes; a value that cannot be planned is a row that says why, and all others are there; where none can, the error is the command's.
+status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:2x4 --batch 8 --seq 1024 --dtype bf16 --sweep 'mesh=fsdp=8;fsdp=4,tensor=2; data=2,fsdp=2,tensor=2;fsdp=4' --json &&
+  holds out '[r["settings"]["mesh"] if "settings" in r else r["error"].split(" (")[0] for r in d["rows"]] == [{"fsdp": 8, "zero": 3}, {"fsdp": 4, "tensor": 2, "zero": 3}, {"data": 2, "fsdp": 2, "tensor": 2, "zero": 3}, "mesh and machine have different numbers of chips"]' 'a sweep over meshes'
+status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,6,16 --json && holds out '[r["machine"]["chips"] if "machine" in r else r["fits"] for r in d["rows"]] == [4, False, 16] and "multiple" in d["rows"][1]["error"] and d["rows"][1]["hint"]' 'chips that do not divide the batch'
+status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,6,16 && says '^6 .* no .*cannot be cut over the mesh' out
+refuses 2 'cannot be cut over the mesh' "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=6,12
 # Fields of the model's shape: the tiny one has two layers, and a field that is there already is replaced.
 status 0 "$RAFTER" plan "$TINY" --sweep MODEL:layers=1,2,4 --json && holds out '[r["model"]["layers"] for r in d["rows"]] == [1, 2, 4] and len({r["model"]["parameters"] for r in d["rows"]}) == 3' 'a sweep over layers'
 status 0 "$RAFTER" plan gpt2 --on a5000 --sweep MODEL=gpt2,gpt2-medium --json && holds out '[r["model"]["name"] for r in d["rows"]] == ["gpt2", "gpt2-medium"]'
@@ -137,7 +143,9 @@ status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 8GiB --json &&
   [ "$(wc -l <out)" = 1 ] || fail "--fit --json prints more than one object"
 }
 status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit
-refuses 3 'fit' "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 1GiB
+# Where nothing fits: the smallest there is, and what was tried.
+refuses 3 'fit' "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 1GiB --json &&
+  holds out 'd["fits"] is d["memory"]["fits"] is d["search"]["fits"] is False and d["search"]["tried"] >= len(d["frontier"]) > 1 and all(not r["fits"] for r in d["frontier"]) and d["memory"]["peak_bytes"] == min(r["peak_bytes"] for r in d["frontier"])' 'a search in vain'
 # Where the budget is short the named policies have their price told as well.
 status 0 "$RAFTER" plan llama3-8b --on h200 --batch 16 --seq 4096 --fit --json && holds out 'any(r["remat"] == "block" and "remat=block" in r["why"] for r in d["frontier"]) and d["memory"]["fits"]' 'policies in the frontier'
 refuses 3 'fit' "$RAFTER" plan gpt2-xl --on a5000 --batch 64 --json && {
@@ -246,7 +254,7 @@ refuses 2 'hint: choose --microbatch among the divisors of 720720: 1, 2, .*, 12,
 refuses 2 'no stages to order .--pipeline gpipe' "$RAFTER" plan gpt2 --on h100-sxm:8 --batch 8 --pipeline gpipe
 refuses 2 'no axis to split weights over .--zero 3' "$RAFTER" plan gpt2 --on h100-sxm:8 --batch 8 --mesh tensor=8 --zero 3
 refuses 2 'no axis to split gradients over .--zero 2' "$RAFTER" plan gpt2 --on a5000 --batch 8 --zero 2
-refuses 3 'share them .--zero, fsdp or tensor in --mesh., or take a smaller model' "$RAFTER" plan llama3-70b --on h100-sxm:8 --mesh data=8 --batch 8 --dtype bf16
+refuses 3 'share them over more chips .fsdp or tensor in --mesh., or take a smaller model' "$RAFTER" plan llama3-70b --on h100-sxm:8 --mesh data=8 --batch 8 --dtype bf16
 status 0 "$RAFTER" plan gpt2 --tokens 1G --on a100-80g --json && holds out 'd["cost"]["seconds_for_tokens"] > 0'
 
 # The plan is the run: the same number of bytes, whatever the settings.

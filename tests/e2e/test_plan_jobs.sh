@@ -35,6 +35,20 @@ status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --json &&
 }
 status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --shared-prefix 448 --json && holds out 'd["serving"]["rates"][0]["reused_tokens"] > 0.8 * 448 * 512 and d["serving"]["ttft_seconds"]["p50"] < json.load(open("plain"))["serving"]["ttft_seconds"]["p50"]' 'a shared prefix is walked once'
 status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --prefill-on tpu-v5p --json && holds out 'd["serving"]["prefill_on"] == "tpu-v5p" and d["serving"]["tpot_seconds"]["p99"] < json.load(open("plain"))["serving"]["tpot_seconds"]["p99"]' 'without prompts in between tokens come evenly'
+# The prompt's cache goes over the link before its first token counts: 1024 tokens of 2 x 256 numbers of two bytes in 4 layers, 512 of them in the 22 with a window.
+LINK=("${GEMMA[@]}" --batch 8 --job serve --rate 0.01 --requests 8 --prompt-tokens 1024 --max-tokens 16 --prefill-on tpu-v5e)
+status 0 "$RAFTER" plan "${LINK[@]}" --kv-link 1T --json && cp out wide
+status 0 "$RAFTER" plan "${LINK[@]}" --json && {
+  holds out 'abs(d["serving"]["transfer_bytes"] - (4 * 1024 + 22 * 512) * 1024) < 1 and d["serving"]["kv_link_bytes_per_second"] == 3.125e9' 'a cache on the data-centre network'
+  holds out '(lambda a, b, s: abs(s - b["transfer_bytes"] / 3.125e9) < 1e-12 and abs(b["ttft_seconds"]["p50"] - a["ttft_seconds"]["p50"] - s + a["transfer_seconds"]) < 1e-9 and abs(b["tpot_seconds"]["p50"] - a["tpot_seconds"]["p50"]) < 1e-9)(json.load(open("wide"))["serving"], d["serving"], d["serving"]["transfer_seconds"])' 'it is part of the time to the first token'
+}
+# Of GPUs a node's network cards, shared by its eight: here one of them sends, and two take.
+status 0 "$RAFTER" plan llama3-8b --dtype bf16 --job serve --batch 8 --requests 8 --rate 0.5 --on h100-sxm:2 --prefill-on h100-sxm --json && holds out 'd["serving"]["kv_link_bytes_per_second"] == 4e11 / 8' 'the network of a GPU'
+refuses 2 'kv-link is missing' "$RAFTER" plan "${GEMMA[@]}" --job serve --prefill-on a5000
+# Fractions of a request a second, and lists of them.
+status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --job serve --requests 16 --rate 0.5,1,2.5 --json && holds out '[r["requests_per_second"] for r in d["serving"]["rates"]] == [0.5, 1, 2.5]' '--rate 0.5,1,2.5'
+status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --job serve --requests 4 --rate 0.25..1,0.1..0.3:0.1 --json && holds out '[round(r["requests_per_second"], 9) for r in d["serving"]["rates"]] == [0.25, 0.5, 1, 0.1, 0.2, 0.3]' 'ranges of fractions'
+for bad in 0 -1 0.5,x 2..1 1..2:0 ''; do refuses 2 'rate' "$RAFTER" plan "${GEMMA[@]}" --job serve --rate="$bad"; done
 # Eight copies at eight times the rate are one chip at one; cut over eight chips the model answers a token sooner than any copy, with the network in it.
 ONE=(gemma-7b --dtype bf16 --weights int8 --kv-dtype int8 --job serve)
 status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e --batch 8 --rate 2 --requests 64 --json && cp out one

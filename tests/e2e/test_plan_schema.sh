@@ -1,27 +1,52 @@
 #!/usr/bin/env bash
-# Every plan's JSON is as docs/schema/plan.schema.json says, and the schema is strict enough to notice what is missing or wrong.
+# Every plan's JSON is as docs/schema says, of --fit, --sweep and --compare too, and the schemas are strict enough to notice what is missing or wrong.
 . "$(dirname "$0")/lib.sh"
 python3 -c 'import jsonschema' 2>/dev/null || { echo "skipped: needs python3-jsonschema"; exit 77; }
-SCHEMA=$HERE/../../docs/schema/plan.schema.json
+SCHEMAS=$HERE/../../docs/schema
+SCHEMA=$SCHEMAS/plan.schema.json
+export PYTHONPATH=$WORK PYTHONWARNINGS=ignore
+cat >schemas.py <<'PY'
+import json, jsonschema
+def checker(folder, form):
+    names = ("plan", "plan-fit", "plan-sweep", "plan-compare")
+    all = {n: json.load(open(f"{folder}/{n}.schema.json")) for n in names}
+    for schema in all.values(): jsonschema.Draft202012Validator.check_schema(schema)
+    resolver = jsonschema.RefResolver.from_schema(all[form], store={s["$id"]: s for s in all.values()})
+    return jsonschema.Draft202012Validator(all[form], resolver=resolver)
+PY
 
-valid() { # plans what is asked (fitting or not) and checks the answer
-  local got=0
+conforms() { # FORM ARGUMENTS...: plans what is asked (fitting or not) and checks the answer against docs/schema/FORM.schema.json
+  local form=$1 got=0
+  shift
   "$RAFTER" plan "$@" --json >out 2>err || got=$?
   [ "$got" = 0 ] || [ "$got" = 3 ] || { fail "plan $* exits $got: $(head -c 300 err)"; return; }
-  python3 - "$SCHEMA" out <<'PY' >wrong || fail "plan $*: $(head -c 600 wrong)"
-import json, sys, jsonschema
-schema = json.load(open(sys.argv[1]))
-jsonschema.Draft202012Validator.check_schema(schema)
-bad = list(jsonschema.Draft202012Validator(schema).iter_errors(json.load(open(sys.argv[2]))))
+  python3 - "$SCHEMAS" "$form" out <<'PY' >wrong 2>&1 || fail "plan $*: $(head -c 600 wrong)"
+import json, sys, schemas
+bad = list(schemas.checker(sys.argv[1], sys.argv[2]).iter_errors(json.load(open(sys.argv[3]))))
 for e in bad[:5]: print("/" + "/".join(map(str, e.absolute_path)), e.message[:200])
 sys.exit(bool(bad))
 PY
 }
+valid() { conforms plan "$@"; }
 
 valid uva --on a5000 --batch 64 --accumulate 4
 valid uva --on tpu-v5e --batch 64 --accumulate 4 --dtype bf16 --remat block --tokens 1T
 valid gpt2-xl --on a5000 --batch 64
-valid uva --on a5000 --batch 64 --seq 512 --fit 8GiB
+conforms plan-fit uva --on a5000 --batch 64 --seq 512 --fit 8GiB
+conforms plan-fit uva --on a5000 --batch 64 --seq 512 --fit 1GiB
+conforms plan-fit llama3.2-1b --on tpu-v5e:2x2 --batch 8 --seq 2048 --fit
+conforms plan-sweep uva --on a5000 --batch 64 --seq 512 --sweep accumulate=1,3,4
+cp out refused
+conforms plan-sweep gpt2 --on a5000 --sweep batch=8..64
+cp out sweep
+conforms plan-sweep "$TINY" --on tpu-v5e:2x2 --batch 4 --sweep 'mesh=fsdp=4;fsdp=2,tensor=2'
+conforms plan-sweep llama3.2-1b --job serve --on tpu-v5e --dtype bf16 --batch 8 --requests 16 --sweep seq=1k,2k
+conforms plan-compare --compare gpt2 gpt2-medium --on a5000
+cp out compare
+conforms plan-compare --compare published:P14
+valid gemma3-1b --on tpu-v5e --dtype bf16 --job serve --batch 8 --requests 16 --rate 0.5,1 --prefill-on tpu-v5p
+valid uva --on tpu-v6e --batch 16 --dtype bf16 --remat block --price committed
+valid uva --on b200 --batch 16
 valid llama3-8b --on h100-sxm --dtype bf16 --batch 1 --seq 8192 --remat auto
 valid llama3-70b --on tpu-v5p --job generate --batch 4 --seq 4096 --dtype bf16 --kv-dtype int8
 valid gemma3-1b --on tpu-v5e --lora rank=16,targets=q,v --seq 1024
@@ -74,6 +99,18 @@ assert check.is_valid(plan)
 def spoiled(edit):
     p = copy.deepcopy(plan); edit(p); return not check.is_valid(p)
 missed = []
+import schemas
+folder = sys.argv[1].rsplit("/", 1)[0]
+for form, file, places in (("plan-sweep", "sweep", ("", "cliffs/0", "rows/0")), ("plan-sweep", "refused", ("rows/1",)), ("plan-compare", "compare", ("",))):
+    form = schemas.checker(folder, form)
+    whole = json.load(open(file))
+    assert form.is_valid(whole)
+    for place in places:
+        for key in (form.schema["required"] if not place else {"cliffs/0": ["at", "kind"], "rows/0": ["cost", "fits"], "rows/1": ["hint", "memory"]}[place]):
+            w = copy.deepcopy(whole); at = w
+            for step in place.split("/") if place else (): at = at[int(step)] if step.isdigit() else at[step]
+            at.pop(key)
+            if form.is_valid(w): missed.append(f"{file} without {place}/{key}")
 for key in check.schema["required"]:
     if not spoiled(lambda p: p.pop(key)): missed.append(f"without /{key}")
 for at in ("model", "machine", "settings", "memory", "work", "time", "rate", "cost"):

@@ -3,6 +3,7 @@
 #include "base/text.h"
 
 #include <setjmp.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -209,6 +210,14 @@ static void units_are_read(void **state) {
   assert_int_equal(rf_parse_count("99999999T", &n, NULL), RAFTER_INVALID);
   int64_t list[16];
   int count;
+  double floats[4];
+  assert_int_equal(rf_parse_floats("0.5,0.25..1", floats, 4, &count, NULL), RAFTER_OK);
+  assert_true(count == 4 && floats[0] == 0.5 && floats[1] == 0.25 && floats[2] == 0.5 && floats[3] == 1);
+  assert_int_equal(rf_parse_floats("0.1..0.3:0.1", floats, 4, &count, NULL), RAFTER_OK);
+  assert_true(count == 3 && fabs(floats[2] - 0.3) < 1e-12);
+  static const char *const no_floats[] = {"", "0", "-1", "1,", "x", "2..1", "1..2:0", "1..2:-1", "1e999", "nan", "1..1e300", "0.5..2:0.1"};
+  for (size_t i = 0; i < sizeof no_floats / sizeof *no_floats; i++)
+    assert_int_equal(rf_parse_floats(no_floats[i], floats, 4, &count, NULL), RAFTER_INVALID);
   assert_int_equal(rf_parse_list("1,2,4", list, 16, &count, NULL), RAFTER_OK);
   assert_int_equal(count, 3);
   assert_int_equal(rf_parse_list("1..256", list, 16, &count, NULL), RAFTER_OK);

@@ -158,11 +158,38 @@ static void prefill_and_decoding_apart(void **state) {
   assert_int_equal(rf_simulate_apart(&s, &s, 1e6, list, 40, &apart, &error), RAFTER_OK);
   assert_int_equal(apart.counts.tokens, together.counts.tokens);
   assert_int_equal(instant.counts.tokens, together.counts.tokens);
-  rf_kv kv = rf_kv_of(&s.model, &s.plan.build);
-  double transfer = (double)rf_kv_sequence_bytes(&kv, 64) / 1e6;
-  assert_true(fabs(apart.latency[RF_P50] - instant.latency[RF_P50] - transfer) < 0.5 * transfer);
+  double transfer = 64 * 2 * 2 * 48 * 4 / 1e6; /* tokens, layers, keys and values, width, bytes */
+  assert_true(fabs(apart.transfer_seconds - transfer) < 1e-12 && fabs(instant.transfer_bytes - transfer * 1e6) < 1e-6);
+  assert_true(apart.saturated && !instant.saturated); /* 50 requests a second, and the link carries 20 */
+  assert_true(apart.seconds > 40 * transfer);
   assert_true(instant.tpot[RF_P99] <= together.tpot[RF_P99] * (1 + 1e-9)); /* no prompt stands in a decoding walk's way */
   assert_int_equal(rf_simulate_apart(&s, &s, 0, list, 40, &apart, &error), RAFTER_INVALID);
+}
+
+/* One request: the walks of its prompt, its cache on the link, a step for each further token. Of windowed layers the cache is what the window reaches. */
+static void a_cache_takes_its_time_on_the_link(void **state) {
+  (void)state;
+  for (int windowed = 0; windowed < 2; windowed++) {
+    rf_generate_settings s = settings_of(windowed ? WINDOWED : TINY, 2, 96);
+    rf_arrival one = {.at = 5, .prompt = 40, .answer = 4, .samples = 1};
+    rf_served served;
+    rf_error error = {0};
+    rf_plan *prefill, *decode;
+    assert_int_equal(rf_generate_plans(&s, &prefill, &decode, &error), RAFTER_OK);
+    double first = 0, rest = 0, bytes = windowed ? (5 * 24 + 40) * 2 * 2 * 16 * 4.0 : 40 * 2 * 2 * 48 * 4.0;
+    for (int64_t at = 0; at < 40; at += 16)
+      first += rf_plan_walk_seconds(prefill, &(rf_extent){at + 16 > 40 ? 40 - at : 16, at + 16 > 40 ? 40 : at + 16}, 1);
+    for (int64_t t = 41; t < 44; t++) rest += rf_plan_walk_seconds(decode, &(rf_extent){1, t}, 1);
+    first += bytes / 1e5;
+    assert_int_equal(rf_simulate_apart(&s, &s, 1e5, &one, 1, &served, &error), RAFTER_OK);
+    assert_true(fabs(served.transfer_bytes - bytes) < 1e-6 && fabs(served.transfer_seconds - bytes / 1e5) < 1e-12);
+    assert_true(fabs(served.ttft[RF_P50] - first) < 1e-9 && fabs(served.tpot[RF_P50] - rest / 3) < 1e-9);
+    assert_true(fabs(served.latency[RF_P99] - first - rest) < 1e-9 && fabs(served.seconds - first - rest) < 1e-9 && served.counts.tokens == 4);
+    one.answer = 1; /* done when its first token has come */
+    assert_int_equal(rf_simulate_apart(&s, &s, 1e5, &one, 1, &served, &error), RAFTER_OK);
+    assert_true(fabs(served.latency[RF_P50] - first) < 1e-9 && served.counts.tokens == 1);
+    rf_plan_free(prefill), rf_plan_free(decode);
+  }
 }
 
 static void traces_are_read_and_bad_ones_refused(void **state) {
@@ -205,6 +232,7 @@ int main(void) {
       cmocka_unit_test(it_saturates),
       cmocka_unit_test(arrivals_are_a_poisson_process),
       cmocka_unit_test(prefill_and_decoding_apart),
+      cmocka_unit_test(a_cache_takes_its_time_on_the_link),
       cmocka_unit_test(traces_are_read_and_bad_ones_refused),
   };
   return cmocka_run_group_tests(tests, find_machine, NULL);

@@ -149,7 +149,14 @@ static void shapes_and_editions(void **state) {
   assert_int_equal(rf_machine_find("h100-sxm@sb", &m, NULL), RAFTER_OK);
   assert_float_equal(m.usd_per_chip_hour, 10.80, 1e-9);
   assert_int_equal(rf_machine_find("b200", &m, NULL), RAFTER_OK); /* a committed price is not a list price */
-  assert_true(m.usd_per_chip_hour == 0 && m.price_count == 1);
+  assert_true(m.usd_per_chip_hour == 0 && m.price_count == 1 && !m.price_tier[0]);
+  assert_int_equal(rf_machine_set_price(&m, "committed", NULL), RAFTER_OK);
+  assert_true(m.usd_per_chip_hour == 6.95 && !strcmp(m.price_tier, "committed"));
+  assert_int_equal(rf_machine_set_price(&m, "2.5", NULL), RAFTER_OK);
+  assert_true(m.usd_per_chip_hour == 2.5 && !strcmp(m.price_tier, "given"));
+  rf_error refused = {0};
+  assert_int_equal(rf_machine_set_price(&m, "spot", &refused), RAFTER_INVALID);
+  assert_non_null(strstr(refused.message, "no price 'spot' of b200 (--price: it has committed 6.95 USD)"));
   assert_int_equal(rf_machine_find("tpu-v5e", &m, NULL), RAFTER_OK);
   assert_true(rf_machine_wraps(&m, 16) && !rf_machine_wraps(&m, 8) && !rf_machine_wraps(&m, 1));
   assert_int_equal(rf_machine_find("tpu-v4", &m, NULL), RAFTER_OK);

@@ -195,16 +195,18 @@ static void the_search_finds_the_fastest_that_fits(void **state) {
   (void)state;
   rf_model model = model_named("uva");
   rf_plan_options options = train_options(machine_named("a5000"), RF_F32, 64, 1, 512, RF_REMAT_NONE);
-  static rf_fit_row rows[RF_MAX_FIT_ROWS];
+  static rf_fit_found all;
+  const rf_fit_row *rows = all.row;
   static const double budgets[] = {0, 8, 5, 3.5};
   rf_fit_vary vary = {.remat = true, .microbatch = true, .dtype = true};
   double before = 0;
   for (int i = 0; i < 4; i++) {
     rf_plan *plan = NULL;
     rf_error error = {0};
-    int count = 0;
     options.budget_bytes = (int64_t)(budgets[i] * GIB);
-    if (rf_plan_fit(&model, &options, vary, &plan, rows, &count, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    if (rf_plan_fit(&model, &options, vary, &plan, &all, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    int count = all.rows;
+    assert_in_range(count, 1, all.tried);
     assert_int_equal(rf_plan_check(plan, NULL), RAFTER_OK);
     assert_true(plan->arena_bytes <= rf_plan_room(&options));
     assert_int_equal(plan->options.build.microbatch * plan->options.build.accumulate, 64); /* the batch is kept */
@@ -225,7 +227,7 @@ static void the_search_finds_the_fastest_that_fits(void **state) {
   rf_plan *plan = NULL;
   options.budget_bytes = (int64_t)(9 * GIB);
   options.build.microbatch = 16, options.build.accumulate = 4;
-  assert_int_equal(rf_plan_fit(&model, &options, (rf_fit_vary){.remat = true}, &plan, NULL, NULL, NULL), RAFTER_OK);
+  assert_int_equal(rf_plan_fit(&model, &options, (rf_fit_vary){.remat = true}, &plan, NULL, NULL), RAFTER_OK);
   assert_int_equal(plan->options.build.dtype, RF_F32);
   assert_int_equal(plan->options.build.microbatch, 16);
   rf_plan_free(plan);
@@ -262,10 +264,11 @@ static void what_does_not_fit_says_what_would(void **state) {
   plan = plan_of(&large, &options);
   assert_int_equal(rf_plan_require_fit(plan, &error), RAFTER_NO_FIT);
   assert_non_null(strstr(error.hint, "smaller model"));
-  rf_plan *none = NULL;
-  assert_int_equal(rf_plan_fit(&large, &options, (rf_fit_vary){.remat = true, .microbatch = true, .dtype = true}, &none, NULL, NULL, &error),
-                   RAFTER_NO_FIT);
-  assert_null(none);
+  rf_plan_free(plan);
+  static rf_fit_found all; /* where nothing fits, the smallest there is, and what was tried */
+  assert_int_equal(rf_plan_fit(&large, &options, (rf_fit_vary){.remat = true, .microbatch = true, .dtype = true}, &plan, &all, &error), RAFTER_OK);
+  assert_true(!rf_plan_fits(plan) && plan->searched && all.tried >= all.rows && all.rows > 0);
+  for (int i = 0; i < all.rows; i++) assert_true(!all.row[i].fits && all.row[i].peak_bytes >= plan->arena_bytes);
   rf_plan_free(plan);
 }
 

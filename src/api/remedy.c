@@ -1,0 +1,119 @@
+/* remedy.c - what would make a plan fit that does not: changes of the command's own options, each planned before it is named. */
+#include "api/plan.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct remedy {
+  const rf_options *from;
+  const rafter_plan *plan; /* what does not fit */
+  int64_t bytes;           /* of the change tried last, where it fits */
+} remedy;
+
+static bool sized_to_fit(const rafter_plan *p) {
+  return rf_plan_fits(p->plan) && (!p->prefill || rf_plan_fits(p->prefill)) && p->needs <= rf_plan_room(&p->settings.plan);
+}
+
+static int64_t bytes_of(const rafter_plan *p) {
+  int64_t bytes = p->prefill && p->prefill->arena_bytes > p->plan->arena_bytes ? p->prefill->arena_bytes : p->plan->arena_bytes;
+  return p->needs > bytes ? p->needs : bytes;
+}
+
+/* Whether the command fits with a change of its options, written as --compare takes them. */
+static bool tries(remedy *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool tries(remedy *r, const char *format, ...) {
+  char change[160];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(change, sizeof change, format, list);
+  va_end(list);
+  rf_options *options = rf_options_copy(r->from);
+  rafter_plan *p = calloc(1, sizeof *p);
+  bool fits =
+      p && rf_options_apply(options, change, NULL) == RAFTER_OK && rf_plan_job_size(p, options, r->plan->job, NULL) == RAFTER_OK && sized_to_fit(p);
+  if (fits) r->bytes = bytes_of(p);
+  rafter_plan_free(p);
+  rf_options_free(options);
+  return fits;
+}
+
+/* The most sequences at once that fit, near enough: halved until they do, then a few steps back up. */
+static int64_t most_batch(remedy *r) {
+  int64_t most = rf_options_int(r->from, "batch"), fits = most / 2, bytes = 0;
+  while (fits > 0 && !tries(r, "batch=%lld", (long long)fits)) most = fits, fits /= 2;
+  for (int i = 0; i < 4 && fits > 0 && most - fits > 1; i++) {
+    int64_t middle = fits + (most - fits) / 2;
+    bytes = r->bytes;
+    if (tries(r, "batch=%lld", (long long)middle)) fits = middle;
+    else most = middle, r->bytes = bytes;
+  }
+  return fits;
+}
+
+/* What stands in memory for as long as the job lasts: less than that no setting takes. */
+static double lasting_bytes(const rafter_plan *p) { return (double)(p->job && !strcmp(p->job, "rl") ? p->needs / 2 : p->plan->persistent_bytes); }
+
+/* More chips of the same machine, twice as many each time; `with` is a change beside them, or "". */
+static bool more_chips(remedy *r, const char *with, char shape[300]) {
+  enum { TRIES = 3 };
+  const rf_machine *m = &r->plan->settings.machine;
+  const char *on = rf_options_text(r->from, "on");
+  double times = lasting_bytes(r->plan) / fmax(1, (double)rf_plan_room(&r->plan->settings.plan));
+  int64_t chips = m->by_device ? m->chips / 2 : m->chips;
+  if (rf_options_given(r->from, "mesh") || m->topology.form == RF_NETWORK_NONE) return false;
+  for (chips *= 2; times > 2; times /= 2) chips *= 2;
+  for (int i = 0; i < TRIES; i++, chips *= 2) {
+    char text[80];
+    rf_machine_shape_for(m, chips, text, sizeof text);
+    snprintf(shape, 300, "%.*s%s", (int)strcspn(on, ":*"), on, text);
+    if (tries(r, "on=%s%s", shape, with)) return true;
+  }
+  return false;
+}
+
+/* The change as it is typed; false: none was found. */
+static bool find(remedy *r, char text[400]) {
+  const char *job = r->plan->job;
+  bool learns = !strcmp(job, "train") || !strcmp(job, "rl");
+  char shape[300];
+  if (!strcmp(job, "rl")) {
+    int64_t batch = r->plan->plan->options.build.microbatch * r->plan->plan->options.build.accumulate;
+    for (int64_t micro = r->plan->plan->options.build.microbatch; micro >= 1; micro /= 2)
+      if (batch % micro == 0 && tries(r, "remat=block,microbatch=%lld,accumulate=%lld", (long long)micro, (long long)(batch / micro)))
+        return snprintf(text, 400, "--remat block --microbatch %lld --accumulate %lld", (long long)micro, (long long)(batch / micro)) > 0;
+  }
+  int64_t batch = learns ? 0 : most_batch(r);
+  if (batch > 0) return snprintf(text, 400, "--batch %lld", (long long)batch) > 0;
+  if (more_chips(r, "", shape)) return snprintf(text, 400, "--on %s", shape) > 0;
+  if (learns && more_chips(r, ",remat=block", shape)) return snprintf(text, 400, "--on %s --remat block", shape) > 0;
+  if (learns) return false;
+  static const char *const narrow[] = {"int8", "int4"};
+  for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
+    if (tries(r, "weights=%s", narrow[i])) return snprintf(text, 400, "--weights %s", narrow[i]) > 0;
+  return false;
+}
+
+rf_status rf_plan_refuse(const rafter_job *job, const rafter_plan *plan, rf_error *error) {
+  const rf_plan *largest = plan->prefill && plan->prefill->arena_bytes > plan->plan->arena_bytes ? plan->prefill : plan->plan;
+  int64_t room = rf_plan_room(&plan->settings.plan);
+  remedy r = {job->options, plan, 0};
+  char a[32], b[32], change[400];
+  rf_error why = {0};
+  if (rf_plan_require_fit(largest, &why) == RAFTER_OK) {
+    if (plan->needs <= room) return RAFTER_OK;
+    RF_FAIL(&why, RAFTER_NO_FIT, "take a smaller model or a machine with more memory, or train adapters with --lora",
+            "the phases do not fit together (memory: expected at most %s, got %s)", rf_text_bytes((double)room, a),
+            rf_text_bytes((double)plan->needs, b));
+  } else if (largest->arena_bytes <= room) return rf_plan_require_fit(largest, error);                     /* it is the host that has too little */
+  bool named = strncmp(why.hint, RF_THIS_FITS, strlen(RF_THIS_FITS)) == 0 && strcmp(plan->job, "rl") != 0; /* a phase that fits is not all */
+  if (!named && find(&r, change)) {
+    char bytes[48] = "";
+    if (!plan->plan->searched) snprintf(bytes, sizeof bytes, ", in %.2f GiB", (double)r.bytes / 0x1p30); /* a search takes what makes it fast */
+    snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes, change);
+  }
+  if (error) *error = why;
+  return RAFTER_NO_FIT;
+}

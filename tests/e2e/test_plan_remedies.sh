@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# What does not fit says what would: each hint is followed as it is typed, and then the plan fits, in the bytes that were named.
+. "$(dirname "$0")/lib.sh"
+cat >follow.py <<'PY'
+import json, os, re, shlex, subprocess, sys
+def plan(args): return subprocess.run([os.environ["RAFTER"], "plan", *args, "--json"], capture_output=True, text=True)
+def merged(args, more): # options of the hint in the place of those that were typed
+    options, out, i = {}, [], 0
+    more = shlex.split(more)
+    for k in range(0, len(more), 2): options[more[k]] = more[k + 1]
+    while i < len(args):
+        if args[i] in options: i += 2
+        else: out.append(args[i]); i += 1
+    return out + [x for pair in options.items() for x in pair]
+wanted, args = sys.argv[1], sys.argv[2:]
+first = plan(args)
+if first.returncode != 3: sys.exit(f"exits {first.returncode}: {first.stderr[:200]}")
+d = json.loads(first.stdout)
+if d["fits"] or d["memory"]["fits"]: sys.exit("says that it fits")
+hint = re.search(r"hint: this fits(?:, in ([0-9.]+) GiB)?: (.*)", first.stderr)
+if not hint: sys.exit(f"names nothing that would fit: {first.stderr[-300:]}")
+if wanted not in hint[2]: sys.exit(f"names {hint[2]}, not {wanted}")
+again = plan(merged(args, hint[2]))
+if again.returncode: sys.exit(f"the hint '{hint[2]}' does not hold: {again.stderr[:300]}")
+bytes = json.loads(again.stdout)["memory"]["peak_bytes"]
+if hint[1] and bytes > (float(hint[1]) + 0.0051) * 2**30: sys.exit(f"'{hint[2]}' takes {bytes / 2**30:.2f} GiB, not {hint[1]}")
+PY
+export RAFTER
+follows() { python3 follow.py "$@" 2>why || fail "plan ${*:2}: $(cat why)"; }
+
+# Training: less is kept, smaller microbatches, states that are split, more chips.
+follows '--remat' gpt2 --on a5000 --batch 64
+follows '--microbatch' uva --on a5000 --batch 2048 --dtype bf16 --remat block
+follows '--zero 1' gemma2-9b --on h100-sxm:8 --mesh data=8 --batch 8 --seq 512 --dtype bf16 --remat block
+follows '--zero' llama3-8b --on h100-sxm:8x4 --mesh data=32 --batch 32 --seq 512 --dtype bf16 --remat block
+follows '--on tpu-v5e:' gpt2-xl --on tpu-v5e --batch 16 --dtype bf16
+follows '--on h100-sxm:' llama3-8b --on h100-sxm --batch 64 --seq 2048 --dtype bf16
+follows '--on tpu-v7x:' llama3-70b --on tpu-v7x --batch 64 --seq 2048 --dtype bf16 --remat block
+# The search too says what lies beyond it.
+follows '--on' llama3-8b --on h100-sxm --batch 64 --seq 2048 --fit
+# Answering: fewer at once, more chips, narrower weights.
+follows '--batch' llama3-8b --on l4 --job generate --batch 512 --seq 2048 --dtype bf16
+follows '--batch' gemma-7b --on tpu-v5e --job serve --batch 256 --dtype bf16 --weights int8 --kv-dtype int8 --requests 4
+follows '--batch' gemma3-1b --on tpu-v5e --job rollout --batch 4096 --prompt-tokens 1024 --max-tokens 1024 --dtype bf16
+follows '--batch' llama3-8b --on h200 --job prefill --batch 512 --seq 4096 --dtype bf16
+follows '--on tpu-v5e:' llama3-70b --on tpu-v5e --job generate --batch 4 --seq 2048 --dtype bf16
+follows '--weights' llama3-8b --on a5000 --job generate --mesh tensor=1 --batch 1 --seq 512 --dtype f32
+# RL: what the policy keeps, or more chips.
+follows '--remat block' gemma3-1b --on h100-sxm --job rl --batch 64 --samples 8 --prompt-tokens 1024 --max-tokens 1024 --dtype bf16
+finish
