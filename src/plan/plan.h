@@ -142,8 +142,8 @@ typedef struct rf_fit_found {
   rf_fit_row row[RF_MAX_FIT_ROWS];
   int rows, tried; /* tried: settings that were planned */
 } rf_fit_found;
-/* The fastest plan that fits the room of `options`, or the smallest where none does, over what may vary; microbatch x accumulate keeps the batch. On several chips: the ways of cutting the
- * step along data, fsdp, tensor and expert, and what lies near the best of them, in the dtype that is said or bf16, with the named remat policies. `found` (may be NULL) gets
+/* The fastest plan that fits the room of `options`, or the smallest where none does, over what may vary; microbatch x accumulate keeps the batch.
+ * On several chips: the ways of cutting the step along data, fsdp, tensor and expert, and what lies near the best of them, in the dtype that is said or bf16, with the named remat policies. `found` (may be NULL) gets
  * the frontier, fastest first: every tried setting that no other beats in both memory and time. */
 rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, rf_plan **plan, rf_fit_found *found, rf_error *error);
 
