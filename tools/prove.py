@@ -6,7 +6,6 @@
   fuzz    every fuzz target, its corpus growing from run to run; with --runs, those that read what others hand out, until each has had its number of
           inputs, however long that takes
   bench   ./dev bench, with its figures kept
-  peers   the same training steps in PyTorch and here, beside the same ceiling
   bare    a fresh Debian made by debootstrap, nothing in it but git and ca-certificates, runs ./dev demo and ./dev check (needs root)
 
 --hours bounds resume, soak and fuzz, each (default 1). A piece that was stopped goes on where it was, as long as the commit is the same (fuzz --runs: as
@@ -362,35 +361,6 @@ def bench(piece, _):
     piece.data["trials"] += 1
 
 
-PEER_STEPS = [("gpt2", 4, 256), ("uva", 1, 512)]
-
-
-def peers(piece, _):
-    """PyTorch in a virtual environment under build/; eager, with the C library told to keep its pages, which is the best it does here."""
-    python = os.environ.get("PEERS_PYTHON", "build/peers/bin/python3")
-    if not os.path.exists(python):
-        subprocess.run(["python3", "-m", "venv", "build/peers"], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "torch", "numpy"], check=True)
-    keep_pages = dict(os.environ, GLIBC_TUNABLES="glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=8589934592:glibc.malloc.trim_threshold=17179869184")
-    rows = piece.data.setdefault("rows", [])
-    for model, batch, seq in PEER_STEPS:
-        for dtype in ("f32", "bf16"):
-            if any(r["model"] == model and r["dtype"] == dtype for r in rows):
-                continue
-            words = ["bench", model, "--test", "train", "--batch", batch, "--seq", seq, "--dtype", dtype, "--clip", 0, "--reps", 7, "--json"]
-            ours = json.loads(rafter(*words).splitlines()[-1])
-            theirs = json.loads(output(python, "bench/peers/torch_gpt_step.py", "--preset", model, "--batch", str(batch), "--seq", str(seq), "--dtype", dtype, "--steps", "5",
-                                       "--threads", str(os.cpu_count()), env=keep_pages).splitlines()[-1])
-            again = json.loads(rafter(*words).splitlines()[-1])
-            rate = (ours["tokens_per_second"] + again["tokens_per_second"]) / 2
-            row = {"model": model, "batch": batch, "seq": seq, "dtype": dtype, "tokens_per_second": rate, "limit_fraction": (ours["limit_fraction"] + again["limit_fraction"]) / 2,
-                   "torch_version": theirs["version"], "torch_tokens_per_second": theirs["tokens_per_second"], "ratio": rate / theirs["tokens_per_second"]["median"]}
-            rows.append(row)
-            piece.data["trials"] += 1
-            piece.save()
-            print(f"  {row}", flush=True)
-
-
 def mirror():
     """Where this machine's own apt gets bookworm from."""
     for line in output("apt-get", "indextargets", "--format", "$(CODENAME) $(LABEL) $(REPO_URI)", "Created-By: Packages").splitlines():
@@ -431,7 +401,7 @@ def bare(piece, _):
         subprocess.run([*root, "rm", "-rf", "--one-file-system", there], check=False)
 
 
-PIECES = {"resume": resume, "soak": soak, "fuzz": fuzz, "bench": bench, "peers": peers, "bare": bare}
+PIECES = {"resume": resume, "soak": soak, "fuzz": fuzz, "bench": bench, "bare": bare}
 
 
 def main():

@@ -57,15 +57,18 @@ static rf_status parse_tests(const char *text, test tests[32], int *count, rf_er
 }
 
 static void report_row(const rafter_sink *sink, const rf_settings *s, const test *t, double tokens, double *seconds, int n, double predicted,
-                       double limit_seconds, const char *limit) {
+                       double limit_seconds, double causal_seconds, const char *limit) {
   char a[32], b[32], c[32];
+  json_t *samples = json_array();
+  for (int i = 0; i < n; i++) json_array_append_new(samples, json_real(seconds[i])); /* as they came: sorted below */
   rf_ceiling spread = rf_ceiling_of(seconds, n);
   double rate = tokens / spread.median, fraction = limit_seconds / spread.median;
   rf_say(sink, "%-14s %12s tok/s   %10s (planned %s)   %5.1f %% of %s\n", t->name, rf_text_count(rate, a), rf_text_seconds(spread.median, b),
          rf_text_seconds(predicted, c), 100 * fraction, limit);
-  rf_put_json(sink, json_pack("{ss ss ss si sf so sf sf ss si}", "test", t->name, "model", s->model.name, "dtype", rf_dtype_name(s->plan.build.dtype),
-                              "threads", s->plan.threads, "tokens_per_second", rate, "seconds", spread_json(spread), "predicted_seconds", predicted,
-                              "limit_fraction", fraction, "limit", limit, "n", n));
+  rf_put_json(sink, json_pack("{ss ss ss si sf so so sf sf sf ss si}", "test", t->name, "model", s->model.name, "dtype",
+                              rf_dtype_name(s->plan.build.dtype), "threads", s->plan.threads, "tokens_per_second", rate, "seconds",
+                              spread_json(spread), "samples", samples, "predicted_seconds", predicted, "limit_fraction", fraction,
+                              "limit_fraction_causal", causal_seconds / spread.median, "limit", limit, "n", n));
 }
 
 /* A training step; its limit: 6 x matmul weights + 12 L T D per token (the whole attention square) at the f32 peak of the same run. */
@@ -90,9 +93,11 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
   RF_GO(rf_trainer_leave_trace(trainer, record, job->options, t->name, sink, error));
   double tokens = (double)s->plan.build.microbatch * s->plan.build.accumulate * (double)s->plan.build.seq;
   double copy[MOST_BURSTS];
+  const rf_plan *plan = rf_plan_of_trainer(trainer);
   memcpy(copy, c->flops, sizeof copy);
-  report_row(sink, s, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds,
-             rf_plan_of_trainer(trainer)->flops_full_square / rf_ceiling_of(copy, c->flop_count).median, "f32 FMA (6 P + 12 L T D)");
+  double peak = rf_ceiling_of(copy, c->flop_count).median;
+  report_row(sink, s, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds, plan->flops_full_square / peak, plan->model_flops / peak,
+             "f32 FMA (6 P + 12 L T D)");
   if (rf_options_flag(job->options, "verbose")) {
     char *report = NULL;
     RF_GO(rafter_trainer_report(trainer, &report, error));
@@ -175,7 +180,7 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   memcpy(copy, t->kind == 'p' ? c->flops : c->read, sizeof copy);
   if (t->kind == 'p') limit = 2 * (double)plan->graph->params.matmul * (double)t->tokens / rf_ceiling_of(copy, c->flop_count).median;
   else limit = weight_bytes(plan) * (double)t->tokens / rf_ceiling_of(copy, c->read_count).median;
-  report_row(sink, s, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, plan->step_seconds * walks, limit,
+  report_row(sink, s, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, plan->step_seconds * walks, limit, limit,
              t->kind == 'p' ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
 done:
   rf_record_close(record);
@@ -245,7 +250,8 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   double arithmetic = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens / rf_ceiling_of(flops, c->flop_count).median;
   double stream = weight_bytes(g->decode) / rf_ceiling_of(read, c->read_count).median;
   report_row(sink, s, t, (double)t->tokens * STEPS, seconds, reps < 64 ? reps : 64, g->decode->step_seconds * STEPS,
-             STEPS * (arithmetic > stream ? arithmetic : stream), arithmetic > stream ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
+             STEPS * (arithmetic > stream ? arithmetic : stream), STEPS * (arithmetic > stream ? arithmetic : stream),
+             arithmetic > stream ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
 done:
   rf_record_close(record);
   rf_generator_close(g);
@@ -284,8 +290,11 @@ rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_er
   f.sustained = rf_peak_flops(RF_F32, c->threads, 3.0);
   rf_say(sink, "ceilings       f32 FMA %.0f GFLOP/s [%.0f..%.0f], sustained %.0f; read %.1f GB/s [%.1f..%.1f]; %d threads, %s\n", f.median * 1e-9,
          f.least * 1e-9, f.most * 1e-9, f.sustained * 1e-9, r.median * 1e-9, r.least * 1e-9, r.most * 1e-9, c->threads, rf_isa_name(s->plan.isa));
-  rf_put_json(sink, json_pack("{ss ss ss si so sf so}", "test", "calibration", "model", s->model.name, "isa", rf_isa_name(s->plan.isa), "threads",
-                              c->threads, "flops", spread_json(f), "sustained_flops", f.sustained, "read_bps", spread_json(r)));
+  double bytes_ops[5];
+  for (int i = 0; i < 5; i++) bytes_ops[i] = rf_peak_flops(RF_I8, c->threads, 0.02);
+  rf_put_json(sink, json_pack("{ss ss ss si so sf sf so}", "test", "calibration", "model", s->model.name, "isa", rf_isa_name(s->plan.isa), "threads",
+                              c->threads, "flops", spread_json(f), "sustained_flops", f.sustained, "i8_ops", rf_ceiling_of(bytes_ops, 5).median,
+                              "read_bps", spread_json(r)));
   const char *name = NULL;
   const char *const *values = NULL;
   int count = rf_options_is_set(job->options, "sweep") ? rf_options_sweep(job->options, "sweep", &name, &values) : 0;

@@ -1,0 +1,317 @@
+#!/usr/bin/env python3
+"""./dev bench --peers [--only REGEX] [--rounds N] [--limit SECONDS] [--threads N] [--list]: rafter and the programs that people would pick instead, in one run.
+
+rows.json is the table: our command, each peer's script, the bar. A row is measured in rounds: ours, each peer, ours, each peer, ..., ours. Every process of ours first
+measures this machine's ceilings, so they stand before, between and after. A peer's process stays and repeats its work when it is told to. A row ends early when its
+--limit (240 s) is over; a peer that is not there is a reason, not a failure.
+
+Written: bench/results/DATE-CPU.json, .md and .svg (gnuplot); rows that were not measured again stay as they were. ratio: ours over the peer's tokens a second.
+"""
+import argparse
+import datetime
+import json
+import os
+import re
+import selectors
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+RAFTER = os.environ.get("RAFTER", os.path.join(ROOT, "build", "rafter"))
+PLACE = os.environ.get("RAFTER_PEERS", os.path.expanduser("~/.cache/rafter-peers"))
+PYTHON = os.path.join(PLACE, "bin", "python3")
+MODELS = os.environ.get("RAFTER_MODELS", os.path.expanduser("~/.cache/rafter-models"))
+PACKAGES = {"torch_step.py": "torch", "jax_step.py": "jax", "llama_speed.py": "llama", "hf_speed.py": "hf", "lora_step.py": "hf"}
+FILES = {"gemma3-270m": f"{MODELS}/gemma3-270m-q4_k_m.gguf", "smollm2-135m": f"{MODELS}/smollm2-135m-instruct-q4_1.gguf"}
+CEILINGS = {"f32": ("f32 FMA", "GFLOP/s"), "i8": ("VNNI", "GOP/s"), "read": ("read", "GB/s")}
+# Eager PyTorch and XLA spend a third of their time on page faults with a C library that gives pages back.
+KEEP_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=8589934592:glibc.malloc.trim_threshold=17179869184"}
+
+
+class Missing(Exception):
+    """Why something is not measured."""
+
+
+def file_of(name):
+    """Path of a model's file; the 1.1B ones are made once."""
+    if name in FILES:
+        if not os.path.exists(FILES[name]):
+            raise Missing(f"{FILES[name]} is not there (./dev models)")
+        return FILES[name]
+    path = f"{PLACE}/{name}.gguf"
+    if not os.path.exists(path):
+        os.makedirs(PLACE, exist_ok=True)
+        base, kind = name.rsplit("-", 1)
+        command = [sys.executable, f"{HERE}/gguf.py", path + ".part"] if kind == "bf16" else [RAFTER, "quantize", file_of(f"{base}-bf16"), path + ".part.gguf", "--weights", kind]
+        made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if made.returncode:
+            raise Missing(f"{name} could not be made: {last_line(made.stdout)}")
+        os.replace(path + (".part" if kind == "bf16" else ".part.gguf"), path)
+    return path
+
+
+def words_of(words):
+    return [file_of(w[1:-1]) if w.startswith("{") else w for w in words]
+
+
+def last_line(text):
+    return (text.strip().splitlines() or ["no output"])[-1]
+
+
+class Peer:
+    """A script of ours around a peer, waiting to be told how often to repeat its work."""
+
+    def __init__(self, words, threads, deadline):
+        script = words[0]
+        module = {"torch": "torch", "jax": "jax", "llama": "llama_cpp", "hf": "peft"}[PACKAGES[script]]
+        if not os.path.exists(PYTHON) or subprocess.run([PYTHON, "-c", f"import importlib.util as u, sys; sys.exit(u.find_spec('{module}') is None)"], check=False).returncode:
+            raise Missing(f"{module} is not in {PLACE} (bench/peers/environment.sh {PACKAGES[script]})")
+        self.said = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([PYTHON, f"{HERE}/{script}", *words_of(words[1:]), "--threads", str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, text=True,
+                                        env={**os.environ, **KEEP_PAGES})
+        self.about = self.answer(deadline)
+
+    def answer(self, deadline):
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while True:
+                if not selector.select(max(0, deadline - time.monotonic())):
+                    self.end()
+                    raise Missing("the row's time was over")
+                line = self.process.stdout.readline()
+                if not line:
+                    self.process.wait()
+                    self.said.seek(0)
+                    raise Missing(f"its script ended: {last_line(self.said.read())}")
+                if line.startswith("{"):
+                    return json.loads(line)
+
+    def repeat(self, times, deadline):
+        self.process.stdin.write(f"{times}\n")
+        self.process.stdin.flush()
+        return self.answer(deadline)
+
+    def end(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+def ours_once(words, reps, threads):
+    """A process of ours: its ceilings, then the row."""
+    command = [RAFTER, "bench", *words, "--reps", str(reps), "--threads", str(threads), "--json", "--quiet"]
+    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    if run.returncode:
+        raise Missing(f"{' '.join(command)}: {last_line(run.stderr)}")
+    rows = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    return rows[0], rows[-1]
+
+
+def our_memory(words, threads):
+    """Peak resident bytes of `rafter train`: bench keeps a large buffer for its ceilings beside the work."""
+    kept = [w for i, w in enumerate(words) if w != "--test" and words[i - 1] != "--test"]
+    with tempfile.TemporaryDirectory() as folder:
+        with open(f"{folder}/text.jsonl", "w", encoding="utf-8") as f:
+            seq = int(kept[kept.index("--seq") + 1])
+            f.writelines(json.dumps({"tokens": [(7 * i + k * k) % 200 for k in range(seq + 1)]}) + "\n" for i in range(64))
+        command = [RAFTER, "train", *kept, "--data", "text.jsonl", "--steps", "2", "--threads", str(threads), "--out", "run", "--quiet"]
+        with open(f"{folder}/said", "w+", encoding="utf-8") as said:
+            child = subprocess.Popen(command, cwd=folder, stdout=said, stderr=said)
+            _, status, used = os.wait4(child.pid, 0)
+            child.returncode = status
+            said.seek(0)
+            return (used.ru_maxrss * 1024, None) if status == 0 else (None, last_line(said.read()))
+
+
+def spread(values):
+    return {"median": statistics.median(values), "min": min(values), "max": max(values), "n": len(values)}
+
+
+def measure(row, rounds, threads, limit):
+    start = time.monotonic()
+    deadline, record, peers = start + limit, {"name": row["name"], "work": row["work"], "bar": row["bar"], "missing": {}}, {}
+    try:
+        words = words_of(row["ours"])
+        for name, script in row["peers"].items():
+            try:
+                peers[name] = Peer(script, threads, deadline)
+            except Missing as reason:
+                record["missing"][name] = str(reason)
+        ceilings, mine, last, theirs, memory = [], [], None, {name: [] for name in peers}, {}
+        for turn in range(rounds + 1):
+            each = row["reps"] if turn < rounds else 1
+            first, last = ours_once(words, each, threads)
+            ceilings.append({"f32": first["flops"]["median"], "i8": first["i8_ops"], "read": first["read_bps"]["median"]})
+            mine += last["samples"]
+            if turn == rounds or time.monotonic() > deadline:
+                break
+            for name in list(peers):
+                try:
+                    said = peers[name].repeat(row["reps"], deadline)
+                    theirs[name] += said["seconds"]
+                    memory[name] = said["peak_rss_bytes"]
+                except Missing as reason:
+                    record["missing"][name] = str(reason)
+                    del peers[name]
+        kind = row.get("ceiling", "f32")
+        ceiling = {k: spread([c[k] for c in ceilings]) for k in ceilings[0]}
+        rates = [row["tokens"] / s for s in mine]
+        # limit_fraction stands against the bursts of its own run: work a second, over the median of all of them.
+        base = "read" if last["limit"].startswith("read") else "f32"
+        work = last["limit_fraction"] * last["seconds"]["median"] * (first["flops"] if base == "f32" else first["read_bps"])["median"]
+        used = kind if base == "f32" and kind != "read" else base
+        fraction = work / statistics.median(mine) / ceiling[used]["median"]
+        record.update(ours=spread(rates), samples={"rafter": mine, **theirs}, ceilings=ceiling, ceiling=used, fraction=fraction,
+                      fraction_causal=fraction * last["limit_fraction_causal"] / last["limit_fraction"], planned=row["tokens"] / last["predicted_seconds"])
+        record["plan_error"] = record["planned"] / record["ours"]["median"] - 1
+        record["peers"] = {name: {**spread([row["tokens"] / s for s in seconds]), "version": peers[name].about["version"] if name in peers else "", "peak_rss_bytes": memory.get(name),
+                                  "ratio": record["ours"]["median"] / statistics.median([row["tokens"] / s for s in seconds])} for name, seconds in theirs.items() if seconds}
+        if "memory" in row["bar"]:
+            for peer in peers.values():
+                peer.end()
+            record["peak_rss_bytes"], why = our_memory(words, threads)
+            if why:
+                record["missing"]["memory"] = why
+    except Missing as reason:
+        record["missing"]["rafter"] = str(reason)
+    finally:
+        for peer in peers.values():
+            peer.end()
+    record["seconds"], record["met"] = round(time.monotonic() - start, 1), met(record)
+    return record
+
+
+def met(record):
+    """Whether every part of the bar is met; None: not all could be measured."""
+    peers, answers = record.get("peers", {}), []
+    for what, bar in record["bar"].items():
+        if what == "best":
+            answers.append(min(p["ratio"] for p in peers.values()) >= bar if peers else None)
+        elif what == "ceiling":
+            answers.append(record["fraction"] >= bar if "fraction" in record else None)
+        elif what == "memory":
+            bytes_of = [p["peak_rss_bytes"] for p in peers.values() if p["peak_rss_bytes"]]
+            answers.append(record["peak_rss_bytes"] <= bar * min(bytes_of) if bytes_of and record.get("peak_rss_bytes") else None)
+        else:
+            answers.append(peers[what]["ratio"] >= bar if what in peers else None)
+    return False if False in answers else None if None in answers else True
+
+
+def bar_text(bar):
+    name = {"best": "best peer", "memory": "memory", "ceiling": "ceiling"}
+    return ", ".join(f"{'<=' if k == 'memory' else '>='} {v:g} x {name.get(k, k)}" if k != "ceiling" else f">= {100 * v:.0f} %" for k, v in bar.items())
+
+
+def number(x):
+    return f"{x:.1f}" if x < 100 else f"{x:.0f}"
+
+
+def table(result):
+    lines = [f"# {result['cpu']}, {result['date']}", "",
+             f"{result['threads']} threads, {result['isa']}; every rate is the median [least..most] of n repetitions in tokens a second, of processes that took turns. Ceilings: medians of all",
+             "bursts of the row. Planned: rafter's own plan of it, on this machine as calibrated before. Causal: as % of ceiling, counting only what the mask leaves.", "",
+             "| work | rafter | % of ceiling (causal) | planned | peers: rate, ratio | bar | met |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for r in result["rows"]:
+        if "ours" not in r:
+            lines.append(f"| {r['work']} | {'; '.join(r['missing'].values())} | | | | {bar_text(r['bar'])} | |")
+            continue
+        o, unit = r["ours"], CEILINGS[r["ceiling"]]
+        scale = 1e-9 * r["ceilings"][r["ceiling"]]["median"]
+        peers = "<br>".join([f"{name} {p['version']}: {number(p['median'])} [{number(p['min'])}..{number(p['max'])}] {p['n']}, **{p['ratio']:.2f} x**" for name, p in r["peers"].items()] +
+                            [f"{name}: {why}" for name, why in r["missing"].items()])
+        memory = f"<br>{r['peak_rss_bytes'] / 1e9:.2f} GB" if r.get("peak_rss_bytes") else ""
+        if memory:
+            peers += "<br>" + ", ".join(f"{name} {p['peak_rss_bytes'] / 1e9:.2f} GB" for name, p in r["peers"].items())
+        causal = f" ({100 * r['fraction_causal']:.0f})" if r["fraction_causal"] != r["fraction"] else ""
+        lines.append(f"| {r['work']} | {number(o['median'])} [{number(o['min'])}..{number(o['max'])}] {o['n']}{memory} | {100 * r['fraction']:.0f}{causal} of {unit[0]} {scale:.0f} {unit[1]} | "
+                     f"{number(r['planned'])} ({100 * r['plan_error']:+.0f} %) | {peers} | {bar_text(r['bar'])} | {'yes' if r['met'] else '' if r['met'] is None else 'no'} |")
+    errors = [abs(r["plan_error"]) for r in result["rows"] if "plan_error" in r]
+    if errors:
+        lines += ["", f"Planned against measured: median error {100 * statistics.median(errors):.1f} %, largest {100 * max(errors):.1f} %, {len(errors)} rows."]
+    return "\n".join(lines) + "\n"
+
+
+def draw(result, path):
+    """Ratio to the best peer beside its bar, one pair a row."""
+    if not shutil.which("gnuplot"):
+        return print("no picture: gnuplot is not there (./dev setup)")
+    rows = [(r["name"], min(p["ratio"] for p in r["peers"].values()), max([v for k, v in r["bar"].items() if k not in ("memory", "ceiling")] or [0])) for r in result["rows"] if r.get("peers")]
+    if not rows:
+        return None
+    script = [f"set terminal svg size 960,{120 + 26 * len(rows)} dynamic font 'sans,11' background '#ffffff'", f"set output '{path}'", "set border 3 lc rgb '#444444'", "set tics nomirror out",
+              "set grid x lc rgb '#dddddd'", "set style fill solid 0.9", "set key outside top center horizontal", "set lmargin 34", "set xlabel 'tokens a second over the best peer of the same run'",
+              f"set yrange [{len(rows) - 0.4}:-0.6]", "set xrange [0:*]", "set ytics (" + ", ".join(f"'{name}' {i}" for i, (name, _, _) in enumerate(rows)) + ")", "$rows << END"]
+    script += [f"{i} {ratio} {bar or 'NaN'}" for i, (_, ratio, bar) in enumerate(rows)]
+    script += ["END", "set arrow 1 from 1,graph 0 to 1,graph 1 nohead lc rgb '#444444' dt 2",
+               "plot $rows using (0.5*$2):1:(0.5*$2):(0.32) with boxxyerror lc rgb '#4477aa' title 'rafter', $rows using 3:1 with points pt 2 lw 2 lc rgb '#cc3311' title 'bar'"]
+    drawn = subprocess.run(["gnuplot"], input="\n".join(script), stderr=subprocess.PIPE, text=True, check=False)
+    if drawn.returncode:
+        print(f"no picture: {last_line(drawn.stderr)}")
+    return None
+
+
+def cpu_name():
+    said = open("/proc/cpuinfo", encoding="utf-8").read()
+    name = re.search(r"model name\s*:\s*(.*)", said)
+    flags = re.search(r"flags\s*:\s*(.*)", said)
+    name = re.sub(r"\((R|TM)\)|CPU|@.*", "", name.group(1) if name else os.uname().machine)
+    wide = [w for w in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile") if flags and w in flags.group(1).split()]
+    return " ".join(name.split()), wide
+
+
+def save(result, base):
+    with open(base + ".json.part", "w", encoding="utf-8") as f:
+        json.dump(result, f, indent=1)
+        f.write("\n")
+    os.replace(base + ".json.part", base + ".json")
+    with open(base + ".md", "w", encoding="utf-8") as f:
+        f.write(table(result))
+    draw(result, base + ".svg")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--only", default="", metavar="REGEX", help="rows whose name it finds")
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--limit", type=float, default=240, metavar="SECONDS", help="of a row, beyond what making a model file takes")
+    p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    p.add_argument("--out", default=os.path.join(ROOT, "bench", "results"), metavar="FOLDER")
+    p.add_argument("--rows", default=f"{HERE}/rows.json", metavar="FILE", help="another table")
+    p.add_argument("--list", action="store_true", help="print the rows and measure nothing")
+    a = p.parse_args()
+    with open(a.rows, encoding="utf-8") as f:
+        everything = json.load(f)
+    rows, order = [r for r in everything if re.search(a.only, r["name"])], [r["name"] for r in everything]
+    if a.list:
+        return print("\n".join(f"{r['name']:36} {bar_text(r['bar'])}" for r in rows))
+    cpu, wide = cpu_name()
+    date = datetime.date.today().isoformat()
+    os.makedirs(a.out, exist_ok=True)
+    base = f"{a.out}/{date}-{re.sub(r'[^a-z0-9]+', '-', (cpu + ' ' + (wide[-1] if wide else '')).lower()).strip('-')}"
+    result = {"format": "rafter-peers-1", "date": date, "cpu": cpu, "features": wide, "threads": a.threads, "rows": []}
+    if os.path.exists(base + ".json"):
+        with open(base + ".json", encoding="utf-8") as f:
+            result["rows"] = json.load(f)["rows"]
+    result["isa"] = json.loads(subprocess.run([RAFTER, "doctor", "--json"], stdout=subprocess.PIPE, text=True, check=False).stdout).get("isa", "")
+    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--exclude=*"], stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+    for row in rows:
+        print(f"{row['name']} ...", flush=True)
+        record = {**measure(row, a.rounds, a.threads, a.limit), "commit": commit}
+        result["rows"] = sorted([r for r in result["rows"] if r["name"] != row["name"] and r["name"] in order] + [record], key=lambda r: order.index(r["name"]))
+        save(result, base)
+        if "ours" in record:
+            print(f"  rafter {number(record['ours']['median'])} tok/s, {100 * record['fraction']:.1f} % of {CEILINGS[record['ceiling']][0]}, planned {100 * record['plan_error']:+.1f} %")
+        for name, peer in record.get("peers", {}).items():
+            print(f"  {name} {number(peer['median'])} tok/s, ratio {peer['ratio']:.2f}")
+        for name, why in record["missing"].items():
+            print(f"  {name}: {why}")
+        print(f"  bar {bar_text(record['bar'])}: {'met' if record['met'] else 'not measured whole' if record['met'] is None else 'not met'}; {record['seconds']} s", flush=True)
+    return print(f"written to {os.path.relpath(base)}.json, .md, .svg")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""What the peers' scripts share: the shapes, the threads, and the talk with bench.py.
+
+A script makes its model, runs once to warm up and prints one JSON line about itself. For every line it then reads, a number, it repeats the work so often and prints
+one JSON line with the seconds of each. It ends with its input."""
+import json
+import os
+import resource
+import sys
+import time
+
+# The decoders that are trained: as rafter's presets of the same names.
+GPT = {
+    "gpt2": dict(layers=12, width=768, heads=12, ff=3072, vocab=50257, max_seq=1024, uva=False),
+    "uva": dict(layers=12, width=1024, heads=8, ff=4096, vocab=2048, max_seq=512, uva=True),
+}
+# TinyLlama's shape with a tied head: 1.03 G weights.
+LLAMA = dict(hidden_size=2048, num_hidden_layers=22, num_attention_heads=32, num_key_value_heads=4, head_dim=64, intermediate_size=5632, vocab_size=32000, tie_word_embeddings=True,
+             max_position_embeddings=2048, rope_theta=10000.0, rms_norm_eps=1e-5)
+
+
+def pin(threads):
+    """Before any pool of threads is made."""
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+
+
+def serve(about, work):
+    def timed():
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    first = timed()
+    print(json.dumps({**about, "first_seconds": first}), flush=True)
+    for line in sys.stdin:
+        seconds = [timed() for _ in range(int(line))]
+        print(json.dumps({"seconds": seconds, "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}), flush=True)

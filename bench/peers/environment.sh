@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# bench/peers/environment.sh [torch] [jax] [llama] [hf]: the peers' released packages from PyPI in a private environment; all, unless named.
+# RAFTER_PEERS says where (~/.cache/rafter-peers, about 8 GB: PyTorch's package for Linux brings CUDA's libraries). What is there already stays.
+set -uo pipefail
+there=${RAFTER_PEERS:-$HOME/.cache/rafter-peers}
+
+# NAME|what Python imports|packages: llama.cpp is built from source, with its default flags for this CPU
+peers=(
+  "torch|torch|torch numpy"
+  "jax|jax, optax|jax optax"
+  "llama|llama_cpp|--no-binary=llama-cpp-python llama-cpp-python"
+  "hf|transformers, peft|torch transformers peft"
+)
+mkdir -p "$there"
+[ -x "$there/bin/python3" ] || python3 -m venv "$there" || { echo "peers: no private Python: install python3-venv" >&2; exit 1; }
+failed=0
+for row in "${peers[@]}"; do
+  IFS='|' read -r name modules packages <<<"$row"
+  [ $# = 0 ] || [[ " $* " == *" $name "* ]] || continue
+  "$there/bin/python3" -c "import $modules" 2>"$there/$name.log" && continue
+  echo "peers: installing $name" >&2
+  read -ra words <<<"$packages"
+  nice -n 19 "$there/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir "${words[@]}" >"$there/$name.log" 2>&1 && "$there/bin/python3" -c "import $modules" 2>>"$there/$name.log" ||
+    { echo "peers: $name could not be installed: $(tail -1 "$there/$name.log")" >&2; failed=1; }
+done
+exit $failed

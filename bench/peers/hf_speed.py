@@ -1,0 +1,39 @@
+"""Prefill and decode in transformers, of the 1.1B Llama with random weights: eager, PyTorch's fused attention, its own cache."""
+import argparse
+
+from common import LLAMA, pin, serve
+
+p = argparse.ArgumentParser(description=__doc__)
+p.add_argument("--test", choices=["prefill", "decode"], required=True)
+p.add_argument("--tokens", type=int, required=True)
+p.add_argument("--batch", type=int, default=1)
+p.add_argument("--threads", type=int, default=2)
+a = p.parse_args()
+pin(a.threads)
+from hf_model import llama
+import torch
+import transformers
+
+torch.set_num_threads(a.threads)
+model = llama(torch.bfloat16)
+PROMPT = a.tokens if a.test == "prefill" else 32
+ids = torch.randint(10, LLAMA["vocab_size"], (a.batch, PROMPT))
+
+
+def prefill():
+    with torch.inference_mode():
+        return model(ids, use_cache=True, logits_to_keep=1)
+
+
+def decoding():
+    """The prompt is read once; the cache is cut back to it for every repetition."""
+    with torch.inference_mode():
+        cache.crop(PROMPT)
+        token = ids[:, :1]
+        for _ in range(a.tokens):
+            token = model(token, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
+
+
+if a.test == "decode":
+    cache = prefill().past_key_values
+serve(dict(tool="transformers", version=transformers.__version__, torch=torch.__version__), prefill if a.test == "prefill" else decoding)
