@@ -18,10 +18,11 @@
  * kc 384 92, 90 %; kc 512 89, 86 %; kc 768 89, 87 %; a_bytes 480 KiB 88, 86 %. On a Granite Rapids core (2 MiB; there a loop that also loads
  * its operands runs at a lower clock than the ceiling's, and 88-90 % is all that the register tile reaches in L1): the second row 77, 75 %;
  * the first 75, 72 %; kc 256 78, 76 %, but 1024^3 73 against 74 %; kc 512 76, 72 %.
- * What lost: packing a whole block before the barrier, B read again from memory, 88, 86 % against 92, 92 % between tiles; fetching the
- * columns of a transposed B ahead, 82.2 against 82.3 % (head, M = 320): hardware follows them; fetching rows of C ahead for the epilogue or
- * for accumulation, 84.7 against 84.3 %, within the noise; a pair of fetch cursors passed by value, 65 against 74 %: the copy of what was
- * just stored waited for the stores before it. */
+ * What lost: packing a whole block before the barrier, B read again from memory, 88, 86 % against 92, 92 % between tiles; a pair of fetch cursors passed by value, 65 against 74 %: the copy of what was
+ * just stored waited for the stores before it.
+ * What is fetched ahead does nothing on Zen 4 and much on Granite Rapids, whose L3 is far (2 threads, cycles of the time stamp counter): rows of C, the last
+ * block of k 0.47 a multiply-add where it took 0.53, 0.46 without an epilogue; what units read and where they are packed to, a vector of A
+ * 7 to 15 for 22 to 40, of B 11 for 24, of a transposed B 18 for 46. */
 static const struct blocking {
   int64_t l2_bytes; /* at least */
   int64_t kc, a_bytes, nc;
@@ -210,30 +211,78 @@ static void pack_unit(const job *j, const block *b, int64_t t) {
     j->isa->pack_a(j->g, row, (int)(row_of(j, s + 1) - row), b->k0, kc, packed_a(j, b, s));
   }
 }
-/* Where a unit reads, as pieces a stride apart, when hardware would not foresee it: steps of k that lie in rows of their own. */
-static rf_gemm_ahead unit_source(const job *j, const block *b, int64_t t) {
-  const rf_gemm *g = j->g;
-  bool is_b = t < b_units(b);
-  int64_t item = (is_b ? g->b_dtype : g->a_dtype) == RF_BF16 ? 2 : 4;
-  if (is_b && g->panels) return (rf_gemm_ahead){NULL, 0, 0};
-  if (is_b && g->b_col == 1) {
-    return (rf_gemm_ahead){(const char *)g->b + (b->k0 * g->b_step + (b->p0 + t) * j->isa->nr) * item, g->b_step * item, b->k1 - b->k0};
-  }
-  if (!is_b && g->a_row == 1) {
-    return (rf_gemm_ahead){(const char *)g->a + (b->k0 * g->a_step + row_of(j, b->s0 + t - b_units(b))) * item, g->a_step * item, b->k1 - b->k0};
-  }
-  return (rf_gemm_ahead){NULL, 0, 0};
+/* Where units read: `columns` of pieces of 128 bytes, each of `lines` pieces `stride` bytes apart. */
+typedef struct pieces {
+  const char *at;
+  int64_t stride, lines, columns;
+} pieces;
+static pieces pieces_from(const void *from, int64_t item, bool along, int64_t step, int64_t wide, int64_t k0, int64_t kc, int64_t first,
+                          int64_t count) {
+  const char *at = (const char *)from + ((along ? k0 + first * wide : k0 * step + first)) * item;
+  if (along) return (pieces){at, wide * item, count, ceil_div(kc * item, 128)};
+  return (pieces){at, step * item, kc, ceil_div(count * item, 128)};
 }
+/* Units [t, end), of which those of the first kind count. */
+static pieces units_source(const job *j, const block *b, int64_t t, int64_t end) {
+  const rf_gemm *g = j->g;
+  int64_t panels = b_units(b), kc = b->k1 - b->k0;
+  if (t < panels) {
+    if (g->panels || (g->b_col != 1 && g->b_step != 1)) return (pieces){0};
+    if (end > panels) end = panels;
+    int64_t first = (b->p0 + t) * j->isa->nr, last = (b->p0 + end) * j->isa->nr;
+    if (last > g->n) last = g->n;
+    return pieces_from(g->b, g->b_dtype == RF_BF16 ? 2 : 4, g->b_col != 1, g->b_step, g->b_col, b->k0, kc, first, last - first);
+  }
+  if (g->a_row != 1 && g->a_step != 1) return (pieces){0};
+  int64_t first = row_of(j, b->s0 + t - panels), last = row_of(j, b->s0 + end - panels);
+  return pieces_from(g->a, g->a_dtype == RF_BF16 ? 2 : 4, g->a_row != 1, g->a_step, g->a_row, b->k0, kc, first, last - first);
+}
+/* Where they are packed to: those of one kind stand side by side. */
+static pieces units_target(const job *j, const block *b, int64_t t, int64_t end) {
+  int64_t panels = b_units(b), kc = b->k1 - b->k0;
+  if (t < panels) {
+    if (end > panels) end = panels;
+    return (pieces){(const char *)packed_b(j, b, b->p0 + t), 128, ceil_div((end - t) * kc * j->isa->nr * 4, 128), 1};
+  }
+  t += b->s0 - panels, end += b->s0 - panels;
+  return (pieces){(const char *)packed_a(j, b, t), 128, ceil_div((row_of(j, end) - row_of(j, t)) * kc * 4, 128), 1};
+}
+static void fetch(pieces p) {
+  for (int64_t c = 0; c < p.columns; c++) {
+    for (int64_t l = 0; l < p.lines; l++) {
+      __builtin_prefetch(p.at + c * 128 + l * p.stride, 0, 2);
+      __builtin_prefetch(p.at + c * 128 + l * p.stride + 64, 0, 2);
+    }
+  }
+}
+/* What no tile was computed for; a unit is fetched while the one before it is packed. */
 static void pack_rest(job *j, int64_t i) {
   block b = block_at(j, i);
   int64_t units = a_units(&b) + b_units(&b);
-  for (int64_t t; (t = ticket(&j->pack[i % 3].next)) < units;) pack_unit(j, &b, t);
+  for (int64_t next, t = ticket(&j->pack[i % 3].next); t < units; t = next) {
+    next = ticket(&j->pack[i % 3].next);
+    if (next < units) fetch(units_source(j, &b, next, next + 1));
+    pack_unit(j, &b, t);
+  }
 }
 
 /* ---- multiplying ----------------------------------------------------------------------------------------------------- */
 
+/* Where rows [row, row + rows) of C at `col` are written and what is read beside them, into `to`, closed by NULL. */
+enum { TILE_PIECES = 3 * 12 + 1 };
+static void pieces_of_tile(const rf_gemm *g, int64_t row, int64_t rows, int64_t col, const char **to) {
+  bool plain = g->epilogue == RF_GEMM_PLAIN;
+  const void *arrays[] = {g->u, plain ? NULL : g->out, plain || g->epilogue == RF_GEMM_GELU ? NULL : g->side};
+  int64_t item = g->dtype == RF_BF16 ? 2 : 4;
+  for (int i = 0; i < 3; i++) {
+    if (!arrays[i]) continue;
+    for (int64_t r = 0; r < rows; r++) *to++ = (const char *)arrays[i] + ((row + r) * g->ld + col) * item;
+  }
+  *to = NULL;
+}
+
 /* One panel times the strips of one group. */
-static void multiply(const job *j, const block *b, int group, int64_t panel, int64_t next_panel, rf_gemm_ahead source) {
+static void multiply(const job *j, const block *b, int group, int64_t panel, int64_t next_panel, const pieces list[2]) {
   const rf_gemm_isa *isa = j->isa;
   const rf_gemm *g = j->g;
   int64_t s0 = b->s0 + cut(b->s1 - b->s0, j->l.groups, group), s1 = b->s0 + cut(b->s1 - b->s0, j->l.groups, group + 1);
@@ -241,13 +290,16 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
   int cols = (int)(g->n - col < isa->nr ? g->n - col : isa->nr);
   bool first = b->k0 == 0, last = b->k1 == g->k;
   const float *panel_at = packed_b(j, b, panel);
-  /* Each strip fetches its share of the next panel and of what is packed after this call. */
+  /* Each strip fetches its share of the next panel, and of what is packed after this call and where to. */
   int64_t strips = at_least_1(s1 - s0), ahead = next_panel < b->p1 ? ceil_div(kc * isa->nr * 4, 128) : 0;
   rf_gemm_ahead near = {(const char *)packed_b(j, b, next_panel), 128, ceil_div(ahead, strips)};
-  rf_gemm_ahead far = {source.at, source.stride, ceil_div(source.lines, strips)};
-  int64_t near_left = ahead, far_left = source.lines, row = row_of(j, s0);
+  const pieces *now = list;
+  rf_gemm_ahead far = {NULL, 0, 0};
+  int64_t share = ceil_div(now[0].lines * now[0].columns + now[1].lines * now[1].columns, strips), column = 0, line = 0;
+  int64_t near_left = ahead, row = row_of(j, s0);
   int64_t fewest = g->m / j->l.strips, more = g->m % j->l.strips, owed = more * s0 % j->l.strips; /* row_of, step by step */
   const float *a = packed_a(j, b, s0);
+  const char *tile_pieces[TILE_PIECES];
   _Alignas(64) float local[16 * 32];
   float *tile = j->l.tile_floats ? j->tiles + ((panel - b->p0) * (b->s1 - b->s0) + s0 - b->s0) * tile_floats : local;
   for (int64_t s = s0; s < s1; s++) {
@@ -256,23 +308,28 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
     int64_t rows = fewest + extra;
     if (extra) owed -= j->l.strips;
     if (near.lines > near_left) near.lines = near_left;
-    if (far.lines > far_left) far.lines = far_left;
+    if (now == list && column >= now->columns) now++, column = line = 0;
+    far.at = now->at + column * 128 + line * now->stride, far.stride = now->stride;
+    far.lines = column >= now->columns ? 0 : share < now->lines - line ? share : now->lines - line;
+    tile_pieces[0] = NULL;
+    if (last) pieces_of_tile(g, row, rows, col, tile_pieces);
     if (first && g->accumulate) isa->begin(g, tile, isa->nr, row, (int)rows, col, cols);
-    isa->micro[rows](kc, a, panel_at, tile, !first || g->accumulate, &near, &far);
+    isa->micro[rows](kc, a, panel_at, tile, !first || g->accumulate, &near, &far, tile_pieces);
     if (last) isa->finish(g, tile, isa->nr, row, (int)rows, col, cols);
     near_left -= near.lines, near.at += near.lines * near.stride;
-    far_left -= far.lines, far.at += far.lines * far.stride;
+    line += far.lines;
+    if (line >= now->lines) line = 0, column++;
     a += rows * kc, row += rows;
     if (j->l.tile_floats) tile += tile_floats;
   }
 }
 
-/* Tiles of block i, and after each a unit of block i+1 is packed: its source was fetched during the tile. */
+/* Tiles of block i, and after each its share of block i+1 is packed: what that reads was fetched during the tile. */
 static void compute(job *j, int64_t i, int thread, int threads) {
   block b = block_at(j, i), after = {0};
   if (i + 1 < j->blocks) after = block_at(j, i + 1);
   int groups = j->l.groups, homes = threads / groups;
-  int64_t panels = b.p1 - b.p0, units = a_units(&after) + b_units(&after);
+  int64_t panels = b.p1 - b.p0, units = a_units(&after) + b_units(&after), share = ceil_div(units, panels * groups);
   for (int turn = 0; turn < groups; turn++) {
     int group = (thread + turn) % groups;
     atomic_long *next = &j->work[i % 3][group].next;
@@ -281,10 +338,12 @@ static void compute(job *j, int64_t i, int thread, int threads) {
       if (help && panels - atomic_load_explicit(next, memory_order_relaxed) < 3) break;
       int64_t t = ticket(next);
       if (t >= panels) break;
-      int64_t unit = units > 0 ? ticket(&j->pack[(i + 1) % 3].next) : 0;
-      rf_gemm_ahead source = unit < units ? unit_source(j, &after, unit) : (rf_gemm_ahead){NULL, 0, 0};
-      multiply(j, &b, group, b.p0 + t, b.p0 + t + (homes > 0 ? homes : 1), source);
-      if (unit < units) pack_unit(j, &after, unit);
+      int64_t unit = units > 0 ? atomic_fetch_add_explicit(&j->pack[(i + 1) % 3].next, share, memory_order_relaxed) : 0;
+      int64_t end = unit + share < units ? unit + share : units;
+      pieces ahead[2] = {{0}};
+      if (unit < end) ahead[0] = units_source(j, &after, unit, end), ahead[1] = units_target(j, &after, unit, end);
+      multiply(j, &b, group, b.p0 + t, b.p0 + t + (homes > 0 ? homes : 1), ahead);
+      for (; unit < end; unit++) pack_unit(j, &after, unit);
     }
   }
 }

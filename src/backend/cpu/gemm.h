@@ -55,9 +55,10 @@ typedef struct rf_gemm_ahead {
   int64_t stride, lines;
 } rf_gemm_ahead;
 
-/* tile (+)= a b over kc steps. `resume`: continue from the tile. `near` goes to L2: the next packed panel; `far`: what is packed next. */
+/* tile (+)= a b over kc steps. `resume`: continue from the tile. `near` goes to L2: the next packed panel; `far`: what is packed next; `tile_pieces`
+ * to L1: two lines each of C that are read or written after this tile, up to NULL. */
 typedef void (*rf_gemm_micro)(int64_t kc, const float *a, const float *b, float *tile, bool resume, const rf_gemm_ahead *near,
-                              const rf_gemm_ahead *far);
+                              const rf_gemm_ahead *far, const char *const *tile_pieces);
 
 /* What differs between ISAs. Packed A: strips of rows, [k][rows of the strip]; packed B: panels of nr columns, [k][nr], zero filled;
  * a tile is [rows][nr] f32, contiguous. */

@@ -21,9 +21,10 @@ RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float
 /* MICRO(3): static void micro_3(...) { micro(3, ...); } */
 #define MICRO(rows) \
   static void micro_##rows(int64_t kc, const float *a, const float *b, float *tile, bool resume, const rf_gemm_ahead *near, \
-                           const rf_gemm_ahead *far) { \
+                           const rf_gemm_ahead *far, const char *const *tile_pieces) { \
     (void)near; \
     (void)far; \
+    (void)tile_pieces; \
     micro(rows, kc, a, b, tile, resume); \
   }
 /* (the formatter would take instances for the beginning of a declaration) */

@@ -175,32 +175,49 @@ static void begin_tile(const rf_gemm *g, float *tile, int64_t tile_ld, int64_t i
   }
 }
 
-/* Every cast of the graph is here: u is rounded once, and what follows works on the rounded value. */
-RF_INLINE void finish_vector(const rf_gemm *g, rf_v16 x, int64_t i, int64_t j, int lanes, bool whole) {
-  int64_t at = i * g->ld + j;
-  if (g->bias) x = rf_v16_add(x, whole ? rf_v16_get(g->bias, g->bias_dtype, j) : rf_v16_get_n(g->bias, g->bias_dtype, j, lanes));
-  x = rf_v16_round(x, g->dtype);
-  if (g->u) {
-    if (whole) rf_v16_put(g->u, g->dtype, at, x);
-    else rf_v16_put_n(g->u, g->dtype, at, x, lanes);
-  }
-  if (g->epilogue == RF_GEMM_PLAIN || !g->out) return;
-  rf_v16 side = rf_v16_zero();
-  if (g->epilogue != RF_GEMM_GELU) side = whole ? rf_v16_get(g->side, g->dtype, at) : rf_v16_get_n(g->side, g->dtype, at, lanes);
-  if (g->epilogue == RF_GEMM_GELU) x = rf_v16_gelu_tanh(x);
-  else if (g->epilogue == RF_GEMM_GELU_BWD) x = rf_v16_mul(x, rf_v16_gelu_tanh_grad(side));
-  else x = rf_v16_add(side, rf_dropout_apply(&g->drop, x, g->first_token + i * g->drop.step, j));
-  if (whole) rf_v16_put(g->out, g->dtype, at, x);
-  else rf_v16_put_n(g->out, g->dtype, at, x, lanes);
-}
-static void finish_tile(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols) {
+/* Sixteen columns of a tile, or fewer at the edge; dtype and epilogue are constants of a body. Every cast of the graph is here: u is rounded
+ * once, and what follows works on the rounded value. */
+RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue epilogue, const float *tile, int64_t tile_ld, int64_t i0, int rows,
+                              int64_t j, int lanes) {
+  bool whole = lanes == RF_LANES;
+  rf_v16 bias = rf_v16_zero();
+  if (g->bias) bias = whole ? rf_v16_get(g->bias, g->bias_dtype, j) : rf_v16_get_n(g->bias, g->bias_dtype, j, lanes);
   for (int i = 0; i < rows; i++) {
-    const float *row = tile + i * tile_ld;
-    for (int j = 0; j < cols; j += RF_LANES) {
-      if (cols - j >= RF_LANES) finish_vector(g, rf_v16_load(row + j), i0 + i, j0 + j, RF_LANES, true);
-      else finish_vector(g, rf_v16_load_n(row + j, cols - j), i0 + i, j0 + j, cols - j, false);
+    int64_t at = (i0 + i) * g->ld + j;
+    rf_v16 x = whole ? rf_v16_load(tile + i * tile_ld) : rf_v16_load_n(tile + i * tile_ld, lanes);
+    if (g->bias) x = rf_v16_add(x, bias);
+    x = rf_v16_round(x, dtype);
+    if (g->u) {
+      if (whole) rf_v16_put(g->u, dtype, at, x);
+      else rf_v16_put_n(g->u, dtype, at, x, lanes);
     }
+    if (epilogue == RF_GEMM_PLAIN || !g->out) continue;
+    rf_v16 side = rf_v16_zero();
+    if (epilogue != RF_GEMM_GELU) side = whole ? rf_v16_get(g->side, dtype, at) : rf_v16_get_n(g->side, dtype, at, lanes);
+    if (epilogue == RF_GEMM_GELU) x = rf_v16_gelu_tanh(x);
+    else if (epilogue == RF_GEMM_GELU_BWD) x = rf_v16_mul(x, rf_v16_gelu_tanh_grad(side));
+    else x = rf_v16_add(side, rf_dropout_apply(&g->drop, x, g->first_token + (i0 + i) * g->drop.step, j));
+    if (whole) rf_v16_put(g->out, dtype, at, x);
+    else rf_v16_put_n(g->out, dtype, at, x, lanes);
   }
+}
+/* FINISH(f32_plain, RF_F32, RF_GEMM_PLAIN): static void finish_f32_plain(...) */
+#define FINISH(name, dtype, epilogue) \
+  static void finish_##name(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols) { \
+    for (int j = 0; j < cols; j += RF_LANES) \
+      finish_columns(g, dtype, epilogue, tile + j, tile_ld, i0, rows, j0 + j, cols - j < RF_LANES ? cols - j : RF_LANES); \
+  }
+// clang-format off
+FINISH(f32_plain, RF_F32, RF_GEMM_PLAIN) FINISH(f32_gelu, RF_F32, RF_GEMM_GELU)
+FINISH(f32_residual, RF_F32, RF_GEMM_RESIDUAL) FINISH(f32_gelu_bwd, RF_F32, RF_GEMM_GELU_BWD)
+FINISH(bf16_plain, RF_BF16, RF_GEMM_PLAIN) FINISH(bf16_gelu, RF_BF16, RF_GEMM_GELU)
+FINISH(bf16_residual, RF_BF16, RF_GEMM_RESIDUAL) FINISH(bf16_gelu_bwd, RF_BF16, RF_GEMM_GELU_BWD)
+    // clang-format on
+    static void finish_tile(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols) {
+  static void (*const body[2][4])(const rf_gemm *, const float *, int64_t, int64_t, int, int64_t,
+                                  int) = {{finish_f32_plain, finish_f32_gelu, finish_f32_residual, finish_f32_gelu_bwd},
+                                          {finish_bf16_plain, finish_bf16_gelu, finish_bf16_residual, finish_bf16_gelu_bwd}};
+  body[g->dtype == RF_BF16][g->epilogue](g, tile, tile_ld, i0, rows, j0, cols);
 }
 
 /* ---- few rows: the weights are read once, as they are stored --------------------------------------------------------- */

@@ -28,9 +28,9 @@
     ahead##_at += ahead->stride; \
   }
 
-/* Among eight steps: one line of the next tile into the L1, two of each `ahead` into the L2. */
+/* Among eight steps: one line of the next tile and two of a piece of C into the L1, two of each `ahead` into the L2. */
 RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float *tile, bool resume, const rf_gemm_ahead *near,
-                     const rf_gemm_ahead *far) {
+                     const rf_gemm_ahead *far, const char *const *tile_pieces) {
   ROWS(ROW_LOAD)
   const char *near_at = near->at, *far_at = far->at;
   const float *next = tile + MR * NR;
@@ -46,6 +46,11 @@ RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float
     FETCH(far)
     STEP(4);
     STEP(5);
+    if (*tile_pieces) {
+      _mm_prefetch(*tile_pieces, _MM_HINT_T0);
+      _mm_prefetch(*tile_pieces + 64, _MM_HINT_T0);
+      tile_pieces++;
+    }
     STEP(6);
     STEP(7);
     a += 8 * rows;
@@ -62,6 +67,6 @@ RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float
 /* MICRO(3): static void micro_3(...) { micro(3, ...); } */
 #define MICRO(rows) \
   static void micro_##rows(int64_t kc, const float *a, const float *b, float *tile, bool resume, const rf_gemm_ahead *near, \
-                           const rf_gemm_ahead *far) { \
-    micro(rows, kc, a, b, tile, resume, near, far); \
+                           const rf_gemm_ahead *far, const char *const *tile_pieces) { \
+    micro(rows, kc, a, b, tile, resume, near, far, tile_pieces); \
   }
