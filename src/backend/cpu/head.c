@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { CHUNK_BYTES = 64 << 20, CHUNK_LEAST_ROWS = 64 };
+enum { CHUNK_BYTES = 128 << 20, CHUNK_LEAST_ROWS = 64 };
 
 typedef struct dims {
   int64_t rows, width, vocab, chunk, chunks;
