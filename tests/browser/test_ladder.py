@@ -52,7 +52,7 @@ def main():
     b.expect("every layer's activation is named and summed", up[0]["count"] == up[1]["count"] == BLOCKS and up[0]["shape"] == [ROWS, FF] and up[0]["bytes"] == 4 * BLOCKS * ROWS * FF == 2 * up[1]["bytes"], up)
     b.expect("recomputation keeps at most one", all(one is None or one["count"] <= 1 for one in up[2:]), up[2:])
     text = b.js("document.querySelector('#memory-instant').textContent")
-    b.expect("and so says the page", f"{BLOCKS} × " in text and f"({ROWS}, {FF})" in text and "block.*/mlp/up/u" in text)
+    b.expect("and so says the page", f"{BLOCKS} × " in text and f"(4 × 32, {FF})" in text and "block.*/mlp/up/u" in text)
     peaks = [entry["plan"]["memory"]["peak_bytes"] for entry in model["runs"][:4]]
     for k in range(1, 4):
         b.js(f"(() => {{ const s = document.querySelector('#memory-over'), o = [...s.options].findIndex((x) => x.textContent.startsWith('{names[k]}')); s.value = o - 1; s.dispatchEvent(new Event('change')); }})()")

@@ -2,9 +2,11 @@
 (() => {
   const {el} = rafter, {read, kindsOf} = rafter.arena;
 
-  const shapeText = (shape) => `(${shape.join(', ')})`;
+  /* Rows of a step as sequences times their length, where they are both. */
+  const shapeText = (shape, {microbatch = 0, seq = 0} = {}) =>
+      `(${shape.map((size, i) => (i === 0 && microbatch > 1 && seq > 1 && size === microbatch * seq ? `${microbatch} × ${seq}` : size)).join(', ')})`;
 
-  const kindTable = (kinds, options) => rafter.table(
+  const kindTable = (kinds, plan, options) => rafter.table(
       [
         {title: 'Bytes', number: true, value: (one) => one.bytes, text: (one) => rafter.bytes(one.bytes)},
         {
@@ -14,7 +16,7 @@
           text: (one) => (one.count > 1 ? `${one.count} × ${rafter.bytes(one.each_bytes)}` : '')
         },
         {title: 'Tensor', value: (one) => one.name},
-        {title: 'Shape', value: (one) => shapeText(one.shape)},
+        {title: 'Shape', value: (one) => shapeText(one.shape, plan.settings)},
         {title: 'Type', value: (one) => one.dtype},
         {title: 'Class', value: (one) => one.class, node: (one) => [rafter.swatch(rafter.tensorColour(one.class)), one.class]},
         {title: 'Why it is there', value: (one) => one.reason || ''},
@@ -92,7 +94,7 @@
           body.append(el(
               'p', {class: 'empty'},
               'This plan names no tensors, so there is no picture: report a run, or the output of `rafter plan MODEL ... --json --tensors --ops`.'));
-          if (plan.memory.largest) body.append(kindTable(plan.memory.largest, {caption: 'Alive at the peak, largest first.'}));
+          if (plan.memory.largest) body.append(kindTable(plan.memory.largest, plan, {caption: 'Alive at the peak, largest first.'}));
           rafter.state.memory = {plan: name, curve: null};
           return;
         }
@@ -111,7 +113,7 @@
         const host = plan.tensors.filter((tensor) => tensor.memory === 'host');
         rafter.memoryParts.viewer(body, read(name, plan, measured && rafter.objects(measured.ops)), others);
         if (host.length)
-          body.append(el('h3', {}, 'In the host\'s memory'), kindTable(kindsOf(host), {caption: 'Not in the arena: copied to the chip and back.'}));
+          body.append(el('h3', {}, 'In the host\'s memory'), kindTable(kindsOf(host), plan, {caption: 'Not in the arena: copied to the chip and back.'}));
       };
       /* The walk that needs the arena stands first. */
       const needs = plans.map(({plan}) => (pictured(plan) ? plan.ops.reduce((most, op) => Math.max(most, op.top_bytes), 0) : 0)),

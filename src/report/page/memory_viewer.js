@@ -376,7 +376,7 @@
     const describe = (t) => {
       const tensor = p.list[t], name = (op) => (op < 0 ? 'the start' : op >= p.n ? 'the end' : p.ops[op].name);
       return el(
-          'div', {}, el('strong', {}, tensor.name), row(tensor.class, `${shapeText(tensor.shape)} ${tensor.dtype}`),
+          'div', {}, el('strong', {}, tensor.name), row(tensor.class, `${shapeText(tensor.shape, p.plan.settings)} ${tensor.dtype}`),
           row('bytes', `${rafter.whole(tensor.bytes)} (${rafter.bytes(tensor.bytes)}) from ${rafter.whole(tensor.offset)}`),
           row('held from', name(tensor.first)), row('to', name(tensor.last)), tensor.reason && row('why', tensor.reason));
     };
@@ -472,7 +472,7 @@
                       !p.whole ? ` here; another walk needs the arena's ${rafter.bytes(p.arena)}.` :
                                  ` of an arena of ${rafter.bytes(p.arena)} (${rafter.whole(p.arena)} bytes)${
                                      p.arena > sum ? `; the rest, ${rafter.bytes(p.arena - sum)}, lies in gaps between them` : ''}.`)),
-          kindTable(rows, {
+          kindTable(rows, p.plan, {
             caption: 'Buffers of one kind over all layers count together. A row chosen is outlined in the picture.',
             onrow: (one) => {
               selected = state.selected = selected === one.name ? null : one.name;
