@@ -34,7 +34,7 @@ const rf_saved RF_SAVED[RF_SAVED_NAMES] = {
     {.name = "mlpact",
      .ff = 1,
      .chain = {{"mlp/gelu/g", "mlp/gelu_erf/g", "mlp/swiglu/h", "mlp/geglu/h"}, {"mlp/shared/swiglu/h", "mlp/shared/geglu/h"}}},
-    {.name = "mlpwo", .width = 1, .chain = {{"mlp/down/u", "mlp/down/lora/y"}, {"mlp/experts/down/u"}, {"mlp/shared/down/u"}}},
+    {.name = "mlpwo", .width = 1, .chain = {{"mlp/down/u", "mlp/down/lora/y", "mlp/residual/y"}, {"mlp/experts/down/u"}, {"mlp/shared/down/u"}}},
     {.name = "down", .width = 1, .within = "mlpwo"},
     {.name = "norm", .width = 1, .within = "norm1 and norm2"},
     {.name = "norm1", .width = 1, .chain = {{"attn/norm/y"}}},
