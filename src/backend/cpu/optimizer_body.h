@@ -8,21 +8,42 @@ static size_t norm_sq_workspace(const rf_graph *graph, const rf_op *op, int thre
   return (size_t)norm_sq_chunks(&graph->tensor[op->input[0]]) * sizeof(double);
 }
 
-/* Sixteen lanes of double as four of the compilers' vectors: sums of squares (exact in double), folded by the usual tree. */
-typedef float rf_f4 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef double rf_d4 __attribute__((vector_size(32)));
-RF_INLINE double sum_of_squares(const float *x, int64_t count) {
-  rf_d4 sum[4] = {{0}};
+/* Sixteen lanes of double; squares of floats are exact in double, so fused or not is the same. Folded by the usual tree. Written out where a
+ * compiler (gcc 12) widens halves of vectors one by one. */
+#if defined(__AVX512F__)
+RF_INLINE int64_t squares_of_vectors(const float *x, int64_t count, double lane[RF_LANES]) {
+  __m512d low = _mm512_setzero_pd(), high = low;
+  int64_t i = 0;
+  for (; i + RF_LANES <= count; i += RF_LANES) {
+    __m512d a = _mm512_cvtps_pd(_mm256_loadu_ps(x + i)), b = _mm512_cvtps_pd(_mm256_loadu_ps(x + i + 8));
+    low = _mm512_fmadd_pd(a, a, low), high = _mm512_fmadd_pd(b, b, high);
+  }
+  _mm512_storeu_pd(lane, low), _mm512_storeu_pd(lane + 8, high);
+  return i;
+}
+#elif defined(__AVX2__) && defined(__FMA__)
+RF_INLINE int64_t squares_of_vectors(const float *x, int64_t count, double lane[RF_LANES]) {
+  __m256d sum[4] = {_mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd()};
   int64_t i = 0;
   for (; i + RF_LANES <= count; i += RF_LANES) {
     for (int k = 0; k < 4; k++) {
-      rf_d4 d = __builtin_convertvector(*(const rf_f4 *)(x + i + 4 * k), rf_d4);
-      sum[k] += d * d;
+      __m256d d = _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4 * k));
+      sum[k] = _mm256_fmadd_pd(d, d, sum[k]);
     }
   }
+  for (int k = 0; k < 4; k++) _mm256_storeu_pd(lane + 4 * k, sum[k]);
+  return i;
+}
+#else
+RF_INLINE int64_t squares_of_vectors(const float *x, int64_t count, double lane[RF_LANES]) {
+  (void)x, (void)count;
+  for (int k = 0; k < RF_LANES; k++) lane[k] = 0;
+  return 0;
+}
+#endif
+RF_INLINE double sum_of_squares(const float *x, int64_t count) {
   double lane[RF_LANES];
-  memcpy(lane, sum, sizeof lane);
-  for (int64_t k = 0; i + k < count; k++) lane[k] += (double)x[i + k] * (double)x[i + k];
+  for (int64_t i = squares_of_vectors(x, count, lane); i < count; i++) lane[i % RF_LANES] += (double)x[i] * (double)x[i];
   for (int width = RF_LANES / 2; width > 0; width /= 2) {
     for (int k = 0; k < width; k++) lane[k] += lane[k + width];
   }
