@@ -255,14 +255,16 @@ static void fetch(pieces p) {
     }
   }
 }
-/* What no tile was computed for; a unit is fetched while the one before it is packed. */
+/* What no tile was computed for, some units at a time: they are fetched while those before them are packed. */
 static void pack_rest(job *j, int64_t i) {
+  enum { AT_ONCE = 4 }; /* strips of a transposed A share cache lines */
   block b = block_at(j, i);
-  int64_t units = a_units(&b) + b_units(&b);
-  for (int64_t next, t = ticket(&j->pack[i % 3].next); t < units; t = next) {
-    next = ticket(&j->pack[i % 3].next);
-    if (next < units) fetch(units_source(j, &b, next, next + 1));
-    pack_unit(j, &b, t);
+  int64_t units = a_units(&b) + b_units(&b), next = 0;
+  atomic_long *tickets = &j->pack[i % 3].next;
+  for (int64_t t = atomic_fetch_add_explicit(tickets, AT_ONCE, memory_order_relaxed); t < units; t = next) {
+    next = atomic_fetch_add_explicit(tickets, AT_ONCE, memory_order_relaxed);
+    if (next < units) fetch(units_source(j, &b, next, next + AT_ONCE < units ? next + AT_ONCE : units));
+    for (int64_t u = t; u < t + AT_ONCE && u < units; u++) pack_unit(j, &b, u);
   }
 }
 
@@ -312,7 +314,11 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
     far.at = now->at + column * 128 + line * now->stride, far.stride = now->stride;
     far.lines = column >= now->columns ? 0 : share < now->lines - line ? share : now->lines - line;
     tile_pieces[0] = NULL;
-    if (last) pieces_of_tile(g, row, rows, col, tile_pieces);
+    if (first && g->accumulate) { /* its rows are read now, so it is those of the tile after this one */
+      if (s + 1 < s1) pieces_of_tile(g, row + rows, fewest + (owed + more >= j->l.strips), col, tile_pieces);
+    } else if (last) {
+      pieces_of_tile(g, row, rows, col, tile_pieces);
+    }
     if (first && g->accumulate) isa->begin(g, tile, isa->nr, row, (int)rows, col, cols);
     isa->micro[rows](kc, a, panel_at, tile, !first || g->accumulate, &near, &far, tile_pieces);
     if (last) isa->finish(g, tile, isa->nr, row, (int)rows, col, cols);
