@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { PAGE_OPS = 300 }; /* rows of each comparison that a page carries */
+
 const char *rf_runs_root(void) {
   const char *root = getenv("RAFTER_RUNS");
   return root && *root ? root : "runs";
@@ -134,14 +136,6 @@ static rf_status write_traces(const rf_options *o, const json_t *model, const ra
   return status;
 }
 
-/* Each against the first, for who reads JSON; the page joins what is chosen. */
-static void put_comparisons(json_t *model) {
-  const json_t *runs = json_object_get(model, "runs");
-  json_t *list = json_array();
-  for (size_t i = 1; i < json_array_size(runs); i++) json_array_append_new(list, rf_report_compare(json_array_get(runs, 0), json_array_get(runs, i)));
-  json_object_set_new(model, "compare", list);
-}
-
 rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   json_t *model = rf_report_model();
@@ -152,8 +146,11 @@ rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_e
   bool json = rf_options_flag(o, "json");
   bool others = rf_options_is_set(o, "perfetto") || rf_options_is_set(o, "csv");
   RF_GO(write_traces(o, model, sink, error));
-  if ((!json && !others) || rf_options_is_set(o, "out")) RF_GO(write_page(o, model, sink, error));
-  if (json) put_comparisons(model), rf_put_json(sink, json_incref(model));
+  if ((!json && !others) || rf_options_is_set(o, "out")) {
+    json_object_set_new(model, "compare", rf_report_comparisons(json_object_get(model, "runs"), PAGE_OPS));
+    RF_GO(write_page(o, model, sink, error));
+  }
+  if (json) json_object_set_new(model, "compare", rf_report_comparisons(json_object_get(model, "runs"), 0)), rf_put_json(sink, json_incref(model));
 done:
   json_decref(model);
   return status;

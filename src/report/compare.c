@@ -11,6 +11,8 @@
 #include "report/model.h"
 #include "report/report.h"
 
+static const char ARROW[] = " \u2192 "; /* from the kernel of one side to that of the other */
+
 /* Of no interest: where a run wrote to and how it spoke. */
 static const char *const SILENT[] = {"command", "out", "json", "quiet", "verbose", "config", "trace"};
 
@@ -58,7 +60,7 @@ static void kind_of(const char *name, char kind[160]) {
 }
 
 /* Adds to the numbers of a row that is there under a name, or begins it. `side`: "a", "b". */
-static void add_to(json_t *rows, const char *name, const char *side, double seconds, double bytes) {
+static json_t *add_to(json_t *rows, const char *name, const char *side, double seconds, double bytes) {
   json_t *row = json_object_get(rows, name);
   char key[32];
   if (!row) {
@@ -72,6 +74,19 @@ static void add_to(json_t *rows, const char *name, const char *side, double seco
   for (size_t i = 0; i < 3; i++) {
     snprintf(key, sizeof key, "%s_%s", side, numbers[i].what);
     json_object_set_new(row, key, json_real(number(row, key) + numbers[i].value));
+  }
+  return row;
+}
+
+/* What kind of op a row is, and its kernel where the sides have different ones; of a kind over layers those of the first. */
+static void say_op(json_t *row, const json_t *planned, const char *side) {
+  const char *kernel = text_of(planned, "kernel"), *other = text_of(row, "kernel");
+  char both[160];
+  if (!json_object_get(row, "op")) json_object_set_new(row, "op", json_string(text_of(planned, "op")));
+  if (!json_object_get(row, "kernel")) json_object_set_new(row, "kernel", json_string(kernel));
+  else if (!strcmp(side, "b") && strcmp(kernel, other) && !strstr(other, ARROW)) {
+    snprintf(both, sizeof both, "%.70s%s%.70s", other, ARROW, kernel);
+    json_object_set_new(row, "kernel", json_string(both));
   }
 }
 
@@ -92,16 +107,16 @@ static void add_ops(json_t *each, json_t *kinds, const json_t *entry, const char
     double calls = number(op, "calls") / per, seconds = calls * number(op, "seconds"), bytes = calls * number(planned, "bytes");
     if (!planned) continue;
     kind_of(text_of(planned, "name"), kind);
-    add_to(each, text_of(planned, "name"), side, seconds, bytes);
-    add_to(kinds, kind, side, seconds, bytes);
+    say_op(add_to(each, text_of(planned, "name"), side, seconds, bytes), planned, side);
+    say_op(add_to(kinds, kind, side, seconds, bytes), planned, side);
   }
 }
 
 /* What is alive at the peak, as the plan lists it. */
-static void add_tensors(json_t *kinds, const json_t *entry, const char *side) {
+static void add_tensors(json_t *kinds, const json_t *plan, const char *side) {
   const json_t *row;
   size_t i;
-  json_array_foreach(json_object_get(json_object_get(json_object_get(entry, "plan"), "memory"), "largest"), i, row)
+  json_array_foreach(json_object_get(json_object_get(plan, "memory"), "largest"), i, row)
       add_to(kinds, text_of(row, "name"), side, 0, number(row, "bytes"));
 }
 
@@ -124,6 +139,7 @@ static json_t *sorted(json_t *rows, bool by_bytes) {
     double seconds = number(row, "b_seconds") - number(row, "a_seconds"), bytes = number(row, "b_bytes") - number(row, "a_bytes");
     if (!all || (seconds == 0 && bytes == 0 && number(row, "a_count") == number(row, "b_count"))) continue;
     json_object_set_new(row, "seconds", json_real(seconds)), json_object_set_new(row, "bytes", json_real(bytes));
+    if (!strstr(text_of(row, "kernel"), ARROW)) json_object_del(row, "kernel");
     all[count++] = (difference){row, fabs(by_bytes ? bytes : seconds)};
   }
   if (all) qsort(all, count, sizeof *all, larger_first);
@@ -137,11 +153,13 @@ static json_t *sorted(json_t *rows, bool by_bytes) {
 
 static json_t *side_json(const json_t *entry, const char *walk_name, bool measured) {
   const json_t *plan = rf_report_plan_of(entry, walk_name), *walk = measured ? measured_walk(entry, walk_name) : NULL,
-               *memory = json_object_get(json_object_get(entry, "plan"), "memory");
+               *memory = json_object_get(plan, "memory"), *work = json_object_get(plan, "work");
   double count = number(walk, "count"), predicted = number(json_object_get(plan, "time"), "seconds");
   double seconds = count > 0 && number(walk, "seconds") > 0 ? number(walk, "seconds") / count : predicted;
-  json_t *json = json_pack("{ss sb sf sf sO? sO?}", "id", text_of(entry, "id"), "measured", count > 0, "seconds", seconds, "predicted_seconds",
-                           predicted, "peak_bytes", json_object_get(memory, "peak_bytes"), "by_class", json_object_get(memory, "by_class"));
+  json_t *json =
+      json_pack("{ss ss sb sf sf sO? sO? sO? sO?}", "id", text_of(entry, "id"), "walk", walk_name ? walk_name : "", "measured", count > 0, "seconds",
+                seconds, "predicted_seconds", predicted, "peak_bytes", json_object_get(memory, "peak_bytes"), "by_class",
+                json_object_get(memory, "by_class"), "flops", json_object_get(work, "hardware_flops"), "bytes", json_object_get(work, "bytes"));
   if (count > 0 && number(walk, "tokens") > 0)
     json_object_set_new(json, "tokens_per_second", json_real(number(walk, "tokens") / number(walk, "seconds")));
   else if (number(json_object_get(plan, "rate"), "tokens_per_second") > 0)
@@ -162,23 +180,80 @@ static char *sentence_of(const json_t *a, const json_t *b, bool predicted, bool 
   return n < 0 ? NULL : text;
 }
 
-json_t *rf_report_compare(const json_t *a, const json_t *b) {
+static json_t *classes_json(const json_t *a, const json_t *b) {
+  json_t *rows = json_object(), *value;
+  const char *name;
+  const json_t *sides[] = {json_object_get(a, "by_class"), json_object_get(b, "by_class")};
+  for (int k = 0; k < 2; k++)
+    json_object_foreach((json_t *)sides[k], name, value) if (json_number_value(value) > 0)
+        add_to(rows, name, k ? "b" : "a", 0, json_number_value(value));
+  return sorted(rows, true);
+}
+
+/* One walk of either, as it ran or as it was planned. `one`: only one of the two was measured, and both stand as predicted for that. */
+static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran, const char *walk, bool one) {
   bool runs = json_object_get(a, "run") && json_object_get(b, "run");
-  const json_t *plan = json_object_get(a, "plan");
-  const char *walk = json_string_value(json_object_get(plan, "name"));
-  if (!walk) walk = json_string_value(json_object_get(json_object_get(b, "plan"), "name"));
   json_t *each = json_object(), *kinds = json_object(), *tensors = json_object();
-  /* What was measured is compared with what was measured only: the error of a prediction is no saving. */
-  bool of_a = measured_walk(a, walk), of_b = measured_walk(b, walk), measured = of_a && of_b;
-  json_t *left = side_json(a, walk, measured), *right = side_json(b, walk, measured);
-  add_ops(each, kinds, a, walk, "a", measured), add_ops(each, kinds, b, walk, "b", measured);
-  add_tensors(tensors, a, "a"), add_tensors(tensors, b, "b");
-  char *sentence = sentence_of(left, right, !measured, of_a != of_b);
-  json_t *json = json_pack("{so so so so so so ss?}", "a", left, "b", right, "options",
+  json_t *left = side_json(a, walk, a_ran), *right = side_json(b, walk, b_ran);
+  add_ops(each, kinds, a, walk, "a", a_ran), add_ops(each, kinds, b, walk, "b", b_ran);
+  add_tensors(tensors, rf_report_plan_of(a, walk), "a"), add_tensors(tensors, rf_report_plan_of(b, walk), "b");
+  char *sentence = sentence_of(left, right, !a_ran && !b_ran, one);
+  json_t *classes = classes_json(left, right);
+  json_t *json = json_pack("{so so so so so so so ss?}", "a", left, "b", right, "options",
                            rf_report_options_that_differ(options_of(a, !runs), options_of(b, !runs)), "ops", sorted(each, false), "kinds",
-                           sorted(kinds, false), "tensors", sorted(tensors, true), "sentence", sentence);
+                           sorted(kinds, false), "tensors", sorted(tensors, true), "classes", classes, "sentence", sentence);
   free(sentence);
   return json;
+}
+
+json_t *rf_report_compare(const json_t *a, const json_t *b) {
+  const char *walk = json_string_value(json_object_get(json_object_get(a, "plan"), "name"));
+  if (!walk) walk = json_string_value(json_object_get(json_object_get(b, "plan"), "name"));
+  /* What was measured is compared with what was measured only: the error of a prediction is no saving. */
+  bool of_a = measured_walk(a, walk), of_b = measured_walk(b, walk);
+  return compare(a, of_a && of_b, b, of_a && of_b, walk, of_a != of_b);
+}
+
+/* ---- all pairs ------------------------------------------------------------------------------------------------------------ */
+
+enum { ALL_PAIRS = 5, FIRST_PAIRS = 32 }; /* entries of which each is compared with each; and with the first */
+
+static void append_cut(json_t *list, json_t *comparison, size_t ops) {
+  json_t *rows = json_object_get(comparison, "ops");
+  while (ops && json_array_size(rows) > ops) json_array_remove(rows, json_array_size(rows) - 1);
+  json_array_append_new(list, comparison);
+}
+
+static const char *walk_name(const json_t *entry, size_t i) {
+  const json_t *plan = json_object_get(entry, "plan");
+  return json_string_value(json_object_get(i ? json_array_get(json_object_get(plan, "plans"), i - 1) : plan, "name"));
+}
+static bool has_walk(const json_t *entry, const char *walk) {
+  const json_t *plan = rf_report_plan_of(entry, walk);
+  const char *name = json_string_value(json_object_get(plan, "name"));
+  return plan && (!walk || !name || !strcmp(name, walk));
+}
+
+json_t *rf_report_comparisons(const json_t *runs, size_t ops) {
+  json_t *list = json_array();
+  size_t count = json_array_size(runs);
+  for (size_t i = 0; i < count && (i == 0 || count <= ALL_PAIRS); i++)
+    for (size_t j = i + 1; j < count && j <= FIRST_PAIRS; j++) {
+      const json_t *a = json_array_get(runs, i), *b = json_array_get(runs, j), *named = walk_name(a, 0) ? a : b;
+      for (size_t w = 0; w <= json_array_size(json_object_get(json_object_get(named, "plan"), "plans")); w++) {
+        const char *walk = walk_name(named, w);
+        if (!has_walk(a, walk) || !has_walk(b, walk) || (w && (!walk_name(a, 0) || !walk_name(b, 0)))) continue;
+        bool both = measured_walk(a, walk) && measured_walk(b, walk), one = (measured_walk(a, walk) != NULL) != (measured_walk(b, walk) != NULL);
+        if (both) append_cut(list, compare(a, true, b, true, walk, false), ops);
+        append_cut(list, compare(a, false, b, false, walk, one), ops);
+      }
+    }
+  for (size_t i = 0; i < count && i <= FIRST_PAIRS; i++) { /* each beside its own plan */
+    const json_t *entry = json_array_get(runs, i);
+    for (size_t w = 0; w <= json_array_size(json_object_get(json_object_get(entry, "plan"), "plans")); w++)
+      if (measured_walk(entry, walk_name(entry, w))) append_cut(list, compare(entry, false, entry, true, walk_name(entry, w), false), ops);
+  }
+  return list;
 }
 
 /* ---- as tables --------------------------------------------------------------------------------------------------------- */

@@ -41,7 +41,7 @@ def main():
     now = state()
     b.expect("two runs as they ran, first", now["a"].startswith("kept") and now["a"].endswith("as it ran") and now["b"].startswith("again") and now["b"].endswith("as it ran"), now)
     b.expect("peaks", now["peak_change"] == again["plan"]["memory"]["peak_bytes"] - kept["plan"]["memory"]["peak_bytes"] < 0, now["peak_change"])
-    b.expect("options that differ", set(now["options"]) == {"remat", "out"}, now["options"])
+    b.expect("options that differ", set(now["options"]) == {"remat"}, now["options"])
     b.js("document.querySelector('#panel-compare [data-value=op]').click()")
     now = state()
     x, y = seconds(kept, True), seconds(again, True)

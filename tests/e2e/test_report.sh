@@ -31,7 +31,20 @@ print(*bad[:5], sep="\n") if bad else None
 sys.exit(bool(bad))
 PY
 }
-holds model.json 'len(d["compare"]) == 1 and d["compare"][0]["options"][0]["name"] == "remat" and len(d["compare"][0]["ops"]) > 9'
+holds model.json 'd["compare"][0]["options"][0]["name"] == "remat" and len(d["compare"][0]["ops"]) > 9'
+# Of two measured runs with two walks each: as they ran and as planned, and each beside its plan.
+holds model.json '[(c["a"]["id"], c["b"]["id"], c["a"]["walk"], c["a"]["measured"], c["b"]["measured"]) for c in d["compare"]] == [("first", "second", w, r, r) for w in ("train", "validation") for r in (True, False)] + [(i, i, w, False, True) for i in ("first", "second") for w in ("train", "validation")]'
+python3 - model.json <<'PY' || fail 'a run beside its own plan is not op by op what both say'
+import json, math, sys
+model = json.load(open(sys.argv[1]))
+one = next(c for c in model["compare"] if c["a"]["id"] == c["b"]["id"] == "second")
+run = model["runs"][1]
+planned, walk = {o["name"]: o["seconds"] * o["calls"] for o in run["plan"]["ops"]}, run["measured"]["walks"][0]
+ran = {o["name"]: o["seconds"] * o["calls"] / walk["count"] for o in walk["ops"]}
+assert {row["name"] for row in one["ops"]} == {n for n in planned if planned[n] != ran[n]}
+for row in one["ops"]: assert math.isclose(row["seconds"], ran[row["name"]] - planned[row["name"]], rel_tol=1e-9, abs_tol=1e-15) and row["bytes"] == 0, row
+assert math.isclose(one["b"]["seconds"], walk["seconds"] / walk["count"]) and one["a"]["seconds"] == run["plan"]["time"]["seconds"] and one["options"] == [] == one["tensors"]
+PY
 holds model.json '{o["phase"] for o in d["runs"][1]["plan"]["ops"]} == {"forward", "recompute", "backward", "optimizer"}' 'remat=block recomputes'
 
 # --against plans the run again with a change: the same plan that `plan` makes of it; without one, that of the run to the value.
@@ -40,7 +53,7 @@ status 0 "${REPORT[@]}" runs/first --against remat=block --json && cp out agains
 import json, sys
 model, plan, other = (json.load(open(n)) for n in sys.argv[1:])
 made = model["runs"][1]["plan"]
-for p in made, plan, other: p.pop("plan_seconds"), p.pop("name", 0), p.pop("plans", 0), p.pop("advice")
+for p in made, plan, other: p.pop("plan_seconds"), p.pop("name", 0), p.pop("plans", 0), p.pop("advice"), p.pop("fits", 0)  # says memory's again where `plan` prints
 assert model["runs"][1]["of"] == "first" and model["runs"][1]["name"] == "remat=block"
 for p in plan, other:
     # What this machine has left is looked up anew.

@@ -21,7 +21,7 @@ status 0 "${RUNS[@]}" list --json && holds out '[r["status"] for r in d["runs"]]
 kill -INT $stopped && wait $stopped
 kill -9 $killed && wait $killed 2>/dev/null
 status 0 "${RUNS[@]}" list --json && cp out list.json && {
-  holds list.json '{r["name"]: r["status"] for r in d["runs"] if r["name"]} == {"a": "done", "b": "done", "stopped": "interrupted", "killed": "ended without a word"}' 'how runs ended'
+  holds list.json '{r["name"]: r["status"] for r in d["runs"] if r["name"]} == {"a": "done", "b": "done", "eval": "done", "stopped": "interrupted", "killed": "ended without a word"}' 'how runs ended'
   holds list.json 'sorted(r["command"] for r in d["runs"]) == ["eval", "generate", "score"] + 4 * ["train"]'
   a=$(ask list.json '[r for r in d["runs"] if r["name"] == "a"][0]["results"]["loss"]') last=$(tail -1 runs/a/metrics.jsonl)
   [ "$(printf '%.7f' "$a")" = "$(printf '%.7f' "$(echo "$last" | python3 -c 'import json, sys; print(json.load(sys.stdin)["loss"])')")" ] || fail "the history's loss $a is not that of $last"

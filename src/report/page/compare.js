@@ -1,4 +1,4 @@
-/* compare.js - two runs, a plan and its run, or two plans: time and bytes op by op and kind by kind, memory, options; largest differences first. */
+/* compare.js - two runs, a plan and its run, or two plans, as the program compared them: time and bytes by op and by kind, memory, options. */
 (() => {
   const {el} = rafter;
 
@@ -6,84 +6,74 @@
   const sides = (model) => rafter.objects(model.runs).flatMap((run, r) => {
     const walks = rafter.walks(run).filter(({plan}) => plan.time && plan.memory);
     return walks.flatMap(({name, plan, measured}, w) => {
-      const title = walks.length > 1 ? `${rafter.runName(run)}, ${name}` : rafter.runName(run), side = {run, r, w, plan, walk: name};
-      const planned = {...side, title: `${title}: as planned`, measured: null, seconds: plan.time.seconds};
-      const ran = measured && {
-        ...side,
-        title: `${title}: as it ran`,
-        measured: new Map(rafter.objects(measured.ops).map((row) => [row.id, row])),
-        seconds: measured.count > 0 && measured.seconds > 0 ? measured.seconds / measured.count : null
-      };
-      return ran ? [ran, planned] : [planned];
+      const title = walks.length > 1 ? `${rafter.runName(run)}, ${name}` : rafter.runName(run), side = {id: run.id, r, w, plan, walk: plan.name};
+      const planned = {...side, title: `${title}: as planned`, ran: false}, ran = {...side, title: `${title}: as it ran`, ran: true};
+      return measured && measured.count > 0 ? [ran, planned] : [planned];
     });
   });
 
-  const plannedOf = (list, side) => list.find((one) => one.r === side.r && one.w === side.w && !one.measured) || side;
+  const plannedOf = (list, side) => list.find((one) => one.r === side.r && one.w === side.w && !one.ran) || side;
 
   /* What is most likely asked: two runs as they ran, else a run's plan beside another plan, else a run beside its plan, else two plans. */
   const first = (list) => {
-    const ran = list.filter((side) => side.measured && side.w === 0), other = ran.find((side) => side.r !== ran[0].r);
+    const ran = list.filter((side) => side.ran && side.w === 0), other = ran.find((side) => side.r !== ran[0].r);
     if (other) return [list.indexOf(ran[0]), list.indexOf(other)];
-    const plan = ran.length ? list.findIndex((side) => side.r !== ran[0].r && side.w === 0 && !side.measured) : -1;
+    const plan = ran.length ? list.findIndex((side) => side.r !== ran[0].r && side.w === 0 && !side.ran) : -1;
     if (plan >= 0) return [list.indexOf(plannedOf(list, ran[0])), plan];
-    if (ran.length) return [list.findIndex((side) => side.r === ran[0].r && side.w === 0 && !side.measured), list.indexOf(ran[0])];
+    if (ran.length) return [list.findIndex((side) => side.r === ran[0].r && side.w === 0 && !side.ran), list.indexOf(ran[0])];
     return [0, Math.min(1, list.length - 1)];
   };
 
-  /* Seconds and bytes of a step's ops by name, or by kind over all layers. */
-  const sums = (side, whole) => {
-    const rows = new Map();
-    rafter.objects(side.plan.ops).forEach((op) => {
-      const row = side.measured && side.measured.get(op.id), name = whole ? rafter.kindOf(op.name) : op.name;
-      if (!rows.has(name)) rows.set(name, {name, class: rafter.opClass(op.op), ops: 0, seconds: 0, bytes: 0, kernel: op.kernel});
-      const one = rows.get(name);
-      one.ops++;
-      one.seconds += (side.measured ? (row && row.calls > 0 ? row.seconds : 0) : op.seconds) * op.calls;
-      one.bytes += op.bytes * op.calls;
-    });
-    return rows;
+  /* The program compared them (compare[] of the model); what it put the other way round is turned. */
+  const turned = (row) => {
+    const other = {...row, seconds: -row.seconds, bytes: -row.bytes};
+    for (const what of ['count', 'seconds', 'bytes']) [other[`a_${what}`], other[`b_${what}`]] = [row[`b_${what}`], row[`a_${what}`]];
+    if (row.kernel) other.kernel = row.kernel.split(' → ').reverse().join(' → ');
+    return other;
+  };
+  const comparison = (model, a, b) => {
+    const is = (one, side) => one.id === side.id && one.measured === side.ran && (one.walk === side.walk || !one.walk || !side.walk);
+    for (const one of rafter.objects(model.compare)) {
+      if (is(one.a, a) && is(one.b, b)) return one;
+      if (!is(one.a, b) || !is(one.b, a)) continue;
+      const lists = Object.fromEntries(['ops', 'kinds', 'tensors', 'classes'].map((key) => [key, rafter.objects(one[key]).map(turned)]));
+      return {...one, ...lists, a: one.b, b: one.a, options: rafter.objects(one.options).map((row) => ({...row, a: row.b, b: row.a}))};
+    }
+    return null;
   };
 
-  const join = (a, b) => [...new Set([...a.keys(), ...b.keys()])].map((name) => {
-    const x = a.get(name), y = b.get(name);
-    return {
-      name,
-      class: (x || y).class,
-      a: x,
-      b: y,
-      seconds: (y ? y.seconds : 0) - (x ? x.seconds : 0),
-      bytes: (y ? y.bytes : 0) - (x ? x.bytes : 0),
-      kernel: x && y && x.kernel !== y.kernel ? `${x.kernel} → ${y.kernel}` : ''
-    };
-  });
-
   const part = (a, b) => (a > 0 && Number.isFinite(b) ? `${b > a ? '+' : b < a ? '−' : ''}${rafter.percent(Math.abs(b - a) / a)}` : '');
-  const total = (title, text, a, b) => ({title, text, a, b});
+  const figure = (text, value) => (Number.isFinite(value) ? text(value) : '–');
+  const classOf = (row) => rafter.opClass(row.op);
 
-  const show = (place, list, state, {by, at}) => {
+  const show = (place, model, list, state, {by, at}) => {
     let [a, b] = at.map((i) => list[i]);
     /* What was measured stands beside another plan as it was predicted: the error of a prediction is no saving. */
-    const mixed = a.plan !== b.plan && Boolean(a.measured) !== Boolean(b.measured);
+    const mixed = a.plan !== b.plan && a.ran !== b.ran;
     if (mixed) [a, b] = [a, b].map((side) => plannedOf(list, side));
-    const whole = by === 'kind';
-    const rows = join(sums(a, whole), sums(b, whole)).filter((row) => row.seconds !== 0 || row.bytes !== 0 || !row.a || !row.b);
-    rows.sort((x, y) => Math.abs(y.seconds) - Math.abs(x.seconds));
-    const sameOps = a.plan === b.plan;
+    const found = comparison(model, a, b), sameOps = a.plan === b.plan;
+    if (!found) {
+      Object.assign(state, {a: a.title, b: b.title, by, rows: [], options: [], kinds: []});
+      place.replaceChildren(rafter.empty(
+          a === b ? 'Choose two that differ.' :
+                    'These two are not compared: they are different walks, or of many runs neither is the first. Report those two alone.'));
+      return;
+    }
+    const whole = by === 'kind', rows = rafter.objects(whole ? found.kinds : found.ops), [x, y] = [found.a, found.b];
     Object.assign(state, {
       a: a.title,
       b: b.title,
       by,
       rows: rows.map((row) => [row.name, row.seconds, row.bytes]),
-      peak_change: b.plan.memory.peak_bytes - a.plan.memory.peak_bytes,
-      seconds: [a.seconds, b.seconds]
+      peak_change: y.peak_bytes - x.peak_bytes,
+      seconds: [x.seconds, y.seconds],
+      options: rafter.objects(found.options).map((row) => row.name),
+      kinds: rafter.objects(found.tensors).map((row) => [row.name, row.bytes])
     });
     const totals = [
-      total('Time of a step', rafter.seconds, a.seconds, b.seconds),
-      total('Peak memory', rafter.bytes, a.plan.memory.peak_bytes, b.plan.memory.peak_bytes),
-      total('FLOPs, recomputation included', rafter.flops, a.plan.work && a.plan.work.hardware_flops, b.plan.work && b.plan.work.hardware_flops),
-      total('Bytes moved', rafter.bytes, a.plan.work && a.plan.work.bytes, b.plan.work && b.plan.work.bytes)
-    ].filter((row) => Number.isFinite(row.a) || Number.isFinite(row.b));
-    const figure = (text, value) => (Number.isFinite(value) ? text(value) : '–');
+      ['Time of a step or walk', rafter.seconds, 'seconds'], ['Tokens per second', rafter.count, 'tokens_per_second'], ['Peak memory', rafter.bytes, 'peak_bytes'],
+      ['FLOPs, recomputation included', rafter.flops, 'flops'], ['Bytes moved', rafter.bytes, 'bytes']
+    ].map(([title, text, key]) => ({title, text, a: x[key], b: y[key]})).filter((row) => Number.isFinite(row.a) || Number.isFinite(row.b));
     place.replaceChildren(rafter.table(
         [
           {title: 'Figure', value: (row) => row.title},
@@ -93,103 +83,57 @@
           {title: 'Change', number: true, value: (row) => row.b / row.a, text: (row) => part(row.a, row.b)},
         ],
         totals, {caption: `A is ${a.title}; B is ${b.title}.${mixed ? ' Only one of the two was measured, so both stand as predicted.' : ''}`}));
-
-    const differ = options(a, b);
-    state.options = differ.map((row) => row.name);
-    if (differ.length)
+    if (!sameOps && rafter.objects(found.options).length) {
+      const said = (value) => (value === undefined || value === null ? '–' : typeof value === 'object' ? JSON.stringify(value) : String(value));
       place.append(
           el('h3', {}, 'Options that differ'),
           rafter.table(
-              [{title: 'Option', value: (row) => row.name}, {title: 'A', value: (row) => row.a}, {title: 'B', value: (row) => row.b}], differ));
-
+              [{title: 'Option', value: (row) => row.name}, {title: 'A', value: (row) => said(row.a)}, {title: 'B', value: (row) => said(row.b)}],
+              found.options));
+    }
     place.append(el('h3', {}, whole ? 'Ops by kind over all layers' : 'Ops'));
     if (!a.plan.ops || !b.plan.ops)
       place.append(rafter.empty('A plan without ops has totals only: ', rafter.code('rafter plan MODEL ... --json --tensors --ops'), ' names them.'));
     else if (!rows.length)
       place.append(el('p', {class: 'note'}, 'Every op takes the same.'));
     else
-      place.append(
-          rafter.table(
-              [
-                {title: 'Op', value: (row) => row.name},
-                {title: 'Class', value: (row) => row.class.title, node: (row) => [rafter.swatch(row.class.colour), row.class.title]},
-                {
-                  title: 'Time, A',
-                  number: true,
-                  value: (row) => (row.a ? row.a.seconds : -1),
-                  text: (row) => (row.a ? rafter.seconds(row.a.seconds) : '–')
-                },
-                {
-                  title: 'B',
-                  number: true,
-                  value: (row) => (row.b ? row.b.seconds : -1),
-                  text: (row) => (row.b ? rafter.seconds(row.b.seconds) : '–')
-                },
-                {title: 'B less A', number: true, value: (row) => row.seconds, text: (row) => rafter.signed(rafter.seconds, row.seconds)},
-                ...(sameOps ?
-                        [{
-                          title: 'B / A',
-                          number: true,
-                          value: (row) => (row.a && row.a.seconds ? row.b.seconds / row.a.seconds : -1),
-                          text: (row) => rafter.times(row.b.seconds / row.a.seconds)
-                        }] :
-                        [
-                          {
-                            title: 'Bytes, A',
-                            number: true,
-                            value: (row) => (row.a ? row.a.bytes : -1),
-                            text: (row) => (row.a ? rafter.bytes(row.a.bytes) : '–')
-                          },
-                          {
-                            title: 'B',
-                            number: true,
-                            value: (row) => (row.b ? row.b.bytes : -1),
-                            text: (row) => (row.b ? rafter.bytes(row.b.bytes) : '–')
-                          },
-                          {title: 'B less A', number: true, value: (row) => row.bytes, text: (row) => rafter.signed(rafter.bytes, row.bytes)},
-                          ...(rows.some((row) => row.kernel) ? [{title: 'Kernel', value: (row) => row.kernel}] : [])
-                        ]),
-              ],
-              rows, {
-                caption: 'Of one step or walk, all microbatches; an op that only one has stands with a dash. Largest differences of time first.',
-                limit: 20
-              }));
-
-    if (!sameOps) memory(place, a.plan, b.plan, state);
+      place.append(opTable(rows, sameOps));
+    if (!sameOps) memory(place, found);
   };
 
-  const memory = (place, a, b, state) => {
-    const classes = Object.keys({...a.memory.by_class, ...b.memory.by_class})
-                        .map((name) => ({name, a: (a.memory.by_class || {})[name] || 0, b: (b.memory.by_class || {})[name] || 0}))
-                        .filter((row) => row.a || row.b);
-    const kinds = rafter.changes(a.memory.largest || [], b.memory.largest || []);
-    state.kinds = kinds.map((row) => [row.name, row.change]);
+  const one = (title, key, text, dash = true) => ({
+    title,
+    number: true,
+    value: (row) => row[key] ?? (dash ? -1 : 0),
+    text: (row) => (Number.isFinite(row[key]) ? text(row[key]) : dash ? '–' : text(0))
+  });
+  const change = (key, text) => ({title: 'B less A', number: true, value: (row) => row[key], text: (row) => rafter.signed(text, row[key])});
+  const opTable = (rows, sameOps) => rafter.table(
+      [
+        {title: 'Op', value: (row) => row.name},
+        {title: 'Class', value: (row) => classOf(row).title, node: (row) => [rafter.swatch(classOf(row).colour), classOf(row).title]},
+        one('Time, A', 'a_seconds', rafter.seconds), one('B', 'b_seconds', rafter.seconds), change('seconds', rafter.seconds),
+        ...(sameOps ? [{
+          title: 'B / A',
+          number: true,
+          value: (row) => (row.a_seconds ? row.b_seconds / row.a_seconds : -1),
+          text: (row) => rafter.times(row.b_seconds / row.a_seconds)
+        }] :
+                      [
+                        one('Bytes, A', 'a_bytes', rafter.bytes), one('B', 'b_bytes', rafter.bytes), change('bytes', rafter.bytes),
+                        ...(rows.some((row) => row.kernel) ? [{title: 'Kernel', value: (row) => row.kernel || ''}] : [])
+                      ]),
+      ],
+      rows, {caption: 'Of one step or walk, all microbatches; an op that only one has stands with a dash. Largest differences of time first.', limit: 20});
+
+  const memory = (place, {classes, tensors}) => {
     const columns = (name) =>
-        [{title: name, value: (row) => row.name}, {title: 'A', number: true, value: (row) => row.a, text: (row) => rafter.bytes(row.a)},
-         {title: 'B', number: true, value: (row) => row.b, text: (row) => rafter.bytes(row.b)},
-         {title: 'B less A', number: true, value: (row) => row.b - row.a, text: (row) => rafter.signed(rafter.bytes, row.b - row.a)}];
-    classes.sort((x, y) => Math.abs(y.b - y.a) - Math.abs(x.b - x.a));
+        [{title: name, value: (row) => row.name}, one('A', 'a_bytes', rafter.bytes, false), one('B', 'b_bytes', rafter.bytes, false),
+         change('bytes', rafter.bytes)];
     place.append(
         el('h3', {}, 'Memory at each one\'s peak'),
-        el('div', {class: 'columns'}, rafter.table(columns('Class'), classes, {caption: 'By class; they sum to the arena.'}),
-           kinds.length > 0 && rafter.table(columns('Tensors of a kind'), kinds, {caption: 'By kind over all layers.', limit: 15})));
-  };
-
-  const options = (a, b) => {
-    const of = (side) => ({
-      ...side.plan.settings,
-      model: side.plan.model && side.plan.model.name,
-      machine: side.plan.machine && side.plan.machine.name,
-      ...(side.run.run && side.run.run.options)
-    });
-    const x = of(a), y = of(b), both = Boolean(a.run.run && b.run.run),
-          text = (value) =>
-              (value === undefined           ? '–' :
-                   typeof value === 'object' ? JSON.stringify(value) :
-                                               String(value));
-    return Object.keys({...x, ...y})
-        .filter((name) => text(x[name]) !== text(y[name]) && (both || (x[name] !== undefined && y[name] !== undefined)))
-        .map((name) => ({name, a: text(x[name]), b: text(y[name])}));
+        el('div', {class: 'columns'}, rafter.table(columns('Class'), rafter.objects(classes), {caption: 'By class, those that differ.'}),
+           rafter.objects(tensors).length > 0 && rafter.table(columns('Tensors of a kind'), tensors, {caption: 'By kind over all layers.', limit: 15})));
   };
 
   rafter.panel({
@@ -206,7 +150,7 @@
             rafter.code('rafter report RUN --against remat=mlp'), ' a run with what another setting would give.'));
         return;
       }
-      const asked = {by: 'kind', at: first(list)}, place = el('div'), again = () => show(place, list, state, asked),
+      const asked = {by: 'kind', at: first(list)}, place = el('div'), again = () => show(place, model, list, state, asked),
             names = list.map((side) => side.title);
       const pick = (k) => rafter.select('AB'[k], names, (i) => {
         asked.at[k] = i;

@@ -2,9 +2,11 @@
 (() => {
   const {el} = rafter, {read, kindsOf} = rafter.arena;
 
-  /* Rows of a step as sequences times their length, where they are both. */
-  const shapeText = (shape, {microbatch = 0, seq = 0} = {}) =>
-      `(${shape.map((size, i) => (i === 0 && microbatch > 1 && seq > 1 && size === microbatch * seq ? `${microbatch} × ${seq}` : size)).join(', ')})`;
+  /* The rows of an activation as sequences times their length. */
+  const shapeText = ({shape, class: of}, {microbatch = 0, seq = 0} = {}) => {
+    const rows = ['activation', 'logits', 'io'].includes(of) && microbatch > 1 && seq > 1 ? microbatch * seq : -1;
+    return `(${shape.map((size, i) => (i === 0 && size === rows ? `${microbatch} × ${seq}` : size)).join(', ')})`;
+  };
 
   const kindTable = (kinds, plan, options) => rafter.table(
       [
@@ -16,7 +18,7 @@
           text: (one) => (one.count > 1 ? `${one.count} × ${rafter.bytes(one.each_bytes)}` : '')
         },
         {title: 'Tensor', value: (one) => one.name},
-        {title: 'Shape', value: (one) => shapeText(one.shape, plan.settings)},
+        {title: 'Shape', value: (one) => shapeText(one, plan.settings)},
         {title: 'Type', value: (one) => one.dtype},
         {title: 'Class', value: (one) => one.class, node: (one) => [rafter.swatch(rafter.tensorColour(one.class)), one.class]},
         {title: 'Why it is there', value: (one) => one.reason || ''},

@@ -376,7 +376,7 @@
     const describe = (t) => {
       const tensor = p.list[t], name = (op) => (op < 0 ? 'the start' : op >= p.n ? 'the end' : p.ops[op].name);
       return el(
-          'div', {}, el('strong', {}, tensor.name), row(tensor.class, `${shapeText(tensor.shape, p.plan.settings)} ${tensor.dtype}`),
+          'div', {}, el('strong', {}, tensor.name), row(tensor.class, `${shapeText(tensor, p.plan.settings)} ${tensor.dtype}`),
           row('bytes', `${rafter.whole(tensor.bytes)} (${rafter.bytes(tensor.bytes)}) from ${rafter.whole(tensor.offset)}`),
           row('held from', name(tensor.first)), row('to', name(tensor.last)), tensor.reason && row('why', tensor.reason));
     };

@@ -115,18 +115,21 @@ static void copy_v1(const char *root) {
   assert_int_equal(system(command), 0);
 }
 
-static int version_of(const char *root) {
+/* The first column of the first row, as text. */
+static const char *ask(const char *root, const char *sql) {
+  static char answer[64];
   char path[512];
   sqlite3 *db;
   sqlite3_stmt *query;
   snprintf(path, sizeof path, "%s/history.db", root);
   assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-  assert_int_equal(sqlite3_prepare_v2(db, "PRAGMA user_version", -1, &query, NULL), SQLITE_OK);
+  assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &query, NULL), SQLITE_OK);
   assert_int_equal(sqlite3_step(query), SQLITE_ROW);
-  int version = sqlite3_column_int(query, 0);
+  snprintf(answer, sizeof answer, "%s", (const char *)sqlite3_column_text(query, 0));
   sqlite3_finalize(query), sqlite3_close(db);
-  return version;
+  return answer;
 }
+static int version_of(const char *root) { return atoi(ask(root, "PRAGMA user_version")); }
 
 /* A reader takes an old file as it is; the first writer brings it up to date and loses nothing. */
 static void an_old_file_is_updated(void **state) {
@@ -229,15 +232,7 @@ static void many_write_and_some_are_killed(void **state) {
     assert_true(count - done <= 1); /* of one killed at most the run it was at */
     json_decref(rows);
   }
-  char path[300];
-  sqlite3 *db;
-  sqlite3_stmt *query;
-  snprintf(path, sizeof path, "%s/history.db", root);
-  assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-  assert_int_equal(sqlite3_prepare_v2(db, "PRAGMA integrity_check", -1, &query, NULL), SQLITE_OK);
-  assert_int_equal(sqlite3_step(query), SQLITE_ROW);
-  assert_string_equal((const char *)sqlite3_column_text(query, 0), "ok");
-  sqlite3_finalize(query), sqlite3_close(db);
+  assert_string_equal(ask(root, "PRAGMA integrity_check"), "ok");
 }
 
 /* A run whose process was killed while it ran, and one whose number another process has now. */

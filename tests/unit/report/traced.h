@@ -3,32 +3,14 @@
 #define RF_TEST_TRACED_H
 
 #include "run/record.h"
-#include "train/train.h"
+#include "support/training.h"
 
 enum { THREADS = 2, ACCUMULATE = 2, STEPS = 4 };
 static rf_machine machine;
 
 static inline rf_train_settings settings(void) {
-  rf_train_settings s = {.data = "random:seed=4", .pack = true, .work_folder = folder, .seed = 11};
-  rf_error error;
-  if (rf_model_resolve("gpt:layers=2,width=64,heads=4,ff=256,vocab=512,seq=64", &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  s.plan = (rf_plan_options){.build = {.job = RF_JOB_TRAIN,
-                                       .dtype = RF_F32,
-                                       .softmax = RF_F32,
-                                       .microbatch = 4,
-                                       .seq = 64,
-                                       .accumulate = ACCUMULATE,
-                                       .dropout = 0,
-                                       .beta1 = 0.9f,
-                                       .beta2 = 0.95f,
-                                       .eps = 1e-8f,
-                                       .clip = 1},
-                             .remat = RF_REMAT_MLP,
-                             .backend = &RF_BACKEND_CPU,
-                             .isa = rf_isa_detect(),
-                             .threads = THREADS,
-                             .machine = &machine};
-  s.schedule = (rf_schedule){.kind = RF_SCHEDULE_CONSTANT, .peak = 1e-3, .steps = 100};
+  rf_train_settings s = training_settings("gpt:layers=2,width=64,heads=4,ff=256,vocab=512,seq=64", folder, &machine, 64, THREADS);
+  s.plan.build.accumulate = ACCUMULATE, s.plan.remat = RF_REMAT_MLP;
   return s;
 }
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/training.h"
 #include "train/checkpoint.h"
 
 static rf_machine machine;
@@ -17,30 +18,14 @@ static const char *spec = "gpt:layers=3,width=48,heads=3,ff=160,vocab=300,seq=40
 static char folder[] = "/tmp/rafter-test-determinism-XXXXXX";
 
 static rf_train_settings settings_of(rf_dtype dtype, int threads, rf_remat remat, int64_t microbatch, int accumulate, float dropout) {
-  rf_train_settings s = {.data = "random:seed=4", .pack = true, .work_folder = folder, .seed = 11};
+  rf_train_settings s = training_settings(spec, folder, &machine, 40, threads);
   rf_error error;
-  if (rf_model_resolve(spec, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
   rf_lora lora = {0};
   if (adapters && rf_lora_parse(adapters, &s.model, &lora, &error) != RAFTER_OK) fail_msg("%s", error.message);
   s.model.lora = lora;
-  s.plan = (rf_plan_options){.build = {.job = RF_JOB_TRAIN,
-                                       .dtype = dtype,
-                                       .softmax = RF_F32,
-                                       .microbatch = microbatch,
-                                       .seq = 40,
-                                       .accumulate = accumulate,
-                                       .dropout = dropout,
-                                       .beta1 = 0.9f,
-                                       .beta2 = 0.95f,
-                                       .eps = 1e-8f,
-                                       .weight_decay = 0.1f,
-                                       .clip = 1},
-                             .remat = remat,
-                             .backend = &RF_BACKEND_CPU,
-                             .isa = rf_isa_detect(),
-                             .threads = threads,
-                             .machine = &machine};
-  s.schedule = (rf_schedule){.kind = RF_SCHEDULE_CONSTANT, .peak = 1e-3, .steps = 100};
+  rf_build_options *b = &s.plan.build;
+  b->dtype = dtype, b->microbatch = microbatch, b->accumulate = accumulate, b->dropout = dropout, b->weight_decay = 0.1f;
+  s.plan.remat = remat;
   return s;
 }
 
