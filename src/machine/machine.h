@@ -105,6 +105,8 @@ rf_status rf_machine_set_shape(rf_machine *machine, const char *shape, rf_error 
 rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *error);
 /* "list 2.70, committed 1.61"; "" where no source gives a price. */
 const char *rf_machine_prices_text(const rf_machine *machine, char text[200]);
+/* Whether so many chips along each axis, in any order, can be cut out of a pod of a torus; `what` says whose they are. */
+rf_status rf_machine_check_pod(const rf_machine *machine, const int *shape, int rank, const char *what, const char *hint, rf_error *error);
 /* A machine of two devices a chip becomes one of twice as many chips with half of everything, joined in pairs by topology.die_bps. No-op otherwise. */
 void rf_machine_by_device(rf_machine *machine);
 /* Whether an axis of this length closes to a ring. */

@@ -120,6 +120,16 @@ rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error
     return RF_FAIL(error, RAFTER_INVALID, "write NAME[@EDITION][:SHAPE][*SLICES], as tpu-v5e:4x4", "unknown machine '%.60s...'", spec);
   memcpy(name, spec, part), name[part] = 0;
   if (part < whole) memcpy(edition, spec + part + 1, whole - part - 1), edition[whole - part - 1] = 0;
+  if (strstr(spec, "@d2d")) {
+    RF_TRY(find_sheet(name, "", machine, error));
+    bool two = machine->devices_per_chip == 2;
+    return RF_FAIL(error, RAFTER_INVALID,
+                   two ? "write it behind an axis, as --mesh fsdp=4,tensor=2@d2d"
+                       : "leave @d2d out, or choose a machine of two devices a chip, as tpu-v7x",
+                   two ? "the link between two dies is of an axis of --mesh (--on %.60s: expected no @d2d)"
+                       : "a chip of %.60s is one device, without a link between two dies (--on: expected no @d2d)",
+                   two ? spec : name);
+  }
   if (part < whole && !edition[0]) return RF_FAIL(error, RAFTER_INVALID, "leave @ out", "'%.60s' names no edition", spec);
   RF_TRY(find_sheet(name, edition, machine, error));
   const char *shape = spec + whole;

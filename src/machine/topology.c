@@ -218,24 +218,25 @@ static bool take_number(const char **at, int *value) {
 
 static int descending(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
 
-/* Whether the shape can be cut out of a pod, its axes in any order. */
-static rf_status check_pod(const rf_machine *m, const int *shape, int rank, const char *text, rf_error *error) {
+rf_status rf_machine_check_pod(const rf_machine *m, const int *shape, int rank, const char *what, const char *hint, rf_error *error) {
   const rf_topology *t = &m->topology;
   int have[RF_TORUS_AXES], want[RF_TORUS_AXES] = {0};
   char limit[48] = "";
   int64_t chips = 1;
   for (int i = 0; i < rank; i++) want[i] = shape[i], chips *= shape[i];
   if (t->pod_chips && chips > t->pod_chips)
-    return RF_FAIL(error, RAFTER_INVALID, "write *2 behind the shape for two slices",
-                   "%s:%.40s has more chips than a pod (expected at most %lld, got %lld)", m->name, text, (long long)t->pod_chips, (long long)chips);
+    return RF_FAIL(error, RAFTER_INVALID, hint, "%s has more chips than a pod of %s (expected at most %lld, got %lld)", what, m->name,
+                   (long long)t->pod_chips, (long long)chips);
   if (!t->pod[0]) return RAFTER_OK;
+  if (rank > t->axes)
+    return RF_FAIL(error, RAFTER_INVALID, hint, "%s has more axes than the network of %s (expected at most %d, got %d)", what, m->name, t->axes,
+                   rank);
   for (int i = 0; i < t->axes; i++) have[i] = t->pod[i], rf_text_append(limit, sizeof limit, "%s%d", i ? "x" : "", t->pod[i]);
   qsort(have, (size_t)t->axes, sizeof *have, descending);
   qsort(want, (size_t)rank, sizeof *want, descending);
   for (int i = 0; i < rank; i++)
     if (want[i] > have[i])
-      return RF_FAIL(error, RAFTER_INVALID, "write *2 behind the shape for two slices",
-                     "%s:%.40s does not fit a pod (expected axes within %s, got %d)", m->name, text, limit, want[i]);
+      return RF_FAIL(error, RAFTER_INVALID, hint, "%s does not fit a pod of %s (expected axes within %s, got %d)", what, m->name, limit, want[i]);
   return RAFTER_OK;
 }
 
@@ -271,7 +272,11 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
     if (rank == 2 && shape[1] > 1 && t->node_bps <= 0)
       return RF_FAIL(error, RAFTER_INVALID, "stay within one node",
                      "%s has no figure for the network between nodes (--on: expected one node, got %d)", m->name, shape[1]);
-  } else RF_TRY(check_pod(m, shape, rank, text, error));
+  } else {
+    char what[128];
+    snprintf(what, sizeof what, "%.60s:%.40s", m->name, text);
+    RF_TRY(rf_machine_check_pod(m, shape, rank, what, "write *2 behind the shape for two slices", error));
+  }
   int64_t chips = slices;
   for (int i = 0; i < rank; i++) chips *= shape[i];
   if (chips > 1 << 24) return RF_FAIL(error, RAFTER_INVALID, SHAPES, "'%.60s' is absurd (expected at most 2^24 chips)", text);

@@ -110,10 +110,23 @@ static rf_status resolve_seq(const rf_options *options, const rf_model *model, r
   return RAFTER_OK;
 }
 
+/* --capacity: of experts that are dealt out. */
+static rf_status check_capacity(const rf_options *options, const rf_model *model, const rf_mesh *mesh, rf_error *error) {
+  if (!given(options, "capacity")) return RAFTER_OK;
+  if (model->experts == 0)
+    return RF_FAIL(error, RAFTER_INVALID, "leave --capacity out, or plan a model with experts, as mixtral-8x7b",
+                   "%s has no experts whose rows could be limited (--capacity: expected none, got %g)", model->name,
+                   rf_options_float(options, "capacity"));
+  if (rf_mesh_extent(mesh, RF_AXIS_EXPERT) > 1 || (rf_options_has(options, "fit") && given(options, "fit"))) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "add expert to --mesh, or leave --capacity out",
+                 "experts that stand beside their rows take all of them (--capacity: expected --mesh expert=N, got %g)",
+                 rf_options_float(options, "capacity"));
+}
+
 /* The mesh and the machine's chips are the same number. Without a mesh, chips of a training step share its weights (fsdp) and those of other jobs each
  * matrix (tensor); slices split the batch. A chip of two devices counts as two. Along fsdp everything is split where nobody says otherwise, along data
  * nothing is. */
-static rf_status resolve_mesh(const rf_options *options, rf_machine *machine, rf_build_options *build, rf_error *error) {
+static rf_status resolve_mesh(const rf_options *options, const rf_model *model, rf_machine *machine, rf_build_options *build, rf_error *error) {
   rf_mesh *mesh = &build->mesh;
   int zero = (int)int_or(options, "zero", -1);
   bool many = machine->shape_rank > 0 || machine->slices > 1;
@@ -124,6 +137,7 @@ static rf_status resolve_mesh(const rf_options *options, rf_machine *machine, rf
     mesh->of[build->job == RF_JOB_TRAIN ? RF_AXIS_FSDP : RF_AXIS_TENSOR] = machine->chips / slices * devices;
   }
   if (zero < 0 && rf_mesh_extent(mesh, RF_AXIS_FSDP) == 1) mesh->zero = 0;
+  RF_TRY(check_capacity(options, model, mesh, error));
   mesh->capacity = (float)float_or(options, "capacity", 1);
   RF_TRY(rf_pipeline_parse(text_or(options, "pipeline", "1f1b"), mesh, error));
   if (mesh->schedule == RF_PIPELINE_GPIPE && rf_mesh_extent(mesh, RF_AXIS_PIPELINE) == 1)
@@ -137,6 +151,11 @@ static rf_status resolve_mesh(const rf_options *options, rf_machine *machine, rf
     return RF_FAIL(error, RAFTER_INVALID, "leave @d2d out, or choose a machine of two devices a chip, as tpu-v7x",
                    "a chip of %s is one device, so no axis can lie between two (--mesh: expected no @d2d)", machine->name);
   if (machine->devices_per_chip == 2 && chips == 2 * (int64_t)machine->chips) rf_machine_by_device(machine);
+  if (mesh->pinned && !machine->by_device && chips == machine->chips)
+    return RF_FAIL(
+        error, RAFTER_INVALID, "count devices, two a chip: twice as many along the axes of --mesh",
+        "the axes count chips, none of which has a link between two dies with itself (--mesh with @d2d: expected %lld devices for %s, got %lld)",
+        2 * (long long)machine->chips, machine->name, (long long)chips);
   if (chips == machine->chips || (chips == 1 && !many)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "let the axes of --mesh multiply to the chips of --on, as in --on tpu-v5e:4x4 --mesh fsdp=4,tensor=4",
                  "mesh and machine have different numbers of chips (--mesh: expected %d for %s, got %lld)", machine->chips, machine->name,
@@ -239,7 +258,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
     return RF_FAIL(error, RAFTER_INVALID, "choose --optimizer adamw", "adam has no weight decay (--weight-decay: expected 0, got %g)",
                    rf_options_float(options, "weight-decay"));
   build->clip = (float)float_or(options, "clip", 0);
-  RF_TRY(resolve_mesh(options, &s->machine, build, error));
+  RF_TRY(resolve_mesh(options, &s->model, &s->machine, build, error));
   RF_TRY(resolve_offload(options, job, &s->machine, build, error));
   plan->collectives = rf_options_has(options, "collectives") ? (rf_collectives)rf_options_choice(options, "collectives") : RF_COLLECTIVES_CORE;
   /* The choices stand in the order of the enums. */
@@ -248,6 +267,12 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   if (build->offload && plan->program.program != RF_PROGRAM_RAFTER)
     return RF_FAIL(error, RAFTER_INVALID, "leave --offload out, or plan our own program",
                    "what a JAX program moves to its host is not known (--offload, --program %s)", rf_program_name(plan->program.program));
+  if (rf_options_has(options, "returns") && given(options, "returns") && (plan->program.program == RF_PROGRAM_RAFTER || !score))
+    return RF_FAIL(error, RAFTER_INVALID,
+                   score ? "add --program jax-scan or jax-unrolled, or leave --returns out"
+                         : "add --job score --program jax-scan, or leave --returns out",
+                   "%s returns nothing that could be chosen (--returns: expected a jax program of --job score, got %s of --job %s)",
+                   score ? "our own program of a score" : "this job", rf_program_name(plan->program.program), text_or(options, "job", job));
   plan->program.top = build->top > 0 ? build->top : RF_TOP_MOST;
   RF_TRY(rf_remat_parse(text_or(options, "remat", "none"), &plan->remat, error));
   if (rf_options_has(options, "fit") && given(options, "fit"))

@@ -183,6 +183,9 @@ rf_status rf_asked_group(rf_question *q, rf_group *group, rf_error *error) {
   memcpy(extent, m->shape, sizeof extent);
   mark(q, "on"), mark(q, "ici"), mark(q, "oneway"), mark(q, "hop");
   if (axes) RF_TRY(read_axes(q, axes, extent, &count, error));
+  if (axes && m->topology.form == RF_NETWORK_TORUS)
+    RF_TRY(rf_machine_check_pod(m, extent, count, "--axes", "give shorter axes, or join groups of them over the data-centre network by --slices",
+                                error));
   if (!count)
     return RF_FAIL(error, RAFTER_INVALID, "give --axes 16 (or 4,4), or a shape as --on tpu-v5e:4x4", "over which chips? (%s needs --axes)",
                    q->answer->op);

@@ -134,6 +134,15 @@ status 0 "$RAFTER" plan --compare published:P1 --batch 256 --json && holds out '
 refuses 2 'P99' "$RAFTER" plan --compare published:P99
 status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,16,64 --json && holds out '[r["machine"]["chips"] for r in d["rows"]] == [4, 16, 64]' 'a sweep over chips'
 refuses 2 'chips' "$RAFTER" plan llama3.2-1b --on tpu-v5e --sweep chips=0,4
+# What would mean nothing is said, not passed over.
+refuses 2 'has no experts' "$RAFTER" plan llama3-8b --on tpu-v5p --capacity 1.25
+refuses 2 'expected --mesh expert=N' "$RAFTER" plan mixtral-8x7b --on tpu-v5p:2x2x2 --batch 8 --capacity 1.25
+refuses 2 'expected a jax program of --job score, got rafter of --job train' "$RAFTER" plan gemma3-1b --on tpu-v5e --returns logits
+refuses 2 'expected a jax program of --job score, got rafter of --job score' "$RAFTER" plan gemma3-1b --on tpu-v5e --job score --returns logits
+refuses 2 'expected a jax program of --job score, got jax-scan of --job train' "$RAFTER" plan gemma3-1b --on tpu-v5e --program jax-scan --returns logits
+for machine in h100-sxm:8@d2d tpu-v5e@d2d; do refuses 2 'one device, without a link between two dies' "$RAFTER" plan llama3-8b --on $machine; done
+refuses 2 'of an axis of --mesh' "$RAFTER" plan llama3-8b --on tpu-v7x:2x2x1@d2d
+refuses 2 'expected 8 devices for tpu-v7x, got 4' "$RAFTER" plan llama3-8b --on tpu-v7x:2x2x1 --mesh fsdp=2,tensor=2@d2d --batch 8
 # A time is whole steps, and what the machine costs meanwhile.
 status 0 "$RAFTER" plan gpt2 --on a100-80g --budget 9h --json && holds out 'd["budget"]["steps"] == int(9 * 3600 / d["time"]["seconds"]) and d["budget"]["tokens"] == d["budget"]["steps"] * 8 * 1024 and abs(d["budget"]["usd"] - 9 * d["cost"]["usd_per_chip_hour"]) < 1e-9' '--budget'
 status 0 "$RAFTER" plan gpt2 --on a5000 --budget 9h --json && holds out 'd["budget"]["usd"] is None' 'a machine without a price has no cost'

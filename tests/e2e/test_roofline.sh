@@ -32,6 +32,8 @@ refuses 2 'has no axis z' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e:4x
 refuses 2 'no extent' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e --axes 4,,4
 refuses 2 'no extent' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e --axes 0
 refuses 2 'joins at most 8' "$RAFTER" roofline allreduce --bytes 1 --on h100-sxm --axes 12
+refuses 2 'axes within 16x16, got 32' "$RAFTER" roofline allgather --bytes 1GB --axes 32 --on tpu-v5e
+refuses 2 'expected at most 2, got 3' "$RAFTER" roofline allgather --bytes 1GB --axes 4,4,4 --on tpu-v5e
 refuses 2 'does not fit a pod' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e:2x64
 refuses 2 'no such edition' "$RAFTER" roofline matmul --on tpu-v5e@sbb
 refuses 2 'has no figure for dcn' "$RAFTER" roofline transfer --bytes 1GB --link dcn --on l4
