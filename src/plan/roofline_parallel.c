@@ -26,6 +26,19 @@ static rf_status read_strategy(rf_question *q, strategy *s, rf_error *error) {
   return RAFTER_OK;
 }
 
+/* So many ways over more than two nodes of GPUs gather and reduce at the rate of the network between them, where that is the slower one: an array goes
+ * whole through every node's cards, and in between two of them only its half. A link or its rate that was typed stands. */
+static void cross_nodes(rf_question *q, strategy *s, double ways) {
+  const rf_machine *m = &q->machine;
+  int inside = m->shape_rank ? m->shape[0] : m->topology.domain;
+  bool typed = rf_asked(q, "link") || rf_asked(q, "ici") || rf_asked(q, "oneway");
+  if (typed || m->topology.form != RF_NETWORK_SWITCH || !(m->topology.node_bps > 0) || ways <= 2 * inside) return;
+  double bps = m->topology.node_bps * inside / m->topology.domain;
+  if (bps >= s->bps) return;
+  s->bps = bps, s->alpha = s->peak / bps;
+  rf_fact_note(q, "over more than two nodes: %.4g GB/s out of a node bind", bps * 1e-9);
+}
+
 /* Tokens a chip needs, and what follows for a batch and for a number of chips. `chips` as far as known. */
 static void add_tokens(rf_question *q, double critical, double pod) {
   double tokens = rf_value_or(q, "tokens", NAN), chips = q->chips;
@@ -57,8 +70,9 @@ static void add_layer(rf_question *q, const strategy *s, double forward, double 
   rf_fact_add(q, "layer_network_seconds", "network of a layer", RF_UNIT_SECONDS, network);
 }
 
-static rf_status data_parallel(rf_question *q, const strategy *s, bool gathers, rf_error *error) {
+static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_error *error) {
   double experts, used;
+  cross_nodes(q, s, q->chips);
   RF_TRY(rf_experts(q, &experts, &used, error));
   double sparsity = experts > 0 && used > 0 ? experts / used : 1;
   const char *link = rf_word(q, "link");
@@ -78,10 +92,11 @@ static rf_status data_parallel(rf_question *q, const strategy *s, bool gathers, 
   return RAFTER_OK;
 }
 
-static rf_status tensor_parallel(rf_question *q, const strategy *s, rf_error *error) {
+static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
   double ff, degree = rf_value_or(q, "degree", q->chips), batch = rf_value(q, "batch"), width = rf_value_or(q, "width", NAN), hbm,
              hop = q->machine.topology.hop_seconds;
   RF_TRY(rf_need(q, "ff", &ff, error));
+  cross_nodes(q, s, degree);
   double tokens = rf_value_or(q, "tokens", NAN), most = s->axes[0] * ff / (s->alpha * s->narrow), activations = tokens * width * q->dtype.bytes,
          gated = s->matrices > 2 ? 1.5 : 1; /* a third matrix is that much more arithmetic for the same activations */
   rf_fact_head(q, NAN, NAN, NAN, bound_of(gated * most, degree), gated * most);
@@ -107,8 +122,10 @@ static rf_status tensor_parallel(rf_question *q, const strategy *s, rf_error *er
 static rf_status mixed(rf_question *q, const strategy *s, rf_error *error) {
   double ff, tokens = rf_value_or(q, "tokens", NAN), chips = q->chips, width = rf_value_or(q, "width", NAN), alpha = s->alpha * s->narrow;
   RF_TRY(rf_need(q, "ff", &ff, error));
-  double critical = alpha * alpha / (s->axes[0] * s->axes[1] * ff), serial = 4 * critical;
-  double optimum = sqrt(tokens / ff * s->axes[0] / s->axes[1] * chips);
+  strategy outer = *s; /* fsdp, whose groups reach over nodes; those of tensor stay inside one */
+  cross_nodes(q, &outer, chips);
+  double critical = outer.alpha * s->narrow * alpha / (s->axes[0] * s->axes[1] * ff), serial = 4 * critical;
+  double optimum = sqrt(tokens / ff * s->axes[0] * outer.bps / (s->axes[1] * s->bps) * chips);
   rf_fact_head(q, NAN, NAN, NAN, bound_of(tokens / chips, critical), critical);
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
   rf_fact_add(q, "critical_batch", "compute-bound from tokens a chip", RF_UNIT_NUMBER, critical);
@@ -153,12 +170,13 @@ static rf_status pipeline_parallel(rf_question *q, const strategy *s, rf_error *
   return RAFTER_OK;
 }
 
-static rf_status context_parallel(rf_question *q, const strategy *s, rf_error *error) {
+static rf_status context_parallel(rf_question *q, strategy *s, rf_error *error) {
   double heads, kv, seq = rf_value(q, "seq"), degree = rf_value_or(q, "degree", q->chips), batch = rf_value(q, "batch"),
                     dim = rf_value(q, "head-dim");
   bool causal = !rf_flag(q, "non-causal");
   RF_TRY(rf_need(q, "heads", &heads, error));
   kv = rf_value_or(q, "kv-heads", heads);
+  cross_nodes(q, s, degree);
   double alpha = s->alpha * s->narrow * (causal ? 2 : 1), least = alpha * kv / heads;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(seq / degree, least), least);
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);

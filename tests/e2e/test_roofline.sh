@@ -32,6 +32,12 @@ refuses 2 'has no axis z' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e:4x
 refuses 2 'no extent' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e --axes 4,,4
 refuses 2 'no extent' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e --axes 0
 refuses 2 'joins at most 8' "$RAFTER" roofline allreduce --bytes 1 --on h100-sxm --axes 12
+# Over nodes the network between them binds: 989e12 / 400e9 where NVLink alone gives 989e12 / 450e9; between two nodes half an array goes.
+status 0 "$RAFTER" roofline parallelism --strategy fsdp --on h100-sxm:8x64 --json && holds out 'abs(d["critical"] - 989e12 / 400e9) < 1e-6'
+for chips in 8 8x2; do status 0 "$RAFTER" roofline parallelism --strategy fsdp --on h100-sxm:$chips --json && holds out 'abs(d["critical"] - 989e12 / 450e9) < 1e-6'; done
+status 0 "$RAFTER" roofline parallelism --strategy fsdp --on b200:8x16 --json && holds out 'abs(d["critical"] - 2.25e15 / 400e9) < 1e-6'
+status 0 "$RAFTER" roofline parallelism --strategy fsdp+tp --on h100-sxm:8x64 --ff 28672 --tokens 1M --json && holds out 'abs(d["critical"] / (989e12 / 400e9 * 989e12 / 450e9 / 28672) - 1) < 1e-9 and abs(d["optimal_fsdp"] / (1e6 / 28672 * 400 / 450 * 512) ** 0.5 - 1) < 1e-9'
+status 0 "$RAFTER" roofline parallelism --strategy fsdp --on h100-sxm:8x64 --link nvlink --json && holds out 'abs(d["critical"] - 989e12 / 450e9) < 1e-6' 'a link that is typed'
 refuses 2 'axes within 16x16, got 32' "$RAFTER" roofline allgather --bytes 1GB --axes 32 --on tpu-v5e
 refuses 2 'expected at most 2, got 3' "$RAFTER" roofline allgather --bytes 1GB --axes 4,4,4 --on tpu-v5e
 refuses 2 'does not fit a pod' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e:2x64

@@ -38,6 +38,8 @@ static void presets_have_their_published_size(void **state) {
       {"llama3-405b", 405853388800},
       {"llama3.1-8b", 8030261248},
       {"llama3.1-70b", 70553706496},
+      {"llama3.1-405b", 405853388800},
+      {"llama3.2-3b", 3212749824},
       {"llama3.2-1b", 1235814400},
       {"mistral-7b", 7241732096},
       {"mixtral-8x7b", 46702792704},
