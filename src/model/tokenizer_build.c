@@ -109,11 +109,43 @@ static rf_status symbol_of(rf_tokenizer *t, rf_span part, const char *where, int
   return RAFTER_OK;
 }
 
+/* Where a piece is cut in two. */
+typedef struct cut {
+  int32_t id;
+  uint32_t at, rank;
+} cut;
+enum { CUTS = RF_FIND_MOST / 2 };
+
+static rf_span half_of(const rf_tokenizer *t, const cut *c, int second) {
+  rf_span piece = rf_pieces_at(&t->pieces, c->id);
+  return second ? (rf_span){piece.at + c->at, piece.bytes - c->at} : (rf_span){piece.at, c->at};
+}
+
+/* Both halves of many cuts are looked up at once, for the memory they are waited for. */
+static rf_status add_cuts(rf_tokenizer *t, const cut *cuts, int count, const char *where, rf_error *error) {
+  rf_span keys[2 * CUTS];
+  int32_t ids[2 * CUTS];
+  if (count < 1) return RAFTER_OK;
+  for (int i = 0; i < 2 * count; i++) keys[i] = half_of(t, &cuts[i / 2], i % 2);
+  rf_pieces_find_many(&t->pieces, keys, 2 * count, ids);
+  for (int i = 0; i < 2 * count; i++)
+    if (ids[i] < 0 && (i % 2 == 0 || ids[i - 1] >= 0)) RF_TRY(symbol_of(t, half_of(t, &cuts[i / 2], i % 2), where, &ids[i], error));
+  RF_TRY(rf_bpe_reserve(&t->bpe, t->bpe.pairs + count, error));
+  for (int i = 0; i < 2 * count; i += 2)
+    if (ids[i] >= 0 && ids[i + 1] >= 0) rf_bpe_expect(&t->bpe, (uint32_t)ids[i], (uint32_t)ids[i + 1]);
+  for (int i = 0; i < count; i++)
+    if (ids[2 * i] >= 0 && ids[2 * i + 1] >= 0)
+      rf_bpe_pair(&t->bpe, (uint32_t)ids[2 * i], (uint32_t)ids[2 * i + 1], cuts[i].rank, (uint32_t)cuts[i].id);
+  return RAFTER_OK;
+}
+
 /* SentencePiece merges any two symbols whose text together is a piece, the best score first: a rank for each distinct score, a pair for each cut. */
 static rf_status add_pairs(rf_tokenizer *t, const rf_vocabulary *v, const char *where, rf_error *error) {
   rf_status status = RAFTER_OK;
   ranked *order = malloc(((size_t)v->count + 1) * sizeof *order);
+  cut cuts[CUTS];
   int64_t count = 0;
+  int held = 0;
   if (!order) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   for (int64_t id = 0; id < v->count; id++) {
     if (!isfinite(v->scores[id])) {
@@ -127,26 +159,23 @@ static rf_status add_pairs(rf_tokenizer *t, const rf_vocabulary *v, const char *
   uint32_t rank = 0;
   for (int64_t i = 0; i < count; i++) {
     if (i && order[i].score != order[i - 1].score) rank++;
-    rf_span piece = rf_pieces_at(&t->pieces, order[i].id);
-    for (size_t cut = 0; cut < piece.bytes;) {
-      int n = rf_utf8_length(piece.at + cut, piece.at + piece.bytes);
+    size_t bytes = t->pieces.row[order[i].id].bytes;
+    for (size_t at = 0; at < bytes;) {
+      rf_span piece = rf_pieces_at(&t->pieces, order[i].id); /* the pieces' text may move */
+      int n = rf_utf8_length(piece.at + at, piece.at + bytes);
       if (!n) {
         status = RF_FAIL(error, RAFTER_FAILED, NULL, "a piece is no UTF-8 (%s, id %d)", where, order[i].id);
         goto done;
       }
-      cut += (size_t)n;
-      if (cut >= piece.bytes) break;
-      int32_t left, right;
-      RF_GO(symbol_of(t, (rf_span){piece.at, cut}, where, &left, error));
-      piece = rf_pieces_at(&t->pieces, order[i].id);
-      if (left < 0) continue;
-      RF_GO(symbol_of(t, (rf_span){piece.at + cut, piece.bytes - cut}, where, &right, error));
-      piece = rf_pieces_at(&t->pieces, order[i].id);
-      if (right < 0) continue;
-      RF_GO(rf_bpe_reserve(&t->bpe, t->bpe.pairs + 1, error));
-      rf_bpe_pair(&t->bpe, (uint32_t)left, (uint32_t)right, rank, (uint32_t)order[i].id);
+      at += (size_t)n;
+      if (at >= bytes) break;
+      cuts[held++] = (cut){order[i].id, (uint32_t)at, rank};
+      if (held < CUTS) continue;
+      RF_GO(add_cuts(t, cuts, held, where, error));
+      held = 0;
     }
   }
+  RF_GO(add_cuts(t, cuts, held, where, error));
 done:
   free(order);
   return status;
