@@ -222,15 +222,23 @@ static pieces pieces_from(const void *from, int64_t item, bool along, int64_t st
   if (along) return (pieces){at, wide * item, count, ceil_div(kc * item, 128)};
   return (pieces){at, step * item, kc, ceil_div(count * item, 128)};
 }
+/* Blocks of k of the packed panel that column `col` lies in: hardware stops following them where a page of 4 KiB ends. */
+static pieces pieces_of_panel(const rf_gemm *g, int64_t k0, int64_t kc, int64_t col) {
+  if (g->turned) return (pieces){0};
+  rf_panel panel = rf_panels_find(g->panels, col);
+  int64_t from = k0 / panel.type->values, end = ceil_div(k0 + kc, panel.type->values);
+  return (pieces){(const char *)g->b + panel.offset + from * panel.block_bytes, 128, ceil_div((end - from) * panel.block_bytes, 128), 1};
+}
 /* Units [t, end), of which those of the first kind count. */
 static pieces units_source(const job *j, const block *b, int64_t t, int64_t end) {
   const rf_gemm *g = j->g;
   int64_t panels = b_units(b), kc = b->k1 - b->k0;
   if (t < panels) {
-    if (g->panels || (g->b_col != 1 && g->b_step != 1)) return (pieces){0};
+    if (!g->panels && g->b_col != 1 && g->b_step != 1) return (pieces){0};
     if (end > panels) end = panels;
     int64_t first = (b->p0 + t) * j->isa->nr, last = (b->p0 + end) * j->isa->nr;
     if (last > g->n) last = g->n;
+    if (g->panels) return pieces_of_panel(g, b->k0, kc, first);
     return pieces_from(g->b, g->b_dtype == RF_BF16 ? 2 : 4, g->b_col != 1, g->b_step, g->b_col, b->k0, kc, first, last - first);
   }
   if (g->a_row != 1 && g->a_step != 1) return (pieces){0};
