@@ -39,7 +39,6 @@ static bool is_matrix(const builder *b, const rf_param *param) {
   if (b->options->narrow_set && param->part == RF_PART_ROUTER) return false; /* small, and it chooses */
   return param->matmul || strcmp(param->name, "embed/token/weight") == 0;
 }
-static bool is_packed(const builder *b, const rf_param *param) { return is_matrix(b, param) && param->experts == 0; }
 
 static rf_status make_weights(builder *b) {
   rf_graph *graph = b->graph;
@@ -61,7 +60,7 @@ static rf_status make_weights(builder *b) {
     if (b->options->narrow_set && is_matrix(b, param)) {
       bool table = param->embedding && b->options->narrow == RF_I4;
       graph->tensor[id].dtype = table ? RF_I8 : b->options->narrow;
-    } else if (is_packed(b, param)) {
+    } else if (is_matrix(b, param)) {
       graph->tensor[id].dtype = RF_PACKED;
       graph->tensor[id].panels = rf_weight_panels(b->model, param, types && p < types->count ? types->at[p] : NULL, b->dtype);
     }
@@ -451,7 +450,7 @@ rf_status rf_pass_build(const rf_model *model, const rf_build_options *options, 
   if (status == RAFTER_OK) status = train ? build_train(b) : rows_of_text ? build_score(b) : build_generate(b);
   for (int o = 0; status == RAFTER_OK && options->fast && o < graph->op_count; o++) {
     rf_op *op = &graph->op[o];
-    if (op->def != &RF_OP_MATMUL && op->def != &RF_OP_HEAD_LOGITS && op->def != &RF_OP_HEAD_SCORE) continue;
+    if (op->def != &RF_OP_MATMUL && op->def != &RF_OP_MATMUL_EXPERTS && op->def != &RF_OP_HEAD_LOGITS && op->def != &RF_OP_HEAD_SCORE) continue;
     const rf_tensor *w = &graph->tensor[op->input[1]];
     op->attr.fast = w->dtype == RF_PACKED && rf_panels_have_codes(&w->panels);
   }

@@ -79,10 +79,10 @@ typedef struct rf_attr {
   bool inverse;                              /* rope: rotate back (its own backward) */
   rf_epilogue epilogue;                      /* matmul */
   bool transpose;                            /* matmul, head: the weight is stored (out, in) */
-  bool fast;                                 /* matmul, head_logits, head_score: x is rounded to 8 bits first, in blocks of RF_FAST_BLOCK */
-  float dropout;                             /* probability of zeroing */
-  uint64_t site;                             /* rf_name_key of the dropout site; of send and recv: of what they hand over */
-  int32_t token_step;                        /* dropout: tokens from a row to the next, where tokens are dealt out; 0: 1 */
+  bool fast;          /* matmul, matmul_experts, head_logits, head_score: x is rounded to 8 bits first, in blocks of RF_FAST_BLOCK */
+  float dropout;      /* probability of zeroing */
+  uint64_t site;      /* rf_name_key of the dropout site; of send and recv: of what they hand over */
+  int32_t token_step; /* dropout: tokens from a row to the next, where tokens are dealt out; 0: 1 */
   rf_accumulate accumulate[RF_MAX_OUTPUTS];
   float beta1, beta2, weight_decay; /* adamw */
   rf_lora_parts lora;               /* lora: which columns its parts read and join; scale: alpha / r */

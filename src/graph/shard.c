@@ -19,7 +19,8 @@ int rf_sharder_tensor(rf_sharder *s, int t, const rf_spec *spec) {
   if (old->dtype == RF_PACKED) {
     int outputs = old->panels.outputs_first ? 0 : 1, inner = 1 - outputs;
     int64_t chips = rf_mesh_size(s->mesh, spec->split[outputs]);
-    fresh->panels.inner = shape[inner];
+    if (old->panels.experts > 0) fresh->panels.experts /= rf_mesh_size(s->mesh, spec->split[0] & RF_AXIS_BIT(RF_AXIS_EXPERT));
+    fresh->panels.inner = shape[inner] / rf_panels_experts(&fresh->panels);
     for (int i = 0; i < fresh->panels.parts; i++)
       fresh->panels.part[i].outputs = fresh->panels.parts == 1 ? shape[outputs] : (old->panels.part[i].outputs + chips - 1) / chips;
   }

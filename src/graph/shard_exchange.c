@@ -19,7 +19,7 @@ static const char *kind_of(const rf_op_def *def) {
 static void gather_panels(rf_tensor *to, const rf_tensor *from) {
   int outputs = from->panels.outputs_first ? 0 : 1;
   to->panels = from->panels;
-  to->panels.inner = to->shape[1 - outputs];
+  to->panels.inner = to->shape[1 - outputs] / rf_panels_experts(&to->panels);
   for (int i = 0; i < to->panels.parts; i++)
     to->panels.part[i].outputs =
         to->panels.parts == 1 ? to->shape[outputs] : from->panels.part[i].outputs * to->shape[outputs] / from->shape[outputs];

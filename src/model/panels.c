@@ -38,7 +38,13 @@ static int64_t part_bytes(const rf_panels *p, int part) { return round_up(p->par
 int64_t rf_panels_bytes(const rf_panels *panels) {
   int64_t sum = 0;
   for (int i = 0; i < panels->parts; i++) sum += part_bytes(panels, i);
-  return sum;
+  return sum * rf_panels_experts(panels);
+}
+
+rf_panels rf_panels_one(const rf_panels *panels) {
+  rf_panels one = *panels;
+  one.experts = 0;
+  return one;
 }
 
 int64_t rf_panels_count(const rf_panels *panels) {

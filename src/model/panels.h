@@ -16,12 +16,15 @@ enum { RF_PANEL_LANES = 64, RF_PANEL_GRAIN = 16, RF_PANEL_PARTS = 3 };
 typedef struct rf_panels {
   bool outputs_first; /* the parameter is (outputs, inner), as a table of tokens; otherwise (inner, outputs), as a linear weight */
   int64_t inner;
-  int parts; /* that stand beside each other along the outputs, each of its own type */
+  int64_t experts; /* equal matrices, each with panels of its own, one behind the other; 0: it is one */
+  int parts;       /* that stand beside each other along the outputs, each of its own type */
   struct {
     const rf_quant_type *type;
     int64_t outputs;
   } part[RF_PANEL_PARTS];
 } rf_panels;
+
+static inline int64_t rf_panels_experts(const rf_panels *panels) { return panels->experts > 0 ? panels->experts : 1; }
 
 /* The words of a stored block. */
 typedef struct rf_panel_form {
@@ -45,6 +48,8 @@ bool rf_panels_take(const rf_quant_type *type);
  * with blocks but q2_k and q3_k. */
 bool rf_panels_have_codes(const rf_panels *panels);
 int64_t rf_panels_bytes(const rf_panels *panels);
+/* One of several equal matrices, which begins rf_panels_bytes of it times its number behind the first. */
+rf_panels rf_panels_one(const rf_panels *panels);
 int64_t rf_panels_count(const rf_panels *panels);
 rf_panel rf_panels_at(const rf_panels *panels, int64_t index);    /* in the order of outputs */
 rf_panel rf_panels_find(const rf_panels *panels, int64_t output); /* the one that holds it */
@@ -55,7 +60,7 @@ const char *rf_panels_name(const rf_panels *panels, char text[64]);
 void rf_panel_pack(const rf_panel *panel, int64_t inner, const void *const row[RF_PANEL_LANES], void *to);
 /* The stored block `block` of one lane, put together again. */
 void rf_panel_block(const rf_panel *panel, const void *at, int lane, int64_t block, void *stored);
-/* Values [first, first + count) of one output, as rf_quant_read gives them: slow and obvious. `data`: the matrix. */
+/* What follows is of one matrix, the first of several. Values [first, first + count) of one output, as rf_quant_read gives them: slow and obvious. `data`: the matrix. */
 void rf_panels_read(const rf_panels *panels, const void *data, int64_t output, int64_t first, int64_t count, float *out);
 
 /* Where the values of a matrix come from. */

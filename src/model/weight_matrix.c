@@ -63,6 +63,7 @@ typedef struct initialiser {
   const rf_param *param;
   uint64_t seed;
   const rf_panels *panels;
+  int64_t before; /* rows of the parameter before this matrix */
 } initialiser;
 
 static rf_status read_initialiser(void *self, int64_t first, int count, float *values, rf_error *error) {
@@ -75,16 +76,20 @@ static rf_status read_initialiser(void *self, int64_t first, int count, float *v
     return RAFTER_OK;
   }
   for (int64_t k = 0; k < inner; k++) {
-    rf_param_init(from->param, from->seed, k * from->param->shape[1] + first, count, strip);
+    rf_param_init(from->param, from->seed, (from->before + k) * from->param->shape[1] + first, count, strip);
     for (int i = 0; i < count; i++) values[i * inner + k] = strip[i];
   }
   return RAFTER_OK;
 }
 
 rf_status rf_weights_initialise(const rf_param *param, uint64_t seed, const rf_panels *panels, void *data, rf_error *error) {
-  initialiser from = {param, seed, panels};
-  rf_panel_source source = {&from, NULL, read_initialiser};
-  return rf_panels_fill(panels, &source, data, error);
+  rf_panels one = rf_panels_one(panels);
+  for (int64_t e = 0; e < rf_param_slices(param); e++) {
+    initialiser from = {param, seed, &one, e * one.inner};
+    rf_panel_source source = {&from, NULL, read_initialiser};
+    RF_TRY(rf_panels_fill(&one, &source, (char *)data + e * rf_panels_bytes(&one), error));
+  }
+  return RAFTER_OK;
 }
 
 /* ---- what matrices are stored in ---------------------------------------------------------------------------------- */
@@ -93,7 +98,9 @@ rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const u
   int parts = 0;
   int64_t columns[RF_NAME_PARTS];
   while (row && parts < RF_NAME_PARTS && row[parts] != RF_WEIGHT_NO_PART) parts++;
-  rf_panels panels = {.outputs_first = param->embedding, .inner = param->shape[param->embedding ? 1 : 0], .parts = parts ? parts : 1};
+  rf_panels panels = {
+      .outputs_first = param->embedding, .inner = param->shape[param->embedding ? 1 : 0], .experts = param->experts, .parts = parts ? parts : 1};
+  if (param->experts > 0) panels.inner /= param->experts;
   rf_param_parts(model, param, panels.parts, columns);
   if (param->embedding) columns[0] = param->shape[0];
   for (int i = 0; i < panels.parts; i++) {
@@ -148,7 +155,7 @@ rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weigh
   for (int p = 0; p < params.base; p++) { /* a router is small and chooses: it stays as it is */
     const rf_param *param = &params.at[p];
     bool head = strcmp(param->name, "head/weight") == 0;
-    types->at[p][0] = param->embedding ? TYPES[as].table : param->lora || head ? TYPES[as].matrix : RF_WEIGHT_AS_DTYPE;
+    types->at[p][0] = param->embedding ? TYPES[as].table : param->lora || param->experts > 0 || head ? TYPES[as].matrix : RF_WEIGHT_AS_DTYPE;
   }
 done:
   rf_pool_free(pool);

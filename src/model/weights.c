@@ -167,10 +167,11 @@ static int64_t block_values(const rf_params *params) {
   return most;
 }
 
-static rf_status pack_param(const rf_name *name, const rf_weight_part *part, const rf_panels *panels, void *data, rf_error *error) {
+static rf_status pack_param(const rf_name *name, const rf_weight_part *part, const rf_panels *panels, int expert, void *data, rf_error *error) {
   rf_weight_matrix matrix = {.name = name, .part = part, .inner = panels->inner, .outputs_first = panels->outputs_first};
   rf_panel_source source = rf_weight_matrix_source(&matrix);
-  RF_TRY(rf_panels_fill(panels, &source, data, error));
+  rf_panels one = rf_panels_one(panels);
+  RF_TRY(rf_panels_fill(&one, &source, (char *)data + expert * rf_panels_bytes(&one), error));
   for (int i = 0; i < name->count; i++) rf_weight_part_done(&part[i]);
   return RAFTER_OK;
 }
@@ -201,16 +202,16 @@ rf_status rf_weights_load(const char *path, const rf_model *model, const rf_para
       for (int j = 0; j < name.count; ++j) seen[part[j].index] = true;
     }
   RF_GO(check_rest(file, model, seen, error));
-  for (int i = 0; i < params->count; ++i)
+  for (int i = 0; i < params->count; ++i) {
+    const rf_panels *panels = NULL;
+    void *data = place ? place(context, i, &panels) : NULL;
     for (int e = 0; e < rf_param_slices(&params->at[i]); ++e) {
       rf_param slice = rf_param_slice(&params->at[i], e);
       RF_GO(find_parts(file, model, &slice, &name, part, error));
-      const rf_panels *panels = NULL;
-      void *data = place ? place(context, i, &panels) : NULL;
-      assert(!data || slice.experts == 0); /* it is that of the whole parameter */
-      if (data) RF_GO(pack_param(&name, part, panels, data, error));
+      if (data) RF_GO(pack_param(&name, part, panels, e, data, error));
       else RF_GO(read_param(&name, part, i, &slice, visit, context, block, error));
     }
+  }
 done:
   free(seen);
   free(block);

@@ -36,7 +36,7 @@ static int64_t packed_bytes(const rf_panels *panels) {
     const rf_quant_type *type = panels->part[i].type;
     bytes += (panels->part[i].outputs + 15) / 16 * 16 * (panels->inner / type->values * type->bytes);
   }
-  return bytes;
+  return panels->experts > 0 ? bytes * panels->experts : bytes;
 }
 
 static int64_t bare_bytes(const rf_tensor *t) {

@@ -302,7 +302,8 @@ double rf_plan_load_seconds(const rf_plan *plan) {
     if (tensor->dtype != RF_PACKED || plan->tensor[t].offset < 0) continue;
     for (int k = 0; k < tensor->panels.parts; k++) {
       const rf_quant_type *type = tensor->panels.part[k].type;
-      double bytes = (double)tensor->panels.inner / type->values * type->bytes * (double)tensor->panels.part[k].outputs;
+      double bytes = (double)tensor->panels.inner / type->values * type->bytes * (double)tensor->panels.part[k].outputs *
+                     (double)rf_panels_experts(&tensor->panels);
       seconds += load_seconds(&plan->machine, type->name, bytes), rest -= bytes;
     }
   }

@@ -72,6 +72,7 @@ static void make_digest(rf_plan *plan) {
     hash_bytes(state, tensor->shape, (size_t)tensor->rank * sizeof *tensor->shape);
     hash_int(state, plan->tensor[t].offset);
     if (tensor->slots > 1) hash_int(state, tensor->slots);
+    if (tensor->panels.experts > 0) hash_int(state, tensor->panels.experts);
     for (int i = 0; i < tensor->panels.parts; i++) {
       hash_int(state, tensor->panels.part[i].outputs);
       hash_text(state, tensor->panels.part[i].type->name);

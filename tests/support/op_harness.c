@@ -103,7 +103,7 @@ int64_t op_panels_outputs(const rf_panels *panels) {
 }
 
 int op_packed(op_harness *h, const char *name, const rf_panels *panels, op_fill fill) {
-  int64_t outputs = op_panels_outputs(panels), inner = panels->inner;
+  int64_t outputs = op_panels_outputs(panels), inner = panels->inner * rf_panels_experts(panels);
   int id = panels->outputs_first ? op_tensor(h, name, RF_CLASS_WEIGHT, RF_PACKED, fill, OP_SHAPE(outputs, inner))
                                  : op_tensor(h, name, RF_CLASS_WEIGHT, RF_PACKED, fill, OP_SHAPE(inner, outputs));
   h->graph->tensor[id].panels = *panels;
@@ -185,10 +185,13 @@ static rf_status read_normals(void *self, int64_t first, int count, float *value
 }
 
 static void fill_packed(op_harness *h, int id, uint64_t seed) {
-  normals n = {rf_key(seed, (uint64_t)id, 0), h->buffer[id].fill, h->graph->tensor[id].panels.inner};
-  rf_panel_source source = {&n, NULL, read_normals};
+  rf_panels one = rf_panels_one(&h->graph->tensor[id].panels);
   memset(op_data(h, id), 0xff, h->buffer[id].bytes);
-  assert_int_equal(rf_panels_fill(&h->graph->tensor[id].panels, &source, op_data(h, id), NULL), RAFTER_OK);
+  for (int64_t e = 0; e < rf_panels_experts(&h->graph->tensor[id].panels); e++) {
+    normals n = {rf_key(seed, (uint64_t)id, (uint64_t)e), h->buffer[id].fill, one.inner};
+    rf_panel_source source = {&n, NULL, read_normals};
+    assert_int_equal(rf_panels_fill(&one, &source, (char *)op_data(h, id) + e * rf_panels_bytes(&one), NULL), RAFTER_OK);
+  }
 }
 
 static void fill_tensor(op_harness *h, int id, uint64_t seed) {

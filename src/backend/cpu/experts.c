@@ -5,9 +5,12 @@
 
 #include <string.h>
 
-static bool accepts(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
-  return rf_is_activation(graph->tensor[op->input[0]].dtype) && rf_is_activation(graph->tensor[op->input[1]].dtype);
+static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
+  rf_dtype w = graph->tensor[op->input[1]].dtype;
+  return rf_is_activation(graph->tensor[op->input[0]].dtype) && (rf_is_activation(w) || w == RF_PACKED);
 }
+static bool accepts(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && !op->attr.fast; }
+static bool accepts_fast(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && op->attr.fast; }
 /* An expert has each row once at most. */
 static int64_t most_rows(const rf_graph *graph, const rf_op *op) { return graph->tensor[op->input[0]].shape[0] / op->attr.experts_used; }
 
@@ -24,6 +27,8 @@ static rf_gemm forward(const rf_graph *graph, const rf_op *op) {
                    .b_step = n,
                    .b_col = 1,
                    .b_dtype = w->dtype,
+                   .panels = rf_panels_of(w),
+                   .fast = op->attr.fast,
                    .dtype = x->dtype,
                    .ld = n};
 }
@@ -40,6 +45,8 @@ static rf_gemm backward_input(const rf_graph *graph, const rf_op *op) {
                    .b_step = 1,
                    .b_col = n,
                    .b_dtype = w->dtype,
+                   .panels = rf_panels_of(w),
+                   .turned = w->dtype == RF_PACKED,
                    .dtype = dy->dtype,
                    .ld = k};
 }
@@ -64,11 +71,12 @@ static rf_gemm backward_weight(const rf_graph *graph, const rf_op *op) {
 static void rows_run(const rf_gemm_isa *isa, const rf_call *call, rf_gemm g) {
   const int32_t *starts = call->in[2];
   const void *x = call->in[0], *w = call->in[1];
+  int64_t packed_bytes = g.panels ? rf_panels_bytes(g.panels) / rf_panels_experts(g.panels) : 0;
   for (int e = 0; e < call->op->attr.experts; e++) {
     g.m = starts[e + 1] - starts[e];
     if (g.m == 0) continue;
     g.a = rf_element(x, g.a_dtype, starts[e] * g.k);
-    g.b = rf_element(w, g.b_dtype, e * g.n * g.k);
+    g.b = g.panels ? (const char *)w + e * packed_bytes : rf_element(w, g.b_dtype, e * g.n * g.k);
     g.u = (void *)(uintptr_t)rf_element(call->out[0], g.dtype, starts[e] * g.n);
     rf_gemm_run(isa, &g, call->threads, call->workspace);
   }
@@ -112,7 +120,10 @@ static void matmul_experts_dw_run(const rf_gemm_isa *isa, const rf_call *call) {
 #define ROWS(isa, name, level) \
   RF_BOUND_ROW(matmul_experts, isa, name, level), RF_BOUND_ROW(matmul_experts_dx, isa, name, level), RF_BOUND_ROW(matmul_experts_dw, isa, name, level)
 
+#define FAST(isa, level) {"matmul_experts", "fast_" #isa, level, accepts_fast, matmul_experts_##isa##_workspace, matmul_experts_##isa##_run},
+
 #if defined(__x86_64__)
+RF_BIND(matmul_experts, avx512bf16, RF_GEMM_AVX512BF16)
 BIND_ALL(avx512, RF_GEMM_AVX512)
 BIND_ALL(avx2, RF_GEMM_AVX2)
 #endif
@@ -120,7 +131,7 @@ BIND_ALL(base, RF_GEMM_BASE)
 
 const rf_kernel RF_CPU_EXPERTS[] = {
 #if defined(__x86_64__)
-    ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512),
+    FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2) ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512),
     ROWS(avx2, "gemm_avx2_6x16", RF_ISA_AVX2),
 #endif
     ROWS(base, "gemm_base_4x16", RF_ISA_BASE),

@@ -29,9 +29,12 @@ RF_UNUSED static rf_view out_view(const rf_call *call, int slot) {
 /* Element i, as the parameter's own axes count, of a packed matrix. */
 RF_UNUSED static double packed_value(rf_view view, int64_t i) {
   const rf_panels *panels = &view.tensor->panels;
-  int64_t columns = view.tensor->shape[1], row = i / columns, column = i % columns;
+  int64_t columns = view.tensor->shape[1], row = i / columns, column = i % columns, expert = 0;
   float value;
-  rf_panels_read(panels, view.data, panels->outputs_first ? row : column, panels->outputs_first ? column : row, 1, &value);
+  rf_panels one = rf_panels_one(panels);
+  if (panels->experts > 0) expert = row / panels->inner, row %= panels->inner;
+  rf_panels_read(&one, (const char *)view.data + expert * rf_panels_bytes(&one), panels->outputs_first ? row : column,
+                 panels->outputs_first ? column : row, 1, &value);
   return value;
 }
 

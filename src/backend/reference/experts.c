@@ -156,7 +156,9 @@ void rf_reference_matmul_experts(const rf_call *call) {
       for (int64_t n = 0; n < columns; n++) {
         double sum = 0;
         e = run % call->op->attr.experts;
-        for (int64_t i = 0; i < inner; i++) sum = exact_fma(wide, load(x, p * inner + i), load(w, (e * inner + i) * columns + n), sum);
+        if (call->op->attr.fast) sum = rounded_dot(x, p * inner, w, e * inner * columns + n, columns, inner);
+        else
+          for (int64_t i = 0; i < inner; i++) sum = exact_fma(wide, load(x, p * inner + i), load(w, (e * inner + i) * columns + n), sum);
         store(u, p * columns + n, sum);
       }
 }

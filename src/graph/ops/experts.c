@@ -315,7 +315,7 @@ static rf_work matmul_experts_dw_work(const rf_graph *graph, const rf_op *op) {
 const rf_op_def RF_OP_MATMUL_EXPERTS = {
     .name = "matmul_experts",
     .formula = "for p in starts[e] .. starts[e+1]-1 (and, of a group of chips, of every E-th run of rows from e on): acc = fma(x[p,i], w[e K + i,n], "
-               "acc) for i ascending from 0, f32; u[p,n] = round(acc)",
+               "acc) for i ascending from 0, f32; u[p,n] = round(acc); fast: x as in matmul",
     .inputs = {"x (R,K)", "w (E*K,N)", "starts i32 (E+1)"},
     .outputs = {"u (R,N)"},
     .shape = matmul_experts_shape,

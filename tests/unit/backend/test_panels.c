@@ -61,18 +61,26 @@ typedef struct product {
   bool table; /* the matrix is (outputs, inner) */
   bool fast;  /* attr.fast */
 } product;
-static const product PRODUCTS[] = {{"matmul", false, false},         {"matmul", true, false},      {"matmul_dx", false, false},
-                                   {"matmul_dx", true, false},       {"head_logits", true, false}, {"head_logits", false, false},
-                                   {"head_score", true, false},      {"head_loss", true, false},   {"head_loss_grad", true, false},
-                                   {"head_loss_grad", false, false}, {"embed", true, false}};
+static const product PRODUCTS[] = {{"matmul", false, false},           {"matmul", true, false},      {"matmul_dx", false, false},
+                                   {"matmul_dx", true, false},         {"head_logits", true, false}, {"head_logits", false, false},
+                                   {"head_score", true, false},        {"head_loss", true, false},   {"head_loss_grad", true, false},
+                                   {"head_loss_grad", false, false},   {"embed", true, false},       {"matmul_experts", false, false},
+                                   {"matmul_experts_dx", false, false}};
+enum { EXPERTS = 3 }; /* of which the second has no row */
+static bool has_experts(const product *p) { return !strncmp(p->op, "matmul_experts", 14); }
+static rf_panels panels_of(const product *p, const rf_panels *like) {
+  rf_panels own = *like;
+  own.outputs_first = p->table, own.experts = has_experts(p) ? EXPERTS : 0;
+  return own;
+}
 
 /* The op on `rows` rows; w: packed where `panels` is not NULL, else f32. Returns w's tensor. */
 static int build(op_harness *h, const product *p, const rf_panels *like, bool packed, int rows) {
-  int64_t outputs = op_panels_outputs(like), inner = like->inner;
+  int64_t outputs = op_panels_outputs(like), inner = like->inner, experts = rf_panels_experts(like);
   op_fill normal = {1, 0}, small = {0.1, 0};
   int w = packed                ? op_packed(h, "w", like, small)
           : like->outputs_first ? op_tensor(h, "w", RF_CLASS_WEIGHT, RF_F32, small, OP_SHAPE(outputs, inner))
-                                : op_tensor(h, "w", RF_CLASS_WEIGHT, RF_F32, small, OP_SHAPE(inner, outputs));
+                                : op_tensor(h, "w", RF_CLASS_WEIGHT, RF_F32, small, OP_SHAPE(experts * inner, outputs));
   rf_attr attr = {.transpose = like->outputs_first, .fast = p->fast, .index = 3};
   int32_t ids[64], positions[64];
   for (int i = 0; i < rows; i++) ids[i] = (int32_t)(i * 7919 % outputs), positions[i] = i;
@@ -82,8 +90,14 @@ static int build(op_harness *h, const product *p, const rf_panels *like, bool pa
     op_apply(h, "embed", 4, inputs, 1, outs, &attr);
     return w;
   }
-  bool dx = !strcmp(p->op, "matmul_dx"), matmul = !strcmp(p->op, "matmul");
+  bool dx = !strcmp(p->op, "matmul_dx") || !strcmp(p->op, "matmul_experts_dx"), matmul = !strcmp(p->op, "matmul");
   int x = op_tensor(h, "x", RF_CLASS_ACTIVATION, h->dtype, normal, OP_SHAPE(rows, dx ? outputs : inner));
+  if (has_experts(p)) {
+    int32_t starts[EXPERTS + 1] = {0, rows / 2, rows / 2, rows};
+    attr.experts = EXPERTS, attr.experts_used = 1;
+    op_apply(h, p->op, 3, (int[]){x, w, op_ids(h, "starts", EXPERTS + 1, starts)}, 1, (int[]){RF_WANTED}, &attr);
+    return w;
+  }
   if (dx) {
     op_apply(h, "matmul_dx", 3, (int[]){x, w, RF_NONE}, 2, (int[]){RF_WANTED, RF_NONE}, &attr);
     return w;
@@ -103,20 +117,20 @@ static int build(op_harness *h, const product *p, const rf_panels *like, bool pa
 
 /* The packed matrix's values, by the file format's own functions, into the plain one. */
 static void widen(op_harness *to, const op_harness *from, int w) {
-  const rf_panels *panels = &from->graph->tensor[w].panels;
-  int64_t outputs = op_panels_outputs(panels), inner = panels->inner;
+  const rf_panels *all = &from->graph->tensor[w].panels, one = rf_panels_one(all);
+  int64_t outputs = op_panels_outputs(all), inner = one.inner;
   float *values = malloc((size_t)inner * sizeof *values), *out = op_data(to, w);
-  for (int64_t o = 0; o < outputs; o++) {
-    rf_panels_read(panels, op_data(from, w), o, 0, inner, values);
-    for (int64_t k = 0; k < inner; k++) out[panels->outputs_first ? o * inner + k : k * outputs + o] = values[k];
+  for (int64_t i = 0; i < rf_panels_experts(all) * outputs; i++) {
+    int64_t e = i / outputs, o = i % outputs;
+    rf_panels_read(&one, (char *)op_data(from, w) + e * rf_panels_bytes(&one), o, 0, inner, values);
+    for (int64_t k = 0; k < inner; k++) out[one.outputs_first ? o * inner + k : (e * inner + k) * outputs + o] = values[k];
   }
   free(values);
 }
 
 static void same(const product *p, const rf_panels *panels, rf_dtype dtype, int rows, const rf_backend *backend, rf_isa isa, int threads) {
   op_harness *packed = op_harness_new(dtype, rows), *plain = op_harness_new(dtype, rows);
-  rf_panels own = *panels;
-  own.outputs_first = p->table;
+  rf_panels own = panels_of(p, panels);
   int w = build(packed, p, &own, true, rows);
   assert_int_equal(build(plain, p, &own, false, rows), w);
   op_fill_all(packed, 7), op_fill_all(plain, 7);
@@ -178,8 +192,7 @@ static void rows_do_not_depend_on_their_number(void **state) {
  * threads gives the same bits. */
 static void rounded(const product *p, const rf_panels *panels, rf_dtype dtype, int rows) {
   compare_bound bound = compare_bound_of(dtype, RF_F32, panels->inner);
-  rf_panels own = *panels;
-  own.outputs_first = p->table;
+  rf_panels own = panels_of(p, panels);
   op_harness *plain = op_harness_new(dtype, rows), *first = NULL;
   build(plain, p, &own, false, rows);
   op_fill_all(plain, 7);
@@ -208,7 +221,8 @@ static void rounded(const product *p, const rf_panels *panels, rf_dtype dtype, i
   op_harness_free(plain);
 }
 
-static const product ROUNDED[] = {{"matmul", false, true}, {"matmul", true, true}, {"head_logits", true, true}, {"head_score", true, true}};
+static const product ROUNDED[] = {
+    {"matmul", false, true}, {"matmul", true, true}, {"head_logits", true, true}, {"head_score", true, true}, {"matmul_experts", false, true}};
 
 static void fast_products_round_their_rows_alone(void **state) {
   (void)state;

@@ -7,14 +7,16 @@
 #include "feeding.h"
 
 enum { TOKENS = 40, CONTEXT = 64 };
-static const char MODEL[] = "llama:layers=2,width=96,heads=6,kv_heads=3,ff=288,vocab=203,seq=64,init=flax";
+static const char PLAIN[] = "llama:layers=2,width=96,heads=6,kv_heads=3,ff=288,vocab=203,seq=64,init=flax";
+static const char EXPERTS[] = "mixtral:layers=2,width=96,heads=6,kv_heads=3,ff=288,vocab=203,seq=64,experts=4,experts_used=2,init=flax";
+static const char *model = PLAIN;
 static rf_machine machine;
 static rf_weight_types types;
 
 static rf_generate_settings settings_of(rf_weights_as as, rf_isa isa) {
   rf_generate_settings s = {.seed = 3};
   rf_error error;
-  if (rf_model_resolve(MODEL, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_model_resolve(model, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_weight_types_read("", &s.model, as, &types, &error) != RAFTER_OK) fail_msg("%s", error.message);
   s.plan =
       (rf_plan_options){.build = {.job = RF_JOB_GENERATE, .dtype = RF_F32, .softmax = RF_F32, .weights = &types, .microbatch = 1, .seq = CONTEXT},
@@ -52,8 +54,9 @@ static void bytes_are_those_of_the_types(void **state) {
     if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
     const rf_plan *plans[] = {g->prefill, g->decode};
     int64_t want = 0, got = 0, padded = 208; /* rows of the token table, and columns of the head, in sixteens of lanes */
-    int64_t block = 96 * 192 + 96 * 96 + 96 * 576 + 288 * 96;
-    want = (2 * block + 96 * padded) / 32 * rows[i].bytes_of_32 + 96 * padded / 32 * rows[i].table_of_32;
+    bool mixed = model == EXPERTS;
+    int64_t block = 96 * 192 + 96 * 96 + (mixed ? 4 : 1) * (96 * 576 + 288 * 96), router = 2 * 96 * 16 * 4; /* it stays as the plan's dtype */
+    want = (2 * block + 96 * padded) / 32 * rows[i].bytes_of_32 + 96 * padded / 32 * rows[i].table_of_32 + (mixed ? router : 0);
     for (int t = 0; t < g->decode->graph->tensor_count; t++)
       if (g->decode->graph->tensor[t].dtype == RF_PACKED) got += rf_tensor_bytes(&g->decode->graph->tensor[t]);
     assert_int_equal(got, want);
@@ -85,6 +88,13 @@ static void bits_do_not_depend_on_walks_or_isa(void **state) {
   }
 }
 
+static void experts_are_held_alike(void **state) {
+  model = EXPERTS;
+  bytes_are_those_of_the_types(state);
+  bits_do_not_depend_on_walks_or_isa(state);
+  model = PLAIN;
+}
+
 /* Converted weights are near the exact ones: half a step of 1/127 and of 1/8 of a group's largest, through two blocks. */
 static void conversion_is_an_approximation_of_known_size(void **state) {
   (void)state;
@@ -114,6 +124,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bytes_are_those_of_the_types),
       cmocka_unit_test(bits_do_not_depend_on_walks_or_isa),
+      cmocka_unit_test(experts_are_held_alike),
       cmocka_unit_test(conversion_is_an_approximation_of_known_size),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
