@@ -7,6 +7,7 @@
 #include "report/model.h"
 #include "report/page.h"
 #include "report/summary.h"
+#include "report/thin.h"
 #include "report/trace_file.h"
 
 #include <stdio.h>
@@ -91,12 +92,25 @@ static void page_path(const rf_options *o, const json_t *model, char path[4200])
   else snprintf(path, 4200, "%s%sreport.html", folder ? folder : "", folder ? "/" : "");
 }
 
+/* What the page carries: the pairs compared, and of long runs fewer rows. */
+static json_t *page_model(const json_t *model) {
+  json_t *shown = json_copy((json_t *)model), *runs = json_array(), *entry;
+  size_t i;
+  json_object_set_new(shown, "compare", rf_report_comparisons(json_object_get(model, "runs"), PAGE_OPS));
+  json_array_foreach(json_object_get(model, "runs"), i, entry) json_array_append_new(runs, rf_report_thin(entry));
+  json_object_set_new(shown, "runs", runs);
+  return shown;
+}
+
 static rf_status write_page(const rf_options *o, const json_t *model, const rafter_sink *sink, rf_error *error) {
   char path[4200], size[32], *html = NULL;
   size_t bytes = 0;
   page_path(o, model, path);
-  RF_TRY(rf_report_page_html(model, &html, &bytes, error));
-  rf_status status = rf_file_write(path, html, bytes, error);
+  json_t *shown = page_model(model);
+  rf_status status = rf_report_page_html(shown, &html, &bytes, error);
+  json_decref(shown);
+  RF_TRY(status);
+  status = rf_file_write(path, html, bytes, error);
   free(html);
   if (status == RAFTER_OK) rf_say(sink, "%s (%s)\n", path, rf_text_bytes((double)bytes, size));
   return status;
@@ -146,10 +160,7 @@ rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_e
   bool json = rf_options_flag(o, "json");
   bool others = rf_options_is_set(o, "perfetto") || rf_options_is_set(o, "csv");
   RF_GO(write_traces(o, model, sink, error));
-  if ((!json && !others) || rf_options_is_set(o, "out")) {
-    json_object_set_new(model, "compare", rf_report_comparisons(json_object_get(model, "runs"), PAGE_OPS));
-    RF_GO(write_page(o, model, sink, error));
-  }
+  if ((!json && !others) || rf_options_is_set(o, "out")) RF_GO(write_page(o, model, sink, error));
   if (json) json_object_set_new(model, "compare", rf_report_comparisons(json_object_get(model, "runs"), 0)), rf_put_json(sink, json_incref(model));
 done:
   json_decref(model);

@@ -191,6 +191,7 @@ static double repriced(const json_t *walk, const json_t *now, const json_t *then
 
 static json_t *advice_row(const json_t *entry, const json_t *walks, const json_t *row) {
   const json_t *plans = json_object_get(row, "plans"), *walk, *plan = json_object_get(entry, "plan");
+  bool trains = !strcmp(text_of(json_array_get(walks, 0), "walk"), "train");
   double now = 0, then = 0, planned = number(json_object_get(plan, "time"), "seconds"), peak = number(json_object_get(plan, "memory"), "peak_bytes");
   size_t i;
   json_array_foreach((json_t *)walks, i, walk) {
@@ -198,13 +199,18 @@ static json_t *advice_row(const json_t *entry, const json_t *walks, const json_t
     const json_t *kinds = json_object_get(json_object_get(plans, text_of(walk, "walk")), "kinds");
     json_t *own = rf_report_kinds(rf_report_plan_of(entry, text_of(walk, "walk")));
     now += before;
+    if (trains && strcmp(text_of(walk, "walk"), "train")) { /* of training a step is told of, without its validations */
+      now -= before;
+      json_decref(own);
+      continue;
+    }
     if (kinds) then += count * repriced(walk, own, kinds);
     else if (!plans && planned > 0 && i == 0) then += before * number(row, "seconds") / planned; /* the plan's own advice: its sum alone is known */
     else then += before;
     json_decref(own);
   }
   double units = number(json_array_get(walks, 0), "count");
-  if (units < 1 || json_array_size(walks) > 1) units = 1;
+  if (units < 1 || (!trains && json_array_size(walks) > 1)) units = 1;
   return json_pack("{ss sf sf sf sf sf sf sb sb}", "change", text_of(row, "change"), "seconds", then / units, "now_seconds", now / units, "gain",
                    now > 0 ? 1 - then / now : 0, "predicted_seconds", number(row, "seconds"), "peak_bytes", number(row, "peak_bytes"), "more_bytes",
                    number(row, "peak_bytes") - peak, "approximate", json_is_true(json_object_get(row, "approximate")), "fits",
@@ -463,7 +469,8 @@ json_t *rf_report_summary(const json_t *entry) {
     bool crowded = is_crowded(word);
     const json_t *best = best_of(advice, crowded);
     if (best) json_object_set(summary, "best", (json_t *)best);
-    char *change = change_sentence(best, json_array_size(advice), json_array_size(walks) > 1, crowded, measured && !json_object_get(entry, "advice"));
+    char *change = change_sentence(best, json_array_size(advice), json_array_size(walks) > 1 && strcmp(text_of(most, "walk"), "train"), crowded,
+                                   measured && !json_object_get(entry, "advice"));
     char *sentence = join("%s%s%s", bound ? bound : "", change ? " " : "", change ? change : "");
     if (threads) explain_threads(threads);
     json_object_set_new(summary, "bound", json_string(word));

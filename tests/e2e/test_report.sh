@@ -66,6 +66,37 @@ refuses 2 'unknown|does not know|no option' "${REPORT[@]}" runs/first --against 
 refuses 2 'unknown option --foo' "${REPORT[@]}" runs/first --against foo=1 --json
 refuses 2 'planned again|plan alone' "${REPORT[@]}" runs/first/plan.json --against remat=block --json
 
+# A run of a hundred thousand steps: `--json` has them all, the page a thousand rows of them, with their means and extremes.
+cp -r runs/second long && python3 - <<'PY'
+import json, random
+rng, first = random.Random(1), open("long/metrics.jsonl").readline()
+rows = [json.loads(line) for line in open("long/metrics.jsonl")][1:]
+with open("long/metrics.jsonl", "w") as out:
+    out.write(first)
+    for step in range(1, 100001):
+        row = {**rows[0], "step": step, "tokens": 128 * step, "loss": 9 - step * 5e-5 + rng.random(), "seconds": 0.01 + rng.expovariate(1000)}
+        if step % 1000 == 0: row["val_loss"] = row["loss"] + 1
+        else: row.pop("val_loss", 0)
+        out.write(json.dumps(row) + "\n")
+PY
+status 0 "${REPORT[@]}" long --json --out long.html && cp out long.json && python3 - <<'PY' || fail 'a long run is thinned wrongly'
+import json, os, re, statistics
+rows = json.load(open("long.json"))["runs"][0]["metrics"]
+page = open("long.html").read()
+run = json.loads(re.search(r'<script type="application/json" id="model">(.*?)</script>', page, re.S).group(1))["runs"][0]
+thin = run["metrics"]
+assert len(rows) == 100000 and len(thin) == 1000 and os.path.getsize("long.html") < 5e6, (len(rows), len(thin), os.path.getsize("long.html"))
+for i in (0, 499, 999):
+    part = rows[100 * i:100 * i + 100]
+    assert thin[i]["steps"] == 100 and thin[i]["step"] == part[-1]["step"] and thin[i]["tokens"] == part[-1]["tokens"]
+    for key in "loss", "seconds":
+        values = [row[key] for row in part]
+        assert abs(thin[i][key] - statistics.fmean(values)) < 1e-9 and thin[i]["least"][key] == min(values) and thin[i]["most"][key] == max(values)
+assert [row["step"] for row in thin if "val_loss" in row] == list(range(1000, 100001, 1000))
+times = sorted(row["seconds"] for row in rows[1:])
+assert run["step_seconds"]["least"] == times[0] and run["step_seconds"]["most"] == times[-1] and run["step_seconds"]["median"] in (times[49999], times[49998])
+PY
+
 # Plans and sweeps alone.
 "$RAFTER" plan "$TINY" --batch 4 --json --tensors --ops >plan.json
 "$RAFTER" plan "$TINY" --sweep batch=1,2,4 --json >sweep.json

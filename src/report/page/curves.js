@@ -20,7 +20,7 @@
   const across = (rows, by) => {
     let elapsed = 0;
     return rows.map((row) => {
-      elapsed += row.seconds || 0;
+      elapsed += (row.seconds || 0) * (row.steps || 1);
       return by === 'time' ? elapsed : row[by === 'step' ? 'step' : 'tokens'];
     });
   };
@@ -36,11 +36,18 @@
     };
 
     const tint = (set) => rafter.colour(rafter.line(runs.length > 1 ? set.r : set.shift || 0));
+    /* Of a long run a point stands for many steps: from the least to the most of them, pale. */
+    const bands = ({run, band, xs, r, shift}) => {
+      if (!band || smoothing || !run.metrics.some((row) => row.least)) return [];
+      const edge = (which) => run.metrics.map((row, i) => ({x: xs[i], y: (row[which] || {})[band]})).filter(({y}) => Number.isFinite(y)), colour = tint({r, shift});
+      const common = {run: rafter.runName(run), band: true, parsing: false, borderWidth: 0, pointRadius: 0, pointHitRadius: 0, borderColor: colour, backgroundColor: `${colour}38`};
+      return [{...common, data: edge('most'), fill: '+1'}, {...common, data: edge('least')}];
+    };
     /* lines(run, xs): [{label, points: [[x, y]], dash?, points only?}] */
     const draw = ({id, title, text, lines, log}) => {
       const sets = runs.flatMap((run, r) => {
         const xs = across(run.metrics, state.by);
-        return lines(run, xs).filter((line) => line.values.length).map((line) => ({run, r, ...line}));
+        return lines(run, xs).filter((line) => line.values.length).map((line) => ({run, r, xs, band: line.smooth && line.key, ...line}));
       });
       if (!sets.length) return;
       state.charts[id] = sets.map((set) => ({label: set.label, points: set.values.length, last: set.values[set.values.length - 1][1]}));
@@ -52,7 +59,7 @@
         config: () => ({
           type: 'line',
           data: {
-            datasets: sets.map((set) => ({
+            datasets: sets.flatMap((set) => [...bands(set), {
                                  run: rafter.runName(set.run),
                                  label: runs.length > 1 ? `${rafter.runName(set.run)}: ${set.label}` : set.label,
                                  data: (smoothing && set.smooth ? smooth(set.values, Math.max(0.9, 1 - 50 / set.values.length)) : set.values)
@@ -66,7 +73,7 @@
                                  pointStyle: set.marks ? 'rectRot' : 'circle',
                                  pointHitRadius: 6,
                                  showLine: true
-                               }))
+                               }])
           },
           options: {
             parsing: false,
@@ -83,8 +90,8 @@
                 labels: {
                   usePointStyle: true,
                   pointStyle: 'line',
-                  filter: (item, data) =>
-                      runs.length < 2 || data.datasets.findIndex((set) => set.run === data.datasets[item.datasetIndex].run) === item.datasetIndex,
+                  filter: (item, data) => !data.datasets[item.datasetIndex].band && (
+                      runs.length < 2 || data.datasets.findIndex((set) => !set.band && set.run === data.datasets[item.datasetIndex].run) === item.datasetIndex),
                   ...(runs.length < 2 ? {} : {
                     generateLabels: (chart) => Chart.defaults.plugins.legend.labels.generateLabels(chart).map(
                         (item) => ({...item, text: chart.data.datasets[item.datasetIndex].run}))
@@ -92,6 +99,7 @@
                 }
               },
               tooltip: {
+                filter: (item) => !item.dataset.band,
                 callbacks: {title: (items) => `${name} ${xText(items[0].parsed.x)}`, label: (item) => `${item.dataset.label}: ${text(item.parsed.y)}`}
               }
             }
@@ -109,7 +117,7 @@
         text: digits,
         log: true,
         lines: (run, xs) =>
-            [{label: 'training', values: column(run, xs, 'loss'), smooth: true},
+            [{label: 'training', values: column(run, xs, 'loss'), smooth: true, key: 'loss'},
              {label: 'validation', values: column(run, xs, 'val_loss'), marks: true, shift: 1}]
       },
       {
@@ -117,7 +125,7 @@
         title: 'Step time',
         text: rafter.seconds,
         lines: (run, xs) =>
-            [{label: 'measured', values: column(run, xs, 'seconds'), smooth: true},
+            [{label: 'measured', values: column(run, xs, 'seconds'), smooth: true, key: 'seconds'},
              {label: 'predicted', values: column(run, xs, 'predicted_seconds'), dash: [6, 4], shift: 1}]
       },
       {
@@ -125,7 +133,7 @@
         title: 'Tokens per second',
         text: rafter.count,
         lines: (run, xs) =>
-            [{label: 'measured', values: column(run, xs, 'tokens_per_second'), smooth: true},
+            [{label: 'measured', values: column(run, xs, 'tokens_per_second'), smooth: true, key: 'tokens_per_second'},
              {label: 'predicted', values: level(run, xs, run.plan && run.plan.rate && run.plan.rate.tokens_per_second), dash: [6, 4], shift: 1}]
       },
       {id: 'lr', title: 'Learning rate', text: digits, lines: (run, xs) => [{label: 'learning rate', values: column(run, xs, 'lr')}]},
@@ -134,13 +142,13 @@
         title: 'Gradient norm',
         text: digits,
         log: true,
-        lines: (run, xs) => [{label: 'gradient norm', values: column(run, xs, 'grad_norm'), smooth: true}]
+        lines: (run, xs) => [{label: 'gradient norm', values: column(run, xs, 'grad_norm'), smooth: true, key: 'grad_norm'}]
       },
       {
         id: 'accuracy',
         title: 'Accuracy of the next token',
-        text: rafter.percent,
-        lines: (run, xs) => [{label: 'training', values: column(run, xs, 'accuracy'), smooth: true}]
+        text: (value) => `${Number((100 * value).toPrecision(3))} %`,
+        lines: (run, xs) => [{label: 'training', values: column(run, xs, 'accuracy'), smooth: true, key: 'accuracy'}]
       },
     ];
     const toggle = (title, act) => {
@@ -169,18 +177,18 @@
              logarithmic = on;
            })));
     const rows = runs.map((run) => {
-      const rest = run.metrics.length > 3 ? run.metrics.slice(1) : run.metrics; /* the first step meets cold caches */
+      const all = run.step_seconds, rest = run.metrics.length > 3 ? run.metrics.slice(1) : run.metrics; /* the first step meets cold caches */
       const seconds = rest.map((row) => row.seconds).filter(Number.isFinite).sort((a, b) => a - b), last = run.metrics[run.metrics.length - 1],
             validated = run.metrics.filter((row) => Number.isFinite(row.val_loss));
       return {
         name: rafter.runName(run),
-        steps: run.metrics.length,
+        steps: run.metrics.reduce((sum, row) => sum + (row.steps || 1), 0),
         loss: last.loss,
         validation: validated.length ? validated[validated.length - 1].val_loss : null,
-        median: quantile(seconds, 0.5),
-        low: seconds[0],
-        p90: quantile(seconds, 0.9),
-        high: seconds[seconds.length - 1],
+        median: all ? all.median : quantile(seconds, 0.5),
+        low: all ? all.least : seconds[0],
+        p90: all ? all.p90 : quantile(seconds, 0.9),
+        high: all ? all.most : seconds[seconds.length - 1],
         predicted: last.predicted_seconds
       };
     });

@@ -223,7 +223,7 @@
       context.lineTo(x, height);
       context.stroke();
       context.fillStyle = rafter.colour('muted');
-      context.fillText(text, x + 4, rulerTop + viewer.ruler / 2);
+      if (x + 4 + context.measureText(text).width <= width) context.fillText(text, x + 4, rulerTop + viewer.ruler / 2);
     }
     for (const lane of viewer.lanes) {
       if (lane.row.kind === 'counter') drawCounter(viewer, context, lane.row, lane.y, gutter, plot);

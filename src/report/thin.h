@@ -1,0 +1,13 @@
+/* thin.h - the steps of a long run, few enough for a page. docs/formats.md, "The report model". */
+#ifndef RF_REPORT_THIN_H
+#define RF_REPORT_THIN_H
+
+#include <jansson.h>
+
+enum { RF_THIN_FROM = 2000, RF_THIN_TO = 1000 };
+
+/* Of an entry whose metrics are more than RF_THIN_FROM rows a copy with RF_THIN_TO of them, and `step_seconds` of all; of any other the entry itself. A new
+ * reference; NULL only without memory. */
+json_t *rf_report_thin(json_t *entry);
+
+#endif
