@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE_OPS = 300 }; /* rows of each comparison that a page carries */
+enum { PAGE_OPS = 200 }; /* rows of each comparison that a page carries */
 
 const char *rf_runs_root(void) {
   const char *root = getenv("RAFTER_RUNS");

@@ -36,7 +36,7 @@
 
   /* Rectangles by paint, so that a colour is set once a frame. */
   class Batch {
-    constructor(things) { this.things = things; this.list = things.paints.map(() => []); this.labels = []; this.count = 0;
+    constructor(things) { this.things = things; this.list = things.paints.map(() => []); this.labels = []; this.cuts = []; this.count = 0;
       this.order = [...this.list.keys()].sort((a, b) => isGap(things, b) - isGap(things, a)); /* work stands on the gaps that it shares a pixel with */
     }
     put(paint, x, y, w, h) { this.list[paint].push(x, y, w, h); this.count++; }
@@ -47,6 +47,8 @@
         context.fillStyle = rafter.colour(this.things.paints[paint].colour);
         for (let i = 0; i < quads.length; i += 4) context.fillRect(quads[i], quads[i + 1], quads[i + 2], quads[i + 3]);
       }
+      context.fillStyle = rafter.colour('ink');
+      for (let i = 0; i < this.cuts.length; i += 3) context.fillRect(this.cuts[i], this.cuts[i + 1], 2, this.cuts[i + 2]);
       context.font = `${FONT}px ${rafter.colour('sans')}`;
       context.textBaseline = 'middle';
       context.textAlign = 'left';
@@ -72,7 +74,10 @@
       const a = Math.max(x0, x0 + (row.begin[i] - from) * scale), b = Math.min(x0 + width, x0 + (row.end[i] - from) * scale), paint = things.shown[row.key[i]];
       if (b <= a && row.end[i] > row.begin[i]) return;
       const w = Math.max(b - a, 0.6);
-      batch.put(paint, a, y, w > 3 ? w - 0.6 : w, height);
+      /* A gap of a pixel is low: at full height many of them would hide the ops between. */
+      const low = w < 3 && isGap(things, paint) ? Math.round(0.6 * height) : 0;
+      batch.put(paint, a, y + low, w > 3 ? w - 0.6 : w, height - low);
+      if (row.cut && row.cut[i] && w > 8) batch.cuts.push(b - 2.6, y, height); /* it would go on over the next */
       label(i, a, w, paint);
     };
     if (last - first <= 2 * width) {
