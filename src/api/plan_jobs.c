@@ -493,6 +493,10 @@ static rf_status check_meant(const rf_options *o, const char *job, rf_error *err
       {"requests", "rollout serve rl", "prompts are answered in --job rollout, serve and rl"},
       {"fit", "train rl", "the settings of training steps are searched; --sweep batch=1..256 shows where the others end"},
       {"remat", "train rl", "training steps keep something for a backward pass"},
+      {"kv-dtype", "generate prefill rollout serve rl", "jobs that answer have a cache of keys and values"},
+      {"prefill-chunk", "generate prefill rollout serve rl", "jobs that answer walk prompts"},
+      {"optimizer", "train rl", "training steps have an optimizer"},
+      {"pipeline", "train rl", "training steps have stages"},
       {"accumulate", "train rl", "training steps have microbatches"},
   };
   for (size_t i = 0; i < sizeof meant / sizeof *meant && !strcmp(rf_options_command(o), "plan"); i++) {

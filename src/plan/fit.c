@@ -425,11 +425,13 @@ static void find_remedy(const rf_plan *plan, int64_t room, char *text, size_t ca
     if (r.fits) return;
     note_least(&r, bytes);
   }
-  snprintf(text, capacity,
-           "the smallest setting tried needs %.2f GiB, %.2f GiB of it %s: %stake a smaller model or "
-           "a machine with more memory",
-           (double)r.least / 0x1p30, (double)r.persistent / 0x1p30, train ? "weights and what the optimizer keeps of them" : "weights and caches",
-           rf_mesh_chips(&plan->graph->mesh) > 1 ? "share them over more chips (fsdp or tensor in --mesh), or " : "");
+  const char *kept = train ? "weights and what the optimizer keeps of them" : "weights and caches",
+             *share = rf_mesh_chips(&plan->graph->mesh) > 1 ? "share them over more chips (fsdp or tensor in --mesh), or " : "";
+  if (r.persistent > room) /* no other setting was tried */
+    snprintf(text, capacity, "%s alone take %.2f GiB: %stake a smaller model or a machine with more memory", kept, (double)r.persistent / 0x1p30, share);
+  else
+    snprintf(text, capacity, "the smallest setting tried needs %.2f GiB, %.2f GiB of it %s: %stake a smaller model or a machine with more memory",
+             (double)r.least / 0x1p30, (double)r.persistent / 0x1p30, kept, share);
 }
 
 /* The largest buffers at the peak, by name and size; of a JAX program, whose buffers are not ours, what they are. */

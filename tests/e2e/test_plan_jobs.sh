@@ -101,6 +101,7 @@ sleep 0.3; kill "$long"; ended=0; wait "$long" || ended=$?
 refuses 2 'rate says nothing to --job train' "$RAFTER" plan "${GEMMA[@]}" --rate 4
 refuses 2 'fit says nothing to --job generate' "$RAFTER" plan "${GEMMA[@]}" --job generate --fit
 refuses 2 'remat says nothing to --job serve' "$RAFTER" plan "${GEMMA[@]}" --job serve --remat block
+refuses 2 'kv-dtype says nothing to --job train' "$RAFTER" plan "${GEMMA[@]}" --kv-dtype int8
 refuses 2 'samples says nothing to --job score' "$RAFTER" plan "${GEMMA[@]}" --job score --samples 4
 refuses 2 'kv-link says nothing to --job rollout' "$RAFTER" plan "${GEMMA[@]}" --job rollout --kv-link 1G
 refuses 2 'too many answers' "$RAFTER" plan "${GEMMA[@]}" --job rollout --samples 65536 --requests 1048576
