@@ -148,7 +148,8 @@ static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_A
   rf_mesh mesh = *from;
   for (int a = 0; a < RF_AXES; a++)
     if (a != RF_AXIS_SLICE) mesh.of[a] = (int32_t)(of[a] > 1 ? of[a] : 1);
-  mesh.zero = mesh.of[RF_AXIS_FSDP] > 1 ? 3 : 0;
+  bool cuts = mesh.of[RF_AXIS_FSDP] > 1, copies = mesh.of[RF_AXIS_DATA] > 1;
+  mesh.zero = cuts || (copies && from->zero < 3) ? from->zero : 0; /* 3: what fsdp does where nobody says otherwise */
   for (int i = 0; i < list->count; i++)
     if (!memcmp(&list->mesh[i], &mesh, sizeof mesh)) return;
   if (list->count < MOST_MESHES) list->mesh[list->count++] = mesh;
@@ -428,7 +429,8 @@ static void find_remedy(const rf_plan *plan, int64_t room, char *text, size_t ca
   const char *kept = train ? "weights and what the optimizer keeps of them" : "weights and caches",
              *share = rf_mesh_chips(&plan->graph->mesh) > 1 ? "share them over more chips (fsdp or tensor in --mesh), or " : "";
   if (r.persistent > room) /* no other setting was tried */
-    snprintf(text, capacity, "%s alone take %.2f GiB: %stake a smaller model or a machine with more memory", kept, (double)r.persistent / 0x1p30, share);
+    snprintf(text, capacity, "%s alone take %.2f GiB: %stake a smaller model or a machine with more memory", kept, (double)r.persistent / 0x1p30,
+             share);
   else
     snprintf(text, capacity, "the smallest setting tried needs %.2f GiB, %.2f GiB of it %s: %stake a smaller model or a machine with more memory",
              (double)r.least / 0x1p30, (double)r.persistent / 0x1p30, kept, share);

@@ -169,6 +169,8 @@ status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 64 --seq 2048 --fit
   status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 64 --seq 2048 --dtype bf16 --mesh "$mesh" --remat "$remat" --accumulate "$(ask out 'd["settings"]["accumulate"]')" --json &&
     holds out "abs(d['time']['seconds'] - $seconds) < 1e-9" 'the plan that the search found, made alone'
 }
+# A stage of ZeRO that was asked for is in every mesh that is weighed.
+status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:2x4 --batch 8 --seq 1024 --zero 1 --fit --json && holds out 'd["settings"]["mesh"]["zero"] == 1' '--fit with --zero'
 # Too few sequences for the chips: they share tokens; experts lie on chips of their own where that is faster. What is found is a plan that its mesh gives.
 for search in "llama3.2-1b --on tpu-v5e:4x4 --batch 2 --seq 32768" "mixtral-8x22b --on h100-sxm:8x4 --batch 64 --seq 4096"; do
   # shellcheck disable=SC2086

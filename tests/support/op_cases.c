@@ -1,5 +1,5 @@
 /* op_cases.c - see op_cases.h. */
-#include "support/op_cases.h"
+#include "support/op_parts.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,120 +9,30 @@
 #include <string.h>
 #include <cmocka.h>
 
-/* ---- inputs ------------------------------------------------------------------------------------------------------ */
-
-static int activation(op_harness *h, const char *name, double scale, int64_t rows, int64_t columns) {
-  return op_tensor(h, name, RF_CLASS_ACTIVATION, h->dtype, (op_fill){scale, 0}, OP_SHAPE(rows, columns));
-}
-static int weight(op_harness *h, const char *name, double scale, int64_t rows, int64_t columns) {
-  return op_tensor(h, name, RF_CLASS_WEIGHT, h->dtype, (op_fill){scale, 0}, OP_SHAPE(rows, columns));
-}
-static int vector(op_harness *h, const char *name, op_fill fill, int64_t count) {
-  return op_tensor(h, name, RF_CLASS_WEIGHT, h->dtype, fill, OP_SHAPE(count));
-}
-/* A gradient that already holds something: a kernel that writes must not read it, one that adds must. */
-static int gradient(op_harness *h, const char *name, int rank, const int64_t *shape) {
-  return op_tensor(h, name, RF_CLASS_GRADIENT, h->wide, (op_fill){1, 0}, rank, shape);
-}
-/* A linear weight (K,N), or (N,K) when stored (out, in). */
-static int linear(op_harness *h, const op_case *of, double scale, int64_t inner, int64_t columns) {
-  return of->flags & OP_TRANSPOSE ? weight(h, "w", scale, columns, inner) : weight(h, "w", scale, inner, columns);
-}
-static int linear_gradient(op_harness *h, const op_case *of, int64_t inner, int64_t columns) {
-  return of->flags & OP_TRANSPOSE ? gradient(h, "dw", OP_SHAPE(columns, inner)) : gradient(h, "dw", OP_SHAPE(inner, columns));
-}
-
-static uint32_t draw(uint64_t site, int64_t i) {
-  uint32_t words[4];
-  rf_philox(rf_key(99, site, 0), (uint64_t)i, 0, words);
-  return words[0];
-}
-
-/* `count` ids below `limit` with repeats; every third is -1 when `ignored`. */
-static int some_ids(op_harness *h, const char *name, int64_t count, int64_t limit, bool ignored) {
-  int32_t *values = malloc((size_t)count * sizeof *values);
-  assert_non_null(values);
-  for (int64_t i = 0; i < count; i++) values[i] = ignored && i % 3 == 1 ? -1 : (int32_t)(draw((uint64_t)limit, i) % (uint32_t)limit);
-  int id = op_ids(h, name, count, values);
-  free(values);
-  return id;
-}
-
-/* Segment starts: all rows in one segment, or a few uneven ones (the first of a single row). Positions restart in each. */
-static int segments(op_harness *h, const op_case *of, int64_t rows, int *positions) {
-  int32_t *starts = malloc((size_t)(rows + 1) * sizeof *starts), *at = malloc((size_t)rows * sizeof *at);
-  assert_non_null(starts);
-  assert_non_null(at);
-  int64_t cut[] = {0, 1, rows / 3 > 1 ? rows / 3 : rows, rows * 2 / 3 + 1 < rows && rows / 3 > 1 ? rows * 2 / 3 + 1 : rows, rows};
-  int count = 0;
-  for (int i = 0; i < 5; i++)
-    if ((of->flags & OP_SEGMENTS || i == 0 || i == 4) && (count == 0 || cut[i] > starts[count - 1])) starts[count++] = (int32_t)cut[i];
-  for (int64_t i = count; i <= rows; i++) starts[i] = (int32_t)rows;
-  for (int64_t r = 0, s = 0; r < rows; r++) {
-    while (s + 1 < count && starts[s + 1] <= r) s++;
-    at[r] = (int32_t)(r - starts[s]);
-  }
-  int id = op_ids(h, "segments", rows + 1, starts);
-  if (positions) *positions = op_ids(h, "positions", rows, at);
-  free(starts);
-  free(at);
-  return id;
-}
-
-static rf_accumulate accumulation(op_harness *h, unsigned flags) {
-  h->run.micro = flags & OP_MICRO ? 1 : 0;
-  return flags & OP_ADD ? RF_ACCUMULATE_ADD : flags & (OP_MICRO | OP_FIRST_MICRO) ? RF_ACCUMULATE_MICRO : RF_WRITE;
-}
-
-static rf_attr attributes(op_harness *h, const op_case *of) {
-  rf_attr attr = {.eps = 1e-5f, .transpose = (of->flags & OP_TRANSPOSE) != 0, .inverse = (of->flags & OP_INVERSE) != 0};
-  if (of->flags & OP_SOFTCAP) attr.softcap = 2.5f;
-  if (of->flags & OP_SCALED) attr.scale = 2.7f, attr.offset = 1;
-  for (int i = 0; i < RF_MAX_OUTPUTS; i++) attr.accumulate[i] = accumulation(h, of->flags);
-  if (of->flags & OP_DROPOUT) attr.dropout = 0.3f, attr.site = rf_name_key("harness/dropout");
-  if (of->flags & OP_SCALED) attr.token_step = 3; /* dropout */
-  return attr;
-}
-
-static rf_attr attention_attributes(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
-  attr.heads = size->heads, attr.kv_heads = size->kv_heads, attr.head_dim = size->head_dim;
-  attr.scale = (float)(1.0 / sqrt((double)size->head_dim));
-  attr.rope = (rf_rope){.theta = 10000, .dim = size->head_dim};
-  if (of->flags & OP_SCALED && size->head_dim >= 4)
-    attr.rope = (rf_rope){.theta = 100, .dim = size->head_dim / 4 * 2, .scaling = RF_ROPE_LLAMA3, .factor = 8, .low = 1, .high = 4, .original = 50};
-  static const float divisor[] = {1, 0.5f, 2, 3, 8, 1.25f, 5, 1}; /* of the pairs of heads up to 16 wide */
-  if (of->flags & OP_TABLE && size->head_dim >= 4)
-    attr.rope = (rf_rope){.theta = 100, .dim = size->head_dim < 16 ? size->head_dim / 2 * 2 : 16, .scaling = RF_ROPE_TABLE, .divisor = divisor};
-  attr.softmax = of->flags & OP_BF16_SOFTMAX ? RF_BF16 : RF_F32;
-  attr.window = of->flags & OP_WINDOW ? (int32_t)(size->rows / 4 + 2) : 0;
-  return attr;
-}
-
 /* ---- one builder per op ------------------------------------------------------------------------------------------ */
 
 static void build_embed(op_harness *h, const op_case *of, const op_size *size) {
-  int tokens = some_ids(h, "tokens", size->rows, size->columns, false), positions = some_ids(h, "positions", size->rows, size->rows, false);
-  int wte = weight(h, "wte", 1, size->columns, size->width);
-  int wpe = of->flags & OP_POSITIONS ? weight(h, "wpe", 0.5, size->rows, size->width) : RF_NONE;
-  rf_attr attr = attributes(h, of);
+  int tokens = case_some_ids(h, "tokens", size->rows, size->columns, false), positions = case_some_ids(h, "positions", size->rows, size->rows, false);
+  int wte = case_weight(h, "wte", 1, size->columns, size->width);
+  int wpe = of->flags & OP_POSITIONS ? case_weight(h, "wpe", 0.5, size->rows, size->width) : RF_NONE;
+  rf_attr attr = case_attributes(h, of);
   op_apply(h, "embed", OP_IDS(tokens, positions, wte, wpe), OP_IDS(RF_WANTED), &attr);
 }
 
 static void build_embed_bwd(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
-  int tokens = some_ids(h, "tokens", size->rows, size->columns, false), positions = some_ids(h, "positions", size->rows, size->rows, false);
-  int dx = activation(h, "dx", 1, size->rows, size->width), dwte = gradient(h, "dwte", OP_SHAPE(size->columns, size->width));
-  int dwpe = of->flags & OP_POSITIONS ? gradient(h, "dwpe", OP_SHAPE(size->rows, size->width)) : RF_NONE;
+  rf_attr attr = case_attributes(h, of);
+  int tokens = case_some_ids(h, "tokens", size->rows, size->columns, false), positions = case_some_ids(h, "positions", size->rows, size->rows, false);
+  int dx = case_activation(h, "dx", 1, size->rows, size->width), dwte = case_gradient(h, "dwte", OP_SHAPE(size->columns, size->width));
+  int dwpe = of->flags & OP_POSITIONS ? case_gradient(h, "dwpe", OP_SHAPE(size->rows, size->width)) : RF_NONE;
   op_apply(h, "embed_bwd", OP_IDS(tokens, positions, dx), OP_IDS(dwte, dwpe), &attr);
 }
 
 /* The norm's forward: inputs x, gain(, bias), a mean far from zero so that a one-pass variance would show. */
 static int norm_forward(op_harness *h, const op_case *of, const op_size *size, bool centered, int *x, int *gain) {
-  rf_attr attr = attributes(h, of);
+  rf_attr attr = case_attributes(h, of);
   *x = op_tensor(h, "x", RF_CLASS_ACTIVATION, h->dtype, (op_fill){1.5, 0.75}, OP_SHAPE(size->rows, size->width));
-  *gain = vector(h, "gain", (op_fill){0.2, 1}, size->width);
-  int bias = centered ? vector(h, "bias", (op_fill){0.3, 0}, size->width) : RF_NONE;
+  *gain = case_vector(h, "gain", (op_fill){0.2, 1}, size->width);
+  int bias = centered ? case_vector(h, "bias", (op_fill){0.3, 0}, size->width) : RF_NONE;
   return op_apply(h, centered ? "layernorm" : "rmsnorm", centered ? 3 : 2, (int[]){*x, *gain, bias}, OP_IDS(RF_WANTED, RF_WANTED), &attr);
 }
 
@@ -133,20 +43,20 @@ static void build_norm(op_harness *h, const op_case *of, const op_size *size) {
 
 static void build_norm_bwd(op_harness *h, const op_case *of, const op_size *size) {
   bool centered = strcmp(of->op, "layernorm_bwd") == 0;
-  rf_attr attr = attributes(h, of);
+  rf_attr attr = case_attributes(h, of);
   int x, gain, forward = norm_forward(h, of, size, centered, &x, &gain);
-  int dy = activation(h, "dy", 1, size->rows, size->width);
-  int dres = of->flags & OP_RESIDUE ? activation(h, "dres", 1, size->rows, size->width) : RF_NONE;
-  int dgain = gradient(h, "dgain", OP_SHAPE(size->width)), dbias = centered ? gradient(h, "dbias", OP_SHAPE(size->width)) : RF_NONE;
+  int dy = case_activation(h, "dy", 1, size->rows, size->width);
+  int dres = of->flags & OP_RESIDUE ? case_activation(h, "dres", 1, size->rows, size->width) : RF_NONE;
+  int dgain = case_gradient(h, "dgain", OP_SHAPE(size->width)), dbias = centered ? case_gradient(h, "dbias", OP_SHAPE(size->width)) : RF_NONE;
   op_apply(h, of->op, OP_IDS(x, gain, op_output(h, forward, 1), dy, dres), centered ? 3 : 2, (int[]){RF_WANTED, dgain, dbias}, &attr);
 }
 
 static int64_t qkv_width(const op_size *size) { return (int64_t)(size->heads + 2 * size->kv_heads) * size->head_dim; }
 
 static int head_norm_forward(op_harness *h, const op_case *of, const op_size *size, int in[3], rf_attr *attr) {
-  *attr = attention_attributes(h, of, size);
+  *attr = case_attention_attributes(h, of, size);
   in[0] = op_tensor(h, "qkv", RF_CLASS_ACTIVATION, h->dtype, (op_fill){1.5, 0.25}, OP_SHAPE(size->rows, qkv_width(size)));
-  in[1] = vector(h, "q_gain", (op_fill){0.2, 1}, size->head_dim), in[2] = vector(h, "k_gain", (op_fill){0.3, 0.5}, size->head_dim);
+  in[1] = case_vector(h, "q_gain", (op_fill){0.2, 1}, size->head_dim), in[2] = case_vector(h, "k_gain", (op_fill){0.3, 0.5}, size->head_dim);
   return op_apply(h, "head_norm", 3, in, OP_IDS(RF_WANTED, RF_WANTED), attr);
 }
 static void build_head_norm(op_harness *h, const op_case *of, const op_size *size) {
@@ -157,51 +67,51 @@ static void build_head_norm(op_harness *h, const op_case *of, const op_size *siz
 static void build_head_norm_bwd(op_harness *h, const op_case *of, const op_size *size) {
   int in[3];
   rf_attr attr;
-  int forward = head_norm_forward(h, of, size, in, &attr), dy = activation(h, "dy", 1, size->rows, qkv_width(size));
-  int dq = gradient(h, "dq_gain", OP_SHAPE(size->head_dim)), dk = gradient(h, "dk_gain", OP_SHAPE(size->head_dim));
+  int forward = head_norm_forward(h, of, size, in, &attr), dy = case_activation(h, "dy", 1, size->rows, qkv_width(size));
+  int dq = case_gradient(h, "dq_gain", OP_SHAPE(size->head_dim)), dk = case_gradient(h, "dk_gain", OP_SHAPE(size->head_dim));
   op_apply(h, "head_norm_bwd", OP_IDS(in[0], in[1], in[2], op_output(h, forward, 1), dy), OP_IDS(RF_WANTED, dq, dk), &attr);
 }
 
 static void build_rope(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attention_attributes(h, of, size);
+  rf_attr attr = case_attention_attributes(h, of, size);
   if (of->flags & OP_SEGMENTS && size->head_dim >= 4) attr.rope = (rf_rope){.theta = 100, .dim = size->head_dim / 4 * 2, .tail = true};
-  int positions = some_ids(h, "positions", size->rows, 2048, false);
-  int qkv = activation(h, "qkv", 1, size->rows, (int64_t)(size->heads + 2 * size->kv_heads) * size->head_dim);
+  int positions = case_some_ids(h, "positions", size->rows, 2048, false);
+  int qkv = case_activation(h, "qkv", 1, size->rows, (int64_t)(size->heads + 2 * size->kv_heads) * size->head_dim);
   op_apply(h, "rope", OP_IDS(qkv, positions), OP_IDS(RF_WANTED), &attr);
 }
 
 static void build_matmul(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
+  rf_attr attr = case_attributes(h, of);
   attr.epilogue = of->flags & OP_GELU ? RF_EPILOGUE_GELU : of->flags & OP_RESIDUAL ? RF_EPILOGUE_RESIDUAL : RF_EPILOGUE_NONE;
-  int x = activation(h, "x", 1, size->rows, size->width);
-  int w = linear(h, of, 1 / sqrt((double)size->width), size->width, size->columns);
-  int bias = of->flags & OP_BIAS ? vector(h, "bias", (op_fill){0.5, 0}, size->columns) : RF_NONE;
-  int residual = of->flags & OP_RESIDUAL ? activation(h, "residual", 1, size->rows, size->columns) : RF_NONE;
+  int x = case_activation(h, "x", 1, size->rows, size->width);
+  int w = case_linear(h, of, 1 / sqrt((double)size->width), size->width, size->columns);
+  int bias = of->flags & OP_BIAS ? case_vector(h, "bias", (op_fill){0.5, 0}, size->columns) : RF_NONE;
+  int residual = of->flags & OP_RESIDUAL ? case_activation(h, "residual", 1, size->rows, size->columns) : RF_NONE;
   bool plain = attr.epilogue == RF_EPILOGUE_NONE;
   int outputs[] = {plain || of->flags & OP_KEEP_U ? RF_WANTED : RF_NONE, plain ? RF_NONE : RF_WANTED};
   op_apply(h, "matmul", OP_IDS(x, w, bias, residual), 2, outputs, &attr);
 }
 
 static void build_matmul_dx(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
+  rf_attr attr = case_attributes(h, of);
   bool gelu = of->flags & OP_GELU;
-  int dy = activation(h, "dy", 1, size->rows, size->columns);
-  int w = linear(h, of, 1 / sqrt((double)size->columns), size->width, size->columns);
-  int u = gelu ? activation(h, "u", 1, size->rows, size->width) : RF_NONE;
+  int dy = case_activation(h, "dy", 1, size->rows, size->columns);
+  int w = case_linear(h, of, 1 / sqrt((double)size->columns), size->width, size->columns);
+  int u = gelu ? case_activation(h, "u", 1, size->rows, size->width) : RF_NONE;
   op_apply(h, "matmul_dx", OP_IDS(dy, w, u), OP_IDS(gelu ? RF_NONE : RF_WANTED, gelu ? RF_WANTED : RF_NONE), &attr);
 }
 
 static void build_matmul_dw(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
-  int x = activation(h, "x", 1, size->rows, size->width), dy = activation(h, "dy", 1, size->rows, size->columns);
-  int dw = linear_gradient(h, of, size->width, size->columns);
-  int dbias = of->flags & OP_BIAS ? gradient(h, "dbias", OP_SHAPE(size->columns)) : RF_NONE;
+  rf_attr attr = case_attributes(h, of);
+  int x = case_activation(h, "x", 1, size->rows, size->width), dy = case_activation(h, "dy", 1, size->rows, size->columns);
+  int dw = case_linear_gradient(h, of, size->width, size->columns);
+  int dbias = of->flags & OP_BIAS ? case_gradient(h, "dbias", OP_SHAPE(size->columns)) : RF_NONE;
   op_apply(h, "matmul_dw", OP_IDS(x, dy), OP_IDS(dw, dbias), &attr);
 }
 
 /* Two runs of columns with some between them that nobody joins, or all columns where there are too few. */
 static rf_attr lora_attributes(op_harness *h, const op_case *of, const op_size *size, int64_t *joined) {
-  rf_attr attr = attributes(h, of);
+  rf_attr attr = case_attributes(h, of);
   int32_t n = (int32_t)size->columns, rank = size->width < 16 ? (int32_t)size->width : 16;
   attr.scale = 1.7f;
   attr.lora = n < 4 ? (rf_lora_parts){1, rank, {0}, {n}, {0}} : (rf_lora_parts){2, rank, {0, n / 2}, {n / 3, n - n / 2}, {0, 1}};
@@ -210,46 +120,46 @@ static rf_attr lora_attributes(op_harness *h, const op_case *of, const op_size *
 }
 static int lora_inputs(op_harness *h, const rf_attr *attr, const op_size *size, int64_t joined, int *b) {
   *b = op_tensor(h, "b", RF_CLASS_ADAPTER, h->wide, (op_fill){0.3, 0}, OP_SHAPE(attr->lora.rank, joined));
-  return activation(h, "h", 1, size->rows, (int64_t)attr->lora.count * attr->lora.rank);
+  return case_activation(h, "h", 1, size->rows, (int64_t)attr->lora.count * attr->lora.rank);
 }
 static void build_lora(op_harness *h, const op_case *of, const op_size *size) {
   int64_t joined;
   int b;
   rf_attr attr = lora_attributes(h, of, size, &joined);
-  int u = activation(h, "u", 1, size->rows, size->columns), x = lora_inputs(h, &attr, size, joined, &b);
+  int u = case_activation(h, "u", 1, size->rows, size->columns), x = lora_inputs(h, &attr, size, joined, &b);
   op_apply(h, "lora", OP_IDS(u, x, b), OP_IDS(RF_WANTED), &attr);
 }
 static void build_lora_bwd(op_harness *h, const op_case *of, const op_size *size) {
   int64_t joined;
   int b;
   rf_attr attr = lora_attributes(h, of, size, &joined);
-  int dy = activation(h, "dy", 1, size->rows, size->columns), x = lora_inputs(h, &attr, size, joined, &b);
+  int dy = case_activation(h, "dy", 1, size->rows, size->columns), x = lora_inputs(h, &attr, size, joined, &b);
   attr.accumulate[0] = RF_WRITE;
-  op_apply(h, "lora_bwd", OP_IDS(dy, x, b), OP_IDS(RF_WANTED, gradient(h, "db", OP_SHAPE(attr.lora.rank, joined))), &attr);
+  op_apply(h, "lora_bwd", OP_IDS(dy, x, b), OP_IDS(RF_WANTED, case_gradient(h, "db", OP_SHAPE(attr.lora.rank, joined))), &attr);
 }
 
 static void build_gelu(op_harness *h, const op_case *of, const op_size *size) {
-  op_apply(h, of->op, OP_IDS(activation(h, "u", 3, size->rows, size->width)), OP_IDS(RF_WANTED), &(rf_attr){0});
+  op_apply(h, of->op, OP_IDS(case_activation(h, "u", 3, size->rows, size->width)), OP_IDS(RF_WANTED), &(rf_attr){0});
 }
 
 static void build_gelu_bwd(op_harness *h, const op_case *of, const op_size *size) {
-  int u = activation(h, "u", 3, size->rows, size->width), dg = activation(h, "dg", 1, size->rows, size->width);
+  int u = case_activation(h, "u", 3, size->rows, size->width), dg = case_activation(h, "dg", 1, size->rows, size->width);
   op_apply(h, of->op, OP_IDS(u, dg), OP_IDS(RF_WANTED), &(rf_attr){0});
 }
 
 static void build_gated(op_harness *h, const op_case *of, const op_size *size) {
-  op_apply(h, of->op, OP_IDS(activation(h, "gate_up", 3, size->rows, 2 * size->width)), OP_IDS(RF_WANTED), &(rf_attr){0});
+  op_apply(h, of->op, OP_IDS(case_activation(h, "gate_up", 3, size->rows, 2 * size->width)), OP_IDS(RF_WANTED), &(rf_attr){0});
 }
 
 static void build_gated_bwd(op_harness *h, const op_case *of, const op_size *size) {
-  int gate_up = activation(h, "gate_up", 3, size->rows, 2 * size->width), dh = activation(h, "dh", 1, size->rows, size->width);
+  int gate_up = case_activation(h, "gate_up", 3, size->rows, 2 * size->width), dh = case_activation(h, "dh", 1, size->rows, size->width);
   op_apply(h, of->op, OP_IDS(gate_up, dh), OP_IDS(RF_WANTED), &(rf_attr){0});
 }
 
 /* ---- experts: heads stands for how many there are, kv_heads for how many a row uses */
 
 static rf_attr experts_attributes(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
+  rf_attr attr = case_attributes(h, of);
   attr.experts = size->heads, attr.experts_used = size->kv_heads;
   return attr;
 }
@@ -271,7 +181,7 @@ static void some_routes(op_harness *h, const op_size *size, int *place, int *sta
           *first = malloc((size_t)(experts + 1) * sizeof *first);
   assert_true(chosen && at && first);
   for (int64_t r = 0; r < rows; r++) { /* `used` neighbours in a ring of all experts but the last */
-    int64_t ring = used < experts ? experts - 1 : experts, from = r % 3 ? 0 : draw(7, r) % (uint32_t)ring;
+    int64_t ring = used < experts ? experts - 1 : experts, from = r % 3 ? 0 : case_draw(7, r) % (uint32_t)ring;
     for (int64_t j = 0; j < used; j++) chosen[r * used + j] = (int32_t)((from + j) % ring);
   }
   int32_t next = 0;
@@ -288,47 +198,47 @@ static void some_routes(op_harness *h, const op_size *size, int *place, int *sta
 
 static void build_route(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = router_attributes(h, of, size);
-  int logits = activation(h, "logits", 2, size->rows, size->heads);
-  int choice = of->flags & OP_BIAS ? vector(h, "choice", (op_fill){0.4, 0}, size->heads) : RF_NONE;
+  int logits = case_activation(h, "logits", 2, size->rows, size->heads);
+  int choice = of->flags & OP_BIAS ? case_vector(h, "choice", (op_fill){0.4, 0}, size->heads) : RF_NONE;
   op_apply(h, "route", OP_IDS(logits, choice), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED, RF_WANTED), &attr);
 }
 static void build_route_bwd(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = router_attributes(h, of, size);
-  int logits = activation(h, "logits", 2, size->rows, size->heads);
+  int logits = case_activation(h, "logits", 2, size->rows, size->heads);
   int forward = op_apply(h, "route", OP_IDS(logits), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED, RF_WANTED), &attr);
   int dweights = op_tensor(h, "dweights", RF_CLASS_ACTIVATION, h->wide, (op_fill){1, 0}, OP_SHAPE(size->rows, size->kv_heads));
   op_apply(h, "route_bwd", OP_IDS(logits, op_output(h, forward, 0), op_output(h, forward, 1), dweights), OP_IDS(RF_WANTED), &attr);
 }
 static void build_dispatch(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = experts_attributes(h, of, size);
-  int place, x = activation(h, "x", 1, size->rows, size->width);
+  int place, x = case_activation(h, "x", 1, size->rows, size->width);
   some_routes(h, size, &place, NULL);
   op_apply(h, "dispatch", OP_IDS(x, place), OP_IDS(RF_WANTED), &attr);
 }
 static void build_dispatch_bwd(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = experts_attributes(h, of, size);
-  int place, sorted = activation(h, "drows", 1, sorted_rows(size), size->width);
+  int place, sorted = case_activation(h, "drows", 1, sorted_rows(size), size->width);
   some_routes(h, size, &place, NULL);
   op_apply(h, "dispatch_bwd", OP_IDS(sorted, place), OP_IDS(RF_WANTED), &attr);
 }
 static void build_matmul_experts(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = experts_attributes(h, of, size);
-  int starts, x = activation(h, "x", 1, sorted_rows(size), size->width);
-  int w = weight(h, "w", 1 / sqrt((double)size->width), size->heads * size->width, size->columns);
+  int starts, x = case_activation(h, "x", 1, sorted_rows(size), size->width);
+  int w = case_weight(h, "w", 1 / sqrt((double)size->width), size->heads * size->width, size->columns);
   some_routes(h, size, NULL, &starts);
   op_apply(h, "matmul_experts", OP_IDS(x, w, starts), OP_IDS(RF_WANTED), &attr);
 }
 static void build_matmul_experts_dx(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = experts_attributes(h, of, size);
-  int starts, dy = activation(h, "dy", 1, sorted_rows(size), size->columns);
-  int w = weight(h, "w", 1 / sqrt((double)size->columns), size->heads * size->width, size->columns);
+  int starts, dy = case_activation(h, "dy", 1, sorted_rows(size), size->columns);
+  int w = case_weight(h, "w", 1 / sqrt((double)size->columns), size->heads * size->width, size->columns);
   some_routes(h, size, NULL, &starts);
   op_apply(h, "matmul_experts_dx", OP_IDS(dy, w, starts), OP_IDS(RF_WANTED), &attr);
 }
 static void build_matmul_experts_dw(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = experts_attributes(h, of, size);
-  int starts, x = activation(h, "x", 1, sorted_rows(size), size->width), dy = activation(h, "dy", 1, sorted_rows(size), size->columns);
-  int dw = gradient(h, "dw", OP_SHAPE(size->heads * size->width, size->columns));
+  int starts, x = case_activation(h, "x", 1, sorted_rows(size), size->width), dy = case_activation(h, "dy", 1, sorted_rows(size), size->columns);
+  int dw = case_gradient(h, "dw", OP_SHAPE(size->heads * size->width, size->columns));
   some_routes(h, size, NULL, &starts);
   op_apply(h, "matmul_experts_dw", OP_IDS(x, dy, starts), OP_IDS(dw), &attr);
 }
@@ -337,180 +247,43 @@ static int route_weights(op_harness *h, const op_size *size) {
 }
 static void build_combine(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = experts_attributes(h, of, size);
-  int place, said = activation(h, "h", 1, sorted_rows(size), size->width), weights = route_weights(h, size);
+  int place, said = case_activation(h, "h", 1, sorted_rows(size), size->width), weights = route_weights(h, size);
   some_routes(h, size, &place, NULL);
   op_apply(h, "combine", OP_IDS(said, weights, place), OP_IDS(RF_WANTED), &attr);
 }
 static void build_combine_bwd(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = experts_attributes(h, of, size);
-  int place, said = activation(h, "h", 1, sorted_rows(size), size->width), weights = route_weights(h, size);
-  int dy = activation(h, "dy", 1, size->rows, size->width);
+  int place, said = case_activation(h, "h", 1, sorted_rows(size), size->width), weights = route_weights(h, size);
+  int dy = case_activation(h, "dy", 1, size->rows, size->width);
   some_routes(h, size, &place, NULL);
   op_apply(h, "combine_bwd", OP_IDS(said, weights, place, dy), OP_IDS(RF_WANTED, RF_WANTED), &attr);
 }
 
 static void build_add(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
-  int a = activation(h, "a", 1, size->rows, size->width), b = activation(h, "b", 1, size->rows, size->width);
+  rf_attr attr = case_attributes(h, of);
+  int a = case_activation(h, "a", 1, size->rows, size->width), b = case_activation(h, "b", 1, size->rows, size->width);
   op_apply(h, of->op, OP_IDS(a, b), OP_IDS(RF_WANTED), &attr);
 }
 
 /* A group of one: the whole is its only part. */
 static void build_collective(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = {.group = 1, .to = 1, .accumulate = {accumulation(h, of->flags)}};
+  rf_attr attr = {.group = 1, .to = 1, .accumulate = {case_accumulation(h, of->flags)}};
   if (of->flags & (OP_ADD | OP_MICRO | OP_FIRST_MICRO))
-    op_apply(h, of->op, OP_IDS(gradient(h, "x", OP_SHAPE(size->rows, size->width))), OP_IDS(gradient(h, "y", OP_SHAPE(size->rows, size->width))),
-             &attr);
-  else op_apply(h, of->op, OP_IDS(activation(h, "x", 1, size->rows, size->width)), OP_IDS(RF_WANTED), &attr);
+    op_apply(h, of->op, OP_IDS(case_gradient(h, "x", OP_SHAPE(size->rows, size->width))),
+             OP_IDS(case_gradient(h, "y", OP_SHAPE(size->rows, size->width))), &attr);
+  else op_apply(h, of->op, OP_IDS(case_activation(h, "x", 1, size->rows, size->width)), OP_IDS(RF_WANTED), &attr);
 }
 
 static void build_transfer(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = {.group = 1, .accumulate = {accumulation(h, of->flags)}};
-  int x = of->flags & OP_ADD ? gradient(h, "y", OP_SHAPE(size->rows, size->width)) : activation(h, "x", 1, size->rows, size->width);
+  rf_attr attr = {.group = 1, .accumulate = {case_accumulation(h, of->flags)}};
+  int x = of->flags & OP_ADD ? case_gradient(h, "y", OP_SHAPE(size->rows, size->width)) : case_activation(h, "x", 1, size->rows, size->width);
   if (!strcmp(of->op, "send")) op_apply(h, of->op, OP_IDS(x), 0, NULL, &attr);
   else op_apply(h, of->op, 0, NULL, OP_IDS(x), &attr);
 }
 
 static void build_dropout(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
-  op_apply(h, "dropout", OP_IDS(activation(h, "dy", 1, size->rows, size->width)), OP_IDS(RF_WANTED), &attr);
-}
-
-static int attention_forward(op_harness *h, const op_case *of, const op_size *size, int *qkv, int *bounds) {
-  rf_attr attr = attention_attributes(h, of, size);
-  *bounds = segments(h, of, size->rows, NULL);
-  *qkv = activation(h, "qkv", 1.5, size->rows, (int64_t)(size->heads + 2 * size->kv_heads) * size->head_dim);
-  return op_apply(h, "attention", OP_IDS(*qkv, *bounds), OP_IDS(RF_WANTED, RF_WANTED), &attr);
-}
-
-static void build_attention(op_harness *h, const op_case *of, const op_size *size) {
-  int qkv, bounds;
-  attention_forward(h, of, size, &qkv, &bounds);
-}
-
-static void build_attention_bwd(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attention_attributes(h, of, size);
-  int qkv, bounds, forward = attention_forward(h, of, size, &qkv, &bounds);
-  int dctx = activation(h, "dctx", 1, size->rows, (int64_t)size->heads * size->head_dim);
-  op_apply(h, "attention_bwd", OP_IDS(qkv, op_output(h, forward, 0), op_output(h, forward, 1), dctx, bounds), OP_IDS(RF_WANTED), &attr);
-}
-
-/* A group of one chip: its queries are all. */
-static void build_attention_merge(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attention_attributes(h, of, size);
-  int64_t heads = size->heads, dim = size->head_dim;
-  attr.group = 2;
-  int parts = op_tensor(h, "parts", RF_CLASS_ACTIVATION, h->dtype, (op_fill){1, 0}, OP_SHAPE(size->rows, 2 * heads * dim));
-  int lse = op_tensor(h, "lse", RF_CLASS_ACTIVATION, h->wide, (op_fill){1, 0}, OP_SHAPE(size->rows, 2 * heads));
-  op_apply(h, "attention_merge", OP_IDS(parts, lse), OP_IDS(RF_WANTED), &attr);
-}
-
-static void build_attention_part(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attention_attributes(h, of, size);
-  int bounds = segments(h, of, size->rows, NULL);
-  int64_t q = (int64_t)size->heads * size->head_dim, both = 2 * (int64_t)size->kv_heads * size->head_dim;
-  int qkv = activation(h, "qkv", 1.5, size->rows, q + both);
-  if (!strcmp(of->op, "kv_join")) {
-    op_apply(h, of->op, OP_IDS(activation(h, "dq", 1, size->rows, q), activation(h, "dkv", 1, size->rows, both)), OP_IDS(RF_WANTED), &attr);
-    return;
-  }
-  int rows = op_apply(h, "kv_rows", OP_IDS(qkv), OP_IDS(RF_WANTED), &attr), kv = op_output(h, rows, 0);
-  if (!strcmp(of->op, "kv_rows")) return;
-  int forward = op_apply(h, "attention_part", OP_IDS(qkv, kv, bounds), OP_IDS(RF_WANTED, RF_WANTED), &attr);
-  if (!strcmp(of->op, "attention_part")) return;
-  int dctx = activation(h, "dctx", 1, size->rows, q);
-  op_apply(h, of->op, OP_IDS(qkv, kv, op_output(h, forward, 0), op_output(h, forward, 1), dctx, bounds), OP_IDS(RF_WANTED, RF_WANTED), &attr);
-}
-
-static void build_attention_kv(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attention_attributes(h, of, size);
-  bool prefill = of->flags & OP_PREFILL;
-  int64_t rows = size->rows, bound = prefill ? rows + 9 : 10 + 80 * (rows - 1);
-  int64_t slot_count = prefill ? 3 : rows;
-  int32_t *slots = malloc((size_t)rows * sizeof *slots), *positions = malloc((size_t)rows * sizeof *positions);
-  assert_non_null(slots);
-  assert_non_null(positions);
-  for (int64_t r = 0; r < rows; r++) {
-    slots[r] = prefill ? 1 : (int32_t)(rows - 1 - r);
-    positions[r] = prefill ? (int32_t)(r + 5) : (int32_t)(draw(5, r) % (uint32_t)bound); /* the cache holds 5 earlier positions */
-    if (!prefill && r == rows / 2) slots[r] = -1;
-  }
-  int qkv = activation(h, "qkv", 1.5, rows, (int64_t)(size->heads + 2 * size->kv_heads) * size->head_dim);
-  int64_t kv = (int64_t)size->kv_heads * size->head_dim, page = 32, columns = (bound + page - 1) / page, pages = slot_count * columns;
-  bool narrow = of->flags & OP_NARROW;
-  int cache = op_tensor(h, "cache", RF_CLASS_KV, narrow ? RF_I8 : h->dtype, (op_fill){narrow ? 50 : 1.5, 0}, OP_SHAPE(pages, 2, page, kv));
-  int scale = narrow ? op_tensor(h, "scale", RF_CLASS_KV, RF_F32, (op_fill){0.002, 0.02}, OP_SHAPE(pages, 2, page, size->kv_heads)) : RF_NONE;
-  int table = op_table(h, slot_count, columns);
-  int slot_ids = op_ids(h, "slots", rows, slots), position_ids = op_ids(h, "positions", rows, positions);
-  free(slots);
-  free(positions);
-  op_apply(h, "attention_kv", OP_IDS(qkv, cache, table, slot_ids, position_ids, scale), OP_IDS(RF_WANTED, cache, scale), &attr);
-}
-
-/* ---- latent attention: of a head half its width turns, values are a little narrower than it, the latent row a little wider */
-
-static rf_attr latent_attributes(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attention_attributes(h, of, size);
-  attr.kv_heads = 0, attr.rope = (rf_rope){.theta = 10000, .dim = size->head_dim / 4 * 2, .tail = true};
-  attr.value_dim = size->head_dim - 1, attr.latent = size->head_dim + 3;
-  return attr;
-}
-
-static void build_latent_norm(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
-  int x = activation(h, "x", 1.5, size->rows, size->width + size->columns), gain = vector(h, "gain", (op_fill){0.5, 1}, size->width);
-  op_apply(h, "latent_norm", OP_IDS(x, gain), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED), &attr);
-}
-
-static void build_latent_norm_bwd(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
-  int x = activation(h, "x", 1.5, size->rows, size->width + size->columns), gain = vector(h, "gain", (op_fill){0.5, 1}, size->width);
-  int forward = op_apply(h, "latent_norm", OP_IDS(x, gain), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED), &attr);
-  int dlatent = activation(h, "dlatent", 1, size->rows, size->width), dturns = activation(h, "dturns", 1, size->rows, size->columns);
-  rf_attr backward = {.eps = attr.eps, .accumulate = {RF_WRITE, attr.accumulate[1]}};
-  op_apply(h, "latent_norm_bwd", OP_IDS(x, gain, op_output(h, forward, 2), dlatent, dturns),
-           OP_IDS(RF_WANTED, gradient(h, "dgain", OP_SHAPE(size->width))), &backward);
-}
-
-static int latent_forward(op_harness *h, const op_case *of, const op_size *size, int in[4]) {
-  rf_attr attr = latent_attributes(h, of, size);
-  in[0] = activation(h, "q", 1.5, size->rows, (int64_t)size->heads * size->head_dim);
-  in[1] = activation(h, "kv", 1.5, size->rows, (int64_t)size->heads * (size->head_dim - attr.rope.dim + attr.value_dim));
-  in[2] = activation(h, "turns", 1.5, size->rows, attr.rope.dim);
-  in[3] = segments(h, of, size->rows, NULL);
-  return op_apply(h, "attention_latent", OP_IDS(in[0], in[1], in[2], in[3]), OP_IDS(RF_WANTED, RF_WANTED), &attr);
-}
-
-static void build_attention_latent(op_harness *h, const op_case *of, const op_size *size) {
-  int in[4];
-  latent_forward(h, of, size, in);
-}
-
-static void build_attention_latent_bwd(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = latent_attributes(h, of, size);
-  int in[4], forward = latent_forward(h, of, size, in);
-  int dctx = activation(h, "dctx", 1, size->rows, (int64_t)size->heads * attr.value_dim);
-  op_apply(h, "attention_latent_bwd", OP_IDS(in[0], in[1], in[2], op_output(h, forward, 0), op_output(h, forward, 1), dctx, in[3]),
-           OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED), &attr);
-}
-
-static void build_attention_latent_kv(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = latent_attributes(h, of, size);
-  bool prefill = of->flags & OP_PREFILL;
-  int64_t rows = size->rows, slot_count = prefill ? 2 : rows, page = 32, columns = (rows + 40 + page - 1) / page;
-  int32_t *slots = malloc((size_t)rows * sizeof *slots), *positions = malloc((size_t)rows * sizeof *positions);
-  assert_true(slots && positions);
-  for (int64_t r = 0; r < rows; r++) {
-    slots[r] = prefill ? 1 : r == rows / 2 ? -1 : (int32_t)(rows - 1 - r);
-    positions[r] = (int32_t)(prefill ? r + 5 : draw(5, r) % 40);
-  }
-  int q = activation(h, "q", 1.5, rows, (int64_t)size->heads * size->head_dim), latent = activation(h, "latent", 1.5, rows, attr.latent);
-  int turns = activation(h, "turns", 1.5, rows, attr.rope.dim);
-  int w = weight(h, "w", 0.5, attr.latent, (int64_t)size->heads * (size->head_dim - attr.rope.dim + attr.value_dim));
-  int cache = op_tensor(h, "cache", RF_CLASS_KV, h->dtype, (op_fill){1.5, 0}, OP_SHAPE(slot_count * columns, 1, page, attr.latent + attr.rope.dim));
-  int table = op_table(h, slot_count, columns), slot_ids = op_ids(h, "slots", rows, slots), position_ids = op_ids(h, "positions", rows, positions);
-  free(slots), free(positions);
-  op_apply(h, "attention_latent_kv", OP_IDS(q, latent, turns, w, cache, table, slot_ids, position_ids), OP_IDS(RF_WANTED, cache), &attr);
+  rf_attr attr = case_attributes(h, of);
+  op_apply(h, "dropout", OP_IDS(case_activation(h, "dy", 1, size->rows, size->width)), OP_IDS(RF_WANTED), &attr);
 }
 
 typedef struct head_inputs {
@@ -518,21 +291,21 @@ typedef struct head_inputs {
 } head_inputs;
 
 static head_inputs head_of(op_harness *h, const op_case *of, const op_size *size) {
-  head_inputs in = {.x = activation(h, "x", 1, size->rows, size->width)};
-  in.w = linear(h, of, 1.5 / sqrt((double)size->width), size->width, size->columns);
-  in.bias = of->flags & OP_BIAS ? vector(h, "bias", (op_fill){0.5, 0}, size->columns) : RF_NONE;
-  in.labels = some_ids(h, "labels", size->rows, size->columns, of->flags & OP_IGNORED);
+  head_inputs in = {.x = case_activation(h, "x", 1, size->rows, size->width)};
+  in.w = case_linear(h, of, 1.5 / sqrt((double)size->width), size->width, size->columns);
+  in.bias = of->flags & OP_BIAS ? case_vector(h, "bias", (op_fill){0.5, 0}, size->columns) : RF_NONE;
+  in.labels = case_some_ids(h, "labels", size->rows, size->columns, of->flags & OP_IGNORED);
   return in;
 }
 
 static void build_head_loss(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
+  rf_attr attr = case_attributes(h, of);
   head_inputs in = head_of(h, of, size);
   op_apply(h, "head_loss", OP_IDS(in.x, in.w, in.bias, in.labels), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED), &attr);
 }
 
 static void build_head_part(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
+  rf_attr attr = case_attributes(h, of);
   head_inputs in = head_of(h, of, size);
   int part = op_apply(h, "head_part", OP_IDS(in.x, in.w, in.bias, in.labels), OP_IDS(RF_WANTED), &attr);
   if (strcmp(of->op, "head_merge")) return;
@@ -540,37 +313,39 @@ static void build_head_part(op_harness *h, const op_case *of, const op_size *siz
 }
 
 static void build_head_loss_bwd(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
+  rf_attr attr = case_attributes(h, of);
   head_inputs in = head_of(h, of, size);
   int forward = op_apply(h, "head_loss", OP_IDS(in.x, in.w, in.bias, in.labels), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED), &attr);
-  int dw = linear_gradient(h, of, size->width, size->columns), dbias = of->flags & OP_BIAS ? gradient(h, "dbias", OP_SHAPE(size->columns)) : RF_NONE;
+  int dw = case_linear_gradient(h, of, size->width, size->columns),
+      dbias = of->flags & OP_BIAS ? case_gradient(h, "dbias", OP_SHAPE(size->columns)) : RF_NONE;
   op_apply(h, "head_loss_bwd", OP_IDS(in.x, in.w, in.bias, in.labels, op_output(h, forward, 2)), OP_IDS(RF_WANTED, dw, dbias), &attr);
 }
 
 static void build_head_loss_grad(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
+  rf_attr attr = case_attributes(h, of);
   head_inputs in = head_of(h, of, size);
-  int dw = linear_gradient(h, of, size->width, size->columns), dbias = of->flags & OP_BIAS ? gradient(h, "dbias", OP_SHAPE(size->columns)) : RF_NONE;
+  int dw = case_linear_gradient(h, of, size->width, size->columns),
+      dbias = of->flags & OP_BIAS ? case_gradient(h, "dbias", OP_SHAPE(size->columns)) : RF_NONE;
   op_apply(h, "head_loss_grad", OP_IDS(in.x, in.w, in.bias, in.labels), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED, dw, dbias), &attr);
 }
 
 static void build_loss_sum(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
+  rf_attr attr = case_attributes(h, of);
   int nll = op_tensor(h, "nll", RF_CLASS_ACTIVATION, h->wide, (op_fill){1, 4}, OP_SHAPE(size->rows));
-  int argmax = some_ids(h, "argmax", size->rows, 3, false), labels = some_ids(h, "labels", size->rows, 2, of->flags & OP_IGNORED);
+  int argmax = case_some_ids(h, "argmax", size->rows, 3, false), labels = case_some_ids(h, "labels", size->rows, 2, of->flags & OP_IGNORED);
   int metrics = op_tensor(h, "metrics", RF_CLASS_IO, RF_F64, (op_fill){0, 7}, OP_SHAPE(4));
   op_apply(h, "loss_sum", OP_IDS(nll, argmax, labels), OP_IDS(metrics), &attr);
 }
 
 static void build_head_logits(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
+  rf_attr attr = case_attributes(h, of);
   head_inputs in = head_of(h, of, size);
-  int rows = some_ids(h, "rows", size->rows / 2 + 2, size->rows, of->flags & OP_IGNORED);
+  int rows = case_some_ids(h, "rows", size->rows / 2 + 2, size->rows, of->flags & OP_IGNORED);
   op_apply(h, "head_logits", OP_IDS(in.x, in.w, in.bias, rows), OP_IDS(RF_WANTED, of->flags & OP_KEEP_U ? RF_WANTED : RF_NONE), &attr);
 }
 
 static void build_head_score(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = attributes(h, of);
+  rf_attr attr = case_attributes(h, of);
   head_inputs in = head_of(h, of, size);
   bool top = of->flags & OP_KEEP_U;
   attr.index = top ? (int32_t)(size->columns < 20 ? size->columns : 20) : 0;
@@ -582,7 +357,7 @@ static void build_norm_sq(op_harness *h, const op_case *of, const op_size *size)
   rf_attr attr = {.index = 2};
   if (of->flags & OP_KEEP_U) attr.group = 3;
   if (of->flags & OP_IGNORED) attr.part = size->width / 2, attr.to = 2;
-  op_apply(h, "norm_sq", OP_IDS(gradient(h, "grad", OP_SHAPE(size->rows, size->width))), OP_IDS(sums), &attr);
+  op_apply(h, "norm_sq", OP_IDS(case_gradient(h, "grad", OP_SHAPE(size->rows, size->width))), OP_IDS(sums), &attr);
 }
 
 static void build_norm_total(op_harness *h, const op_case *of, const op_size *size) {
@@ -598,7 +373,7 @@ static void build_clip(op_harness *h, const op_case *of, const op_size *size) {
 
 static void build_adamw(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = {.eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = of->flags & OP_DECAY ? 0.1f : 0.0f};
-  int grad = gradient(h, "grad", OP_SHAPE(size->rows, size->width));
+  int grad = case_gradient(h, "grad", OP_SHAPE(size->rows, size->width));
   int master = op_tensor(h, "master", RF_CLASS_MASTER, h->wide, (op_fill){0.02, 0}, OP_SHAPE(size->rows, size->width));
   int m = op_tensor(h, "m", RF_CLASS_MOMENT, h->wide, (op_fill){0.1, 0}, OP_SHAPE(size->rows, size->width));
   int v = op_tensor(h, "v", RF_CLASS_MOMENT, h->wide, (op_fill){0.05, 0.5}, OP_SHAPE(size->rows, size->width));
