@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""./dev bench --peers [--only REGEX] [--rounds N] [--limit SECONDS] [--threads N] [--list]: rafter and the programs that people would pick instead, in one run.
+"""./dev bench --peers [--only REGEX] [--without REGEX] [--rounds N] [--limit SECONDS] [--threads N] [--list]: rafter and the programs that people would pick instead, in one run.
 
 rows.json is the table: our command, each peer's script, the bar. A row is measured in rounds: ours, each peer, ours, each peer, ..., ours. Every process of ours first
 measures this machine's ceilings, so they stand before, between and after. A peer's process stays and repeats its work when it is told to. A row ends early when its
@@ -87,7 +87,8 @@ class Peer:
                 if not line:
                     self.process.wait()
                     self.said.seek(0)
-                    raise Missing(f"its script ended: {last_line(self.said.read())}")
+                    how = f"by signal {-self.process.returncode}" if self.process.returncode < 0 else last_line(self.said.read())
+                    raise Missing(f"its script ended: {how}")
                 if line.startswith("{"):
                     return json.loads(line)
 
@@ -131,13 +132,15 @@ def spread(values):
     return {"median": statistics.median(values), "min": min(values), "max": max(values), "n": len(values)}
 
 
-def measure(row, rounds, threads, limit):
+def measure(row, rounds, threads, limit, without):
     start = time.monotonic()
     deadline, record, peers = start + limit, {"name": row["name"], "work": row["work"], "bar": row["bar"], "missing": {}}, {}
     try:
         words = words_of(row["ours"])
         for name, script in row["peers"].items():
             try:
+                if without and re.search(without, name):
+                    raise Missing("left out")
                 peers[name] = Peer(script, threads, deadline)
             except Missing as reason:
                 record["missing"][name] = str(reason)
@@ -276,6 +279,7 @@ def save(result, base):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--only", default="", metavar="REGEX", help="rows whose name it finds")
+    p.add_argument("--without", default="", metavar="REGEX", help="peers that are left out")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--limit", type=float, default=240, metavar="SECONDS", help="of a row, beyond what making a model file takes")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -296,11 +300,11 @@ def main():
     if os.path.exists(base + ".json"):
         with open(base + ".json", encoding="utf-8") as f:
             result["rows"] = json.load(f)["rows"]
-    result["isa"] = json.loads(subprocess.run([RAFTER, "doctor", "--json"], stdout=subprocess.PIPE, text=True, check=False).stdout).get("isa", "")
+    result["isa"] = json.loads(subprocess.run([RAFTER, "doctor", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout).get("isa", "")
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--exclude=*"], stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
     for row in rows:
         print(f"{row['name']} ...", flush=True)
-        record = {**measure(row, a.rounds, a.threads, a.limit), "commit": commit}
+        record = {**measure(row, a.rounds, a.threads, a.limit, a.without), "commit": commit}
         result["rows"] = sorted([r for r in result["rows"] if r["name"] != row["name"] and r["name"] in order] + [record], key=lambda r: order.index(r["name"]))
         save(result, base)
         if "ours" in record:

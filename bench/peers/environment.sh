@@ -4,7 +4,9 @@
 set -uo pipefail
 there=${RAFTER_PEERS:-$HOME/.cache/rafter-peers}
 
-# NAME|what Python imports|packages: llama.cpp is built from source, with its default flags for this CPU
+# llama.cpp is built from source, with its default flags for this CPU; gcc 12 leaves out stores of its AMX code (tile configurations), which then ends by a signal.
+command -v clang++-14 >/dev/null && export CC=clang-14 CXX=clang++-14
+# NAME|what Python imports|packages
 peers=(
   "torch|torch|torch numpy"
   "jax|jax, optax|jax optax"
