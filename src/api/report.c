@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE_OPS = 200 }; /* rows of each comparison that a page carries */
+/* Rows of each list of a comparison that a page of so many entries carries: it stays a file to be mailed. */
+static size_t page_rows(size_t entries) { return entries < 4 ? 200 : entries < 6 ? 120 : 70; }
 
 const char *rf_runs_root(void) {
   const char *root = getenv("RAFTER_RUNS");
@@ -96,7 +97,8 @@ static void page_path(const rf_options *o, const json_t *model, char path[4200])
 static json_t *page_model(const json_t *model) {
   json_t *shown = json_copy((json_t *)model), *runs = json_array(), *entry;
   size_t i;
-  json_object_set_new(shown, "compare", rf_report_comparisons(json_object_get(model, "runs"), PAGE_OPS));
+  json_object_set_new(shown, "compare",
+                      rf_report_comparisons(json_object_get(model, "runs"), page_rows(json_array_size(json_object_get(model, "runs")))));
   json_array_foreach(json_object_get(model, "runs"), i, entry) json_array_append_new(runs, rf_report_thin(entry));
   json_object_set_new(shown, "runs", runs);
   return shown;

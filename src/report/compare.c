@@ -216,11 +216,16 @@ json_t *rf_report_compare(const json_t *a, const json_t *b) {
 
 /* ---- all pairs ------------------------------------------------------------------------------------------------------------ */
 
-enum { ALL_PAIRS = 5, FIRST_PAIRS = 32 }; /* entries of which each is compared with each; and with the first */
+/* Entries of which each is compared with each, also in their other walks (validation, prefill); with each; and with the first. */
+enum { ALL_WALKS = 3, ALL_PAIRS = 8, FIRST_PAIRS = 32 };
 
+/* `ops`: rows of each of its lists, the largest differences; 0: all. */
 static void append_cut(json_t *list, json_t *comparison, size_t ops) {
-  json_t *rows = json_object_get(comparison, "ops");
-  while (ops && json_array_size(rows) > ops) json_array_remove(rows, json_array_size(rows) - 1);
+  static const char *const lists[] = {"ops", "kinds", "tensors"};
+  for (size_t i = 0; ops && i < sizeof lists / sizeof *lists; i++) {
+    json_t *rows = json_object_get(comparison, lists[i]);
+    while (json_array_size(rows) > ops) json_array_remove(rows, json_array_size(rows) - 1);
+  }
   json_array_append_new(list, comparison);
 }
 
@@ -234,7 +239,7 @@ static bool has_walk(const json_t *entry, const char *walk) {
   return plan && (!walk || !name || !strcmp(name, walk));
 }
 
-json_t *rf_report_comparisons(const json_t *runs, size_t ops) {
+json_t *rf_report_comparisons(const json_t *runs, size_t rows) {
   json_t *list = json_array();
   size_t count = json_array_size(runs);
   for (size_t i = 0; i < count && (i == 0 || count <= ALL_PAIRS); i++)
@@ -242,16 +247,17 @@ json_t *rf_report_comparisons(const json_t *runs, size_t ops) {
       const json_t *a = json_array_get(runs, i), *b = json_array_get(runs, j), *named = walk_name(a, 0) ? a : b;
       for (size_t w = 0; w <= json_array_size(json_object_get(json_object_get(named, "plan"), "plans")); w++) {
         const char *walk = walk_name(named, w);
+        if (w && count > ALL_WALKS) break;
         if (!has_walk(a, walk) || !has_walk(b, walk) || (w && (!walk_name(a, 0) || !walk_name(b, 0)))) continue;
         bool both = measured_walk(a, walk) && measured_walk(b, walk), one = (measured_walk(a, walk) != NULL) != (measured_walk(b, walk) != NULL);
-        if (both) append_cut(list, compare(a, true, b, true, walk, false), ops);
-        append_cut(list, compare(a, false, b, false, walk, one), ops);
+        if (both) append_cut(list, compare(a, true, b, true, walk, false), rows);
+        append_cut(list, compare(a, false, b, false, walk, one), rows);
       }
     }
   for (size_t i = 0; i < count && i <= FIRST_PAIRS; i++) { /* each beside its own plan */
     const json_t *entry = json_array_get(runs, i);
     for (size_t w = 0; w <= json_array_size(json_object_get(json_object_get(entry, "plan"), "plans")); w++)
-      if (measured_walk(entry, walk_name(entry, w))) append_cut(list, compare(entry, false, entry, true, walk_name(entry, w), false), ops);
+      if (measured_walk(entry, walk_name(entry, w))) append_cut(list, compare(entry, false, entry, true, walk_name(entry, w), false), rows);
   }
   return list;
 }

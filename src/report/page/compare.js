@@ -56,7 +56,7 @@
       Object.assign(state, {a: a.title, b: b.title, by, rows: [], options: [], kinds: []});
       place.replaceChildren(rafter.empty(
           a === b ? 'Choose two that differ.' :
-                    'These two are not compared: they are different walks, or of many runs neither is the first. Report those two alone.'));
+                    'These two are not compared: they are different walks, or there are many runs here. Report those two alone.'));
       return;
     }
     const whole = by === 'kind', rows = rafter.objects(whole ? found.kinds : found.ops), [x, y] = [found.a, found.b];
