@@ -31,13 +31,18 @@ static rf_span text_at(const rf_tokenizer *tokenizer, int32_t id, int flags, boo
   return text;
 }
 
+/* Behind a special token that is shown too a space is part of the text. */
+static bool shows(const rf_tokenizer *tokenizer, int32_t id, int flags) {
+  return flags & RF_DECODE_SPECIALS || !rf_tokenizer_is_special(tokenizer, id);
+}
+
 rf_status rf_tokenizer_decode(const rf_tokenizer *tokenizer, const int32_t *ids, int64_t count, int flags, char **text, size_t *bytes,
                               rf_error *error) {
   rf_buffer out = {0};
   bool begun = flags & RF_DECODE_CONTINUES;
   for (int64_t i = 0; i < count; i++) {
     rf_span piece = text_at(tokenizer, ids[i], flags, begun);
-    begun |= !rf_tokenizer_is_special(tokenizer, ids[i]);
+    begun |= shows(tokenizer, ids[i], flags);
     if (rf_buffer_add(&out, piece.at, piece.bytes, error) != RAFTER_OK) return free(out.at), RAFTER_FAILED;
   }
   if (rf_buffer_reserve(&out, 1, error) != RAFTER_OK) return free(out.at), RAFTER_FAILED;
@@ -69,7 +74,7 @@ static size_t unfinished(const char *text, size_t bytes) {
 
 size_t rf_decoder_next(rf_decoder *decoder, int32_t id, char *out) {
   rf_span piece = text_at(decoder->tokenizer, id, decoder->flags, decoder->begun);
-  decoder->begun |= !rf_tokenizer_is_special(decoder->tokenizer, id);
+  decoder->begun |= shows(decoder->tokenizer, id, decoder->flags);
   size_t bytes = (size_t)decoder->held;
   memcpy(out, decoder->hold, bytes);
   if (piece.bytes) memcpy(out + bytes, piece.at, piece.bytes);

@@ -379,7 +379,7 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
   json_t *value, *content = json_object_get(token, "content");
   rf_added added = {0};
   int64_t id;
-  bool normalized;
+  bool normalized, put = false;
   char own[RF_PIECE_MOST];
   if (!json_is_string(content) || !json_string_length(content) || json_string_length(content) > RF_PIECE_MOST)
     return RF_FAIL(s->error, RAFTER_FAILED, NULL, "an added token has no content, or too much (%s)", where);
@@ -408,13 +408,18 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
     if (other >= 0)
       return RF_FAIL(s->error, RAFTER_FAILED, NULL, "an added token stands in the vocabulary under another id (%s: '%s', ids %lld and %d)", where,
                      added.text.at, (long long)id, other);
-    RF_TRY(rf_pieces_put(&t->pieces, id, added.text, added.special ? RF_PIECE_CONTROL : RF_PIECE_USER, false, where, s->error));
+    put = true;
   }
-  t->pieces.row[id].special |= added.special;
-  if (!normalized) return rf_matcher_add(&t->raw, &added, s->error);
   rf_buffer buffer = {0}, spare = {0};
-  rf_status status = rf_normalize(&t->normals, added.text, &buffer, &spare, &added.text, s->error);
-  if (status == RAFTER_OK && added.text.bytes) status = rf_matcher_add(&t->normalized, &added, s->error);
+  rf_span spelled = added.text;
+  rf_status status = normalized ? rf_normalize(&t->normals, added.text, &buffer, &spare, &spelled, s->error) : RAFTER_OK;
+  /* What text looks like when it is found is what it becomes again: a mark that the normaliser puts in front is a space. Names stay as they are. */
+  bool named = added.special || !spelled.bytes || spelled.bytes > RF_PIECE_MOST;
+  if (status == RAFTER_OK && put)
+    status = rf_pieces_put(&t->pieces, id, named ? added.text : spelled, added.special ? RF_PIECE_CONTROL : RF_PIECE_USER, false, where, s->error);
+  if (status == RAFTER_OK) t->pieces.row[id].special |= added.special;
+  added.text = spelled;
+  if (status == RAFTER_OK && added.text.bytes) status = rf_matcher_add(normalized ? &t->normalized : &t->raw, &added, s->error);
   free(buffer.at), free(spare.at);
   return status;
 }

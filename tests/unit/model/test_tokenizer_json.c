@@ -42,6 +42,26 @@ static void test_json_added(void **state) {
   rf_tokenizer_close(t);
 }
 
+/* What text looks like where an added token is found is what the token becomes again; special ones keep their names. */
+static void test_json_added_normalized(void **state) {
+  (void)state;
+  rf_tokenizer *t =
+      parse("{\"added_tokens\":[{\"id\":6,\"content\":\"the \",\"lstrip\":true},{\"id\":7,\"content\":\"<s>\",\"special\":true,\"normalized\":true}],"
+            "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"},"
+            "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}]},"
+            "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},\"content\":\" \"},"
+            "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]},"
+            "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\":\":2,\"\xE2\x96\x81\":3,\"\xE2\x96\x81"
+            "a\":4,\"\xE2\x96\x81"
+            "b\":5},"
+            "\"merges\":[[\"\xE2\x96\x81\",\"a\"],[\"\xE2\x96\x81\",\"b\"]]}}");
+  IDS(t, "a: the b", 0, 4, 2, 6, 1);
+  expect_text(t, (int32_t[]){4, 2, 6, 1}, 4, 0, "a: the b");
+  assert_int_equal(rf_tokenizer_find(t, "<s>", 3), 7);
+  expect_text(t, (int32_t[]){7, 4}, 2, RF_DECODE_SPECIALS, "<s> a");
+  rf_tokenizer_close(t);
+}
+
 static void test_json_splits(void **state) {
   (void)state;
   /* Each behaviour cuts "a.b.." elsewhere; "ab" can only merge where no cut stands between them. */
@@ -256,9 +276,10 @@ static void test_json_written(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_json_added),   cmocka_unit_test(test_json_splits),     cmocka_unit_test(test_json_inverted),
-      cmocka_unit_test(test_characters),   cmocka_unit_test(test_json_characters), cmocka_unit_test(test_json_refused),
-      cmocka_unit_test(test_json_written),
+      cmocka_unit_test(test_json_added),   cmocka_unit_test(test_json_added_normalized),
+      cmocka_unit_test(test_json_splits),  cmocka_unit_test(test_json_inverted),
+      cmocka_unit_test(test_characters),   cmocka_unit_test(test_json_characters),
+      cmocka_unit_test(test_json_refused), cmocka_unit_test(test_json_written),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
