@@ -106,6 +106,13 @@ static double planned_load(const job *j) {
   return *s->weights_folder && !j->converts ? rf_plan_load_seconds(j->generator->prefill) : -1;
 }
 
+/* Of the time to open the vocabulary: its scored pieces, where the machine's curves know them. */
+static double planned_tokenizer(const job *j) {
+  double bytes = j->prompts.tokenizer ? (double)rf_tokenizer_scored_bytes(j->prompts.tokenizer) : 0;
+  double seconds = bytes > 0 ? rf_cost_load_seconds(&j->prompts.settings.machine, "vocabulary", bytes) : 0;
+  return seconds > 0 ? seconds : 0;
+}
+
 /* The one answer that was asked for: one JSON object. */
 static void put_single(const job *j) {
   const rf_reply *r = &j->of[0].reply[0];
@@ -119,16 +126,20 @@ static void put_single(const job *j) {
                 (json_int_t)rf_run_arena_bytes(j->generator->run));
   json_object_update(json, rest);
   json_decref(rest);
-  double load = planned_load(j), prompt = rf_generator_prompt_seconds(j->generator, j->of[0].row->tokens.count);
+  double tokenizer = planned_tokenizer(j), load = planned_load(j), prompt = rf_generator_prompt_seconds(j->generator, j->of[0].row->tokens.count);
   json_object_set_new(json, "load_seconds", json_real(j->load_seconds));
+  json_object_set_new(json, "tokenizer_seconds", json_real(j->prompts.tokenizer_seconds));
   json_object_set_new(json, "process_seconds_to_first_token", json_real(j->process_seconds));
+  json_object_set_new(json, "predicted_tokenizer_seconds", json_real(tokenizer));
   json_object_set_new(json, "predicted_prefill_seconds", json_real(prompt));
   json_object_set_new(json, "predicted_load_seconds", load < 0 ? json_null() : json_real(load));
-  json_object_set_new(json, "predicted_seconds_to_first_token", load < 0 ? json_null() : json_real(load + prompt));
+  json_object_set_new(json, "predicted_seconds_to_first_token", load < 0 ? json_null() : json_real(tokenizer + load + prompt));
   rf_put_json(j->sink, json);
   if (j->verbose && load >= 0)
-    rf_note(j->sink, "first token %.2f s after the start of the program (planned: loading %.2f s, prompt %.2f s)\n", j->process_seconds, load,
-            prompt);
+    rf_note(j->sink,
+            "first token %.2f s after the start of the program: vocabulary %.2f s (planned %.2f), loading %.2f s (planned %.2f), prompt %.2f s "
+            "(planned %.2f)\n",
+            j->process_seconds, j->prompts.tokenizer_seconds, tokenizer, j->load_seconds, load, j->first_seconds, prompt);
 }
 
 /* The answers went into a file: what is said of all of them. */

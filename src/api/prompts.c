@@ -56,7 +56,11 @@ static rf_status read_common(const rf_options *o, rf_prompts *p, const rafter_si
 /* ---- prompts ------------------------------------------------------------------------------------------------------- */
 
 static rf_status need_tokenizer(rf_prompts *p, rf_error *error) {
-  return p->tokenizer ? RAFTER_OK : rf_tokenizer_for(&p->settings.model, p->settings.weights_folder, &p->tokenizer, error);
+  if (p->tokenizer) return RAFTER_OK;
+  double start = rf_now_seconds();
+  rf_status status = rf_tokenizer_for(&p->settings.model, p->settings.weights_folder, &p->tokenizer, error);
+  p->tokenizer_seconds = rf_now_seconds() - start;
+  return status;
 }
 
 static rf_status add_row(rf_prompts *p, rf_prompt **row, rf_error *error) {

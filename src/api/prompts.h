@@ -21,8 +21,9 @@ typedef struct rf_prompt {
 
 typedef struct rf_prompts {
   rf_settings settings;
-  rf_tokenizer *tokenizer; /* NULL: prompts and answers are ids */
-  rf_chat *chat;           /* opened when first needed */
+  rf_tokenizer *tokenizer;  /* NULL: prompts and answers are ids */
+  double tokenizer_seconds; /* to open it */
+  rf_chat *chat;            /* opened when first needed */
   bool chats;
   rf_prompt *row;
   int64_t rows, capacity;

@@ -284,6 +284,7 @@ const char *rf_tokenizer_name(const rf_tokenizer *tokenizer) {
   return tokenizer->kind == RF_TOKENS_UNIGRAM ? "unigram" : tokenizer->bpe.byte_level ? "byte-level bpe" : "bpe";
 }
 int64_t rf_tokenizer_vocab(const rf_tokenizer *tokenizer) { return tokenizer->pieces.count; }
+int64_t rf_tokenizer_scored_bytes(const rf_tokenizer *tokenizer) { return tokenizer->scored_bytes; }
 bool rf_tokenizer_is_special(const rf_tokenizer *tokenizer, int32_t id) {
   return id >= 0 && id < tokenizer->pieces.count && tokenizer->pieces.row[id].special;
 }

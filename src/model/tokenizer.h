@@ -128,6 +128,8 @@ size_t rf_decoder_room(const rf_tokenizer *tokenizer); /* the longest text of on
 
 const char *rf_tokenizer_name(const rf_tokenizer *tokenizer); /* "byte", "bpe", "byte-level bpe", "unigram" */
 int64_t rf_tokenizer_vocab(const rf_tokenizer *tokenizer);    /* every id is below this */
+/* Bytes of the pieces that merge by their scores, which is what takes time to open such a vocabulary; 0: merges are listed, or there are none. */
+int64_t rf_tokenizer_scored_bytes(const rf_tokenizer *tokenizer);
 bool rf_tokenizer_is_special(const rf_tokenizer *tokenizer, int32_t id);
 int32_t rf_tokenizer_bos(const rf_tokenizer *tokenizer); /* -1: none, here and below */
 int32_t rf_tokenizer_eos(const rf_tokenizer *tokenizer);

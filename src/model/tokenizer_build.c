@@ -160,6 +160,7 @@ static rf_status add_pairs(rf_tokenizer *t, const rf_vocabulary *v, const char *
   for (int64_t i = 0; i < count; i++) {
     if (i && order[i].score != order[i - 1].score) rank++;
     size_t bytes = t->pieces.row[order[i].id].bytes;
+    t->scored_bytes += (int64_t)bytes;
     for (size_t at = 0; at < bytes;) {
       rf_span piece = rf_pieces_at(&t->pieces, order[i].id); /* the pieces' text may move */
       int n = rf_utf8_length(piece.at + at, piece.at + bytes);

@@ -181,6 +181,7 @@ struct rf_tokenizer {
   rf_buffer decoded;    /* texts of pieces that are not their own spelling */
   uint64_t *decoded_at; /* first byte in `decoded` << 16 | bytes; UINT64_MAX: the spelling */
   size_t longest;       /* text of one id */
+  int64_t scored_bytes; /* of the pieces that merge by their scores */
   bool strip_leading;   /* one space at the beginning was not in the text */
 };
 

@@ -31,10 +31,10 @@ static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
   return RF_F32;
 }
 
+enum { FEW_ROWS = 16 };
 /* Reads a matrix of blocks for few rows: a stream, whose curve was measured with plain numbers. For many rows the blocks are widened once while they
  * are packed, and the products are those of the curve. */
 static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
-  enum { FEW_ROWS = 16 };
   int many = op->input[!strcmp(op->def->name, "head_logits") ? 3 : 0]; /* of all rows it multiplies those it was told to */
   if (many >= 0 && graph->tensor[many].shape[0] > FEW_ROWS) return false;
   for (int i = 0; i < op->input_count; i++) {
@@ -43,6 +43,18 @@ static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
       if (t->panels.part[k].type->values > 1) return true;
   }
   return false;
+}
+
+/* Products of a packed matrix by how they are done: a few rows from registers, more in blocks that are widened while they are packed. One row is a stream. */
+rf_cost_class rf_cost_class_of(const rf_graph *graph, const rf_op *op, rf_work work) {
+  rf_cost_class class = {op->def->name, dtype_of(graph, op), rf_cost_size(graph, op, work)};
+  const rf_tensor *w = !strcmp(op->def->name, "matmul") ? &graph->tensor[op->input[1]] : NULL;
+  int64_t rows = w ? graph->tensor[op->input[0]].shape[0] : 0;
+  if (!w || w->dtype != RF_PACKED || op->attr.fast || rows < 2) return class;
+  class.name = rows <= FEW_ROWS ? "matmul_few" : "matmul_packed";
+  class.dtype = w->panels.part[0].type->number == RF_Q_F32 ? RF_F32 : RF_BF16;
+  if (rows <= FEW_ROWS) class.size = (double)rows;
+  return class;
 }
 
 /* ---- curves ------------------------------------------------------------------------------------------------------ */
@@ -215,9 +227,11 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
   double efficiency_memory = machine->efficiency_memory > 0 ? machine->efficiency_memory : 1;
   double efficiency_compute = machine->efficiency_compute > 0 ? machine->efficiency_compute : 1;
   double compute = 0, memory = bandwidth > 0 ? bytes / bandwidth : 0, launch = machine->launch_seconds;
-  const rf_curve *curve = streams_blocks(graph, op) ? NULL : find_curve(machine, op, dtype, kernel, flops > 0);
+  rf_cost_class class = rf_cost_class_of(graph, op, work);
+  const rf_curve *curve = class.name == op->def->name ? NULL : curve_of(machine, class.name, class.dtype, kernel ? kernel->name : NULL);
+  if (!curve && !streams_blocks(graph, op)) curve = find_curve(machine, op, dtype, kernel, flops > 0), class.size = rf_cost_size(graph, op, work);
   if (curve) {
-    double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
+    double seconds = rf_cost_work(work) / curve_rate(curve, class.size);
     /* A product of few rows streams its weights: then the ceiling is memory, whatever its FLOPs. */
     if (flops > 0) compute = seconds;
     else memory = seconds;
@@ -289,14 +303,20 @@ double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound) {
 
 /* ---- loading ------------------------------------------------------------------------------------------------------ */
 
-static double load_seconds(const rf_machine *machine, const char *kernel, double bytes) {
+double rf_cost_load_seconds(const rf_machine *machine, const char *what, double bytes) {
   for (int i = 0; i < machine->curve_count; i++)
-    if (!strcmp(machine->curve[i].op, "load") && !strcmp(machine->curve[i].kernel, kernel)) return bytes / curve_rate(&machine->curve[i], bytes);
-  return machine->copy_bps > 0 ? 2 * bytes / machine->copy_bps : 0; /* it is read and written */
+    if (!strcmp(machine->curve[i].op, "load") && !strcmp(machine->curve[i].kernel, what)) return bytes / curve_rate(&machine->curve[i], bytes);
+  return -1;
+}
+
+/* Without a curve `passes` over what is copied. */
+static double load_seconds(const rf_machine *machine, const char *what, double bytes, double passes) {
+  double seconds = rf_cost_load_seconds(machine, what, bytes);
+  return seconds >= 0 ? seconds : machine->copy_bps > 0 ? passes * bytes / machine->copy_bps : 0;
 }
 
 double rf_plan_load_seconds(const rf_plan *plan) {
-  double seconds = 0, rest = (double)plan->arena_bytes;
+  double seconds = load_seconds(&plan->machine, "touch", (double)plan->arena_bytes, 1);
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     const rf_tensor *tensor = &plan->graph->tensor[t];
     if (tensor->dtype != RF_PACKED || plan->tensor[t].offset < 0) continue;
@@ -304,10 +324,10 @@ double rf_plan_load_seconds(const rf_plan *plan) {
       const rf_quant_type *type = tensor->panels.part[k].type;
       double bytes = (double)tensor->panels.inner / type->values * type->bytes * (double)tensor->panels.part[k].outputs *
                      (double)rf_panels_experts(&tensor->panels);
-      seconds += load_seconds(&plan->machine, type->name, bytes), rest -= bytes;
+      seconds += load_seconds(&plan->machine, type->name, bytes, 2); /* read and written */
     }
   }
-  return seconds + (rest > 0 ? load_seconds(&plan->machine, "touch", rest) : 0);
+  return seconds;
 }
 
 /* ---- the step ----------------------------------------------------------------------------------------------------- */

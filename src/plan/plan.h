@@ -152,6 +152,14 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
 /* The number that the efficiency of an op depends on, in curves of a machine: for attention the sequence length times the head width, over a
  * cache the walk's rows times it, for everything else the work itself. */
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work);
+/* Under which name and dtype the curves of a machine have this op, and its size there: its own, but for products of packed matrices, "matmul_few" of 2 to 16 rows
+ * by their number and "matmul_packed" of more. */
+typedef struct rf_cost_class {
+  const char *name;
+  rf_dtype dtype;
+  double size;
+} rf_cost_class;
+rf_cost_class rf_cost_class_of(const rf_graph *graph, const rf_op *op, rf_work work);
 /* What a curve's `work` counts for this op: all its FLOPs where it has products, else its bytes. */
 double rf_cost_work(rf_work work);
 /* Predicted seconds of one op on a machine. Larger of work/ceiling terms, scaled by the machine's curves where it has them. */
@@ -161,9 +169,11 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
  * more; of a transfer its time on the links. What calibration measured counts, so small tensors are moved at a cache's speed; no prediction is
  * below it. *bound (may be NULL): which of them. */
 double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound);
-/* Predicted seconds until the packed weights stand in the arena, from files that the system has in memory, as they are stored there, and the rest of the
- * arena is touched: by the curves "load" of a calibrated machine, whose kernels are the storage types and "touch"; else as fast as memory is copied. */
+/* Predicted seconds until the arena is touched and the packed weights stand in it, from files that the system has in memory, as they are stored there: by the
+ * curves "load" of a calibrated machine, whose kernels are "touch" and the storage types; else as fast as memory is written, and copied. */
 double rf_plan_load_seconds(const rf_plan *plan);
+/* Seconds to load so many bytes of one kind, by those curves; -1: the machine has none for it. */
+double rf_cost_load_seconds(const rf_machine *machine, const char *what, double bytes);
 
 /* Rows of one sequence in a walk of a generate job: a chunk of its prompt, or one row of its answer. */
 typedef struct rf_extent {

@@ -3,6 +3,7 @@
 #include "run/calibrate.h"
 
 #include "backend/cpu/peaks.h"
+#include "model/tokenizer.h"
 
 #include <math.h>
 #include <omp.h>
@@ -82,6 +83,10 @@ static const shape SHAPES[] = {
     {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 1, 1, 0, true, true},
     {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 1, 128, 0, true, true},
     {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=2048,seq=256", 1, 256, 0, true, false},
+    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 1, 16, 0, true, true},
+    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 4, 0, true, false},
+    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 16, 0, true, false},
+    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 128, 0, true, false},
 };
 enum { SHAPE_COUNT = sizeof SHAPES / sizeof *SHAPES };
 
@@ -193,8 +198,9 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
   for (int i = 0; i < plan->graph->op_count; i++) {
     double work = rf_cost_work(plan->op[i].work), seconds = measured[i].calls ? measured[i].seconds / (double)measured[i].calls : 0;
     if (work <= 0 || seconds <= 0) continue;
-    rf_curve *c = curve_for(m, plan->graph->op[i].def->name, dtype, plan->op[i].kernel->name);
-    if (c) add_point(c, rf_cost_size(plan->graph, &plan->graph->op[i], plan->op[i].work), work, fmax(seconds - m->launch_seconds, 0.1 * seconds));
+    rf_cost_class class = rf_cost_class_of(plan->graph, &plan->graph->op[i], plan->op[i].work);
+    rf_curve *c = curve_for(m, class.name, dtype, plan->op[i].kernel->name);
+    if (c) add_point(c, class.size, work, fmax(seconds - m->launch_seconds, 0.1 * seconds));
   }
 done:
   rf_run_close(run);
@@ -215,34 +221,41 @@ static const void *stored_row(void *self, int64_t output, const rf_quant_type *t
   return m->at + output * m->row_bytes;
 }
 
-/* Seconds from the mapping of a file that the system has in memory to the packed matrix in fresh pages, which is what a load does with each. */
-static rf_status load_once(int fd, size_t bytes, const rf_panels *panels, double *seconds, rf_error *error) {
-  size_t room = (size_t)rf_panels_bytes(panels);
-  void *to = NULL, *from = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+/* Seconds from the mapping of a file that the system has in memory to the packed matrix, in pages that were touched. */
+static rf_status load_once(int fd, size_t bytes, const rf_panels *panels, void *to, double *seconds, rf_error *error) {
+  void *from = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
   if (from == MAP_FAILED) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %zu bytes", bytes);
-  rf_status status = rf_pages_map(room, &to, NULL, error);
   stored_matrix matrix = {from, panels->inner / panels->part[0].type->values * panels->part[0].type->bytes};
   rf_panel_source source = {.self = &matrix, .stored = stored_row};
   double start = rf_now_seconds();
-  if (status == RAFTER_OK) status = rf_panels_fill(panels, &source, to, error);
+  rf_status status = rf_panels_fill(panels, &source, to, error);
   *seconds = rf_now_seconds() - start;
-  rf_pages_unmap(to, room);
   munmap(from, bytes);
   return status;
 }
 
-static double touch_once(size_t bytes, int threads, rf_error *error) {
-  void *at = NULL;
-  if (rf_pages_map(bytes, &at, NULL, error) != RAFTER_OK) return 0;
-  double start = rf_now_seconds();
+static void touch(void *at, size_t bytes, int threads) {
 #pragma omp parallel for num_threads(threads)
   for (size_t i = 0; i < bytes; i += 4096) *((volatile char *)at + i) = 0;
-  double seconds = rf_now_seconds() - start;
-  rf_pages_unmap(at, bytes);
-  return seconds;
 }
 
-/* The middle of several, at one size: beyond the caches the rate depends on it no more. */
+/* Pages that nobody has had for a while: of a virtual machine they may have to be found first, which takes ten times as long as giving a page on that was
+ * just given back. So all sizes are held at once, before anything else is measured and once more behind it, and the slower counts. */
+enum { TOUCHES = 3 };
+static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], double seconds[TOUCHES]) {
+  void *at[TOUCHES] = {NULL};
+  for (int i = 0; i < TOUCHES; i++) {
+    bytes[i] = (rf_bandwidth_buffer_bytes() >> (o->quick ? 3 : 0)) >> 2 * (TOUCHES - 1 - i);
+    if (rf_pages_map(bytes[i], &at[i], NULL, NULL) != RAFTER_OK) continue;
+    double start = rf_now_seconds();
+    touch(at[i], bytes[i], o->threads);
+    seconds[i] = fmax(seconds[i], rf_now_seconds() - start);
+  }
+  for (int i = 0; i < TOUCHES; i++)
+    if (at[i]) rf_pages_unmap(at[i], bytes[i]);
+}
+
+/* Beyond the caches the rate depends on the size no more: the middle of several, at one size. */
 static void add_load(rf_machine *m, const char *kernel, double bytes, double *seconds, int count) {
   rf_curve *c = curve_for(m, "load", RF_F32, kernel);
   double middle = rf_ceiling_of(seconds, count).median;
@@ -250,16 +263,18 @@ static void add_load(rf_machine *m, const char *kernel, double bytes, double *se
 }
 
 static rf_status measure_loading(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
-  enum { INNER = 2048, TIMES = 5 };
-  size_t bytes = (size_t)(o->quick ? 16 : 64) << 20;
+  enum { INNER = 2048, TIMES = 3 };
+  size_t bytes = (size_t)(o->quick ? 16 : 256) << 20, room = bytes + bytes / 8; /* lanes are rounded up */
   double seconds[TIMES];
   rf_status status = RAFTER_OK;
-  int fd = memfd_create("rafter-calibrate", MFD_CLOEXEC), before = omp_get_max_threads(), times = o->quick ? 3 : TIMES;
+  int fd = memfd_create("rafter-calibrate", MFD_CLOEXEC), before = omp_get_max_threads();
   char *block = malloc(1 << 20);
-  if (fd < 0 || !block) {
+  void *to = NULL;
+  if (fd < 0 || !block || rf_pages_map(room, &to, NULL, error) != RAFTER_OK) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast weights load");
     goto done;
   }
+  touch(to, room, o->threads);
   for (int i = 0; i < 1 << 20; i++) block[i] = (char)(i * 2654435761u >> 24);
   for (size_t at = 0; at < bytes; at += 1 << 20)
     if (write(fd, block, 1 << 20) != 1 << 20) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast weights load"));
@@ -269,15 +284,62 @@ static rf_status measure_loading(const rf_calibrate_options *o, rf_machine *m, r
     int64_t row = (int64_t)INNER / type->values * type->bytes;
     if (!rf_panels_take(type)) continue;
     rf_panels panels = {.outputs_first = true, .inner = INNER, .parts = 1, .part = {{type, (int64_t)bytes / row}}};
-    for (int k = -1; k < times; k++) RF_GO(load_once(fd, bytes, &panels, &seconds[k < 0 ? 0 : k], error));
-    add_load(m, type->name, (double)(panels.part[0].outputs * row), seconds, times);
+    for (int k = -1; k < TIMES; k++) RF_GO(load_once(fd, bytes, &panels, to, &seconds[k < 0 ? 0 : k], error));
+    add_load(m, type->name, (double)(panels.part[0].outputs * row), seconds, TIMES);
   }
-  for (int k = 0; k < times; k++) seconds[k] = touch_once(bytes, o->threads, error);
-  add_load(m, "touch", (double)bytes, seconds, times);
 done:
   omp_set_num_threads(before);
   if (fd >= 0) close(fd);
+  if (to) rf_pages_unmap(to, room);
   free(block);
+  return status;
+}
+
+/* ---- vocabularies ------------------------------------------------------------------------------------------------- */
+
+/* All words of up to four letters in their order, each the one before its last letter and that letter: every cut of one is of two others. */
+enum { LETTERS = 26, WORD_MOST = 4 };
+static int spell(int64_t word, char text[WORD_MOST]) {
+  int64_t length = 1, of_length = LETTERS;
+  for (; word >= of_length; length++) word -= of_length, of_length *= LETTERS;
+  for (int64_t i = length - 1; i >= 0; i--, word /= LETTERS) text[i] = (char)('a' + word % LETTERS);
+  return (int)length;
+}
+
+static rf_status build_once(const rf_vocabulary *v, double *seconds, rf_error *error) {
+  rf_tokenizer *tokenizer = NULL;
+  double start = rf_now_seconds();
+  rf_status status = rf_tokenizer_build(v, "a vocabulary to measure", &tokenizer, error);
+  *seconds = rf_now_seconds() - start;
+  rf_tokenizer_close(tokenizer);
+  return status;
+}
+
+/* Pieces with scores, as SentencePiece and most GGUF files have them, by the bytes of all pieces; a small vocabulary fits the caches. */
+static rf_status measure_vocabulary(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
+  enum { TIMES = 3 };
+  int64_t count = o->quick ? 1 << 14 : 1 << 18;
+  double seconds[TIMES];
+  rf_status status = RAFTER_OK;
+  rf_span *pieces = malloc((size_t)count * sizeof *pieces);
+  float *scores = malloc((size_t)count * sizeof *scores);
+  char(*text)[WORD_MOST] = malloc((size_t)count * sizeof *text);
+  if (!pieces || !scores || !text) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast a vocabulary loads");
+    goto done;
+  }
+  double bytes = 0;
+  rf_vocabulary v = {.kind = "llama", .pieces = pieces, .scores = scores, .bos_id = -1, .eos_id = -1, .pad_id = -1, .unk_id = -1};
+  for (int64_t i = 0; i < count; i++) {
+    pieces[i] = (rf_span){text[i], (size_t)spell(i, text[i])};
+    scores[i] = -(float)i, bytes += (double)pieces[i].bytes;
+    v.count = i + 1;
+    if (v.count != count && v.count != count / 16) continue;
+    for (int k = 0; k < TIMES; k++) RF_GO(build_once(&v, &seconds[k], error));
+    add_load(m, "vocabulary", bytes, seconds, TIMES);
+  }
+done:
+  free(pieces), free(scores), free(text);
   return status;
 }
 
@@ -286,6 +348,9 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
   machine->threads = o->threads, machine->curve_count = 0, machine->launch_seconds = 0;
   snprintf(machine->isa, sizeof machine->isa, "%s", rf_isa_name(o->isa));
   if (o->say) o->say(o->self, "ceilings", 0);
+  size_t bytes[TOUCHES] = {0};
+  double touched[TOUCHES] = {0};
+  touch_fresh(o, bytes, touched);
   RF_TRY(measure_ceilings(o, machine, error));
   machine->efficiency_compute = machine->efficiency_memory = 1;
   int shapes = 0, done = 0;
@@ -295,7 +360,11 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
     for (int d = 0; d < 2; d++) RF_TRY(walk_shape(o, &SHAPES[i], d ? RF_BF16 : RF_F32, machine, error));
     if (o->say) o->say(o->self, SHAPES[i].model, 0.2 + 0.8 * ++done / shapes);
   }
+  touch_fresh(o, bytes, touched);
+  for (int i = 0; i < TOUCHES; i++)
+    if (touched[i] > 0) add_load(machine, "touch", (double)bytes[i], &touched[i], 1);
   RF_TRY(measure_loading(o, machine, error));
+  RF_TRY(measure_vocabulary(o, machine, error));
   snprintf(machine->source, sizeof machine->source, "calibrated");
   snprintf(machine->source_note, sizeof machine->source_note, "measured by rafter calibrate%s with %d threads, %s", o->quick ? " --quick" : "",
            o->threads, rf_isa_name(o->isa));
