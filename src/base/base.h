@@ -76,6 +76,7 @@ typedef struct rf_pool rf_pool;
 rf_pool *rf_pool_new(void);
 void rf_pool_free(rf_pool *pool);
 void *rf_pool_alloc(rf_pool *pool, size_t bytes); /* zeroed, 16-byte aligned; aborts only when the machine has no memory left */
+void *rf_pool_raw(rf_pool *pool, size_t bytes);   /* the same, holding anything: for what is written as a whole */
 char *rf_pool_format(rf_pool *pool, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- clock ----------------------------------------------------------------------------------------------------- */

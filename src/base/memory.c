@@ -152,7 +152,7 @@ void rf_pool_free(rf_pool *pool) {
   free(pool);
 }
 
-void *rf_pool_alloc(rf_pool *pool, size_t bytes) {
+void *rf_pool_raw(rf_pool *pool, size_t bytes) {
   if (bytes > SIZE_MAX / 4) rf_must(NULL);
   bytes = (bytes + 15) & ~(size_t)15;
   chunk *c = pool->first;
@@ -160,8 +160,8 @@ void *rf_pool_alloc(rf_pool *pool, size_t bytes) {
     size_t size = c ? c->size * 2 : (size_t)16 << 10; /* doubling keeps the number of chunks small; at most 1 MiB is left over */
     if (size > (size_t)1 << 20) size = (size_t)1 << 20;
     if (size < bytes) size = bytes;
-    c = rf_must(calloc(1, sizeof(chunk) + size));
-    c->size = size;
+    c = rf_must(malloc(sizeof(chunk) + size));
+    c->size = size, c->used = 0;
     c->next = pool->first;
     pool->first = c;
   }
@@ -169,6 +169,8 @@ void *rf_pool_alloc(rf_pool *pool, size_t bytes) {
   c->used += bytes;
   return memory;
 }
+
+void *rf_pool_alloc(rf_pool *pool, size_t bytes) { return memset(rf_pool_raw(pool, bytes), 0, bytes); }
 
 char *rf_pool_format(rf_pool *pool, const char *format, ...) {
   if (!format) format = "";

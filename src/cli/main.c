@@ -139,7 +139,7 @@ static bool reader_is_gone(void) {
 }
 
 int main(int argc, char **argv) {
-  wait_politely(argv);
+  if (argc < 2 || !may_just_end(argv[1])) wait_politely(argv); /* those have no threads that wait */
   if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) return help(argc > 2 ? argc - 2 : 0, argv + 2);
   if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) return puts(rafter_version()), 0;
   rafter_error error = {0};

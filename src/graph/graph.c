@@ -112,7 +112,7 @@ rf_graph *rf_graph_copy(const rf_graph *graph) {
 
 static void *grown(rf_pool *pool, const void *old, int count, int *capacity, size_t size) {
   *capacity = *capacity < 128 ? 256 : *capacity * 2;
-  void *fresh = rf_pool_alloc(pool, (size_t)*capacity * size);
+  void *fresh = rf_pool_raw(pool, (size_t)*capacity * size);
   if (count) memcpy(fresh, old, (size_t)count * size);
   return fresh;
 }
@@ -200,7 +200,7 @@ int rf_graph_op(rf_graph *graph, const char *def, const char *name, rf_section s
 }
 
 void rf_graph_reorder(rf_graph *graph, const int *order, int count) {
-  rf_op *fresh = rf_pool_alloc(graph->pool, (size_t)(count + 1) * sizeof *fresh);
+  rf_op *fresh = rf_pool_raw(graph->pool, (size_t)(count + 1) * sizeof *fresh);
   int *place = rf_pool_alloc(graph->pool, (size_t)(graph->op_count + 1) * sizeof *place);
   for (int i = 0; i < count; i++) {
     fresh[i] = graph->op[order[i]];

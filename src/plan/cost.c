@@ -123,6 +123,7 @@ static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dt
 }
 
 static const rf_curve *find_curve(const rf_machine *machine, const rf_op *op, rf_dtype dtype, const rf_kernel *kernel, bool multiplies) {
+  if (!machine->curve_count) return NULL;
   const rf_curve *curve = curve_of(machine, op->def->name, dtype, kernel ? kernel->name : NULL);
   for (size_t i = 0; !curve && i < sizeof NEAREST / sizeof *NEAREST; i++) {
     if (strcmp(NEAREST[i].op, op->def->name)) continue;

@@ -4,6 +4,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
@@ -40,19 +43,44 @@ typedef struct shelf {
   int64_t *start, *end;
 } shelf;
 
+enum { STRIDE = 16 };
+
+/* Bit k: block at + k lives at some time between first and last. Most do not: they are told apart many at a time. */
+#ifdef __SSE2__
+static inline unsigned meeting(const shelf *s, int at, int first, int last) {
+  __m128i from = _mm_set1_epi32(first), to = _mm_set1_epi32(last), apart[STRIDE / 4];
+  for (int i = 0; i < STRIDE / 4; i++) {
+    __m128i begins = _mm_loadu_si128((const __m128i *)(s->first + at + 4 * i)), ends = _mm_loadu_si128((const __m128i *)(s->last + at + 4 * i));
+    apart[i] = _mm_or_si128(_mm_cmpgt_epi32(begins, to), _mm_cmpgt_epi32(from, ends));
+  }
+  return ~(unsigned)_mm_movemask_epi8(_mm_packs_epi16(_mm_packs_epi32(apart[0], apart[1]), _mm_packs_epi32(apart[2], apart[3]))) & 0xffffu;
+}
+#else
+static inline unsigned meeting(const shelf *s, int at, int first, int last) {
+  unsigned bits = 0;
+  for (int i = 0; i < STRIDE; i++) bits |= (unsigned)(s->first[at + i] <= last && s->last[at + i] >= first) << i;
+  return bits;
+}
+#endif
+
 /* Best fit: the smallest gap that holds the block between placed blocks of its lifetime, else on top of them. */
 static int64_t best_gap(const shelf *s, const rf_block *b) {
-  int64_t top = 0, best = -1, best_size = INT64_MAX;
+  int64_t top = 0, best = -1;
   const int64_t bytes = b->bytes;
-  const int from = b->first, to = b->last;
-  for (int j = 0; j < s->count; j++) {
-    if (s->first[j] > to || s->last[j] < from) continue;
-    int64_t gap = s->start[j] - top;
-    if (gap >= bytes && gap < best_size) {
-      best = top, best_size = gap;
-      if (gap == bytes) break;
+  uint64_t least = (uint64_t)INT64_MAX; /* what the best gap leaves over */
+  for (int j = 0; j < s->count; j += STRIDE) {
+    const int64_t *start = s->start + j, *end = s->end + j;
+    unsigned bits = meeting(s, j, b->first, b->last);
+    if (s->count - j < STRIDE) bits &= (1u << (s->count - j)) - 1;
+    for (; bits; bits &= bits - 1) {
+      size_t k = (size_t)__builtin_ctz(bits);
+      uint64_t over = (uint64_t)(start[k] - top - bytes); /* of a gap too small: huge */
+      if (over < least) {
+        best = top, least = over;
+        if (!over) return best;
+      }
+      if (end[k] > top) top = end[k];
     }
-    if (s->end[j] > top) top = s->end[j];
   }
   return best >= 0 ? best : top;
 }
@@ -92,7 +120,7 @@ typedef struct packer {
 } packer;
 
 static shelf shelf_new(rf_pool *pool, int count) {
-  size_t n = (size_t)count + 1;
+  size_t n = (size_t)count + STRIDE; /* they are read in strides */
   return (shelf){0, rf_pool_alloc(pool, n * sizeof(int)), rf_pool_alloc(pool, n * sizeof(int)), rf_pool_alloc(pool, n * sizeof(int64_t)),
                  rf_pool_alloc(pool, n * sizeof(int64_t))};
 }
@@ -195,8 +223,8 @@ static int64_t place_short(packer *p, const int *order, int64_t height) {
   return height;
 }
 
-/* Places the blocks one by one in the given order; returns the height. */
-static int64_t place(packer *p, const int *order) {
+/* Places the blocks one by one in the given order; returns the height. Gives up where it reaches `enough`. */
+static int64_t place(packer *p, const int *order, int64_t enough) {
   int64_t height = 0;
   int waiting = 0;
   p->longs.count = 0;
@@ -210,6 +238,7 @@ static int64_t place(packer *p, const int *order) {
     b.offset = p->offset[i] = best_gap(&p->longs, &b);
     put(&p->longs, &b);
     if (b.offset + b.bytes > height) height = b.offset + b.bytes;
+    if (height >= enough) return height;
   }
   return waiting ? place_short(p, order, height) : height;
 }
@@ -243,8 +272,8 @@ static int promote(const packer *p, int *order, int *scratch, int64_t limit) {
 enum { PATIENCE = 3 }; /* rounds that an order may go on without getting lower */
 
 /* One round; *best and `kept` become its height and offsets where it is the lowest so far. */
-static int64_t place_and_keep(packer *p, const int *order, int64_t *kept, int64_t *best) {
-  int64_t height = place(p, order);
+static int64_t place_and_keep(packer *p, const int *order, int64_t enough, int64_t *kept, int64_t *best) {
+  int64_t height = place(p, order, enough);
   if (height < *best) *best = height, memcpy(kept, p->offset, (size_t)p->count * sizeof *kept);
   return height;
 }
@@ -278,7 +307,7 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
   for (int by = 0; by < BY_RANKS && best > enough; by++) {
     order[by] = rf_pool_alloc(pool, n * sizeof(int));
     rank(block, count, (rank_by)by, keys, order[by]);
-    reached[by] = place_and_keep(&p, order[by], kept, &best);
+    reached[by] = place_and_keep(&p, order[by], INT64_MAX, kept, &best);
     if (rounds > 1) promote(&p, order[by], scratch, least);
   }
   for (int tries = 0; tries < BY_RANKS && best > enough; tries++) {
@@ -288,7 +317,8 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
     int64_t lowest = reached[by];
     reached[by] = INT64_MAX;
     for (int round = 1, idle = 0; round < rounds && idle < PATIENCE && best > enough; round++) {
-      int64_t height = place_and_keep(&p, order[by], kept, &best);
+      bool last = idle + 1 == PATIENCE || round + 1 == rounds; /* where it is not lower, nothing comes of it */
+      int64_t height = place_and_keep(&p, order[by], last ? lowest : INT64_MAX, kept, &best);
       idle = height < lowest ? 0 : idle + 1;
       if (height < lowest) lowest = height;
       promote(&p, order[by], scratch, least);

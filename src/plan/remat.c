@@ -7,11 +7,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_KINDS = 64 };
+enum { MAX_KINDS = 64, KNOWN = 1024 };
 
 typedef struct kind {
   int count, capacity, *tensor;
 } kind; /* tensors in graph order: block 0 first */
+
+typedef struct trial {
+  int64_t bytes;
+  double seconds;
+} trial; /* peak of live bytes (or arena); seconds of recomputation per step */
+
+/* A set that was tried: rounds and orders of the search come by the same ones again. */
+typedef struct known {
+  int dropped[MAX_KINDS];
+  bool there;
+  trial result;
+} known;
 
 typedef struct search {
   const rf_graph *base;
@@ -22,12 +34,11 @@ typedef struct search {
   int kinds;
   int dropped[MAX_KINDS]; /* how many tensors of each kind are dropped, from block 0 on */
   bool *drop;             /* scratch, by tensor of the base graph */
+  known *known;           /* KNOWN places, by their sets' hash */
+  rf_tensor *tensor;      /* the arrays of a trial's graph, used again by the next */
+  rf_op *op;
+  int tensor_capacity, op_capacity;
 } search;
-
-typedef struct trial {
-  int64_t bytes;
-  double seconds;
-} trial; /* peak of live bytes (or arena); seconds of recomputation per step */
 
 /* ---- candidates -------------------------------------------------------------------------------------------------- */
 
@@ -81,22 +92,20 @@ static void drop_set(search *s) {
 
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
 
-/* A copy for one trial: its own arrays, the base's names. */
-static rf_graph *trial_graph(const rf_graph *base) {
+/* A copy for one trial: the search's arrays, the base's names. */
+static rf_graph *trial_graph(search *s) {
   rf_pool *pool = rf_pool_new();
   rf_graph *graph = rf_pool_alloc(pool, sizeof *graph);
-  *graph = *base;
+  *graph = *s->base;
   graph->pool = pool;
-  graph->tensor_capacity = base->tensor_count + base->op_count, graph->op_capacity = base->op_count + base->op_count / 4; /* they grow if need be */
-  graph->tensor = rf_pool_alloc(pool, (size_t)graph->tensor_capacity * sizeof *graph->tensor);
-  graph->op = rf_pool_alloc(pool, (size_t)graph->op_capacity * sizeof *graph->op);
-  memcpy(graph->tensor, base->tensor, (size_t)base->tensor_count * sizeof *graph->tensor);
-  memcpy(graph->op, base->op, (size_t)base->op_count * sizeof *graph->op);
+  graph->tensor_capacity = s->tensor_capacity, graph->op_capacity = s->op_capacity; /* they grow if need be */
+  graph->tensor = memcpy(s->tensor, s->base->tensor, (size_t)s->base->tensor_count * sizeof *graph->tensor);
+  graph->op = memcpy(s->op, s->base->op, (size_t)s->base->op_count * sizeof *graph->op);
   return graph;
 }
 
 static rf_status try_drop(search *s, const bool *drop, bool lay_out, trial *result) {
-  rf_graph *graph = trial_graph(s->base);
+  rf_graph *graph = trial_graph(s);
   rf_status status = rf_pass_remat(graph, drop, s->error);
   if (status == RAFTER_OK && s->options->build.offload) status = rf_pass_offload(graph, s->options->build.offload, s->error);
   rf_plan *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, s->options, true) : NULL;
@@ -113,9 +122,24 @@ static rf_status try_drop(search *s, const bool *drop, bool lay_out, trial *resu
   return RAFTER_OK;
 }
 
+/* What is known of the set in s->dropped, or the place to note it at. */
+static known *recall(search *s) {
+  uint32_t at = 2166136261u;
+  for (int k = 0; k < s->kinds; k++) at = (at ^ (uint32_t)s->dropped[k]) * 16777619u;
+  known *place = &s->known[(at ^ at >> 15) % KNOWN];
+  if (place->there && memcmp(place->dropped, s->dropped, sizeof s->dropped)) place->there = false; /* the newer one is asked for again sooner */
+  return place;
+}
+
 static rf_status try_now(search *s, bool lay_out, trial *result) {
+  known *place = recall(s);
+  if (!lay_out && place->there) return *result = place->result, RAFTER_OK;
   drop_set(s);
-  return try_drop(s, s->drop, lay_out, result);
+  RF_TRY(try_drop(s, s->drop, lay_out, result));
+  if (lay_out) return RAFTER_OK;
+  place->there = true, place->result = *result;
+  memcpy(place->dropped, s->dropped, sizeof s->dropped);
+  return RAFTER_OK;
 }
 
 /* ---- the search -------------------------------------------------------------------------------------------------- */
@@ -240,12 +264,16 @@ rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *option
   /* Hundreds of trials take and free the same few MiB. glibc gives such memory back to the kernel each time, which costs as much as the search
    * itself, until it has seen a larger piece come and go. No page of this one is ever touched. */
   rf_pool *piece = rf_pool_new();
-  rf_pool_alloc(piece, (size_t)16 << 20);
+  rf_pool_raw(piece, (size_t)16 << 20);
   rf_pool_free(piece);
   search *s = calloc(1, sizeof *s);
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   s->base = base, s->options = options, s->error = error, s->pool = rf_pool_new();
   s->drop = rf_pool_alloc(s->pool, (size_t)base->tensor_count + 1);
+  s->known = rf_pool_alloc(s->pool, KNOWN * sizeof *s->known);
+  s->tensor_capacity = base->tensor_count + base->op_count, s->op_capacity = base->op_count + base->op_count / 4;
+  s->tensor = rf_pool_raw(s->pool, (size_t)s->tensor_capacity * sizeof *s->tensor);
+  s->op = rf_pool_raw(s->pool, (size_t)s->op_capacity * sizeof *s->op);
   find_candidates(s);
   rf_status status = run_search(s, room, drop);
   rf_pool_free(s->pool);
