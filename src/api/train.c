@@ -227,6 +227,7 @@ typedef struct run_log {
   int keep;
   bool json, continued; /* metrics.jsonl has lines of the same run already */
   double step_seconds;  /* of all steps so far */
+  double mfu_seconds;   /* the sum over them of MFU times seconds */
   rafter_step last;
   double val_loss; /* of the last validation; NaN: none */
 } run_log;
@@ -366,7 +367,7 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
     rafter_step step;
     double val_loss = 0, began = rf_now_seconds();
     RF_TRY(rf_trainer_step(r, &step, error));
-    log->step_seconds += step.seconds, log->last = step;
+    log->step_seconds += step.seconds, log->mfu_seconds += step.mfu * step.seconds, log->last = step;
     bool validates = r->val_batch.tokens && log->val_every > 0 && (r->step % log->val_every == 0 || r->step == log->steps);
     if (validates) RF_TRY(rf_trainer_validate(r, log->val_rows, &val_loss, error));
     if (validates) log->val_loss = val_loss;
@@ -411,7 +412,7 @@ done:
 static void add_results(const run_log *log, json_t *results) {
   if (!log->last.step) return;
   json_object_update_new(results, json_pack("{sI sf sI sf}", "steps", (json_int_t)log->last.step, "loss", or_zero(log->last.loss), "tokens",
-                                            (json_int_t)log->last.tokens, "mfu", log->last.mfu));
+                                            (json_int_t)log->last.tokens, "mfu", log->step_seconds > 0 ? log->mfu_seconds / log->step_seconds : 0));
   if (isfinite(log->val_loss)) json_object_set_new(results, "val_loss", json_real(log->val_loss));
 }
 

@@ -62,15 +62,15 @@ rf_cost_class rf_cost_class_of(const rf_graph *graph, const rf_op *op, rf_work w
 /* An op that was not measured is timed like the one it resembles most: nearest first. What only moves rows, and finds none here, is timed like others
  * that do. */
 static const struct {
-  const char *op, *like[3];
+  const char *op, *like[4];
 } NEAREST[] = {
     {"matmul_dx", {"matmul"}},
     {"matmul_dw", {"matmul_dx", "matmul"}},
     {"matmul_experts", {"matmul"}},
     {"matmul_experts_dx", {"matmul_dx", "matmul"}},
     {"matmul_experts_dw", {"matmul_dw", "matmul_dx", "matmul"}},
-    {"head_loss", {"head_logits", "matmul"}},
-    {"head_score", {"head_loss", "head_logits", "matmul"}},
+    {"head_loss", {"head_loss_grad", "head_logits", "matmul"}},
+    {"head_score", {"head_loss", "head_loss_grad", "head_logits", "matmul"}},
     {"head_loss_bwd", {"head_loss_grad", "head_loss", "matmul"}},
     {"head_loss_grad", {"head_loss_bwd", "head_loss", "matmul"}},
     {"head_logits", {"head_loss", "matmul"}},
@@ -85,10 +85,7 @@ static const struct {
     {"latent_norm", {"rmsnorm", "add"}},
     {"latent_norm_bwd", {"rmsnorm_bwd", "add"}},
     {"attention_kv", {"attention"}},
-    {"attention_latent", {"attention"}},
-    {"attention_latent_bwd", {"attention_bwd", "attention"}},
-    {"attention_latent_kv", {"attention_kv", "attention"}},
-    {"head_part", {"head_loss", "head_logits", "matmul"}},
+    {"head_part", {"head_loss", "head_loss_grad", "head_logits", "matmul"}},
     {"layernorm", {"rmsnorm"}},
     {"layernorm_bwd", {"rmsnorm_bwd", "layernorm"}},
     {"rmsnorm", {"layernorm"}},
@@ -127,7 +124,7 @@ static const rf_curve *find_curve(const rf_machine *machine, const rf_op *op, rf
   const rf_curve *curve = curve_of(machine, op->def->name, dtype, kernel ? kernel->name : NULL);
   for (size_t i = 0; !curve && i < sizeof NEAREST / sizeof *NEAREST; i++) {
     if (strcmp(NEAREST[i].op, op->def->name)) continue;
-    for (int k = 0; k < 3 && NEAREST[i].like[k] && !curve; k++) curve = curve_of(machine, NEAREST[i].like[k], dtype, NULL);
+    for (int k = 0; k < 4 && NEAREST[i].like[k] && !curve; k++) curve = curve_of(machine, NEAREST[i].like[k], dtype, NULL);
   }
   for (size_t i = 0; !curve && !multiplies && i < sizeof MOVERS / sizeof *MOVERS; i++) curve = curve_of(machine, MOVERS[i], dtype, NULL);
   return curve;

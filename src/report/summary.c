@@ -57,10 +57,10 @@ static void add(group *g, const json_t *planned, const json_t *measured, double 
 }
 
 static json_t *group_json(const group *g, double all) {
-  return json_pack("{ss sf sf sf sf so so sf sf sf}", "name", g->name, "calls", g->calls, "seconds", g->seconds, "predicted_seconds", g->predicted,
-                   "limit_seconds", g->limit, "missed", g->predicted > 0 ? json_real(g->seconds / g->predicted) : json_null(), "limit_fraction",
-                   g->seconds > 0 ? json_real(g->limit / g->seconds) : json_null(), "share", all > 0 ? g->seconds / all : 0, "flops", g->flops,
-                   "bytes", g->bytes);
+  return json_pack(
+      "{ss sf sf sf sf sf so so sf sf sf}", "name", g->name, "calls", g->calls, "seconds", g->seconds, "least_seconds", g->least, "predicted_seconds",
+      g->predicted, "limit_seconds", g->limit, "missed", g->predicted > 0 ? json_real(g->seconds / g->predicted) : json_null(), "limit_fraction",
+      g->seconds > 0 ? json_real(g->limit / g->seconds) : json_null(), "share", all > 0 ? g->seconds / all : 0, "flops", g->flops, "bytes", g->bytes);
 }
 
 static json_t *groups_json(groups *g, double all) {
@@ -115,12 +115,6 @@ static json_t *losses_json(const json_t *plan, const json_t *walk, double per) {
 /* What an op's bound is called when it bounds a step. */
 static const char *bound_name(const json_t *op) { return strcmp(text_of(op, "bound"), "latency") ? text_of(op, "bound") : "launch"; }
 
-/* Seconds that lie between ops, by what was measured in them; without a trace only their sum is known. */
-static json_t *gaps_json(const json_t *walk, double seconds) {
-  const json_t *known = json_object_get(walk, "gaps");
-  return json_is_object(known) ? json_deep_copy(known) : json_pack("{sf}", "between ops", seconds);
-}
-
 static json_t *rate_json(const json_t *plan, double tokens, double wall, double predicted, double limit) {
   const json_t *planned = json_object_get(plan, "rate");
   double step = number(json_object_get(plan, "time"), "seconds"), whole = number(planned, "tokens_per_second") * step;
@@ -130,6 +124,19 @@ static json_t *rate_json(const json_t *plan, double tokens, double wall, double 
   bool full = fabs(tokens - whole) < 1e-6 * whole;
   if (full && number(planned, "mfu") > 0) json_object_set_new(rate, "mfu", json_real(number(planned, "mfu") * step / wall));
   return rate;
+}
+
+/* The kind of op that takes most of what bounds the walk, of its ops alone. */
+static json_t *bound_kind(const json_t *plan, const json_t *walk, const char *bound, double per, double wall) {
+  const json_t *ops = json_object_get(plan, "ops"), *op;
+  groups kinds = {0};
+  size_t i;
+  json_array_foreach(walk ? json_object_get(walk, "ops") : ops, i, op) {
+    const json_t *planned = walk ? json_array_get(ops, (size_t)number(op, "id")) : op;
+    if (!strcmp(bound_name(planned), bound)) add(group_of(&kinds, text_of(planned, "kind")), planned, walk ? op : NULL, per);
+  }
+  qsort(kinds.at, (size_t)kinds.count, sizeof *kinds.at, slower_first);
+  return kinds.count ? group_json(&kinds.at[0], wall) : NULL;
 }
 
 static json_t *walk_json(const json_t *plan, const json_t *walk) {
@@ -158,9 +165,10 @@ static json_t *walk_json(const json_t *plan, const json_t *walk) {
                            walk ? inside : predicted, "gap_seconds", gaps, "predicted_seconds", predicted, "limit_seconds", limit, "least_seconds",
                            least, "flops", flops, "bytes", bytes);
   json_object_set_new(json, "bounds", groups_json(&bounds, wall));
+  json_t *kind = bounds.count ? bound_kind(plan, walk, bounds.at[0].name, per, wall) : NULL;
+  if (kind) json_object_set_new(json, "bound_kind", kind);
   json_object_set_new(json, "phases", groups_json(&phases, wall));
   json_object_set_new(json, "kinds", groups_json(&kinds, wall));
-  if (gaps > 0) json_object_set_new(json, "gaps", gaps_json(walk, gaps));
   if (walk) json_object_set_new(json, "losses", losses_json(plan, walk, per));
   if (walk && number(walk, "tokens") > 0) json_object_set_new(json, "rate", rate_json(plan, number(walk, "tokens") / per, wall, predicted, limit));
   return json;
@@ -168,23 +176,29 @@ static json_t *walk_json(const json_t *plan, const json_t *walk) {
 
 /* ---- the best change -------------------------------------------------------------------------------------------------- */
 
-static double seconds_of_kind(const json_t *walk, const char *kind) {
+static const json_t *kind_of(const json_t *walk, const char *kind) {
   const json_t *one;
   size_t i;
-  json_array_foreach(json_object_get(walk, "kinds"), i, one) if (!strcmp(text_of(one, "name"), kind)) return number(one, "seconds");
-  return 0;
+  json_array_foreach(json_object_get(walk, "kinds"), i, one) if (!strcmp(text_of(one, "name"), kind)) return one;
+  return NULL;
 }
 
-/* A plan with a change, at this run's own efficiency: each kind of op costs what it cost here, times how much more the plan says it would be. What lies
- * between ops stays. */
+/* Walks of prompts have many sizes: their fastest calls say nothing of the others. */
+static bool is_alike(const json_t *walk) { return strcmp(text_of(walk, "walk"), "prefill") != 0; }
+
+/* A plan with a change, at this run's own efficiency: each kind of op costs what its fastest calls cost here, times how much more the plan says it would
+ * be. What slowed the others, and what lies between ops, stays. */
 static double repriced(const json_t *walk, const json_t *now, const json_t *then) {
-  double seconds = number(walk, "gap_seconds"),
-         missed = number(walk, "predicted_seconds") > 0 ? number(walk, "inside_seconds") / number(walk, "predicted_seconds") : 1;
+  bool alike = is_alike(walk) && number(walk, "count") > 0;
+  double predicted = number(walk, "predicted_seconds"), seconds = number(walk, "gap_seconds");
+  double missed = predicted > 0 ? number(walk, alike ? "least_seconds" : "inside_seconds") / predicted : 1;
   const char *kind;
   json_t *value;
   json_object_foreach((json_t *)then, kind, value) {
     double before = number(now, kind), after = json_number_value(value);
-    seconds += before > 0 ? seconds_of_kind(walk, kind) * after / before : missed * after;
+    const json_t *here = kind_of(walk, kind);
+    double took = number(here, "seconds"), least = alike ? number(here, "least_seconds") : took;
+    seconds += before > 0 ? least * after / before + took - least : missed * after;
   }
   return seconds;
 }
@@ -262,9 +276,11 @@ static void say(json_t *list, char *text) {
   free(text);
 }
 
+/* The walk that is told of: training's is its step, however long its validations took. */
 static const json_t *walk_most(const json_t *walks) {
   const json_t *walk, *most = json_array_get(walks, 0);
   size_t i;
+  json_array_foreach((json_t *)walks, i, walk) if (!strcmp(text_of(walk, "walk"), "train")) return walk;
   json_array_foreach((json_t *)walks, i, walk) if (number(walk, "count") * number(walk, "seconds") > number(most, "count") * number(most, "seconds"))
       most = walk;
   return most;
@@ -284,7 +300,7 @@ static const char *subject(const char *walk) {
 }
 
 static char *bound_sentence(const json_t *walk, const char *of, bool measured) {
-  const json_t *bound = json_array_get(json_object_get(walk, "bounds"), 0), *kind = json_array_get(json_object_get(walk, "kinds"), 0);
+  const json_t *bound = json_array_get(json_object_get(walk, "bounds"), 0), *kind = json_object_get(walk, "bound_kind");
   char a[32], b[32];
   rf_text_seconds(number(walk, "seconds"), a), rf_text_seconds(number(kind, "seconds"), b);
   if (!measured)
@@ -331,8 +347,7 @@ static void explain(json_t *notes, const json_t *entry, const json_t *walk) {
                     ratio));
   }
   if (gaps > WORTH * wall) say(notes, join("%s (%.1f %%) lie between ops", rf_text_seconds(gaps, a), 100 * gaps / wall));
-  bool alike = strcmp(text_of(walk, "walk"), "prefill") != 0; /* walks of prompts have many sizes: their fastest says nothing */
-  if (alike && inside > MISSED * predicted && least < MISSED * predicted)
+  if (is_alike(walk) && inside > MISSED * predicted && least < MISSED * predicted)
     say(notes, join("the fastest calls take what was predicted (%s): the rest is interference, by others on this machine or by cold caches",
                     rf_text_seconds(least, a)));
   else if (inside > MISSED * predicted || inside < predicted / MISSED) {
@@ -431,7 +446,10 @@ static char *bound_of(const json_t *entry, const json_t *walk, const json_t *thr
   bool measured = json_object_get(entry, "measured") && number(walk, "count") > 0;
   double part = 0, others = measured ? others_part(entry) : 0;
   const char *gap = bound_by_gap(threads, walk, &part);
-  bool taken = !threads && others > (1 - others) * number(first, "share"); /* a trace has measured what the others took of its steps */
+  bool taken = others > (1 - others) * number(first, "share");
+  /* A trace has measured what the others took of its steps; but a thread that has no core lets its siblings wait for it. */
+  if (threads) taken = gap && is_crowded(gap) && others >= part / 2;
+  if (taken) gap = NULL;
   char *inside = bound_sentence(walk, gap || taken ? "it" : of, measured), *text;
   *word = taken ? OTHERS : gap ? gap : text_of(first, "name");
   if (others > WORTH && !taken) {
@@ -442,8 +460,9 @@ static char *bound_of(const json_t *entry, const json_t *walk, const json_t *thr
   if (!gap && !taken) return inside;
   if (gap) text = join("%s is bound by %s: %.0f %% of its threads' time, as recorded. Beside that %s", of, gap, 100 * part, inside ? inside : "");
   else
-    text = join("%s is bound by %s: for at least %.0f %% of its walks threads were ready and had no core. Beside that %s", of, OTHERS, 100 * others,
-                inside ? inside : "");
+    text = join(
+        "%s is bound by %s: for at least %.0f %% of its walks threads were ready and had no core; run it alone before anything else. Beside that %s",
+        of, OTHERS, 100 * others, inside ? inside : "");
   free(inside);
   return text;
 }

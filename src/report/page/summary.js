@@ -140,17 +140,6 @@
       place.append(el('h3', {}, title), el('div', {class: 'columns beside'}, chart, groupTable(groups, measured, `Seconds of ${titleOf(walk)}.`)));
       bars(chart, `${title}: measured, predicted and limit`, groups, measured);
     }
-    const gaps = Object.entries(walk.gaps || {}).filter(([, seconds]) => seconds > 0);
-    if (gaps.length)
-      place.append(
-          el('h3', {}, 'Between ops'),
-          rafter.table(
-              [
-                {title: 'What was measured there', value: ([name]) => name},
-                {title: 'Time', number: true, value: ([, seconds]) => seconds, text: ([, seconds]) => rafter.seconds(seconds)},
-                {title: 'Share', number: true, value: ([, seconds]) => seconds, text: ([, seconds]) => rafter.percent(seconds / walk.seconds)}
-              ],
-              gaps, {sort: 1}));
     const losses = rafter.objects(walk.losses);
     if (losses.length)
       place.append(

@@ -150,18 +150,57 @@ static void others_are_named(void **state) {
     assert_true((strstr(text(summary, "sentence"), "for at least 50 %") != NULL) == (most > 0));
     json_decref(summary);
   }
-  /* A trace has measured what bound its steps; what others took of the whole run stays a note, in front. */
+  /* A trace has measured what bound its steps; but threads wait for a sibling that has no core, so that most of a wait is blamed on who had it. */
   json_object_set_new(entry, "trace",
                       json_pack("{s{si s[sss] s[{sb si sI sf sf s[[fff][fff]]}]}}", "header", "threads", 2, "gaps", "launch", "wait", "other threads",
                                 "steps", "whole", 1, "begin", 0, "end", (json_int_t)1000000000, "work", 0.6, "phases", 0.0, "gaps", 0.0, 0.0, 0.0,
                                 0.0, 1.4, 0.0));
-  json_t *summary = rf_report_summary(entry);
-  assert_string_equal(text(summary, "bound"), "wait");
-  assert_non_null(strstr(text(summary, "sentence"), "bound by wait: 70 % of its threads' time, as recorded"));
-  assert_non_null(strstr(json_string_value(json_array_get(json_object_get(summary, "notes"), 0)), "for at least 50 % of its walks"));
-  assert_non_null(strstr(text(json_object_get(summary, "threads"), "sentence"), "wait 70 %"));
-  json_decref(summary);
+  for (int most = 0; most < 2; most++) {
+    json_object_set_new(json_object_get(entry, "measured"), "others",
+                        json_pack("{sf sf si}", "seconds", 2.0, "delayed_seconds", most ? 1.6 : 0.8, "threads", 2));
+    json_t *summary = rf_report_summary(entry);
+    assert_string_equal(text(summary, "bound"), most ? "other programs" : "wait");
+    const char *note = json_string_value(json_array_get(json_object_get(summary, "notes"), 0));
+    assert_non_null(
+        strstr(text(summary, "sentence"), most ? "for at least 40 % of its walks" : "bound by wait: 70 % of its threads' time, as recorded"));
+    if (!most) assert_non_null(strstr(note, "for at least 20 % of its walks"));
+    assert_non_null(strstr(text(json_object_get(summary, "threads"), "sentence"), "wait 70 %"));
+    json_decref(summary);
+  }
   json_decref(entry);
+}
+
+/* Training is told of by its step, though its validations took longer; what the bound is made of is of that bound's ops. */
+static void a_step_is_told_of_and_its_bound(void **state) {
+  (void)state;
+  planted ops[COUNT];
+  memcpy(ops, OPS, sizeof ops);
+  ops[0].measured = 0.4, ops[2].measured = ops[2].limit = 0.9; /* norms take more than the products, and are bound by memory */
+  ops[0].bound = ops[1].bound = "memory";
+  ops[3].bound = "compute", ops[3].measured = 5;
+  json_t *entry = entry_of("a", ops, COUNT, 2, 9, 1e6), *walks = json_object_get(json_object_get(entry, "measured"), "walks");
+  json_t *validation = json_deep_copy(json_array_get(walks, 0));
+  json_object_set_new(validation, "walk", json_string("validation")), json_object_set_new(validation, "seconds", json_real(100));
+  json_array_append_new(walks, validation);
+  json_t *summary = rf_report_summary(entry);
+  assert_non_null(strstr(text(summary, "sentence"), "This step is bound by compute: 56 % of its 9 s, most in optimizer (5 s)"));
+  json_decref(summary), json_decref(entry);
+}
+
+/* What interference cost stays with a change: only what the fastest calls took is priced anew. */
+static void interference_is_not_priced(void **state) {
+  (void)state;
+  json_t *entry = entry_of("a", OPS, COUNT, 2, 1.0, 1e6), *op;
+  size_t i;
+  json_array_foreach(json_object_get(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "ops"), i, op)
+      json_object_set_new(op, "least_seconds", json_real(at(op, "seconds") / 2));
+  json_object_set_new(entry, "advice",
+                      json_pack("[{ss sf sI sb sb s{s{sf s{sf sf sf}}}}]", "change", "half", "seconds", 0.4, "peak_bytes", (json_int_t)1000000,
+                                "fits", 1, "approximate", 0, "plans", "train", "seconds", 0.4, "kinds", "matmul", 0.3, "norm", 0.05, "optimizer",
+                                0.05));
+  json_t *summary = rf_report_summary(entry);
+  near(at(json_object_get(summary, "best"), "seconds"), 0.45 + 0.225 + (1.0 - 0.9)); /* 0.9 in ops: half of it interference, half of the rest gone */
+  json_decref(summary), json_decref(entry);
 }
 
 /* An advice is priced at the run's own efficiency: matmul took 7/6 of its prediction here, so a plan with half of it saves 7/6 of that half. */
@@ -309,6 +348,8 @@ int main(void) {
       cmocka_unit_test(sums_are_those_of_the_ops),
       cmocka_unit_test(the_planted_bound_is_named),
       cmocka_unit_test(others_are_named),
+      cmocka_unit_test(a_step_is_told_of_and_its_bound),
+      cmocka_unit_test(interference_is_not_priced),
       cmocka_unit_test(advice_is_priced_at_measured_efficiency),
       cmocka_unit_test(the_text_is_short),
       cmocka_unit_test(a_plan_alone_has_a_summary),
