@@ -20,12 +20,17 @@ static rf_status set_pair(rf_options *options, char *pair, rf_error *error) {
   return rf_options_set(options, pair, equals ? equals + 1 : "", error);
 }
 
+/* Whether "pipeline=4" behind a comma is an axis of the mesh that begins the list, and not the option, whose value is no number. */
+static bool is_axis(const char *list, const char *text) {
+  return !strncmp(list, "mesh=", 5) && !strncmp(text, "pipeline=", 9) && isdigit((unsigned char)text[9]);
+}
+
 /* NAME=VALUE,NAME=VALUE: a comma ends a value only where an option's name follows. */
 static rf_status set_list(rf_options *options, char *list, rf_error *error) {
   while (list) {
     char *next = list;
     do next = strchr(next + 1, ',');
-    while (next && !names_option(options, next + 1));
+    while (next && (is_axis(list, next + 1) || !names_option(options, next + 1)));
     if (next) *next++ = 0;
     RF_TRY(set_pair(options, list, error));
     list = next;

@@ -40,14 +40,14 @@ static bool tries(remedy *r, const char *format, ...) {
   return fits;
 }
 
-/* The most sequences at once that fit, near enough: halved until they do, then a few steps back up. */
-static int64_t most_batch(remedy *r) {
+/* The most sequences at once that fit, near enough: halved until they do, then a few steps back up. `with`: a change beside, or "". */
+static int64_t most_batch(remedy *r, const char *with) {
   int64_t most = rf_options_int(r->from, "batch"), fits = most / 2, bytes = 0;
-  while (fits > 0 && !tries(r, "batch=%lld", (long long)fits)) most = fits, fits /= 2;
+  while (fits > 0 && !tries(r, "batch=%lld%s", (long long)fits, with)) most = fits, fits /= 2;
   for (int i = 0; i < 4 && fits > 0 && most - fits > 1; i++) {
     int64_t middle = fits + (most - fits) / 2;
     bytes = r->bytes;
-    if (tries(r, "batch=%lld", (long long)middle)) fits = middle;
+    if (tries(r, "batch=%lld%s", (long long)middle, with)) fits = middle;
     else most = middle, r->bytes = bytes;
   }
   return fits;
@@ -85,7 +85,7 @@ static bool find(remedy *r, char text[400]) {
       if (batch % micro == 0 && tries(r, "remat=block,microbatch=%lld,accumulate=%lld", (long long)micro, (long long)(batch / micro)))
         return snprintf(text, 400, "--remat block --microbatch %lld --accumulate %lld", (long long)micro, (long long)(batch / micro)) > 0;
   }
-  int64_t batch = learns ? 0 : most_batch(r);
+  int64_t batch = learns ? 0 : most_batch(r, "");
   if (batch > 0) return snprintf(text, 400, "--batch %lld", (long long)batch) > 0;
   if (more_chips(r, "", shape)) return snprintf(text, 400, "--on %s", shape) > 0;
   if (learns && more_chips(r, ",remat=block", shape)) return snprintf(text, 400, "--on %s --remat block", shape) > 0;
@@ -93,6 +93,12 @@ static bool find(remedy *r, char text[400]) {
   static const char *const narrow[] = {"int8", "int4"};
   for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
     if (tries(r, "weights=%s", narrow[i])) return snprintf(text, 400, "--weights %s", narrow[i]) > 0;
+  for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
+    char with[32];
+    snprintf(with, sizeof with, ",weights=%s", narrow[i]);
+    batch = most_batch(r, with);
+    if (batch > 0) return snprintf(text, 400, "--weights %s --batch %lld", narrow[i], (long long)batch) > 0;
+  }
   return false;
 }
 

@@ -126,6 +126,7 @@ status 0 "$RAFTER" plan --compare gpt2 gpt2-medium --on a5000 --json && {
 }
 status 0 "$RAFTER" plan gpt2 --compare gpt2-medium --on a5000 --json && holds out 'd["a"]["model"]["name"] == "gpt2" and d["b"]["model"]["name"] == "gpt2-medium"' 'one side: MODEL and it'
 status 0 "$RAFTER" plan uva --on a5000 --compare batch=8,dtype=bf16 "--batch 8 --remat=block" --json && holds out 'd["a"]["settings"]["dtype"] == "bf16" and d["b"]["settings"]["remat"] == "block" and d["difference"]["time"]["seconds"] > 0' 'sides that are options'
+status 0 "$RAFTER" plan uva --on h100-sxm:8 --batch 16 --microbatch 4 --compare mesh=data=2,pipeline=4,dtype=bf16 mesh=pipeline=2,data=4,pipeline=interleaved:2 --json && holds out 'd["a"]["pipeline"]["stages"] == 4 and d["a"]["settings"]["dtype"] == "bf16" and d["b"]["pipeline"]["chunks"] == 2' 'an axis that is called as an option'
 refuses 2 'compare.*dtpye|dtpye' "$RAFTER" plan uva --compare dtpye=bf16
 refuses 2 'MODEL' "$RAFTER" plan --compare dtype=bf16
 # A published run beside its plan: what it does not say is searched for, what is typed stands.

@@ -45,6 +45,7 @@ follows '--batch' gemma3-1b --on tpu-v5e --job rollout --batch 4096 --prompt-tok
 follows '--batch' llama3-8b --on h200 --job prefill --batch 512 --seq 4096 --dtype bf16
 follows '--on tpu-v5e:' llama3-70b --on tpu-v5e --job generate --batch 4 --seq 2048 --dtype bf16
 follows '--weights' llama3-8b --on a5000 --job generate --mesh tensor=1 --batch 1 --seq 512 --dtype f32
+follows '--weights int8 --batch' gemma-7b --on a5000 --mesh tensor=1 --job generate --batch 256 --seq 2048 --dtype f32
 # RL: what the policy keeps, or more chips.
 follows '--remat block' gemma3-1b --on h100-sxm --job rl --batch 64 --samples 8 --prompt-tokens 1024 --max-tokens 1024 --dtype bf16
 finish
