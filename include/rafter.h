@@ -70,8 +70,8 @@ rafter_status rafter_help(const char *command, const char *form, char **text, ra
 /* ---- plans: the program of a job, laid out and priced, without a device and without weights --------------------------- */
 typedef struct rafter_plan rafter_plan;
 
-/* Plans a job of command plan, train, generate or bench. Allocates no tensor. RAFTER_NO_FIT: with the option "fit" set and nothing
- * fitting; without it a plan that is too large is returned with fits = false. RAFTER_INVALID: shapes or options that do not go together. */
+/* Plans a job of command plan, train, generate or bench. Allocates no tensor. A plan that is too large is returned
+ * with fits = false, with the option "fit" and nothing fitting the smallest one. RAFTER_INVALID: shapes or options that do not go together. */
 rafter_status rafter_plan_new(const rafter_job *job, rafter_plan **plan, rafter_error *error);
 void rafter_plan_free(rafter_plan *plan);
 /* The plan as `rafter plan --json` prints it (docs/formats.md), or as the table it prints for people. */

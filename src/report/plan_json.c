@@ -305,6 +305,7 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
                 "digest", plan->digest, "plan_seconds", plan->build_seconds);
   if (json && plan->options.program.program != RF_PROGRAM_RAFTER)
     json_object_set_new(json_object_get(json, "memory"), "program", program_json(largest));
+  if (json) json_object_set(json, "fits", json_object_get(json_object_get(json, "memory"), "fits"));
   if (json) rf_report_put_work(json_object_get(json, "work"), plan);
   if (json && plan->stages) json_object_set_new(json, "pipeline", rf_report_pipeline_json(plan));
   if (json && report->found) {
