@@ -25,7 +25,7 @@ static int64_t bytes_of(const rafter_plan *p) {
 /* Whether the command fits with a change of its options, written as --compare takes them. */
 static bool tries(remedy *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static bool tries(remedy *r, const char *format, ...) {
-  char change[160];
+  char change[400];
   va_list list;
   va_start(list, format);
   vsnprintf(change, sizeof change, format, list);
@@ -56,8 +56,8 @@ static int64_t most_batch(remedy *r, const char *with) {
 /* What stands in memory for as long as the job lasts: less than that no setting takes. */
 static double lasting_bytes(const rafter_plan *p) { return (double)(p->job && !strcmp(p->job, "rl") ? p->needs / 2 : p->plan->persistent_bytes); }
 
-/* More chips of the same machine, twice as many each time; `with` is a change beside them, or "". */
-static bool more_chips(remedy *r, const char *with, char shape[300]) {
+/* More chips of the same machine, twice as many each time, as they are typed. Of training steps the least that they can take is tried first. */
+static bool more_chips(remedy *r, bool learns, char text[400]) {
   enum { TRIES = 3 };
   const rf_machine *m = &r->plan->settings.machine;
   const char *on = rf_options_text(r->from, "on");
@@ -66,10 +66,15 @@ static bool more_chips(remedy *r, const char *with, char shape[300]) {
   if (rf_options_given(r->from, "mesh") || m->topology.form == RF_NETWORK_NONE) return false;
   for (chips *= 2; times > 2; times /= 2) chips *= 2;
   for (int i = 0; i < TRIES; i++, chips *= 2) {
-    char text[80];
-    rf_machine_shape_for(m, chips, text, sizeof text);
-    snprintf(shape, 300, "%.*s%s", (int)strcspn(on, ":*"), on, text);
-    if (tries(r, "on=%s%s", shape, with)) return true;
+    char shape[80], spec[300];
+    rf_machine_shape_for(m, chips, shape, sizeof shape);
+    snprintf(spec, sizeof spec, "%.*s%s", (int)strcspn(on, ":*"), on, shape);
+    snprintf(text, 400, "--on %s", spec);
+    if (!tries(r, "on=%s%s", spec, learns ? ",remat=block" : "")) continue;
+    int64_t bytes = r->bytes;
+    if (!learns || tries(r, "on=%s", spec)) return true;
+    snprintf(text, 400, "--on %s --remat block", spec), r->bytes = bytes;
+    return true;
   }
   return false;
 }
@@ -78,7 +83,6 @@ static bool more_chips(remedy *r, const char *with, char shape[300]) {
 static bool find(remedy *r, char text[400]) {
   const char *job = r->plan->job;
   bool learns = !strcmp(job, "train") || !strcmp(job, "rl");
-  char shape[300];
   if (!strcmp(job, "rl")) {
     int64_t batch = r->plan->plan->options.build.microbatch * r->plan->plan->options.build.accumulate;
     for (int64_t micro = r->plan->plan->options.build.microbatch; micro >= 1; micro /= 2)
@@ -87,8 +91,7 @@ static bool find(remedy *r, char text[400]) {
   }
   int64_t batch = learns ? 0 : most_batch(r, "");
   if (batch > 0) return snprintf(text, 400, "--batch %lld", (long long)batch) > 0;
-  if (more_chips(r, "", shape)) return snprintf(text, 400, "--on %s", shape) > 0;
-  if (learns && more_chips(r, ",remat=block", shape)) return snprintf(text, 400, "--on %s --remat block", shape) > 0;
+  if (more_chips(r, learns, text)) return true;
   if (learns) return false;
   static const char *const narrow[] = {"int8", "int4"};
   for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
