@@ -56,7 +56,21 @@ static int64_t most_batch(remedy *r, const char *with) {
 /* What stands in memory for as long as the job lasts: less than that no setting takes. */
 static double lasting_bytes(const rafter_plan *p) { return (double)(p->job && !strcmp(p->job, "rl") ? p->needs / 2 : p->plan->persistent_bytes); }
 
-/* More chips of the same machine, twice as many each time, as they are typed. Of training steps the least that they can take is tried first. */
+/* Training steps on these chips: a sequence on each with whole blocks recomputed is the least they take; where that fits, more may. */
+static bool least_of(remedy *r, const char *on, int64_t chips, char text[400]) {
+  const rf_build_options *b = &r->plan->plan->options.build;
+  int64_t batch = b->microbatch * b->accumulate, devices = chips * (r->plan->settings.machine.devices_per_chip > 1 ? 2 : 1);
+  if (batch % devices || !tries(r, "on=%s,remat=block,microbatch=%lld,accumulate=%lld", on, (long long)devices, (long long)(batch / devices)))
+    return false;
+  snprintf(text, 400, "--on %s --remat block --microbatch %lld --accumulate %lld", on, (long long)devices, (long long)(batch / devices));
+  int64_t bytes = r->bytes;
+  if (!tries(r, "on=%s,remat=block", on)) return r->bytes = bytes, true;
+  snprintf(text, 400, "--on %s --remat block", on), bytes = r->bytes;
+  if (!tries(r, "on=%s", on)) return r->bytes = bytes, true;
+  return snprintf(text, 400, "--on %s", on) > 0;
+}
+
+/* More chips of the same machine, twice as many each time, as they are typed. */
 static bool more_chips(remedy *r, bool learns, char text[400]) {
   enum { TRIES = 3 };
   const rf_machine *m = &r->plan->settings.machine;
@@ -69,12 +83,7 @@ static bool more_chips(remedy *r, bool learns, char text[400]) {
     char shape[80], spec[300];
     rf_machine_shape_for(m, chips, shape, sizeof shape);
     snprintf(spec, sizeof spec, "%.*s%s", (int)strcspn(on, ":*"), on, shape);
-    snprintf(text, 400, "--on %s", spec);
-    if (!tries(r, "on=%s%s", spec, learns ? ",remat=block" : "")) continue;
-    int64_t bytes = r->bytes;
-    if (!learns || tries(r, "on=%s", spec)) return true;
-    snprintf(text, 400, "--on %s --remat block", spec), r->bytes = bytes;
-    return true;
+    if (learns ? least_of(r, spec, chips, text) : tries(r, "on=%s", spec) && snprintf(text, 400, "--on %s", spec) > 0) return true;
   }
   return false;
 }
