@@ -98,7 +98,7 @@ def searching(b):
     b.key(Keys.ENTER)
     one = b.js("rafter.traceViewer.selected.i")
     b.expect("enter goes to a match", "mlp/up" in b.js("rafter.state.trace.selected"))
-    b.find(".trace canvas").send_keys("n")
+    b.key("n")
     b.settle()
     two = b.js("rafter.traceViewer.selected.i")
     b.expect("n goes to the next", two > one and "mlp/up" in b.js("rafter.state.trace.selected"), (one, two))

@@ -43,7 +43,7 @@
       const {element} = this, button = (text, label, action) => el('button', {type: 'button', 'aria-label': label, title: label, onclick: action}, text);
       this.input = el('input', {type: 'search', id: 'trace-search', placeholder: 'Search ops by name', 'aria-label': 'Search ops by name', size: 26, oninput: () => this.find(this.input.value),
         onkeydown: (event) => {
-          if (event.key === 'Enter') { event.preventDefault(); this.next(event.shiftKey ? -1 : 1); }
+          if (event.key === 'Enter') { event.preventDefault(); this.next(event.shiftKey ? -1 : 1); this.view.node.focus(); }
           if (event.key === 'Escape') { this.input.value = ''; this.find(''); this.view.node.focus(); }
         }});
       this.found = el('span', {class: 'note', 'aria-live': 'polite'});
