@@ -240,7 +240,8 @@ static void touch(void *at, size_t bytes, int threads) {
 }
 
 /* Pages that nobody has had for a while: of a virtual machine they may have to be found first, which takes ten times as long as giving a page on that was
- * just given back. So all sizes are held at once, before anything else is measured and once more behind it, and the slower counts. */
+ * just given back, and a small size may still be served from those. So all sizes are held at once, before anything else is measured and once more
+ * behind it, and the slowest counts. */
 enum { TOUCHES = 3 };
 static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], double seconds[TOUCHES]) {
   void *at[TOUCHES] = {NULL};
@@ -361,8 +362,10 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
     if (o->say) o->say(o->self, SHAPES[i].model, 0.2 + 0.8 * ++done / shapes);
   }
   touch_fresh(o, bytes, touched);
-  for (int i = 0; i < TOUCHES; i++)
-    if (touched[i] > 0) add_load(machine, "touch", (double)bytes[i], &touched[i], 1);
+  int slowest = 0;
+  for (int i = 1; i < TOUCHES; i++)
+    if (touched[i] * (double)bytes[slowest] > touched[slowest] * (double)bytes[i]) slowest = i;
+  if (touched[slowest] > 0) add_load(machine, "touch", (double)bytes[slowest], &touched[slowest], 1);
   RF_TRY(measure_loading(o, machine, error));
   RF_TRY(measure_vocabulary(o, machine, error));
   snprintf(machine->source, sizeof machine->source, "calibrated");
