@@ -14,7 +14,7 @@ const rf_backend *rf_backend_find(const char *name) {
 
 static const rf_kernel *choose_from(const rf_kernel *table, rf_isa isa, const rf_graph *graph, const rf_op *op) {
   for (const rf_kernel *kernel = table; kernel->op; kernel++) {
-    bool named = strcmp(kernel->op, op->def->name) == 0 || strcmp(kernel->op, RF_ANY_OP) == 0;
+    bool named = kernel->op[0] == *RF_ANY_OP || strcmp(kernel->op, op->def->name) == 0;
     if (kernel->isa <= isa && named && (!kernel->accepts || kernel->accepts(graph, op))) return kernel;
   }
   return NULL;

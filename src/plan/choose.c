@@ -26,7 +26,7 @@ void rf_plan_choose(rf_plan *plan, bool quick) {
     /* The same values must come out again, so the same kernel makes them. */
     if (of >= 0 && of < i && graph->op[of].def == op->def) p->kernel = plan->op[of].kernel;
     else p->kernel = rf_kernel_choose(options->backend, options->isa, graph, op);
-    p->work = op->def->work(graph, op);
+    if (!quick || of >= 0) p->work = op->def->work(graph, op); /* a quick plan is asked for bytes, and for the time of recomputation */
     p->calls = op->section == RF_SECTION_MICRO ? graph->accumulate : 1;
     p->workspace = workspace_tensor(plan, i, quick);
   }
