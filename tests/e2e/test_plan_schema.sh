@@ -6,25 +6,35 @@ SCHEMAS=$HERE/../../docs/schema
 SCHEMA=$SCHEMAS/plan.schema.json
 export PYTHONPATH=$WORK PYTHONWARNINGS=ignore
 cat >schemas.py <<'PY'
-import json, jsonschema
+import functools, json, jsonschema
+@functools.cache
 def checker(folder, form):
     names = ("plan", "plan-fit", "plan-sweep", "plan-compare")
     all = {n: json.load(open(f"{folder}/{n}.schema.json")) for n in names}
-    for schema in all.values(): jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator.check_schema(all[form])
     resolver = jsonschema.RefResolver.from_schema(all[form], store={s["$id"]: s for s in all.values()})
     return jsonschema.Draft202012Validator(all[form], resolver=resolver)
 PY
 
-conforms() { # FORM ARGUMENTS...: plans what is asked (fitting or not) and checks the answer against docs/schema/FORM.schema.json
+conforms() { # FORM ARGUMENTS...: plans what is asked (fitting or not); `checked` holds the answers against docs/schema/FORM.schema.json
   local form=$1 got=0
   shift
   "$RAFTER" plan "$@" --json >out 2>err || got=$?
   [ "$got" = 0 ] || [ "$got" = 3 ] || { fail "plan $* exits $got: $(head -c 300 err)"; return; }
-  python3 - "$SCHEMAS" "$form" out <<'PY' >wrong 2>&1 || fail "plan $*: $(head -c 600 wrong)"
+  answers=$((${answers:-0} + 1))
+  cp out "answer.$answers"
+  echo "$form answer.$answers plan $*" >>asked
+}
+checked() {
+  python3 - "$SCHEMAS" asked <<'PY' >wrong 2>&1 || fail "$(head -c 1000 wrong)"
 import json, sys, schemas
-bad = list(schemas.checker(sys.argv[1], sys.argv[2]).iter_errors(json.load(open(sys.argv[3]))))
-for e in bad[:5]: print("/" + "/".join(map(str, e.absolute_path)), e.message[:200])
-sys.exit(bool(bad))
+wrong = False
+for line in open(sys.argv[2]):
+    form, file, asked = line.rstrip("\n").split(" ", 2)
+    bad = list(schemas.checker(sys.argv[1], form).iter_errors(json.load(open(file))))
+    for e in bad[:5]: print(asked, "/" + "/".join(map(str, e.absolute_path)), e.message[:200])
+    wrong |= bool(bad)
+sys.exit(wrong)
 PY
 }
 valid() { conforms plan "$@"; }
@@ -60,6 +70,7 @@ valid llama3-8b --on h100-sxm:8 --mesh pipeline=4,fsdp=2 --batch 16 --microbatch
 valid "$TINY" --batch 4 --threads 2 --tensors --ops
 valid "$TINY" --job generate --tensors --ops
 valid "$TINY" --optimizer adam --clip 1 --dropout 0.1
+checked
 
 # Chips that share a step: parts of time that sum, a mesh that is said, more for the core to wait for the less is overlapped.
 for how in core offload none; do
