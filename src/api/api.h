@@ -75,6 +75,6 @@ const rf_plan *rf_plan_of_trainer(const rafter_trainer *trainer);
 struct rf_record;
 /* What was recorded of its steps, in a folder `part` of --out: rf_traced_leave. */
 rf_status rf_trainer_leave_trace(const rafter_trainer *trainer, const struct rf_record *record, const rf_options *options, const char *part,
-                                 const rafter_sink *sink, rf_error *error);
+                                 json_t *results, const rafter_sink *sink, rf_error *error);
 
 #endif

@@ -1,6 +1,7 @@
 /* bench.c - `rafter bench`: prefill, decode and training beside the ceilings of the same run. */
 #define _GNU_SOURCE
 #include "api/traced.h"
+#include "api/walked.h"
 
 #include "backend/cpu/peaks.h"
 #include "generate/generate.h"
@@ -56,8 +57,9 @@ static rf_status parse_tests(const char *text, test tests[32], int *count, rf_er
   return RAFTER_OK;
 }
 
-static void report_row(const rafter_sink *sink, const rf_settings *s, const test *t, double tokens, double *seconds, int n, double predicted,
-                       double limit_seconds, double causal_seconds, const char *limit) {
+/* Says a test's figures, and gives them for the history; the caller's. */
+static json_t *report_row(const rafter_sink *sink, const rf_settings *s, const test *t, double tokens, double *seconds, int n, double predicted,
+                          double limit_seconds, double causal_seconds, const char *limit) {
   char a[32], b[32], c[32];
   json_t *samples = json_array();
   for (int i = 0; i < n; i++) json_array_append_new(samples, json_real(seconds[i])); /* as they came: sorted below */
@@ -69,6 +71,19 @@ static void report_row(const rafter_sink *sink, const rf_settings *s, const test
                               rf_dtype_name(s->plan.build.dtype), "threads", s->plan.threads, "tokens_per_second", rate, "seconds",
                               spread_json(spread), "samples", samples, "predicted_seconds", predicted, "limit_fraction", fraction,
                               "limit_fraction_causal", causal_seconds / spread.median, "limit", limit, "n", n));
+  return json_pack("{ss sf sf sf sf sf}", "test", t->name, "tokens_per_second", rate, "seconds", spread.median, "predicted_seconds", predicted,
+                   "predicted_tokens_per_second", predicted > 0 ? tokens / predicted : 0, "limit_fraction", fraction);
+}
+
+/* A row of the history for a test that left no folder. Takes `results`. */
+static void list_test(const rafter_job *job, const rafter_sink *sink, const rf_plan *plan, json_t *results) {
+  rf_journal journal = {.beside = true};
+  rf_report_walk walk = {.name = "bench", .plan = plan};
+  rf_error error = {0};
+  rf_status status = rf_journal_begin(&journal, sink, "bench", rf_options_json(job->options), "", &walk, 1, &error);
+  if (status == RAFTER_OK) json_object_update(journal.results, results);
+  rf_journal_close(&journal, status, &error);
+  json_decref(results);
 }
 
 /* A training step; its limit: 6 x matmul weights + 12 L T D per token (the whole attention square) at the f32 peak of the same run. */
@@ -90,14 +105,16 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
     seconds[i] = step.seconds;
   }
   sample_flops(c, 5);
-  RF_GO(rf_trainer_leave_trace(trainer, record, job->options, t->name, sink, error));
   double tokens = (double)s->plan.build.microbatch * s->plan.build.accumulate * (double)s->plan.build.seq;
   double copy[MOST_BURSTS];
   const rf_plan *plan = rf_plan_of_trainer(trainer);
   memcpy(copy, c->flops, sizeof copy);
   double peak = rf_ceiling_of(copy, c->flop_count).median;
-  report_row(sink, s, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds, plan->flops_full_square / peak, plan->model_flops / peak,
-             "f32 FMA (6 P + 12 L T D)");
+  json_t *results = report_row(sink, s, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds, plan->flops_full_square / peak,
+                               plan->model_flops / peak, "f32 FMA (6 P + 12 L T D)");
+  if (record) status = rf_trainer_leave_trace(trainer, record, job->options, t->name, results, sink, error), json_decref(results);
+  else list_test(job, sink, plan, results);
+  RF_GO(status);
   if (rf_options_flag(job->options, "verbose")) {
     char *report = NULL;
     RF_GO(rafter_trainer_report(trainer, &report, error));
@@ -111,11 +128,16 @@ done:
   return status;
 }
 
-static rf_status leave_trace(const rafter_job *job, const rafter_sink *sink, const test *t, const rf_generator *g, const rf_record *record,
-                             rf_error *error) {
-  rf_report_walk walk[] = {{.name = "prefill", .plan = g->prefill, .measured = rf_run_measured(g->run, 0)},
-                           {.name = "decode", .plan = g->decode, .measured = rf_run_measured(g->run, 1)}};
-  return rf_traced_leave(record, job->options, t->name, g->run, walk, 2, sink, error);
+/* Its trace where it has one, else a row of the history. Takes `results`. */
+static rf_status leave(const rafter_job *job, const rafter_sink *sink, const test *t, const rf_generator *g, const rf_record *record,
+                       const rf_plan *plan, json_t *results, rf_error *error) {
+  rf_walked w;
+  if (!record) return list_test(job, sink, plan, results), RAFTER_OK;
+  rf_status status = rf_walked_of(g, &w, error);
+  const rf_report_walk in_order[] = {w.walk[1], w.walk[0]};
+  if (status == RAFTER_OK) status = rf_traced_leave(record, job->options, t->name, g->run, in_order, 2, results, sink, error), rf_walked_free(&w);
+  json_decref(results);
+  return status;
 }
 
 static rf_status feed_random(rf_generator *g, int64_t count, const float **logits, rf_error *error) {
@@ -172,7 +194,6 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
     }
     if (i >= 0) seconds[i] = rf_now_seconds() - start;
   }
-  RF_GO(leave_trace(job, sink, t, g, record, error));
   double copy[MOST_BURSTS];
   const rf_plan *plan = t->kind == 'p' ? g->prefill : g->decode;
   double walks = t->kind == 'p' ? (double)(t->tokens + plan->graph->rows - 1) / (double)plan->graph->rows : (double)t->tokens, limit;
@@ -180,8 +201,9 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   memcpy(copy, t->kind == 'p' ? c->flops : c->read, sizeof copy);
   if (t->kind == 'p') limit = 2 * (double)plan->graph->params.matmul * (double)t->tokens / rf_ceiling_of(copy, c->flop_count).median;
   else limit = weight_bytes(plan) * (double)t->tokens / rf_ceiling_of(copy, c->read_count).median;
-  report_row(sink, s, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, plan->step_seconds * walks, limit, limit,
-             t->kind == 'p' ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
+  json_t *results = report_row(sink, s, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, plan->step_seconds * walks, limit, limit,
+                               t->kind == 'p' ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
+  status = leave(job, sink, t, g, record, plan, results, error);
 done:
   rf_record_close(record);
   rf_generator_close(g);
@@ -245,13 +267,13 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
     if (i >= 0) seconds[i] = rf_now_seconds() - start;
     for (int64_t a = 0; a < t->tokens; a++) rf_generator_cancel(g, id[a], -1);
   }
-  RF_GO(leave_trace(job, sink, t, g, record, error));
   memcpy(flops, c->flops, sizeof flops), memcpy(read, c->read, sizeof read);
   double arithmetic = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens / rf_ceiling_of(flops, c->flop_count).median;
   double stream = weight_bytes(g->decode) / rf_ceiling_of(read, c->read_count).median;
-  report_row(sink, s, t, (double)t->tokens * STEPS, seconds, reps < 64 ? reps : 64, g->decode->step_seconds * STEPS,
-             STEPS * (arithmetic > stream ? arithmetic : stream), STEPS * (arithmetic > stream ? arithmetic : stream),
-             arithmetic > stream ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
+  json_t *results = report_row(sink, s, t, (double)t->tokens * STEPS, seconds, reps < 64 ? reps : 64, g->decode->step_seconds * STEPS,
+                               STEPS * (arithmetic > stream ? arithmetic : stream), STEPS * (arithmetic > stream ? arithmetic : stream),
+                               arithmetic > stream ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
+  status = leave(job, sink, t, g, record, g->decode, results, error);
 done:
   rf_record_close(record);
   rf_generator_close(g);

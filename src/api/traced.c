@@ -71,7 +71,7 @@ rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf
 }
 
 rf_status rf_traced_leave(const rf_record *record, const rf_options *options, const char *part, const rf_run *run, const rf_report_walk *walk,
-                          int walks, const rafter_sink *sink, rf_error *error) {
+                          int walks, json_t *results, const rafter_sink *sink, rf_error *error) {
   char folder[4096], path[4400];
   rf_journal journal = {.beside = true};
   rf_status status = RAFTER_OK;
@@ -83,6 +83,7 @@ rf_status rf_traced_leave(const rf_record *record, const rf_options *options, co
     RF_TRY(rf_make_folders(folder, error));
   }
   RF_GO(rf_journal_begin(&journal, sink, rf_options_command(options), rf_options_json(options), folder, walk, walks, error));
+  json_object_update(journal.results, results);
   json_t *report = rf_journal_report(run, walk, walks);
   snprintf(path, sizeof path, "%s/report.json", folder);
   status = rf_json_write(path, report, 0, error);

@@ -12,8 +12,8 @@ rf_status rf_traced_open(const rf_options *options, rf_record **record, rf_error
 rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_walk *walk, int walks, rf_error *error);
 
 /* The same for a command that leaves no folder otherwise: --out, or a name of its own, with run.json, plan.json and report.json. `part` (may be NULL): a
- * folder in it. */
+ * folder in it. `results`: for the history, an object. */
 rf_status rf_traced_leave(const rf_record *record, const rf_options *options, const char *part, const rf_run *run, const rf_report_walk *walk,
-                          int walks, const rafter_sink *sink, rf_error *error);
+                          int walks, json_t *results, const rafter_sink *sink, rf_error *error);
 
 #endif

@@ -202,11 +202,11 @@ rafter_status rafter_trainer_report(const rafter_trainer *t, char **json, rafter
 }
 
 const rf_plan *rf_plan_of_trainer(const rafter_trainer *t) { return t->trainer->plan; }
-rf_status rf_trainer_leave_trace(const rafter_trainer *t, const rf_record *record, const rf_options *options, const char *part,
+rf_status rf_trainer_leave_trace(const rafter_trainer *t, const rf_record *record, const rf_options *options, const char *part, json_t *results,
                                  const rafter_sink *sink, rf_error *error) {
   rf_report_walk walk[2];
   int walks = walks_of(t, walk);
-  return rf_traced_leave(record, options, part, t->trainer->run, walk, walks, sink, error);
+  return rf_traced_leave(record, options, part, t->trainer->run, walk, walks, results, sink, error);
 }
 
 void rafter_trainer_close(rafter_trainer *t) {

@@ -18,7 +18,10 @@ refuses 1 'nothere.json|nothere' "$RAFTER" plan "$TINY" --on ./nothere.json || t
 
 # Many answers at once all run before the first ends; a test that waits listens to signals; --prefill-chunk is what is measured.
 status 0 "$RAFTER" bench gpt:layers=1,width=16,heads=1,ff=32,vocab=256,seq=4096 --test batch900 --reps 1 --threads 2 --json && holds out 'rows[-1]["test"] == "batch900" and rows[-1]["tokens_per_second"] > 0'
-status 0 "$RAFTER" bench "$TINY" --test batch2 --reps 1 --threads 2 --json && holds out 'rows[-1]["test"] == "batch2"'
+status 0 env RAFTER_RUNS=benches "$RAFTER" bench "$TINY" --test batch2,tg4,train --reps 1 --batch 2 --threads 2 --json && holds out '[r["test"] for r in rows[1:]] == ["batch2", "tg4", "train"]' && cp out benched
+# Every test stands in the history with its figures.
+status 0 env RAFTER_RUNS=benches "$RAFTER" runs list --json && holds out '[(r["command"], r["status"], r["results"]["test"]) for r in d["runs"]] == [("bench", "done", t) for t in ("train", "tg4", "batch2")]' &&
+  python3 -c 'import json; rows = {json.loads(l)["test"]: json.loads(l) for l in open("benched")}; assert all(r["results"]["tokens_per_second"] == rows[r["results"]["test"]]["tokens_per_second"] for r in json.load(open("out"))["runs"])' || fail 'the history of a bench'
 refuses 2 'positions for fewer tokens' "$RAFTER" bench "${TINY/seq=32/seq=8}" --test batch2 --reps 1 --threads 2
 for chunk in 16 256; do status 0 "$RAFTER" bench "$TINY" --seq 32 --test pp31 --prefill-chunk $chunk --reps 1 --threads 2 --json && ask out 'rows[-1]["predicted_seconds"]' >planned.$chunk; done
 ! cmp -s planned.16 planned.256 || fail "--prefill-chunk does not change what is planned: $(cat planned.*)"
