@@ -35,9 +35,9 @@ static inline const rf_tensor *rf_in(const rf_call *call, int i) { return &call-
 static inline const rf_tensor *rf_out(const rf_call *call, int i) { return &call->graph->tensor[call->op->output[i]]; }
 
 /* CPU features, also of a weaker CPU that --cpu asks for. Ordered: a level includes those below it. */
-typedef enum rf_isa { RF_ISA_BASE, RF_ISA_AVX2, RF_ISA_AVX512, RF_ISA_AVX512BF16, RF_ISAS } rf_isa;
+typedef enum rf_isa { RF_ISA_BASE, RF_ISA_AVX2, RF_ISA_AVX512, RF_ISA_AVX512BF16, RF_ISA_AMX, RF_ISAS } rf_isa;
 rf_isa rf_isa_detect(void);          /* by cpuid, once */
-const char *rf_isa_name(rf_isa isa); /* "base", "avx2", "avx512", "avx512bf16" */
+const char *rf_isa_name(rf_isa isa); /* "base", "avx2", "avx512", "avx512bf16", "amx" */
 /* "auto" is what this CPU has. RAFTER_INVALID: unknown, or more than this CPU has. */
 rf_status rf_isa_resolve(const char *name, rf_isa *isa, rf_error *error);
 

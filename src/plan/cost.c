@@ -213,9 +213,9 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   return share;
 }
 
-/* Of the peak of byte quadruples, what products with rounded activations reach (--compute fast): 512 rows, q4_0 34 %, q8_0 30 % on Granite Rapids; the
- * rest is scales, and codes taken out of words. */
-static const double ROUNDED_PRODUCTS = 0.32;
+/* Of the peak of bytes, what products with rounded activations reach (--compute fast) with 512 rows, q8_0 and q4_0 on Sapphire Rapids: of byte quadruples,
+ * of tiles. The rest is scales: 15 operations of vectors a run of 32 beside 8 that multiply. */
+static double rounded_products(const rf_machine *machine) { return !strcmp(machine->isa, "amx") ? 0.13 : 0.6; }
 
 double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel, rf_work work, rf_bound *bound) {
   bool linear = graph->matmul != RF_DTYPES && !strncmp(op->def->name, "matmul", 6);
@@ -237,7 +237,8 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
     compute = flops / (peak_flops(machine, dtype) * efficiency_compute * share_of_peak(machine, graph, op, dtype));
     memory /= efficiency_memory;
   }
-  if (op->attr.fast && machine->flops[RF_I8] > 0 && !strcmp(machine->kind, "cpu")) compute = flops / (machine->flops[RF_I8] * ROUNDED_PRODUCTS);
+  if (op->attr.fast && machine->flops[RF_I8] > 0 && !strcmp(machine->kind, "cpu"))
+    compute = flops / (machine->flops[RF_I8] * rounded_products(machine));
   double most = compute > memory ? compute : memory;
   if (bound) *bound = launch > most ? RF_BOUND_LATENCY : compute >= memory ? RF_BOUND_COMPUTE : RF_BOUND_MEMORY;
   return most + launch;

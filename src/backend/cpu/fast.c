@@ -6,39 +6,114 @@
 #include <omp.h>
 #include <stdatomic.h>
 
-static int64_t tiles_of(int64_t m) { return (m + RF_FAST_ROWS - 1) / RF_FAST_ROWS; }
-static int64_t tile_bytes(int64_t k) { return k / RF_FAST_BLOCK * RF_FAST_ITEMS * RF_FAST_ROWS * (int64_t)sizeof(int32_t); }
-/* Rows of tile t; and what it is packed for: the next of 1, 2, 4, 8. */
-static int rows_of(const rf_gemm *g, int64_t t) { return g->m - t * RF_FAST_ROWS < RF_FAST_ROWS ? (int)(g->m - t * RF_FAST_ROWS) : RF_FAST_ROWS; }
-static int packed_rows(int used) { return used > 4 ? 8 : used > 2 ? 4 : used; }
+/* Strips that go past a part of a panel before the next part: their sums stay in the L2. */
+enum { STRIPS_MOST = 32, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
+/* Unpacked codes, and two floats for each run of sixteen. */
+enum { ROOM_BYTES = RF_FAST_KC * RF_PANEL_LANES + RF_FAST_KC / 16 * RF_PANEL_LANES * 2 * 4 };
 
-size_t rf_fast_workspace(const rf_gemm *g, int threads) {
-  int64_t m = g->m_bound > g->m ? g->m_bound : g->m;
-  return (size_t)(tiles_of(m) * tile_bytes(g->k) + threads * RF_FAST_ROWS * RF_PANEL_LANES * (int64_t)sizeof(float));
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static bool is_many(const rf_fast_isa *fast, int64_t m) { return fast->many && m > RF_FAST_FEW; }
+static int64_t strip_rows(const rf_fast_isa *fast, int64_t m) { return is_many(fast, m) ? RF_FAST_ROWS : RF_FAST_FEW; }
+static int64_t block_bytes(int64_t rows) { return RF_FAST_ITEMS * rows * (int64_t)sizeof(int32_t); }
+static int64_t strip_bytes(const rf_fast_isa *fast, int64_t m, int64_t k) { return k / RF_FAST_BLOCK * block_bytes(strip_rows(fast, m)); }
+/* Of one thread. */
+static int64_t room_bytes(const rf_fast_isa *fast, int64_t m) {
+  int64_t strips = ceil_div(m, RF_FAST_ROWS);
+  if (!is_many(fast, m)) return RF_FAST_FEW * RF_PANEL_LANES * (int64_t)sizeof(float);
+  return ROOM_BYTES + (strips < STRIPS_MOST ? strips : STRIPS_MOST) * STRIP_SUMS * (int64_t)sizeof(float);
+}
+static size_t bytes_for(const rf_fast_isa *fast, int64_t m, int64_t k, int threads) {
+  return (size_t)(ceil_div(m, strip_rows(fast, m)) * strip_bytes(fast, m, k) + threads * room_bytes(fast, m));
+}
+
+size_t rf_fast_workspace(const rf_fast_isa *fast, const rf_gemm *g, int threads) {
+  int64_t m = g->m_bound > g->m ? g->m_bound : g->m, few = m < RF_FAST_FEW ? m : RF_FAST_FEW;
+  size_t all = bytes_for(fast, m, g->k, threads), least = bytes_for(fast, few, g->k, threads);
+  return all > least ? all : least;
+}
+
+typedef struct job {
+  const rf_fast_isa *fast;
+  const rf_gemm_isa *gemm;
+  const rf_gemm *g;
+  char *strips;
+  int64_t rows, count, bytes; /* of a strip; strips; bytes of one */
+  int64_t panels;
+  atomic_long next;
+} job;
+
+static int used_of(const job *j, int64_t strip) {
+  int64_t left = j->g->m - strip * j->rows;
+  return (int)(left < j->rows ? left : j->rows);
+}
+/* What rows are packed for: all sixteen, or the next of 1, 2, 4, 8. */
+static int packed_for(const job *j, int used) { return j->rows == RF_FAST_ROWS ? RF_FAST_ROWS : used > 4 ? 8 : used > 2 ? 4 : used; }
+static const char *panel_at(const job *j, const rf_panel *panel) { return (const char *)j->g->b + panel->offset; }
+
+static void few_rows(job *j, char *room) {
+  float *y = (float *)(void *)room;
+  for (int64_t p; (p = atomic_fetch_add(&j->next, 1)) < j->panels;) {
+    rf_panel panel = rf_panels_at(j->g->panels, p);
+    for (int64_t s = 0; s < j->count; s++) {
+      int used = used_of(j, s);
+      j->fast->panel(&panel, panel_at(j, &panel), j->g->k, j->strips + s * j->bytes, packed_for(j, used), y);
+      j->gemm->finish(j->g, y, RF_PANEL_LANES, s * j->rows, used, panel.first, panel.used);
+    }
+  }
+}
+
+/* Strips [s0, s1) times one panel; meanwhile what comes next, from `after` on, is fetched. */
+static void panel_of_strips(const job *j, const rf_panel *panel, int64_t s0, int64_t s1, const char *after, char *room) {
+  float *sums = (float *)(void *)(room + ROOM_BYTES);
+  const char *at = panel_at(j, panel);
+  int64_t k_bytes = RF_FAST_KC * panel->block_bytes / panel->type->values, share = ceil_div(ceil_div(k_bytes, s1 - s0), 64) * 64;
+  for (int64_t k = 0; k < j->g->k; k += RF_FAST_KC) {
+    int64_t end = k + RF_FAST_KC < j->g->k ? k + RF_FAST_KC : j->g->k;
+    rf_fast_block block = j->fast->unpack(panel, at, k, end, room);
+    const char *ahead = end < j->g->k ? at + (k / RF_FAST_KC + 1) * k_bytes : after;
+    for (int64_t s = s0; s < s1; s++) {
+      const char *strip = j->strips + s * j->bytes + k / RF_FAST_BLOCK * block_bytes(RF_FAST_ROWS);
+      j->fast->many(&block, strip, used_of(j, s), k == 0, sums + (s - s0) * STRIP_SUMS, ahead + (s - s0) * share, share);
+    }
+  }
+  for (int64_t s = s0; s < s1; s++)
+    j->gemm->finish(j->g, sums + (s - s0) * STRIP_SUMS, RF_PANEL_LANES, s * j->rows, used_of(j, s), panel->first, panel->used);
+}
+
+static void many_rows(job *j, char *room) {
+  int64_t p = atomic_fetch_add(&j->next, 1);
+  while (p < j->panels) {
+    int64_t following = atomic_fetch_add(&j->next, 1);
+    rf_panel panel = rf_panels_at(j->g->panels, p), after = rf_panels_at(j->g->panels, following < j->panels ? following : p);
+    for (int64_t s = 0; s < j->count; s += STRIPS_MOST) {
+      int64_t end = s + STRIPS_MOST < j->count ? s + STRIPS_MOST : j->count;
+      panel_of_strips(j, &panel, s, end, panel_at(j, end < j->count ? &panel : &after), room);
+    }
+    p = following;
+  }
 }
 
 void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm *g, int threads, void *workspace) {
+  enum { PACK = 1024 }; /* steps at a time */
   if (g->m <= 0 || g->n <= 0) return;
-  int64_t tiles = tiles_of(g->m), panels = rf_panels_count(g->panels), bytes = tile_bytes(g->k);
-  float *rooms = (float *)((char *)workspace + tiles * bytes);
-  atomic_long next = 0;
+  bool many = is_many(fast, g->m);
+  job j = {.fast = fast, .gemm = gemm, .g = g, .strips = workspace, .rows = strip_rows(fast, g->m), .bytes = strip_bytes(fast, g->m, g->k)};
+  j.count = ceil_div(g->m, j.rows), j.panels = rf_panels_count(g->panels);
+  int64_t room = room_bytes(fast, g->m), parts = ceil_div(g->k, PACK);
 #pragma omp parallel num_threads(threads)
   {
     RF_STAMP_BUSY;
-    float *y = rooms + omp_get_thread_num() * RF_FAST_ROWS * RF_PANEL_LANES;
 #pragma omp for schedule(static) nowait
-    for (int64_t t = 0; t < tiles; t++) {
-      int used = rows_of(g, t);
-      fast->pack(g, t * RF_FAST_ROWS, used, packed_rows(used), (char *)workspace + t * bytes);
+    for (int64_t i = 0; i < j.count * parts; i++) {
+      int64_t s = i / parts, k = i % parts * PACK;
+      int used = used_of(&j, s);
+      fast->pack(g, s * j.rows, used, packed_for(&j, used), k, k + PACK < g->k ? k + PACK : g->k, j.strips + s * j.bytes);
     }
     RF_STAMP_BARRIER;
-    for (int64_t p; (p = atomic_fetch_add(&next, 1)) < panels;) {
-      rf_panel panel = rf_panels_at(g->panels, p);
-      for (int64_t t = 0; t < tiles; t++) {
-        int used = rows_of(g, t);
-        fast->panel(&panel, (const char *)g->b + panel.offset, g->k, (char *)workspace + t * bytes, packed_rows(used), y);
-        gemm->finish(g, y, RF_PANEL_LANES, t * RF_FAST_ROWS, used, panel.first, panel.used);
-      }
-    }
+    char *mine = j.strips + j.count * j.bytes + omp_get_thread_num() * room;
+    if (many && fast->open) fast->open();
+    if (many) many_rows(&j, mine);
+    else few_rows(&j, mine);
+    if (many && fast->close) fast->close();
   }
 }

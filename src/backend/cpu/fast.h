@@ -1,8 +1,9 @@
 /* fast.h - products of a packed matrix with activations in 8 bits (--compute fast).
  *
  * A row of A is cut into blocks of 32 values along k; a block is a scale s = max|x| / 127 and integers a = round(x / s), halves to even. A run of 32
- * values of B (16 of q6_k) is d q + e, q the stored code. One element of C is one f32 chain over the runs, k ascending, from 0:
- *   acc = fmaf(d, s * (float)sum(q a), acc); acc = fmaf(e, s * (float)sum(a), acc)
+ * values of B (16 of q6_k) is d (q - z) + e, q the stored code, z the type's zero (q8_0 128, q4_0 8, q5_0 16, q6_k 32, others 0), e 0 where z is not.
+ * One element of C is one f32 chain over the runs, k ascending, from 0:
+ *   acc = fmaf(d, s * (float)sum((q - z) a), acc), and where the type has offsets: acc = fmaf(e, s * (float)sum(a), acc)
  * The sums of integers are exact, so every ISA, tile and thread gives the same bits; they are not those of the exact product. A block that
  * holds a NaN or an infinity makes its row NaN. */
 #ifndef RF_FAST_H
@@ -11,21 +12,39 @@
 #include "backend/cpu/gemm.h"
 #include "graph/graph.h"
 
-/* A tile is up to eight rows, packed as 1, 2, 4 or 8: for each block of 32 int32 word[8][rows] (four a each), f32 scale[rows],
- * f32 sum[rows] = s * (sum of a), f32 low[rows], high[rows]: that of either half. */
-enum { RF_FAST_ROWS = 8, RF_FAST_WORDS = 8, RF_FAST_ITEMS = 12 };
+/* A strip is some rows, packed for 1, 2, 4, 8 or 16: for each block of 32, int8 a[rows][32] and then, each of all rows, f32 scale, f32 s * sum(a), and
+ * int32 -128 sum(a), -128 times that of the first half, of the second. */
+enum { RF_FAST_ROWS = 16, RF_FAST_FEW = 8, RF_FAST_WORDS = 8, RF_FAST_ITEMS = 13, RF_FAST_KC = 256 };
+
+/* RF_FAST_KC values of k of one panel, taken out of their words once for all rows: codes[block of 32][8][RF_PANEL_LANES] quadruples of k, with
+ * an offset of 128 for those of types that have a zero where the ISA multiplies unsigned bytes. */
+typedef struct rf_fast_block {
+  const char *codes;
+  int64_t stride;     /* bytes from a block of 32 to the next */
+  const float *d, *e; /* [run][RF_PANEL_LANES]; e: NULL where there are no offsets */
+  int count, lanes;   /* blocks of 32 */
+  bool halves;        /* runs of 16 */
+} rf_fast_block;
 
 typedef struct rf_fast_isa {
-  void (*pack)(const rf_gemm *g, int64_t i0, int used, int rows, void *tile);
-  /* y [rows][RF_PANEL_LANES] of one panel */
-  void (*panel)(const rf_panel *panel, const char *at, int64_t inner, const void *tile, int rows, float *y);
+  /* `used` rows from i0 on, steps [k0, k1), into a strip packed for `rows` */
+  void (*pack)(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip);
+  /* y [rows][RF_PANEL_LANES] of one panel, for up to RF_FAST_FEW rows */
+  void (*panel)(const rf_panel *panel, const char *at, int64_t inner, const void *strip, int rows, float *y);
+  /* For more rows; NULL: RF_FAST_FEW at a time. `unpack`: steps [k0, k1) into `room`; `many`: `used` rows of a strip packed for sixteen, from k0 on, go on
+   * with their sums [rows][RF_PANEL_LANES]; meanwhile memory that comes later is fetched. `open` and `close` stand around a thread's work. */
+  rf_fast_block (*unpack)(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room);
+  void (*many)(const rf_fast_block *block, const void *strip, int used, bool first, float *sums, const char *ahead, int64_t ahead_bytes);
+  void (*open)(void);
+  void (*close)(void);
 } rf_fast_isa;
-extern const rf_fast_isa RF_FAST_AVX2, RF_FAST_AVX512, RF_FAST_AVX512BF16;
+/* Those of RF_FAST_AVX512BF16. */
+void rf_fast_pack_quads(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip);
+void rf_fast_panel_quads(const rf_panel *panel, const char *at, int64_t inner, const void *strip, int rows, float *y);
+extern const rf_fast_isa RF_FAST_AVX2, RF_FAST_AVX512, RF_FAST_AVX512BF16, RF_FAST_AMX;
 
-/* Whether all parts of a matrix are stored in blocks of codes. */
-bool rf_fast_takes(const rf_panels *panels);
 /* As rf_gemm_workspace and rf_gemm_run. `gemm`: whose epilogues follow. */
-size_t rf_fast_workspace(const rf_gemm *g, int threads);
+size_t rf_fast_workspace(const rf_fast_isa *fast, const rf_gemm *g, int threads);
 void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm *g, int threads, void *workspace);
 
 #endif

@@ -1,4 +1,90 @@
 /* fast_avx512bf16.c - products in 8 bits with the dot products of byte quadruples. */
 #include "backend/cpu/fast_kernels.h"
 
-const rf_fast_isa RF_FAST_AVX512BF16 = {pack, panel_product};
+enum { CODE_BIAS = 128 };
+#include "backend/cpu/fast_unpack.h"
+
+/* ---- many rows: up to six rows and two vectors of lanes; codes come from the L1, where they are unpacked once for all strips ---------------- */
+
+#define SIX(X) X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) X(4, 0) X(4, 1) X(5, 0) X(5, 1)
+#define Q_LOAD(r, l) w_float acc_##r##_##l = (r) < rows && !first ? _mm512_loadu_ps(y + (r)*RF_PANEL_LANES + (l)*W_LANES) : w_set(0);
+#define Q_STORE(r, l) \
+  if ((r) < rows) _mm512_storeu_ps(y + (r)*RF_PANEL_LANES + (l)*W_LANES, acc_##r##_##l);
+#define Q_START(r, l) w_word sum_##r##_##l = (r) < rows && !offsets ? w_set_word(minus[r]) : w_set_word(0);
+#define Q_DOT(r, l) \
+  if ((r) < rows) sum_##r##_##l = dot(sum_##r##_##l, u##l, w_set_word(words[8 * (r) + j]));
+#define Q_JOIN(r, l) \
+  if ((r) < rows) { \
+    acc_##r##_##l = _mm512_fmadd_ps(d##l, _mm512_mul_ps(w_set(scale[r]), w_integer(sum_##r##_##l)), acc_##r##_##l); \
+    if (offsets) acc_##r##_##l = _mm512_fmadd_ps(e##l, w_set(total[r]), acc_##r##_##l); \
+  }
+RF_INLINE void quads(int rows, bool halves, bool offsets, const rf_fast_block *block, int lane, const char *strip, int row, bool first, float *y,
+                     coming *later) {
+  enum { STRIDE = RF_FAST_ITEMS * RF_FAST_ROWS * 4 };
+  const int turns = halves ? 2 : 1, count = 8 / turns;
+  const char *codes = block->codes + 4 * lane;
+  const float *d = block->d + lane, *e = offsets ? block->e + lane : d;
+  y += row * RF_PANEL_LANES + lane;
+  SIX(Q_LOAD)
+  for (int b = 0; b < block->count; b++, strip += STRIDE, codes += block->stride) {
+    come(later);
+#pragma GCC unroll 2
+    for (int h = 0; h < turns; h++, d += RF_PANEL_LANES, e += RF_PANEL_LANES) {
+      const int32_t *words = (const int32_t *)(const void *)strip + 8 * row + h * count;
+      const float *scale = (const float *)(const void *)(strip + RF_FAST_BLOCK * RF_FAST_ROWS) + row, *total = scale + RF_FAST_ROWS;
+      const int32_t *minus = (const int32_t *)(const void *)total + (halves ? 2 + h : 1) * RF_FAST_ROWS;
+      SIX(Q_START)
+#pragma GCC unroll 8
+      for (int j = 0; j < count; j++) {
+        const char *at = codes + 4 * RF_PANEL_LANES * (h * count + j);
+        w_word u0 = w_load_word(at), u1 = w_load_word(at + 64);
+        SIX(Q_DOT)
+      }
+      w_float d0 = _mm512_loadu_ps(d), d1 = _mm512_loadu_ps(d + W_LANES), e0 = d0, e1 = d1;
+      if (offsets) e0 = _mm512_loadu_ps(e), e1 = _mm512_loadu_ps(e + W_LANES);
+      SIX(Q_JOIN)
+    }
+  }
+  SIX(Q_STORE)
+}
+/* QUADS(3): quads_3(...), quads_halves_3(...), quads_offsets_3(...). (Panels of 16 or 48 lanes have their room rounded up to two vectors.) */
+#define QUADS_OF(name, rows, halves, offsets) \
+  static __attribute__((noinline)) void name(const rf_fast_block *block, int lane, const char *strip, int row, bool first, float *y, \
+                                             coming *later) { \
+    if (first) quads(rows, halves, offsets, block, lane, strip, row, true, y, later); \
+    else quads(rows, halves, offsets, block, lane, strip, row, false, y, later); \
+  }
+#define QUADS(rows) \
+  QUADS_OF(quads_##rows, rows, false, false) QUADS_OF(quads_halves_##rows, rows, true, false) QUADS_OF(quads_offsets_##rows, rows, false, true)
+// clang-format off
+QUADS(1) QUADS(2) QUADS(3) QUADS(4) QUADS(5) QUADS(6)
+    // clang-format on
+    enum {
+      QUAD_ROWS = 6
+    };
+typedef void (*quads_fn)(const rf_fast_block *block, int lane, const char *strip, int row, bool first, float *y, coming *later);
+static const quads_fn BODIES_OF[QUAD_ROWS + 1][3] = {{NULL},
+                                                     {quads_1, quads_halves_1, quads_offsets_1},
+                                                     {quads_2, quads_halves_2, quads_offsets_2},
+                                                     {quads_3, quads_halves_3, quads_offsets_3},
+                                                     {quads_4, quads_halves_4, quads_offsets_4},
+                                                     {quads_5, quads_halves_5, quads_offsets_5},
+                                                     {quads_6, quads_halves_6, quads_offsets_6}};
+
+static void many(const rf_fast_block *block, const void *strip, int used, bool first, float *sums, const char *ahead, int64_t ahead_bytes) {
+  int chunks = (used + QUAD_ROWS - 1) / QUAD_ROWS, kind = block->halves ? 1 : block->e ? 2 : 0, pairs = (block->lanes + 31) / 32;
+  coming later = coming_of(ahead, ahead_bytes, chunks * pairs * block->count);
+  for (int c = 0; c < chunks; c++) {
+    int row = used * c / chunks, rows = used * (c + 1) / chunks - row;
+    for (int lane = 0; lane < block->lanes; lane += 32) BODIES_OF[rows][kind](block, lane, strip, row, first, sums, &later);
+  }
+}
+
+const rf_fast_isa RF_FAST_AVX512BF16 = {pack, panel_product, unpack, many, NULL, NULL};
+
+void rf_fast_pack_quads(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
+  pack(g, i0, used, rows, k0, k1, strip);
+}
+void rf_fast_panel_quads(const rf_panel *panel, const char *at, int64_t inner, const void *strip, int rows, float *y) {
+  panel_product(panel, at, inner, strip, rows, y);
+}

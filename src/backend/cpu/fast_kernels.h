@@ -1,93 +1,66 @@
 /* fast_kernels.h - packing rows into 8 bits, and their product with one panel, written once and compiled for each ISA by fast_*.c; included
  * there only. */
-#include "backend/cpu/fast.h"
-#include "backend/cpu/panel_codes.h"
-#include "backend/cpu/simd.h"
+#include "backend/cpu/fast_codes.h"
 
 #include <math.h>
 #include <string.h>
 
 /* ---- packing A ------------------------------------------------------------------------------------------------------- */
 
-static void pack(const rf_gemm *g, int64_t i0, int used, int rows, void *tile) {
-  int32_t *to = tile;
-  for (int64_t k = 0; k < g->k; k += RF_FAST_BLOCK, to += RF_FAST_ITEMS * rows) {
-    float *scale = (float *)to + RF_FAST_WORDS * rows, *sum = scale + rows, *low = sum + rows, *high = low + rows;
-    for (int r = 0; r < rows; r++) {
-      float x[RF_FAST_BLOCK];
-      int32_t a[RF_FAST_BLOCK], bits, most = 0, first = 0, second = 0;
-      int64_t at = (i0 + r) * g->a_row + k;
-      for (int i = 0; i < RF_FAST_BLOCK; i++)
-        x[i] = r >= used ? 0.0f : g->a_dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)g->a)[at + i]) : ((const float *)g->a)[at + i];
-      for (int i = 0; i < RF_FAST_BLOCK; i++) { /* magnitudes are in the order of their bits */
-        memcpy(&bits, &x[i], sizeof bits);
-        bits &= 0x7fffffff;
-        most = bits > most ? bits : most;
-      }
-      float largest, s;
-      memcpy(&largest, &most, sizeof largest);
-      float steps = largest > 0 ? 127.0f / largest : 0.0f;
-      s = largest / 127.0f;
-      if (isinf(steps)) steps = 0.0f, s = 0.0f; /* subnormal numbers count as nothing */
-      if (most >= 0x7f800000) steps = 0.0f, s = NAN;
-      for (int i = 0; i < RF_FAST_BLOCK; i++) a[i] = steps == 0.0f ? 0 : (int32_t)nearbyintf(x[i] * steps);
-      for (int i = 0; i < RF_FAST_BLOCK / 2; i++) first += a[i], second += a[i + RF_FAST_BLOCK / 2];
-      for (int j = 0; j < RF_FAST_WORDS; j++) {
-        uint32_t word = 0;
-        for (int i = 0; i < 4; i++) word |= (uint32_t)(a[4 * j + i] & 255) << (8 * i);
-        to[j * rows + r] = (int32_t)word;
-      }
-      scale[r] = s, sum[r] = s * (float)(first + second), low[r] = s * (float)first, high[r] = s * (float)second;
-    }
-  }
+/* A block's steps a unit and scale, by the bits of its largest magnitude. */
+RF_INLINE float block_steps(int32_t most, float *scale) {
+  float largest;
+  memcpy(&largest, &most, sizeof largest);
+  float steps = largest > 0 ? 127.0f / largest : 0.0f;
+  *scale = largest / 127.0f;
+  if (isinf(steps)) steps = 0.0f, *scale = 0.0f; /* subnormal numbers count as nothing */
+  if (most >= 0x7f800000) steps = 0.0f, *scale = NAN;
+  return steps;
 }
-
-/* ---- codes of four values of k in the bytes of a word ------------------------------------------------------------------- */
-
-#if defined(__AVX512VNNI__)
-RF_INLINE w_word dot(w_word sum, w_word codes, w_word a) { return _mm512_dpbusd_epi32(sum, codes, a); }
-#else
-/* Even and odd bytes as pairs of 16 bits: products of bytes would saturate there. */
-RF_INLINE w_word dot(w_word sum, w_word codes, w_word a) {
-  w_word even = W(madd_epi16)(w_and(codes, w_set_word(0x00ff00ff)), W(srai_epi16)(W(slli_epi16)(a, 8), 8));
-  return W(add_epi32)(sum, W(add_epi32)(even, W(madd_epi16)(W(srli_epi16)(codes, 8), W(srai_epi16)(a, 8))));
-}
-#endif
-
+/* 32 values from element `at` on (none: zeros) into a[32]; their scale, and the sums of either half of a. */
+RF_INLINE float pack_block(const void *from, rf_dtype dtype, int64_t at, bool none, char *a, int32_t half[2]) {
+  float scale;
 #if defined(__AVX512F__)
-/* Bit i of a number below 16 into bit 4 of byte i. */
-RF_INLINE w_word fifth_bits(w_word x) {
-  const __m512i table = _mm512_setr_epi32(0, 0x10, 0x1000, 0x1010, 0x100000, 0x100010, 0x101000, 0x101010, 0x10000000, 0x10000010, 0x10001000,
-                                          0x10001010, 0x10100000, 0x10100010, 0x10101000, 0x10101010);
-  return _mm512_permutexvar_epi32(x, table);
-}
+  __m512 x = _mm512_setzero_ps(), y = x;
+  if (!none) x = rf_v16_get(from, dtype, at), y = rf_v16_get(from, dtype, at + 16);
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff); /* magnitudes are in the order of their bits */
+  __m512i most = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(x), magnitude), _mm512_and_si512(_mm512_castps_si512(y), magnitude));
+  __m512 steps = _mm512_set1_ps(block_steps(_mm512_reduce_max_epi32(most), &scale));
+  __mmask16 some = _mm512_cmp_ps_mask(steps, _mm512_setzero_ps(), _CMP_NEQ_OQ);
+  __m512i p = _mm512_maskz_cvtps_epi32(some, _mm512_mul_ps(x, steps)), q = _mm512_maskz_cvtps_epi32(some, _mm512_mul_ps(y, steps));
+  _mm_storeu_si128((__m128i *)(void *)a, _mm512_cvtepi32_epi8(p));
+  _mm_storeu_si128((__m128i *)(void *)(a + 16), _mm512_cvtepi32_epi8(q));
+  half[0] = _mm512_reduce_add_epi32(p), half[1] = _mm512_reduce_add_epi32(q);
 #else
-RF_INLINE w_word fifth_bits(w_word x) {
-  return w_or(w_or(w_and(w_left(x, 4), w_set_word(0x10)), w_and(w_left(x, 11), w_set_word(0x1000))),
-              w_or(w_and(w_left(x, 18), w_set_word(0x100000)), w_and(w_left(x, 25), w_set_word(0x10000000))));
-}
-#endif
-RF_INLINE w_word run_codes(int type, w_word low, w_word high) {
-  if (type == RF_Q_Q8_0) return w_xor(low, w_set_word((int)0x80808080u));
-  w_word codes = w_and(low, w_set_word(0x0f0f0f0f));
-  switch (type) {
-  case RF_Q_Q5_0:
-  case RF_Q_Q5_1: return w_or(codes, fifth_bits(high));
-  case RF_Q_Q5_K: return w_or(codes, w_left(w_and(high, w_set_word(0x01010101)), 4));
-  case RF_Q_Q6_K: return w_or(codes, w_left(w_and(high, w_set_word(0x03030303)), 4));
-  default: return codes;
+  float x[RF_FAST_BLOCK];
+  int32_t bits, most = 0;
+  for (int i = 0; i < RF_FAST_BLOCK; i++)
+    x[i] = none ? 0.0f : dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[at + i]) : ((const float *)from)[at + i];
+  for (int i = 0; i < RF_FAST_BLOCK; i++) { /* magnitudes are in the order of their bits */
+    memcpy(&bits, &x[i], sizeof bits);
+    bits &= 0x7fffffff;
+    most = bits > most ? bits : most;
   }
+  float steps = block_steps(most, &scale);
+  half[0] = half[1] = 0;
+  for (int i = 0; i < RF_FAST_BLOCK; i++) {
+    int32_t q = steps == 0.0f ? 0 : (int32_t)nearbyintf(x[i] * steps);
+    a[i] = (char)q, half[i / 16] += q;
+  }
+#endif
+  return scale;
 }
-/* Scale and offset of a run, or of half h of a run of q6_k. */
-RF_INLINE void run_scale(int type, const w_block *b, int run, int h, w_float *d, w_float *e) {
-  switch (type) {
-  case RF_Q_Q8_0: *d = block_half(b, 0), *e = W(mul_ps)(*d, w_set(-128)); break;
-  case RF_Q_Q4_0: *d = block_half(b, 0), *e = W(mul_ps)(*d, w_set(-8)); break;
-  case RF_Q_Q5_0: *d = block_half(b, 0), *e = W(mul_ps)(*d, w_set(-16)); break;
-  case RF_Q_Q4_K:
-  case RF_Q_Q5_K: scales_of_k4(b, run, d, e); break;
-  case RF_Q_Q6_K: *d = scale_of_k6(b, run, h), *e = W(mul_ps)(*d, w_set(-32)); break;
-  default: *d = block_half(b, 0), *e = block_half(b, 1); break; /* q4_1, q5_1 */
+static void pack(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
+  char *to = (char *)strip + k0 / RF_FAST_BLOCK * RF_FAST_ITEMS * rows * 4;
+  for (int64_t k = k0; k < k1; k += RF_FAST_BLOCK, to += RF_FAST_ITEMS * rows * 4) {
+    float *scale = (float *)(void *)(to + RF_FAST_BLOCK * rows), *sum = scale + rows;
+    int32_t *minus = (int32_t *)(void *)(sum + rows), *first = minus + rows, *second = first + rows;
+    for (int r = 0; r < rows; r++) {
+      int32_t half[2];
+      float s = pack_block(g->a, g->a_dtype, (i0 + r) * g->a_row + k, r >= used, to + RF_FAST_BLOCK * r, half);
+      scale[r] = s, sum[r] = s * (float)(half[0] + half[1]);
+      minus[r] = -128 * (half[0] + half[1]), first[r] = -128 * half[0], second[r] = -128 * half[1];
+    }
   }
 }
 
@@ -98,14 +71,14 @@ typedef struct part {
   int lanes;      /* of the panel */
   int64_t k0, k1;
   int lane;
-  const int32_t *tile; /* from k0 on */
+  const char *strip; /* from k0 on */
   float *y;
 } part;
 
 /* Sums of integers stay in registers, those in f32 in y, which is in the L1. */
 #define EACH(X) \
   EACH_VECTOR(X, 0) EACH_VECTOR(X, 1) EACH_VECTOR(X, 2) EACH_VECTOR(X, 3) EACH_VECTOR(X, 4) EACH_VECTOR(X, 5) EACH_VECTOR(X, 6) EACH_VECTOR(X, 7)
-#define SUM_ZERO(r, l) w_word sum_##r##_##l = w_set_word(0);
+#define SUM_START(r, l) w_word sum_##r##_##l = (r) < rows && zero >= 0 ? W(srai_epi32)(w_set_word(minus[r]), zero < 0 ? 0 : 7 - zero) : w_set_word(0);
 #define BLOCK_OF(r, l) \
   w_block b##l = {block + 2 * (p->lane + (l)*W_LANES), block + 2 * halves * p->lanes + 4 * (p->lane + (l)*W_LANES), p->lanes}; \
   w_word fifths##l = w_set_word(0); \
@@ -114,10 +87,11 @@ typedef struct part {
   w_word u##l = w_set_word(0); \
   if ((l) < vectors) { \
     w_run fifth = {.fifths = fifths##l}; \
-    u##l = run_codes(type, run_low(type, &b##l, run, h, j), run_high(type, &b##l, run, h, j, &fifth)); \
+    int h = turns == 2 ? turn : j / 4; \
+    u##l = run_codes(type, run_low(type, &b##l, run, h, j % 4), run_high(type, &b##l, run, h, j % 4, &fifth)); \
   }
 #define DOT(r, l) \
-  if ((r) < rows && (l) < vectors) sum_##r##_##l = dot(sum_##r##_##l, u##l, w_set_word(words[r]));
+  if ((r) < rows && (l) < vectors) sum_##r##_##l = dot(sum_##r##_##l, u##l, w_set_word(words[8 * (r) + j]));
 #define SCALE(r, l) \
   w_float d##l = w_set(0), e##l = d##l; \
   if ((l) < vectors) run_scale(type, &b##l, run, h, &d##l, &e##l);
@@ -126,33 +100,33 @@ typedef struct part {
     float *to = p->y + (r)*RF_PANEL_LANES + p->lane + (l)*W_LANES; \
     w_float acc = W(loadu_ps)(to); \
     acc = W(fmadd_ps)(d##l, W(mul_ps)(w_set(scale[r]), w_integer(sum_##r##_##l)), acc); \
-    W(storeu_ps)(to, W(fmadd_ps)(e##l, w_set(total[r]), acc)); \
-    sum_##r##_##l = w_set_word(0); \
+    if (zero < 0) acc = W(fmadd_ps)(e##l, w_set(total[r]), acc); \
+    W(storeu_ps)(to, acc); \
   }
 RF_INLINE void product(int type, int values, int bytes, int halves, int rows, int vectors, const part *p) {
   enum { AHEAD = 2048 };
+  const int zero = zero_bits(type), turns = type == RF_Q_Q6_K ? 2 : 1, quads = 8 / turns;
   const int64_t run_bytes = (int64_t)RF_FAST_BLOCK * p->lanes * bytes / values, share = run_bytes * vectors * W_LANES / p->lanes;
-  const char *ahead = p->at + p->k0 / RF_FAST_BLOCK * run_bytes + p->lane / (vectors * W_LANES) * share + AHEAD;
-  const int32_t *words = p->tile;
-  EACH(SUM_ZERO)
-  for (int64_t k = p->k0; k < p->k1; k += RF_FAST_BLOCK, words += (RF_FAST_ITEMS - RF_FAST_WORDS) * rows, ahead += run_bytes) {
+  const char *ahead = p->at + p->k0 / RF_FAST_BLOCK * run_bytes + p->lane / (vectors * W_LANES) * share + AHEAD, *strip = p->strip;
+  for (int64_t k = p->k0; k < p->k1; k += RF_FAST_BLOCK, strip += RF_FAST_ITEMS * rows * 4, ahead += run_bytes) {
     const char *block = p->at + k / values * (p->lanes * (int64_t)bytes);
-    const float *scale = (const float *)(const void *)words + RF_FAST_WORDS * rows, *total = scale + rows;
+    const float *scale = (const float *)(const void *)(strip + RF_FAST_BLOCK * rows), *total = scale + rows;
     int run = (int)(k % values / 32);
     for (int64_t b = 0; b < share; b += 64) __builtin_prefetch(ahead + b, 0, 3);
     EACH_VECTOR(BLOCK_OF, 0)
 #pragma GCC unroll 2
-    for (int h = 0; h < 2; h++) {
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; j++, words += rows) {
+    for (int turn = 0; turn < turns; turn++) {
+      const int32_t *words = (const int32_t *)(const void *)strip + turn * quads;
+      const int32_t *minus = (const int32_t *)(const void *)(total + rows) + (turns == 2 ? 1 + turn : 0) * rows;
+      EACH(SUM_START)
+#pragma GCC unroll 8
+      for (int j = 0; j < quads; j++) {
         EACH_VECTOR(CODES, 0)
         EACH(DOT)
       }
-      if (type == RF_Q_Q6_K ? true : h == 1) {
-        if (type == RF_Q_Q6_K) total = scale + (2 + h) * rows;
-        EACH_VECTOR(SCALE, 0)
-        EACH(JOIN)
-      }
+      int h = turn;
+      EACH_VECTOR(SCALE, 0)
+      EACH(JOIN)
     }
   }
 }
@@ -193,7 +167,7 @@ static const struct {
 } TYPES[] = {ROW(q8_0, RF_Q_Q8_0), ROW(q4_0, RF_Q_Q4_0), ROW(q4_1, RF_Q_Q4_1), ROW(q5_0, RF_Q_Q5_0),
              ROW(q5_1, RF_Q_Q5_1), ROW(q4_k, RF_Q_Q4_K), ROW(q5_k, RF_Q_Q5_K), ROW(q6_k, RF_Q_Q6_K)};
 
-static void panel_product(const rf_panel *panel, const char *at, int64_t inner, const void *tile, int rows, float *y) {
+static void panel_product(const rf_panel *panel, const char *at, int64_t inner, const void *strip, int rows, float *y) {
   enum { RUN = 256 }; /* steps of k that all lanes take before the next: their rows stay in the L1 */
   size_t t = 0;
   while (TYPES[t].type != panel->type->number) t++;
@@ -203,7 +177,7 @@ static void panel_product(const rf_panel *panel, const char *at, int64_t inner, 
   memset(y, 0, (size_t)rows * RF_PANEL_LANES * sizeof *y);
   for (; p.k0 < inner; p.k0 = p.k1) {
     p.k1 = p.k0 + RUN < inner ? p.k0 + RUN : inner;
-    p.tile = (const int32_t *)tile + p.k0 / RF_FAST_BLOCK * RF_FAST_ITEMS * rows;
+    p.strip = (const char *)strip + p.k0 / RF_FAST_BLOCK * RF_FAST_ITEMS * rows * 4;
     for (p.lane = 0; p.lane < panel->lanes; p.lane += lanes) TYPES[t].body[shape][narrow](&p);
   }
 }

@@ -98,7 +98,7 @@ static int64_t stream_floats(const rf_gemm *g, int64_t few, int threads) {
 }
 
 size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
-  if (g->fast) return rf_fast_workspace(g, threads);
+  if (g->fast) return rf_fast_workspace(isa->fast, g, threads);
   int64_t m = bound(g->m_bound, g->m), few = m < RF_GEMM_STREAM_ROWS ? m : RF_GEMM_STREAM_ROWS;
   int64_t k = bound(g->k_bound, g->k);
   size_t streaming = round_16(few * k + RF_GEMM_STREAM_ROWS) + (size_t)stream_floats(g, few, threads) * (size_t)threads;

@@ -78,7 +78,7 @@ typedef struct rf_gemm_isa {
   const struct rf_fast_isa *fast; /* NULL: none */
 } rf_gemm_isa;
 
-extern const rf_gemm_isa RF_GEMM_BASE, RF_GEMM_AVX2, RF_GEMM_AVX512, RF_GEMM_AVX512BF16;
+extern const rf_gemm_isa RF_GEMM_BASE, RF_GEMM_AVX2, RF_GEMM_AVX512, RF_GEMM_AVX512BF16, RF_GEMM_AMX;
 const rf_gemm_isa *rf_gemm_for(rf_isa isa);
 
 /* Bytes of workspace of a product on `threads` (reads the sizes, and whether there is a column_sum); rf_gemm_run takes exactly that,

@@ -24,3 +24,4 @@ const rf_gemm_isa RF_GEMM_AVX512 = {"gemm_avx512_12x32", MR,          NR,     pa
 /* Its products in 8 bits are those of byte quadruples. */
 const rf_gemm_isa RF_GEMM_AVX512BF16 = {"gemm_avx512_12x32", MR, NR, pack_a, pack_b, micros, begin_tile, finish_tile, stream, stream_panel,
                                         &RF_FAST_AVX512BF16};
+const rf_gemm_isa RF_GEMM_AMX = {"gemm_avx512_12x32", MR, NR, pack_a, pack_b, micros, begin_tile, finish_tile, stream, stream_panel, &RF_FAST_AMX};

@@ -295,6 +295,8 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
 #define FAST(isa, level) FAST_ROW(head_logits, isa, level) FAST_ROW(head_score, isa, level)
 
 #if defined(__x86_64__)
+RF_BIND(head_logits, amx, RF_HEAD_AMX)
+RF_BIND(head_score, amx, RF_HEAD_AMX)
 RF_BIND(head_logits, avx512bf16, RF_HEAD_AVX512BF16)
 RF_BIND(head_score, avx512bf16, RF_HEAD_AVX512BF16)
 BIND_ALL(avx512, RF_HEAD_AVX512)
@@ -304,7 +306,8 @@ BIND_ALL(base, RF_HEAD_BASE)
 
 const rf_kernel RF_CPU_HEAD[] = {
 #if defined(__x86_64__)
-    FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2) ROWS(avx512, RF_ISA_AVX512) ROWS(avx2, RF_ISA_AVX2)
+    FAST(amx, RF_ISA_AMX) FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2) ROWS(avx512, RF_ISA_AVX512)
+        ROWS(avx2, RF_ISA_AVX2)
 #endif
-        ROWS(base, RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
+            ROWS(base, RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
 };

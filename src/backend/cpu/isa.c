@@ -4,6 +4,28 @@
 #include <string.h>
 #include <unistd.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
+
+#if defined(__x86_64__)
+/* Whether there are tiles with products of bytes, and the system gives them to this process: their state is saved only for those who ask. */
+static bool has_tiles(void) {
+#if defined(__linux__)
+  enum { ASK = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+  unsigned a, b, c, d;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  bool tiles = d >> 24 & 1, bytes = d >> 25 & 1;
+  return tiles && bytes && syscall(SYS_arch_prctl, ASK, TILE_DATA) == 0;
+#else
+  return false;
+#endif
+}
+#endif
+
 static rf_isa detect(void) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -11,7 +33,8 @@ static rf_isa detect(void) {
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") ||
       !__builtin_cpu_supports("avx512vl"))
     return RF_ISA_AVX2;
-  return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") ? RF_ISA_AVX512BF16 : RF_ISA_AVX512;
+  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vnni")) return RF_ISA_AVX512;
+  return has_tiles() ? RF_ISA_AMX : RF_ISA_AVX512BF16;
 #else
   return RF_ISA_BASE;
 #endif
@@ -39,7 +62,7 @@ int64_t rf_l2_bytes(void) {
 }
 
 const char *rf_isa_name(rf_isa isa) {
-  static const char *const names[RF_ISAS] = {"base", "avx2", "avx512", "avx512bf16"};
+  static const char *const names[RF_ISAS] = {"base", "avx2", "avx512", "avx512bf16", "amx"};
   return (unsigned)isa < RF_ISAS ? names[isa] : "unknown";
 }
 
@@ -53,5 +76,5 @@ rf_status rf_isa_resolve(const char *name, rf_isa *isa, rf_error *error) {
                      rf_isa_name(most), name);
     return *isa = (rf_isa)i, RAFTER_OK;
   }
-  return RF_FAIL(error, RAFTER_INVALID, "one of auto, base, avx2, avx512, avx512bf16", "unknown instruction set %s", name);
+  return RF_FAIL(error, RAFTER_INVALID, "one of auto, base, avx2, avx512, avx512bf16, amx", "unknown instruction set %s", name);
 }

@@ -144,6 +144,7 @@ static void matmul_dw_run(const rf_gemm_isa *isa, const rf_call *call) {
 #define FAST(isa, level) {"matmul", "fast_" #isa, level, accepts_fast, matmul_##isa##_workspace, matmul_##isa##_run},
 
 #if defined(__x86_64__)
+RF_BIND(matmul, amx, RF_GEMM_AMX)
 RF_BIND(matmul, avx512bf16, RF_GEMM_AVX512BF16)
 BIND_ALL(avx512, RF_GEMM_AVX512)
 BIND_ALL(avx2, RF_GEMM_AVX2)
@@ -152,8 +153,8 @@ BIND_ALL(base, RF_GEMM_BASE)
 
 const rf_kernel RF_CPU_MATMUL[] = {
 #if defined(__x86_64__)
-    FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2) ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512)
-        ROWS(avx2, "gemm_avx2_6x16", RF_ISA_AVX2)
+    FAST(amx, RF_ISA_AMX) FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2)
+        ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512) ROWS(avx2, "gemm_avx2_6x16", RF_ISA_AVX2)
 #endif
             ROWS(base, "gemm_base_4x16", RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
 };

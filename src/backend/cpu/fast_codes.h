@@ -1,0 +1,58 @@
+/* fast_codes.h - codes and scales of a panel's runs, and their products with bytes, in vectors of lanes. Included by fast_*.c only. */
+#include "backend/cpu/fast.h"
+#include "backend/cpu/panel_codes.h"
+#include "backend/cpu/simd.h"
+
+/* ---- codes of four values of k in the bytes of a word ------------------------------------------------------------------- */
+
+#if defined(__AVX512VNNI__)
+RF_INLINE w_word dot(w_word sum, w_word codes, w_word a) {
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(a)); /* (gcc 12 copies the accumulators of the intrinsic) */
+  return sum;
+}
+#else
+/* Even and odd bytes as pairs of 16 bits: products of bytes would saturate there. */
+RF_INLINE w_word dot(w_word sum, w_word codes, w_word a) {
+  w_word even = W(madd_epi16)(w_and(codes, w_set_word(0x00ff00ff)), W(srai_epi16)(W(slli_epi16)(a, 8), 8));
+  return W(add_epi32)(sum, W(add_epi32)(even, W(madd_epi16)(W(srli_epi16)(codes, 8), W(srai_epi16)(a, 8))));
+}
+#endif
+
+#if defined(__AVX512F__)
+/* Bit i of a number below 16 into bit 4 of byte i. */
+RF_INLINE w_word fifth_bits(w_word x) {
+  const __m512i table = _mm512_setr_epi32(0, 0x10, 0x1000, 0x1010, 0x100000, 0x100010, 0x101000, 0x101010, 0x10000000, 0x10000010, 0x10001000,
+                                          0x10001010, 0x10100000, 0x10100010, 0x10101000, 0x10101010);
+  return _mm512_permutexvar_epi32(x, table);
+}
+#else
+RF_INLINE w_word fifth_bits(w_word x) {
+  return w_or(w_or(w_and(w_left(x, 4), w_set_word(0x10)), w_and(w_left(x, 11), w_set_word(0x1000))),
+              w_or(w_and(w_left(x, 18), w_set_word(0x100000)), w_and(w_left(x, 25), w_set_word(0x10000000))));
+}
+#endif
+RF_INLINE w_word run_codes(int type, w_word low, w_word high) {
+  if (type == RF_Q_Q8_0) return w_xor(low, w_set_word((int)0x80808080u));
+  w_word codes = w_and(low, w_set_word(0x0f0f0f0f));
+  switch (type) {
+  case RF_Q_Q5_0:
+  case RF_Q_Q5_1: return w_or(codes, fifth_bits(high));
+  case RF_Q_Q5_K: return w_or(codes, w_left(w_and(high, w_set_word(0x01010101)), 4));
+  case RF_Q_Q6_K: return w_or(codes, w_left(w_and(high, w_set_word(0x03030303)), 4));
+  default: return codes;
+  }
+}
+/* Twos in the zero of a type that has one; -1: it has offsets. */
+RF_INLINE int zero_bits(int type) { return type == RF_Q_Q8_0 ? 7 : type == RF_Q_Q4_0 ? 3 : type == RF_Q_Q5_0 ? 4 : type == RF_Q_Q6_K ? 5 : -1; }
+/* Scale and offset of a run, or of half h of a run of q6_k. */
+RF_INLINE void run_scale(int type, const w_block *b, int run, int h, w_float *d, w_float *e) {
+  switch (type) {
+  case RF_Q_Q8_0:
+  case RF_Q_Q4_0:
+  case RF_Q_Q5_0: *d = block_half(b, 0); break;
+  case RF_Q_Q4_K:
+  case RF_Q_Q5_K: scales_of_k4(b, run, d, e); break;
+  case RF_Q_Q6_K: *d = scale_of_k6(b, run, h); break;
+  default: *d = block_half(b, 0), *e = block_half(b, 1); break; /* q4_1, q5_1 */
+  }
+}

@@ -1,0 +1,23 @@
+/* peaks_amx.c - peak of the tile unit's products of bytes. */
+#include "backend/cpu/peaks_loops.h"
+
+#include <immintrin.h>
+#include <stdint.h>
+
+static const struct {
+  uint8_t palette, start, zero[14];
+  uint16_t row_bytes[16];
+  uint8_t rows[16];
+} TILES = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+
+static void tiles_i8(long rounds) {
+  _tile_loadconfig(&TILES);
+  for (long n = 0; n < rounds; n++) {
+    _tile_dpbssd(0, 6, 7);
+    _tile_dpbssd(1, 6, 7);
+    _tile_dpbssd(2, 6, 7);
+    _tile_dpbssd(3, 6, 7);
+  }
+  _tile_release();
+}
+const rf_peak_arithmetic RF_PEAK_TILES_I8 = {tiles_i8, 4 * 2 * 16 * 16 * 64};
