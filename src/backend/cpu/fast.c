@@ -6,8 +6,12 @@
 #include <omp.h>
 #include <stdatomic.h>
 
-/* Strips that go past a part of a panel before the next part: their sums stay in the L2. */
-enum { STRIPS_MOST = 32, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
+/* Strips that go past a part of a panel before the next part: their sums stay in the L2. And panels whose parts at one place of k come one after the other:
+ * what strips hold for that place stays there too. */
+#ifndef PP
+#define PP 4
+#endif
+enum { STRIPS_MOST = 32, PANELS_MOST = PP, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
 /* Unpacked codes, and two floats for each run of sixteen. */
 enum { ROOM_BYTES = RF_FAST_KC * RF_PANEL_LANES + RF_FAST_KC / 16 * RF_PANEL_LANES * 2 * 4 };
 
@@ -20,7 +24,7 @@ static int64_t strip_bytes(const rf_fast_isa *fast, int64_t m, int64_t k) { retu
 static int64_t room_bytes(const rf_fast_isa *fast, int64_t m) {
   int64_t strips = ceil_div(m, RF_FAST_ROWS);
   if (!is_many(fast, m)) return RF_FAST_FEW * RF_PANEL_LANES * (int64_t)sizeof(float);
-  return ROOM_BYTES + (strips < STRIPS_MOST ? strips : STRIPS_MOST) * STRIP_SUMS * (int64_t)sizeof(float);
+  return ROOM_BYTES + PANELS_MOST * (strips < STRIPS_MOST ? strips : STRIPS_MOST) * STRIP_SUMS * (int64_t)sizeof(float);
 }
 static size_t bytes_for(const rf_fast_isa *fast, int64_t m, int64_t k, int threads) {
   return (size_t)(ceil_div(m, strip_rows(fast, m)) * strip_bytes(fast, m, k) + threads * room_bytes(fast, m));
@@ -62,32 +66,42 @@ static void few_rows(job *j, char *room) {
   }
 }
 
-/* Strips [s0, s1) times one panel; meanwhile what comes next, from `after` on, is fetched. */
-static void panel_of_strips(const job *j, const rf_panel *panel, int64_t s0, int64_t s1, const char *after, char *room) {
+/* Strips [s0, s1) times `count` panels from p0 on; meanwhile what comes next, from `after` on, is fetched. */
+static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, int64_t s1, const char *after, char *room) {
   float *sums = (float *)(void *)(room + ROOM_BYTES);
-  const char *at = panel_at(j, panel);
-  int64_t k_bytes = RF_FAST_KC * panel->block_bytes / panel->type->values, share = ceil_div(ceil_div(k_bytes, s1 - s0), 64) * 64;
+  rf_panel panel[PANELS_MOST];
+  int64_t k_bytes[PANELS_MOST]; /* of the part of a panel that is unpacked at a time */
+  for (int p = 0; p < count; p++)
+    panel[p] = rf_panels_at(j->g->panels, p0 + p), k_bytes[p] = RF_FAST_KC * panel[p].block_bytes / panel[p].type->values;
   for (int64_t k = 0; k < j->g->k; k += RF_FAST_KC) {
     int64_t end = k + RF_FAST_KC < j->g->k ? k + RF_FAST_KC : j->g->k;
-    rf_fast_block block = j->fast->unpack(panel, at, k, end, room);
-    const char *ahead = end < j->g->k ? at + (k / RF_FAST_KC + 1) * k_bytes : after;
-    for (int64_t s = s0; s < s1; s++) {
-      const char *strip = j->strips + s * j->bytes + k / RF_FAST_BLOCK * block_bytes(RF_FAST_ROWS);
-      j->fast->many(&block, strip, used_of(j, s), k == 0, sums + (s - s0) * STRIP_SUMS, ahead + (s - s0) * share, share);
+    for (int p = 0; p < count; p++) {
+      rf_fast_block block = j->fast->unpack(&panel[p], panel_at(j, &panel[p]), k, end, room);
+      int next = p + 1 < count ? p + 1 : 0;
+      const char *ahead = next == 0 && end == j->g->k ? after : panel_at(j, &panel[next]) + (k / RF_FAST_KC + (next == 0)) * k_bytes[next];
+      int64_t share = ceil_div(ceil_div(k_bytes[next], s1 - s0), 64) * 64;
+      for (int64_t s = s0; s < s1; s++) {
+        const char *strip = j->strips + s * j->bytes + k / RF_FAST_BLOCK * block_bytes(RF_FAST_ROWS);
+        j->fast->many(&block, strip, used_of(j, s), k == 0, sums + ((s1 - s0) * p + s - s0) * STRIP_SUMS, ahead + (s - s0) * share, share);
+      }
     }
   }
-  for (int64_t s = s0; s < s1; s++)
-    j->gemm->finish(j->g, sums + (s - s0) * STRIP_SUMS, RF_PANEL_LANES, s * j->rows, used_of(j, s), panel->first, panel->used);
+  for (int p = 0; p < count; p++)
+    for (int64_t s = s0; s < s1; s++)
+      j->gemm->finish(j->g, sums + ((s1 - s0) * p + s - s0) * STRIP_SUMS, RF_PANEL_LANES, s * j->rows, used_of(j, s), panel[p].first, panel[p].used);
 }
 
-static void many_rows(job *j, char *room) {
-  int64_t p = atomic_fetch_add(&j->next, 1);
+static void many_rows(job *j, int threads, char *room) {
+  int64_t each = j->count > 4 ? PANELS_MOST : 1;
+  while (each > 1 && j->panels < 8 * each * threads) each /= 2;
+  int64_t p = atomic_fetch_add(&j->next, each);
   while (p < j->panels) {
-    int64_t following = atomic_fetch_add(&j->next, 1);
-    rf_panel panel = rf_panels_at(j->g->panels, p), after = rf_panels_at(j->g->panels, following < j->panels ? following : p);
+    int64_t following = atomic_fetch_add(&j->next, each);
+    rf_panel first = rf_panels_at(j->g->panels, p), after = rf_panels_at(j->g->panels, following < j->panels ? following : p);
     for (int64_t s = 0; s < j->count; s += STRIPS_MOST) {
       int64_t end = s + STRIPS_MOST < j->count ? s + STRIPS_MOST : j->count;
-      panel_of_strips(j, &panel, s, end, panel_at(j, end < j->count ? &panel : &after), room);
+      int count = (int)(j->panels - p < each ? j->panels - p : each);
+      panels_of_strips(j, p, count, s, end, panel_at(j, end < j->count ? &first : &after), room);
     }
     p = following;
   }
@@ -112,7 +126,7 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
     RF_STAMP_BARRIER;
     char *mine = j.strips + j.count * j.bytes + omp_get_thread_num() * room;
     if (many && fast->open) fast->open();
-    if (many) many_rows(&j, mine);
+    if (many) many_rows(&j, omp_get_num_threads(), mine);
     else few_rows(&j, mine);
     if (many && fast->close) fast->close();
   }

@@ -44,7 +44,8 @@ static void close_tiles(void) { _tile_release(); }
     w_float d0 = _mm512_loadu_ps(d + run * RF_PANEL_LANES), e0 = offsets ? _mm512_loadu_ps(e + run * RF_PANEL_LANES) : d0; \
     SIXTEEN(ROW_JOIN) \
   }
-RF_INLINE void tiles(int count, bool halves, bool offsets, const rf_fast_block *block, int lane, const char *strip, bool first, float *y, coming *later) {
+RF_INLINE void tiles(int count, bool halves, bool offsets, const rf_fast_block *block, int lane, const char *strip, bool first, float *y,
+                     coming *later) {
   enum { STRIDE = RF_FAST_ITEMS * RF_FAST_ROWS * 4, AHEAD = 4, SLOTS = 8 };
   _Alignas(64) int32_t room[SLOTS][16 * 16];
   const int turns = halves ? 2 : 1, runs = count * turns;
