@@ -149,6 +149,7 @@ def measure(row, rounds, threads, limit, without):
             each = row["reps"] if turn < rounds else 1
             first, last = ours_once(words, each, threads)
             ceilings.append({"f32": first["flops"]["median"], "i8": first["i8_ops"], "read": first["read_bps"]["median"]})
+            ceilings[-1]["read" if last["limit"].startswith("read") else "f32"] = last["limit_rate"]  # of all its bursts, those between repetitions too
             mine += last["samples"]
             if turn == rounds or time.monotonic() > deadline:
                 break
@@ -163,11 +164,9 @@ def measure(row, rounds, threads, limit, without):
         kind = row.get("ceiling", "f32")
         ceiling = {k: spread([c[k] for c in ceilings]) for k in ceilings[0]}
         rates = [row["tokens"] / s for s in mine]
-        # limit_fraction stands against the bursts of its own run: work a second, over the median of all of them.
         base = "read" if last["limit"].startswith("read") else "f32"
-        work = last["limit_fraction"] * last["seconds"]["median"] * (first["flops"] if base == "f32" else first["read_bps"])["median"]
         used = kind if base == "f32" and kind != "read" else base
-        fraction = work / statistics.median(mine) / ceiling[used]["median"]
+        fraction = last["limit_work"] / statistics.median(mine) / ceiling[used]["median"]
         record.update(ours=spread(rates), samples={"rafter": mine, **theirs}, ceilings=ceiling, ceiling=used, fraction=fraction,
                       fraction_causal=fraction * last["limit_fraction_causal"] / last["limit_fraction"], planned=row["tokens"] / last["predicted_seconds"])
         record["plan_error"] = record["planned"] / record["ours"]["median"] - 1

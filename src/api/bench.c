@@ -59,18 +59,19 @@ static rf_status parse_tests(const char *text, test tests[32], int *count, rf_er
 
 /* Says a test's figures, and gives them for the history; the caller's. */
 static json_t *report_row(const rafter_sink *sink, const rf_settings *s, const test *t, double tokens, double *seconds, int n, double predicted,
-                          double limit_seconds, double causal_seconds, const char *limit) {
+                          double work, double causal, double peak, const char *limit) {
   char a[32], b[32], c[32];
   json_t *samples = json_array();
   for (int i = 0; i < n; i++) json_array_append_new(samples, json_real(seconds[i])); /* as they came: sorted below */
   rf_ceiling spread = rf_ceiling_of(seconds, n);
-  double rate = tokens / spread.median, fraction = limit_seconds / spread.median;
+  double rate = tokens / spread.median, fraction = work / peak / spread.median;
   rf_say(sink, "%-14s %12s tok/s   %10s (planned %s)   %5.1f %% of %s\n", t->name, rf_text_count(rate, a), rf_text_seconds(spread.median, b),
          rf_text_seconds(predicted, c), 100 * fraction, limit);
-  rf_put_json(sink, json_pack("{ss ss ss si sf so so sf sf sf ss si}", "test", t->name, "model", s->model.name, "dtype",
-                              rf_dtype_name(s->plan.build.dtype), "threads", s->plan.threads, "tokens_per_second", rate, "seconds",
-                              spread_json(spread), "samples", samples, "predicted_seconds", predicted, "limit_fraction", fraction,
-                              "limit_fraction_causal", causal_seconds / spread.median, "limit", limit, "n", n));
+  rf_put_json(sink,
+              json_pack("{ss ss ss si sf so so sf sf sf sf sf ss si}", "test", t->name, "model", s->model.name, "dtype",
+                        rf_dtype_name(s->plan.build.dtype), "threads", s->plan.threads, "tokens_per_second", rate, "seconds", spread_json(spread),
+                        "samples", samples, "predicted_seconds", predicted, "limit_fraction", fraction, "limit_fraction_causal",
+                        causal / peak / spread.median, "limit_work", work, "limit_rate", peak, "limit", limit, "n", n));
   return json_pack("{ss sf sf sf sf sf}", "test", t->name, "tokens_per_second", rate, "seconds", spread.median, "predicted_seconds", predicted,
                    "predicted_tokens_per_second", predicted > 0 ? tokens / predicted : 0, "limit_fraction", fraction);
 }
@@ -110,8 +111,8 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
   const rf_plan *plan = rf_plan_of_trainer(trainer);
   memcpy(copy, c->flops, sizeof copy);
   double peak = rf_ceiling_of(copy, c->flop_count).median;
-  json_t *results = report_row(sink, s, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds, plan->flops_full_square / peak,
-                               plan->model_flops / peak, "f32 FMA (6 P + 12 L T D)");
+  json_t *results = report_row(sink, s, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds, plan->flops_full_square, plan->model_flops,
+                               peak, "f32 FMA (6 P + 12 L T D)");
   if (record) status = rf_trainer_leave_trace(trainer, record, job->options, t->name, results, sink, error), json_decref(results);
   else list_test(job, sink, plan, results);
   RF_GO(status);
@@ -196,12 +197,12 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   }
   double copy[MOST_BURSTS];
   const rf_plan *plan = t->kind == 'p' ? g->prefill : g->decode;
-  double walks = t->kind == 'p' ? (double)(t->tokens + plan->graph->rows - 1) / (double)plan->graph->rows : (double)t->tokens, limit;
+  double walks = t->kind == 'p' ? (double)(t->tokens + plan->graph->rows - 1) / (double)plan->graph->rows : (double)t->tokens;
   if (t->kind == 'p') walks = (double)((t->tokens + plan->graph->rows - 1) / plan->graph->rows);
   memcpy(copy, t->kind == 'p' ? c->flops : c->read, sizeof copy);
-  if (t->kind == 'p') limit = 2 * (double)plan->graph->params.matmul * (double)t->tokens / rf_ceiling_of(copy, c->flop_count).median;
-  else limit = weight_bytes(plan) * (double)t->tokens / rf_ceiling_of(copy, c->read_count).median;
-  json_t *results = report_row(sink, s, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, plan->step_seconds * walks, limit, limit,
+  double peak = rf_ceiling_of(copy, t->kind == 'p' ? c->flop_count : c->read_count).median;
+  double work = (t->kind == 'p' ? 2 * (double)plan->graph->params.matmul : weight_bytes(plan)) * (double)t->tokens;
+  json_t *results = report_row(sink, s, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, plan->step_seconds * walks, work, work, peak,
                                t->kind == 'p' ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
   status = leave(job, sink, t, g, record, plan, results, error);
 done:
@@ -268,11 +269,12 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
     for (int64_t a = 0; a < t->tokens; a++) rf_generator_cancel(g, id[a], -1);
   }
   memcpy(flops, c->flops, sizeof flops), memcpy(read, c->read, sizeof read);
-  double arithmetic = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens / rf_ceiling_of(flops, c->flop_count).median;
-  double stream = weight_bytes(g->decode) / rf_ceiling_of(read, c->read_count).median;
-  json_t *results = report_row(sink, s, t, (double)t->tokens * STEPS, seconds, reps < 64 ? reps : 64, g->decode->step_seconds * STEPS,
-                               STEPS * (arithmetic > stream ? arithmetic : stream), STEPS * (arithmetic > stream ? arithmetic : stream),
-                               arithmetic > stream ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
+  double flops_peak = rf_ceiling_of(flops, c->flop_count).median, read_peak = rf_ceiling_of(read, c->read_count).median;
+  double arithmetic = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens * STEPS, stream = weight_bytes(g->decode) * STEPS;
+  bool computes = arithmetic / flops_peak > stream / read_peak;
+  double work = computes ? arithmetic : stream;
+  json_t *results = report_row(sink, s, t, (double)t->tokens * STEPS, seconds, reps < 64 ? reps : 64, g->decode->step_seconds * STEPS, work, work,
+                               computes ? flops_peak : read_peak, computes ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
   status = leave(job, sink, t, g, record, g->decode, results, error);
 done:
   rf_record_close(record);
