@@ -153,6 +153,41 @@ RF_INLINE void few_plain(int type, int bytes, int rows, int vectors, const few_p
   FEW_EACH(FEW_STORE)
 }
 
+#if defined(__AVX512F__)
+/* bf16, two vectors of lanes from one load: in a dword the even lane is the low half and the odd one the high half. Six or eight rows at a time; the second
+ * rows find the lanes in the L1, and each pass asks for half of what comes later. 158 GFLOP/s where sixteen rows and one vector reach 148 (M = 16, one thread,
+ * from memory, Sapphire Rapids). */
+#define PAIR_EACH(X) X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) X(4, 0) X(4, 1) X(5, 0) X(5, 1) X(6, 0) X(6, 1) X(7, 0) X(7, 1)
+#define PAIR_LOAD(r, l) \
+  w_float sum_##r##_##l = w_set(0); \
+  if ((r) < rows && (r) < used && p->k0) \
+    sum_##r##_##l = _mm512_permutex2var_ps(W(loadu_ps)(y + (r)*RF_PANEL_LANES), apart##l, W(loadu_ps)(y + (r)*RF_PANEL_LANES + W_LANES));
+#define PAIR_STORE(r, l) \
+  if ((r) < rows && (r) < used) W(storeu_ps)(y + (r)*RF_PANEL_LANES + (l)*W_LANES, _mm512_permutex2var_ps(sum_##r##_0, joined##l, sum_##r##_1));
+#define PAIR_STEP(r, l) \
+  if ((r) < rows) sum_##r##_##l = W(fmadd_ps)(w_set(x[r]), w##l, sum_##r##_##l);
+RF_INLINE void few_pairs(int rows, int first, int passes, const few_part *p) {
+  const w_word apart0 = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), apart1 = W(add_epi32)(apart0, w_set_word(1));
+  const w_word joined0 = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), joined1 = W(add_epi32)(joined0, w_set_word(8));
+  const char *at = p->at + 2 * (p->k0 * RF_PANEL_LANES + p->lane), *ahead = p->ahead + (first ? 64 : 0);
+  const float *x = p->a + first;
+  float *y = p->y + first * RF_PANEL_LANES + p->lane;
+  const int used = p->m - first;
+  PAIR_EACH(PAIR_LOAD)
+#pragma GCC unroll 4
+  for (int64_t k = p->k0; k < p->k1; k++, x += p->m, at += 2 * RF_PANEL_LANES) {
+    if (passes == 1 || (k & 1) == (first > 0)) __builtin_prefetch(ahead, 0, 3), ahead += 64 * passes;
+    w_word both = w_load_word(at);
+    w_float w0 = _mm512_castsi512_ps(w_left(both, 16)), w1 = _mm512_castsi512_ps(w_and(both, w_set_word((int)0xffff0000u)));
+    PAIR_EACH(PAIR_STEP)
+  }
+  PAIR_EACH(PAIR_STORE)
+}
+static __attribute__((noinline)) void few_bf16_8(const few_part *p) { few_pairs(8, 0, 1, p); }
+static __attribute__((noinline)) void few_bf16_12(const few_part *p) { few_pairs(6, 0, 2, p), few_pairs(6, 6, 2, p); }
+static __attribute__((noinline)) void few_bf16_16(const few_part *p) { few_pairs(8, 0, 2, p), few_pairs(8, 8, 2, p); }
+#endif
+
 /* One function for each type and body: BLOCKS(q4_0, RF_Q_Q4_0, 32, 18, 1, 8, 2) is few_q4_0_8(part). */
 #define BLOCKS(name, type, values, bytes, halves, rows, vectors) \
   static __attribute__((noinline)) void few_##name##_##rows(const few_part *p) { few_blocks(type, values, bytes, halves, rows, vectors, p); }
@@ -185,10 +220,14 @@ FEW_BODIES(BLOCKS, q4_k, RF_Q_Q4_K, 256, 144, 2)
 FEW_BODIES(BLOCKS, q5_k, RF_Q_Q5_K, 256, 176, 2)
 FEW_BODIES(BLOCKS, q6_k, RF_Q_Q6_K, 256, 210, 1)
 FEW_BODIES(PLAIN, f32, RF_Q_F32, 4)
+#if defined(__AVX512F__)
+PLAIN(bf16, RF_Q_BF16, 2, 1, 4) PLAIN(bf16, RF_Q_BF16, 2, 2, 4) PLAIN(bf16, RF_Q_BF16, 2, 4, 4)
+#else
 FEW_BODIES(PLAIN, bf16, RF_Q_BF16, 2)
+#endif
 FEW_BODIES(PLAIN, f16, RF_Q_F16, 2)
-// clang-format on
-typedef struct few_row {
+    // clang-format on
+    typedef struct few_row {
   int type;
   void (*body[FEW_SHAPE_COUNT])(const few_part *p); /* of FEW_SHAPES */
 } few_row;
@@ -201,11 +240,13 @@ static const few_row *few_of(const rf_panel *panel, int m) {
     if (rows[i].type == panel->type->number) return &rows[i];
   return NULL;
 }
+/* Vectors of lanes that a body takes. */
+static int few_vectors(int type, int shape) { return type == RF_Q_BF16 && FEW_SHAPES[shape].rows >= 8 ? 2 : FEW_SHAPES[shape].vectors; }
 static void few_run(const few_row *row, const rf_panel *panel, const char *at, int64_t inner, const float *a, int m, float *y) {
   enum { RUN = 256, AHEAD = 2048 }; /* steps, bytes */
   int shape = 0;
   while (FEW_SHAPES[shape].rows < m) shape++;
-  int lanes = FEW_SHAPES[shape].vectors * W_LANES;
+  int lanes = few_vectors(row->type, shape) * W_LANES;
   int64_t values = panel->type->values, bytes = panel->block_bytes, run = FEW_SHAPES[shape].rows <= 4 ? inner : RUN;
   few_part p = {.at = at, .a = a, .m = m, .y = y, .ahead = at + (run < inner ? run * bytes / values : AHEAD)};
   for (; p.k0 < inner; p.k0 = p.k1, p.a += run * m) {
