@@ -325,8 +325,9 @@ static rf_status check_lanes(const json_t *lanes, const char *path, rf_error *er
 static rf_status check_spans(const rf_trace_file *file, const char *path, rf_error *error) {
   const json_t *plans = json_object_get(file->header, "ops");
   size_t lanes = json_array_size(json_object_get(file->header, "lanes")), steps = json_array_size(json_object_get(file->header, "steps"));
+  size_t gaps = json_array_size(json_object_get(file->header, "gaps"));
   const size_t ids[RF_SPAN_KINDS] = {
-      [RF_SPAN_PHASE] = RF_PHASES, [RF_SPAN_STEP] = steps, [RF_SPAN_COUNTER] = RF_COUNTERS, [RF_SPAN_LOST] = RF_LOSTS, [RF_SPAN_GAP] = RF_GAPS};
+      [RF_SPAN_PHASE] = RF_PHASES, [RF_SPAN_STEP] = steps, [RF_SPAN_COUNTER] = RF_COUNTERS, [RF_SPAN_LOST] = RF_LOSTS, [RF_SPAN_GAP] = gaps};
   for (int64_t i = 0; i < file->count; i++) {
     const char *what = NULL;
     if (file->kind[i] >= RF_SPAN_KINDS) what = "kind";
@@ -353,15 +354,18 @@ static rf_status check_header(const rf_trace_file *file, const char *path, rf_er
   int64_t number;
   const struct {
     const char *key;
-    size_t count;
+    size_t least, count; /* the last gap is younger than the first traces */
     const char *(*name)(int);
-  } names[] = {{"kinds", RF_SPAN_KINDS, kind_name}, {"phases", RF_PHASES, phase_name}, {"gaps", RF_GAPS, gap_name}, {"lost", RF_LOSTS, lost_name}};
+  } names[] = {{"kinds", RF_SPAN_KINDS, RF_SPAN_KINDS, kind_name},
+               {"phases", RF_PHASES, RF_PHASES, phase_name},
+               {"gaps", RF_GAP_STOPPED, RF_GAPS, gap_name},
+               {"lost", RF_LOSTS, RF_LOSTS, lost_name}};
   RF_TRY(rf_json_string(file->header, "format", path, &text, error));
   if (strcmp(text, "rafter-trace")) return RF_FAIL(error, RAFTER_FAILED, HINT, "not a trace (%s: expected format rafter-trace, got %s)", path, text);
   RF_TRY(rf_json_int(file->header, "version", path, 0, INT32_MAX, &number, error));
   if (number != VERSION) return RF_FAIL(error, RAFTER_FAILED, HINT, "unknown version (%s: expected %d, got %lld)", path, VERSION, (long long)number);
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    RF_TRY(read_array(file->header, path, names[i].key, names[i].count, names[i].count, &list, error));
+    RF_TRY(read_array(file->header, path, names[i].key, names[i].least, names[i].count, &list, error));
     RF_TRY(check_names(list, path, names[i].key, names[i].name, error));
   }
   RF_TRY(read_array(file->header, path, "columns", COLUMN_COUNT, COLUMN_COUNT, &list, error));

@@ -2,7 +2,8 @@
  *
  * What stamps say: between two ops (launch), after a thread's own part of a parallel region (wait), before it (launch), outside regions (serial). What
  * the system says of an interval (RF_SPAN_LOST): pages mapped, time in a core's queue, time asleep. A launch is only believed up to a bound; what is longer
- * must be covered by what the system counted, or it is unexplained. What the system counted and no stamp covers happened inside the bodies of ops. */
+ * must be covered by what the system counted, or it is unexplained. What the system counted and no stamp covers happened inside the bodies of ops. Where all threads
+ * were asleep at once, the process was stopped: that is taken from whatever it was taken for. */
 #include "run/trace.h"
 
 #include <stdlib.h>
@@ -10,6 +11,8 @@
 
 /* Dispatching the next op is a loop and a call, and now and then a look at the system's counters; waking a thread that sleeps takes some 50 us. */
 enum { DISPATCH_NS = 10000, WAKE_NS = 100000, SHOWN_NS = 500, NOISE_NS = 20000 };
+/* All threads asleep at once for so long: nobody worked whom they could have waited for. What ops and the system itself sleep is far shorter. */
+enum { STOPPED_NS = 50000000 };
 
 /* One region: where the run's own thread began and ended its part, where the last thread ended, and where its op did. */
 typedef struct region {
@@ -300,6 +303,155 @@ static void inside_bodies(work *w, int lane, idle i) {
   }
 }
 
+/* ---- the whole process stopped ----------------------------------------------------------------------------------- */
+
+/* One look of a thread at its counters: spans of it stand one behind the other, in the order of rf_lost. */
+typedef struct counted {
+  int64_t begin, end;
+  double off, delay, reads;
+} counted;
+
+/* The look that begins at span `k` of a lane's, or behind it; `k`: behind that look. False: there is none. */
+static bool next_look(const work *w, int lane, int64_t *k, counted *look) {
+  int64_t last = w->lane_at[lane + 1];
+  while (*k < last && w->spans->at[*k].kind != RF_SPAN_LOST) ++*k;
+  if (*k >= last) return false;
+  *look = (counted){.begin = w->spans->at[*k].begin, .end = w->spans->at[*k].end};
+  for (; *k < last && w->spans->at[*k].begin == look->begin; ++*k) {
+    const rf_stamp *s = &w->spans->at[*k];
+    if (s->kind != RF_SPAN_LOST) continue;
+    if (s->id == RF_LOST_OFF) look->off = w->value[*k];
+    if (s->id == RF_LOST_DELAY) look->delay = w->value[*k];
+    if (s->id == RF_LOST_READ_FAULTS) look->reads = w->value[*k];
+  }
+  return true;
+}
+
+/* The most of [begin, end) in which a thread may have worked, been ready to, or waited for a disk. `k` moves along, as `begin` does. */
+static double awake_in(const work *w, int lane, int64_t *k, int64_t begin, int64_t end) {
+  double awake = (double)(end - begin);
+  counted look;
+  for (int64_t at = *k, from = at; next_look(w, lane, &at, &look) && look.begin < end; from = at) {
+    double part = (double)larger(0, smaller(look.end, end) - larger(look.begin, begin));
+    double there = look.reads > 0 ? part : (double)(look.end - look.begin) - look.off + look.delay;
+    if (look.end <= begin) *k = at;
+    else if (*k < from && look.begin < begin) *k = from;
+    awake -= part - (there < part ? larger(0, (int64_t)there) : part);
+  }
+  return awake > 0 ? awake : 0;
+}
+
+/* Phases beside ops may sleep: for files, for requests. */
+static double phases_in(const work *w, int64_t begin, int64_t end) {
+  int lane = w->trace->threads + RF_TRACE_LANE_PHASES;
+  double sum = 0;
+  for (int64_t k = w->lane_at[lane]; k < w->lane_at[lane + 1] && w->spans->at[k].begin < end; k++)
+    if (beside_ops(&w->spans->at[k])) sum += (double)overlap(&w->spans->at[k], begin, end);
+  return sum;
+}
+
+/* Gives a piece of a thread's step that no gap holds to the stop: it was taken for work. */
+static rf_status stop_body(work *w, int index, int lane, int64_t begin, int64_t end, rf_error *error) {
+  rf_traced_step *step = &w->trace->step[index];
+  double *body = &w->body[(int64_t)index * w->trace->threads + lane], seconds = 1e-9 * (double)(end - begin);
+  if (end - begin < SHOWN_NS || *body < seconds) return RAFTER_OK;
+  *body -= seconds, step->gaps[0][RF_GAP_STOPPED] += seconds;
+  return rf_stamps_add(w->spans, (rf_stamp){begin, end, 0, RF_GAP_STOPPED, (uint16_t)lane, RF_SPAN_GAP, 0}, error);
+}
+
+static bool keeps_cause(const rf_stamp *gap) { return gap->id == RF_GAP_IO || gap->id == RF_GAP_OTHERS || gap->id == RF_GAP_STOPPED; }
+
+/* What a gap has of [begin, end) becomes the stop's; what lies before and behind stays. */
+static rf_status stop_gap(work *w, rf_traced_step *step, int64_t k, int64_t begin, int64_t end, rf_error *error) {
+  rf_stamp gap = w->spans->at[k], cut = gap;
+  cut.begin = larger(begin, gap.begin), cut.end = smaller(end, gap.end);
+  double seconds = 1e-9 * (double)(cut.end - cut.begin), *from = &step->gaps[0][gap.id];
+  *from = *from > seconds ? *from - seconds : 0;
+  step->gaps[0][RF_GAP_STOPPED] += seconds;
+  cut.id = RF_GAP_STOPPED, w->spans->at[k] = cut;
+  rf_stamp before = gap, behind = gap;
+  before.end = cut.begin, behind.begin = cut.end;
+  if (before.end > before.begin) RF_TRY(rf_stamps_add(w->spans, before, error));
+  if (behind.end > behind.begin) RF_TRY(rf_stamps_add(w->spans, behind, error));
+  return RAFTER_OK;
+}
+
+/* Pieces between where spans begin and end lie in the same spans as a whole. */
+static int64_t next_edge(const rf_stamps *near, int64_t at, int64_t end, bool *still) {
+  int64_t edge = end;
+  for (int64_t k = 0; k < near->count; k++) {
+    const rf_stamp *s = &near->at[k];
+    if (s->begin > at && s->begin < edge) edge = s->begin;
+    if (s->end > at && s->end < edge) edge = s->end;
+    if (s->begin <= at && s->end > at && (s->kind == RF_SPAN_GAP || s->kind == RF_SPAN_PHASE)) *still = true;
+  }
+  return edge;
+}
+
+static rf_status stop_lane(work *w, int index, int lane, int64_t begin, int64_t end, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rf_stamps near = {0}; /* what the thread did meanwhile; of the run's own also phases beside ops */
+  int phases = lane ? -1 : w->trace->threads + RF_TRACE_LANE_PHASES;
+  int64_t count = w->spans->count;
+  for (int64_t k = 0; k < count; k++) {
+    const rf_stamp *s = &w->spans->at[k];
+    bool own = s->lane == lane && s->kind != RF_SPAN_LOST, beside = s->lane == phases && beside_ops(s);
+    if ((own || beside) && overlap(s, begin, end) > 0) RF_GO(rf_stamps_add(&near, *s, error));
+  }
+  for (int64_t at = begin, edge; at < end; at = edge) {
+    bool still = false;
+    edge = next_edge(&near, at, end, &still);
+    if (!still) RF_GO(stop_body(w, index, lane, at, edge, error));
+  }
+  for (int64_t k = w->had; k < count; k++) {
+    const rf_stamp *gap = &w->spans->at[k];
+    if (gap->lane == lane && overlap(gap, begin, end) > 0 && !keeps_cause(gap)) RF_GO(stop_gap(w, &w->trace->step[index], k, begin, end, error));
+  }
+done:
+  free(near.at);
+  return status;
+}
+
+/* Where in a look the stop is likely to lie: in what the run's own thread was longest in. */
+static int64_t begin_of_stop(const work *w, const counted *look, int64_t length) {
+  int64_t begin = look->begin, end = look->end, longest = 0, at;
+  for (int64_t k = 0; k < w->spans->count; k++) {
+    const rf_stamp *s = &w->spans->at[k];
+    if (s->lane || (s->kind != RF_SPAN_OP && s->kind != RF_SPAN_GAP) || overlap(s, look->begin, look->end) <= longest) continue;
+    longest = overlap(s, look->begin, look->end);
+    begin = larger(s->begin, look->begin), end = smaller(s->end, look->end);
+  }
+  at = begin + (end - begin - length) / 2;
+  return smaller(larger(at, look->begin), look->end - length);
+}
+
+/* A look of the run's own thread and what the others counted meanwhile: time less all that any of them may have been awake is time in which none was. */
+static rf_status find_stops(work *w, rf_error *error) {
+  counted look;
+  int threads = w->trace->threads;
+  int64_t *at = calloc((size_t)threads + 1, sizeof *at);
+  rf_status status = RAFTER_OK;
+  if (!at) return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
+  for (int lane = 0; lane < threads; lane++) at[lane] = w->lane_at[lane];
+  while (threads && next_look(w, 0, &at[0], &look)) {
+    double asleep = look.off - look.delay, length = (double)(look.end - look.begin);
+    if (asleep < STOPPED_NS || look.reads > 0) continue;
+    asleep = (asleep < length ? asleep : length) - phases_in(w, look.begin, look.end);
+    for (int lane = 1; lane < threads && asleep >= STOPPED_NS; lane++)
+      if (w->lane_at[lane] < w->lane_at[lane + 1]) asleep -= awake_in(w, lane, &at[lane], look.begin, look.end);
+    if (asleep < STOPPED_NS) continue;
+    int64_t begin = begin_of_stop(w, &look, (int64_t)asleep), end = begin + (int64_t)asleep;
+    for (int s = 0; s < w->trace->steps; s++) {
+      const rf_traced_step *step = &w->trace->step[s];
+      int64_t from = larger(begin, step->begin), to = smaller(end, step->end);
+      for (int lane = 0; lane < threads && step->whole && from < to; lane++) RF_GO(stop_lane(w, s, lane, from, to, error));
+    }
+  }
+done:
+  free(at);
+  return status;
+}
+
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
 static rf_status one_step(work *w, int index, rf_error *error) {
@@ -331,6 +483,7 @@ rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error)
   for (int lane = 0; lane < lanes; lane++) w.lane_at[lane + 1] += w.lane_at[lane], w.lost_at[lane] = w.lane_at[lane];
   for (int s = 0; s < trace->steps; s++)
     if (trace->step[s].whole) RF_GO(one_step(&w, s, error));
+  RF_GO(find_stops(&w, error));
   rf_stamp *gap = spans->at + w.had, *end = spans->at + spans->count;
   if (gap < end) qsort(gap, (size_t)(end - gap), sizeof *gap, by_lane_and_begin);
   for (int lane = 0; lane < trace->threads; lane++) {

@@ -51,6 +51,7 @@ typedef enum rf_gap {
   RF_GAP_IO,         /* pages read from a disk, files written */
   RF_GAP_OTHERS,     /* ready to run while something else had the core */
   RF_GAP_UNEXPLAINED,
+  RF_GAP_STOPPED, /* all threads asleep at once: the process was stopped */
   RF_GAPS
 } rf_gap;
 const char *rf_gap_name(rf_gap gap);

@@ -14,7 +14,8 @@ RAFTER = os.environ.get("RAFTER", "build/rafter")
 TINY = "gpt:layers=2,width=32,heads=2,ff=64,vocab=256,seq=32"
 KINDS = ["op", "busy", "wait", "phase", "step", "counter", "lost", "gap", "predicted"]
 PHASES = ["data", "forward", "recompute", "backward", "accumulate", "optimizer", "sample", "checkpoint"]
-GAPS = ["launch", "wait", "serial", "page fault", "allocation", "io", "other threads", "unexplained"]
+GAPS = ["launch", "wait", "serial", "page fault", "allocation", "io", "other threads", "unexplained", "stopped"]
+LOST = 0.05  # of threads' time, inside the bodies of ops
 COLUMNS = [("begin", "i64", "q"), ("end", "i64", "q"), ("value", "f64", "d"), ("id", "i32", "i"), ("lane", "u16", "H"), ("kind", "u8", "B"), ("plan", "u8", "B")]
 
 
@@ -95,7 +96,7 @@ def trace(plan, steps=3, threads=2, seed=1, pace=1):
     header = {"count": count, "columns": [{"name": name, "type": kind, "coding": codings.get(name, "bytes")} for name, kind, _ in COLUMNS], "kinds": KINDS, "phases": PHASES, "gaps": GAPS,
               "counters": [{"name": "live", "unit": "bytes"}], "plans": [plan.get("name", "train")], "digests": [plan["digest"]], "threads": threads, "dropped": 0,
               "steps": [{"step": step, "begin": step * (took + 3000), "end": step * (took + 3000) + took, "tokens": 256, "work": 0.8 * took * threads / 1e9,
-                         "gaps": [[took * 1e-11 * (8 - gap) for gap in range(8)], [0] * 8]} for step in range(steps)]}
+                         "gaps": [[took * 1e-11 * (9 - gap) for gap in range(9)], [0] * 6 + [LOST * took * threads / 1e9, 0, 0]]} for step in range(steps)]}
     return {"header": header, "columns": base64.b64encode(gzip.compress(data, 1)).decode()}
 
 

@@ -218,11 +218,16 @@ def selecting(b, x, y):
         if (kind === (own ? 'op' : 'busy')) lanes[id] = (lanes[id] || 0) + cut;
         if (kind === 'wait' || (own && kind === 'gap' && viewer.trace.header.gaps[c.id[i]] === 'wait')) lanes[id] -= cut; /* other gaps are inside waits */
       }
-      return {sums, lanes};
+      let inside = 0; /* of each step as much as of it lies in the range, from the lanes by what they worked */
+      for (const step of viewer.trace.header.steps) inside += 1e9 * step.gaps[1].reduce((all, one) => all + one, 0) * Math.max(0, Math.min(b, step.end) - Math.max(a, step.begin)) / (step.end - step.begin);
+      const worked = Object.values(lanes).reduce((all, one) => all + one, 0);
+      for (const id of Object.keys(lanes)) lanes[id] *= 1 - inside / worked;
+      return {sums, lanes, inside};
     })()""")
     fast = b.js("rafter.state.trace.sums")
     b.expect("the sums of a selection are those of a slow look at every span", set(slow["sums"]) == set(fast["classes"]) and
              all(near(fast["classes"][name], value, 1e-5) for name, value in slow["sums"].items()), (slow["sums"], fast["classes"]))
+    b.expect("what was lost inside ops is no work", slow["inside"] > 0 and fast["gaps"]["other threads"] >= 0.999 * slow["inside"], fast["gaps"])
     b.expect("and so are the lanes'", all(near(fast["lanes"][name], value, 1e-4) for name, value in slow["lanes"].items()), (slow["lanes"], fast["lanes"]))
     b.key("z")
     b.expect("z zooms to the selection", near(b.js(SPAN), chosen[1] - chosen[0], 1e-3))

@@ -48,7 +48,7 @@
   /* ---- what a span stands for -------------------------------------------------------------------------------------- */
 
   /* How a span is painted. Waiting and gaps are pale: what is left is work. */
-  const GAP_PAINT = {launch: 'gap-launch', wait: 'gap-wait', serial: 'gap-serial', 'page fault': 'gap-system', allocation: 'gap-system', io: 'gap-system', 'other threads': 'gap-others', unexplained: 'gap-unknown'};
+  const GAP_PAINT = {launch: 'gap-launch', wait: 'gap-wait', serial: 'gap-serial', 'page fault': 'gap-system', allocation: 'gap-system', io: 'gap-system', 'other threads': 'gap-others', stopped: 'gap-stopped', unexplained: 'gap-unknown'};
   /* Phases are shades: colours are for classes of ops. */
   const PHASE_SHADE = {forward: 'phase-1', recompute: 'phase-2', backward: 'phase-2', accumulate: 'phase-3', optimizer: 'phase-3', sample: 'phase-2'};
 

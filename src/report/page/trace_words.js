@@ -17,6 +17,7 @@
     'allocation': 'The heap grew. Between the first step and the last there should be none.',
     'io': 'Pages were read from a disk, or files were written.',
     'other threads': 'The thread was ready to run, but something else had its core: another program, or more threads than cores.',
+    'stopped': 'No thread worked, was ready to or waited for a disk: the process was stopped, by a signal, a debugger or a machine that slept.',
     'unexplained': 'Time that nothing above was measured in.',
   };
   const why = (name) => WHY[name] || '';
@@ -117,6 +118,16 @@
 
   /* ---- sums of a range ----------------------------------------------------------------------------------------------------------- */
 
+  /* What threads lost inside ops is counted, but not seen in the lanes: of each step as much as of it lies in the range. By gap, in ns. */
+  const lostInside = ({header}, a, b) => {
+    const lost = new Map(), names = (header.gaps || []).map(String);
+    for (const step of rafter.objects(header.steps)) {
+      const cut = Math.min(b, step.end) - Math.max(a, step.begin), inside = Array.isArray(step.gaps) && Array.isArray(step.gaps[1]) ? step.gaps[1] : [];
+      if (cut > 0) names.forEach((name, i) => { if (inside[i] > 0) lost.set(name, (lost.get(name) || 0) + 1e9 * inside[i] * cut / (step.end - step.begin)); });
+    }
+    return lost;
+  };
+
   rafter.traceParts.sums = (viewer) => {
     if (!viewer.element.isConnected) return;
     const {trace, main} = viewer, {things} = trace, [a, b] = viewer.selection || [viewer.from, viewer.to];
@@ -141,10 +152,18 @@
       }
       return {row, work, gap};
     });
-    const time = lanes.length * (b - a), worked = lanes.reduce((sum, lane) => sum + lane.work, 0);
+    const time = lanes.length * (b - a), lost = lostInside(trace, a, b);
+    let worked = lanes.reduce((sum, lane) => sum + lane.work, 0);
+    const shares = lanes.map((lane) => (worked > 0 ? lane.work / worked : 0)), least = worked;
+    for (const [name, sum] of lost) {
+      const here = Math.min(sum, worked);
+      worked -= here;
+      gaps.set(name, (gaps.get(name) || 0) + here);
+    }
+    lanes.forEach((lane, i) => { const here = shares[i] * (least - worked); lane.work -= here; lane.gap += here; });
     const rest = [...gaps].sort((x, y) => y[1] - x[1]).filter(([, sum]) => sum > 0.01 * time).map(([name, sum]) => `${name} ${rafter.percent(sum / time)}`);
     viewer.summed = true;
-    viewer.state.sums = {range: b - a, classes: Object.fromEntries(shown.map((row) => [row.paint.id, row.measured])), lanes: Object.fromEntries(lanes.map((lane) => [lane.row.id, lane.work]))};
+    viewer.state.sums = {range: b - a, classes: Object.fromEntries(shown.map((row) => [row.paint.id, row.measured])), lanes: Object.fromEntries(lanes.map((lane) => [lane.row.id, lane.work])), gaps: Object.fromEntries(gaps), worked};
     viewer.sums.replaceChildren(...[el('h3', {}, `${viewer.selection ? 'Selected' : 'In view'}: ${seconds(b - a)}`),
       rafter.table([
         {title: 'Class', value: (row) => row.paint.title, node: (row) => el('span', {}, el('span', {class: 'swatch', style: {background: `var(--${row.paint.colour})`}}), row.paint.title)},
@@ -172,7 +191,7 @@
     const rows = names.map((name, i) => ({name, seconds: total(steps, i)})), threads = viewer.trace.header.threads || 1;
     const span = steps.reduce((sum, step) => sum + (step.end - step.begin) / 1e9, 0) * threads;
     const work = steps.reduce((sum, step) => sum + (step.work || 0), 0);
-    element.append(el('h3', {}, 'Why the threads did not work'), el('p', {class: 'note'}, `Of ${rafter.seconds(span)} of ${threads} threads in ${steps.length} ${viewer.stepName}s, ${rafter.seconds(work)} went into ops. The system often counts how long a thread lost its core but not when: these sums know it, while in the lanes such moments look like work.`),
+    element.append(el('h3', {}, 'Why the threads did not work'), el('p', {class: 'note'}, `Of ${rafter.seconds(span)} of ${threads} threads in ${steps.length} ${viewer.stepName}s, ${rafter.seconds(work)} went into ops. The system often counts how long a thread lost its core but not when: these sums and those of a selection know it, while in the lanes such moments look like work.`),
       rafter.table([
         {title: 'Gap', value: (row) => row.name}, {title: 'Seconds of threads', value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds), number: true},
         {title: `Of the ${viewer.stepName}s`, value: (row) => row.seconds, text: (row) => rafter.percent(row.seconds / span), number: true}, {title: 'What it is', wide: true, value: (row) => why(row.name)},

@@ -20,7 +20,7 @@
 #include "support/scratch.h"
 #include "traced.h"
 
-enum { SLEEP_NS = 20000000, PAGES = 2000, PAGE = 4096, BUSY_NS = 40000000 };
+enum { SLEEP_NS = 20000000, PAGES = 2000, PAGE = 4096, BUSY_NS = 40000000, STOP_NS = 300000000 };
 
 /* ---- plants ------------------------------------------------------------------------------------------------------ */
 
@@ -68,6 +68,18 @@ static void begins_late(void) {
     if (omp_get_thread_num() == 1) sleeps();
     RF_STAMP_BUSY;
   }
+}
+/* A process that stops this one for a while, as a debugger or a full terminal does. */
+static void is_stopped(void) {
+  pid_t own = getpid(), other = fork();
+  if (other == 0) {
+    struct timespec left = {0, STOP_NS};
+    kill(own, SIGSTOP);
+    while (nanosleep(&left, &left)) {}
+    kill(own, SIGCONT);
+    _exit(0);
+  }
+  while (other > 0 && waitpid(other, NULL, WNOHANG) == 0) {} /* work */
 }
 static void reads(void) {
   for (int i = 0; i < PAGES; i += 7) (void)*(volatile unsigned char *)(mapped + (size_t)i * PAGE);
@@ -229,6 +241,72 @@ static void test_pages_from_a_disk_are_io(void **state) {
   assert_true(s.gaps[1][RF_GAP_WAIT] == 0 || s.gaps[1][RF_GAP_IO] > s.gaps[1][RF_GAP_WAIT]);
 }
 
+/* The run's own thread in an op for `ns` while the other's part was over soon; what both counted is planted. Gaps of the step, and their spans of a stop. */
+static rf_traced_step step_of_counters(const double off[2], const double delay[2], double stopped[2]) {
+  rf_record *record = open_record("all");
+  rf_trace *trace = NULL;
+  rf_error error = {0};
+  rf_record_step(1);
+  int64_t begin = rf_now_ns();
+  while (rf_now_ns() - begin < 6 * (int64_t)BUSY_NS) {}
+  int64_t end = rf_now_ns();
+  for (int i = 0; i < THREADS; i++) {
+    rf_lane *lane = &rf_lanes_on->lane[i];
+    uint16_t of = (uint16_t)i;
+    rf_lane_put(lane, (rf_stamp){begin, i ? begin + BUSY_NS / 100 : end, 0, 0, of, RF_SPAN_BUSY, 0});
+    if (!i) rf_lane_put(lane, (rf_stamp){begin, end, 0, 0, of, RF_SPAN_OP, 0});
+    if (delay[i] > 0) rf_lane_put(lane, (rf_stamp){begin, end, delay[i] * (double)(end - begin), RF_LOST_DELAY, of, RF_SPAN_LOST, 0});
+    if (off[i] > 0) rf_lane_put(lane, (rf_stamp){begin, end, off[i] * (double)(end - begin), RF_LOST_OFF, of, RF_SPAN_LOST, 0});
+  }
+  rf_lanes_on->lane[1].thread = 0; /* nobody is asked: what was planted stands alone */
+  rf_record_step_end(0);
+  if (rf_trace_collect(record, NULL, NULL, 0, &trace, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  rf_traced_step s = trace->step[0];
+  double all = s.work + s.phases, length = (double)(end - begin);
+  for (int g = 0; g < RF_GAPS; g++) all += s.gaps[0][g] + s.gaps[1][g];
+  assert_true(all > 0.999999e-9 * THREADS * (double)(s.end - s.begin) && all < 1.000001e-9 * THREADS * (double)(s.end - s.begin));
+  stopped[0] = stopped[1] = 0;
+  for (int64_t i = 0; i < trace->count; i++) {
+    const rf_stamp *span = &trace->span[i];
+    if (span->kind == RF_SPAN_GAP && span->id == RF_GAP_STOPPED && span->lane < 2) stopped[span->lane] += (double)(span->end - span->begin) / length;
+  }
+  assert_true(s.gaps[0][RF_GAP_STOPPED] + s.gaps[1][RF_GAP_STOPPED] > 1e-9 * length * (stopped[0] + stopped[1]) - 1e-6);
+  rf_trace_free(trace);
+  rf_record_close(record);
+  return s;
+}
+
+/* Where each of two threads sleeps 0.95 of the time, both do for 0.9 of it at least. */
+static void test_all_asleep_at_once_are_stopped(void **state) {
+  (void)state;
+  static const struct {
+    double off[2], delay[2], stopped;
+  } cases[] = {
+      {{0.95, 0.95}, {0, 0}, 0.9},  /* the process was stopped */
+      {{1, 1}, {0, 0}, 1},          /* in all of the op */
+      {{0, 0.95}, {0, 0}, 0},       /* one waits for the other */
+      {{0.95, 0.95}, {0.95, 0}, 0}, /* which had no core */
+      {{0.55, 0.5}, {0, 0}, 0},     /* in turn: too little is sure */
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    double stopped[2];
+    step_of_counters(cases[i].off, cases[i].delay, stopped);
+    for (int lane = 0; lane < 2; lane++) assert_true(stopped[lane] > cases[i].stopped - 0.001 && stopped[lane] < cases[i].stopped + 0.001);
+  }
+}
+
+static void test_a_stopped_process_is_stopped(void **state) {
+  (void)state;
+  if (access("/proc/thread-self/schedstat", R_OK)) {
+    print_message("the system does not count time in a core's queue\n");
+    skip();
+  }
+  rf_traced_step s = step_with(is_stopped, NULL);
+  print_message("stopped: %.1f ms of two threads, stopped for %d ms\n", 1e3 * s.gaps[0][RF_GAP_STOPPED], STOP_NS / 1000000);
+  assert_true(s.gaps[0][RF_GAP_STOPPED] >= 1.8e-9 * STOP_NS);
+  assert_true(s.gaps[0][RF_GAP_WAIT] + s.gaps[1][RF_GAP_WAIT] + s.gaps[0][RF_GAP_SERIAL] < s.gaps[0][RF_GAP_STOPPED]);
+}
+
 /* Work between ops that nothing stamps is not taken for a launch. */
 static void test_what_nobody_stamped_is_unexplained(void **state) {
   (void)state;
@@ -268,6 +346,8 @@ int main(void) {
       cmocka_unit_test(test_fresh_pages_are_faults),
       cmocka_unit_test(test_a_growing_heap_is_allocation),
       cmocka_unit_test(test_preemption_is_others),
+      cmocka_unit_test(test_all_asleep_at_once_are_stopped),
+      cmocka_unit_test(test_a_stopped_process_is_stopped),
       cmocka_unit_test(test_pages_from_a_disk_are_io),
       cmocka_unit_test(test_what_nobody_stamped_is_unexplained),
       cmocka_unit_test(test_a_plain_step_is_explained),
