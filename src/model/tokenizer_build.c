@@ -123,7 +123,7 @@ static rf_span half_of(const rf_tokenizer *t, const cut *c, int second) {
 
 /* Both halves of many cuts are looked up at once, for the memory they are waited for. */
 static rf_status add_cuts(rf_tokenizer *t, const cut *cuts, int count, const char *where, rf_error *error) {
-  rf_span keys[2 * CUTS];
+  rf_span keys[2 * CUTS] = {{0}}; /* (all of it: gcc at -O2 does not see that the loop fills what is read) */
   int32_t ids[2 * CUTS];
   if (count < 1) return RAFTER_OK;
   for (int i = 0; i < 2 * count; i++) keys[i] = half_of(t, &cuts[i / 2], i % 2);
