@@ -35,6 +35,11 @@ static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l
     return RF_FAIL(error, RAFTER_INVALID, "raise --seq, or leave it out",
                    "prompt and answer are longer than a slot (--seq: expected at least %lld + %lld, got %lld)", (long long)l->prompt,
                    (long long)l->answer, (long long)s->plan.build.seq);
+  int64_t shared = int_or(o, "shared-prefix", 0);
+  if (shared > 0 && shared >= l->prompt && !(rf_options_has(o, "arrivals") && rf_options_is_set(o, "arrivals")))
+    return RF_FAIL(error, RAFTER_INVALID, "lower --shared-prefix, or raise --prompt-tokens",
+                   "no prompt begins with so many tokens and goes on (--shared-prefix: expected less than --prompt-tokens %lld, got %lld)",
+                   (long long)l->prompt, (long long)shared);
   return RAFTER_OK;
 }
 

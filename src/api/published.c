@@ -15,7 +15,7 @@ __asm__(".pushsection .rodata\n"
         ".popsection\n");
 extern const char rf_published_text[];
 
-enum { ID, SYSTEM, MACHINE, CHIPS, MODEL, SEQ, PRECISION, RATE, PUBLISHED, SOURCE, COLUMNS };
+enum { ID, SYSTEM, MACHINE, CHIPS, MODEL, SEQ, PRECISION, RATE, PUBLISHED, SOURCE, MESH, BATCH, ACCUMULATE, REMAT, COLUMNS };
 typedef struct published {
   char text[COLUMNS][200];
 } published;
@@ -54,7 +54,18 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
   if (!rf_options_given(o, "dtype")) RF_TRY(rf_options_set(o, "dtype", strcmp(row->text[PRECISION], "f32") ? "bf16" : "f32", error));
   if (eight && rf_options_has(o, "matmul-dtype") && !rf_options_given(o, "matmul-dtype"))
     RF_TRY(rf_options_set(o, "matmul-dtype", row->text[PRECISION], error));
-  if (rf_options_given(o, "remat") || rf_options_given(o, "mesh") || rf_options_given(o, "fit")) return RAFTER_OK;
+  bool typed = rf_options_given(o, "remat") || rf_options_given(o, "mesh") || rf_options_given(o, "fit");
+  static const struct {
+    int column;
+    const char *option;
+  } stated[] = {{MESH, "mesh"}, {BATCH, "batch"}, {ACCUMULATE, "accumulate"}, {REMAT, "remat"}};
+  bool in_parts = rf_options_given(o, "batch") || rf_options_given(o, "microbatch");
+  for (size_t i = 0; i < sizeof stated / sizeof *stated; i++) {
+    const char *text = row->text[stated[i].column];
+    bool of_batch = stated[i].column == BATCH || stated[i].column == ACCUMULATE; /* of the row's own batch alone */
+    if (*text && !(of_batch && in_parts) && !rf_options_given(o, stated[i].option)) RF_TRY(rf_options_set(o, stated[i].option, text, error));
+  }
+  if (typed) return RAFTER_OK;
   json_t *fit = json_pack("{sb}", "fit", 1); /* for the machine's own memory */
   rf_status status = rf_options_read_json(o, fit, "--compare", error);
   json_decref(fit);
@@ -71,8 +82,8 @@ static rf_status plan_row(const rafter_job *job, const published *row, json_t **
     json_t *json = NULL;
     char batch[32];
     snprintf(batch, sizeof batch, "%ld", each * chips);
-    bool said = rf_options_given(one.options, "batch");
     status = apply_row(one.options, row, error);
+    bool said = rf_options_given(one.options, "batch");
     if (status == RAFTER_OK && !said) status = rf_options_set(one.options, "batch", batch, error);
     rf_status planned = status == RAFTER_OK ? rf_plan_once(&one, NULL, &json, &last) : status;
     rf_options_free(one.options);

@@ -10,7 +10,15 @@ static char *number_text(double value, char text[32]) {
   double size = fabs(value);
   if (size >= 1e15 || (size < 1e-3 && size > 0)) snprintf(text, 32, "%.4g", value);
   else if (value == floor(value)) snprintf(text, 32, "%.0f", value);
+  else if (size >= 1e6) return rf_text_count(value, text);
   else snprintf(text, 32, size < 10 ? "%.3f" : size < 1000 ? "%.2f" : "%.1f", value);
+  return text;
+}
+
+static const char *usd_text(double usd, char text[32]) {
+  char count[32];
+  if (usd < 1e4) snprintf(text, 32, "$%.4g", usd);
+  else snprintf(text, 32, "$%.30s", rf_text_count(usd, count));
   return text;
 }
 
@@ -24,7 +32,7 @@ static const char *fact_text(const rf_fact *fact, char text[32]) {
   case RF_UNIT_COUNT: return rf_text_count(fact->value, text);
   case RF_UNIT_BPS: return snprintf(text, 32, "%.4g GB/s", fact->value * 1e-9), text;
   case RF_UNIT_PERCENT: return snprintf(text, 32, "%.4g %%", fact->value * 100), text;
-  case RF_UNIT_USD: return snprintf(text, 32, "$%.4g", fact->value), text;
+  case RF_UNIT_USD: return usd_text(fact->value, text);
   case RF_UNIT_TRUTH: return fact->value != 0 ? "yes" : "no";
   default: return number_text(fact->value, text);
   }

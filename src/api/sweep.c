@@ -115,13 +115,41 @@ rf_status rf_set_chips(rf_options *options, const char *machine, const char *chi
   return status;
 }
 
+/* Rows over a microbatch or how many there are stand side by side where all have one batch: where it is not typed the least that all divide, from
+ * the default on. 0: it stays as it is. */
+static rf_status common_batch(const rf_options *o, const char *name, const char *const *values, int count, int64_t *batch, rf_error *error) {
+  enum { MOST = 1 << 20 };
+  bool micro = !strcmp(name, "microbatch");
+  int64_t all = 1, least = 1;
+  *batch = 0;
+  if ((!micro && strcmp(name, "accumulate") != 0) || rf_options_given(o, "batch") || rf_options_given(o, micro ? "accumulate" : "microbatch"))
+    return RAFTER_OK;
+  if (rf_options_is_set(o, "batch")) least = rf_options_int(o, "batch");
+  for (int i = 0; i < count; i++) {
+    int64_t value = strtoll(values[i], NULL, 10), a = all, b = value;
+    while (b > 0) {
+      int64_t rest = a % b;
+      a = b, b = rest;
+    }
+    if (value > 0) all = all / a * value;
+    if (all > MOST)
+      return RF_FAIL(error, RAFTER_INVALID, "give --batch, or fewer values",
+                     "no batch is a multiple of all values (--sweep %s: expected one up to %d)", name, (int)MOST);
+  }
+  *batch = (least + all - 1) / all * all;
+  return RAFTER_OK;
+}
+
 /* Plans one value. One that cannot be planned is a row too, with its error in `refused`. */
-static rf_status plan_value(const rafter_job *job, const char *name, rf_sweep_row *row, rafter_plan **plan, json_t **json, rf_error *refused,
-                            rf_error *error) {
+static rf_status plan_value(const rafter_job *job, const char *name, int64_t batch, rf_sweep_row *row, rafter_plan **plan, json_t **json,
+                            rf_error *refused, rf_error *error) {
   rafter_job one = {rf_options_copy(job->options)};
   bool chips = !strcmp(name, "chips");
   rf_status status = chips ? rf_set_chips(one.options, rf_options_text(job->options, "on"), row->value, error)
                            : rf_options_set(one.options, name, row->value, error);
+  char text[32];
+  snprintf(text, sizeof text, "%lld", (long long)batch);
+  if (status == RAFTER_OK && batch > 0) status = rf_options_set(one.options, "batch", text, error);
   if (status == RAFTER_OK) {
     rf_status made = rafter_plan_new(&one, plan, refused);
     if (made == RAFTER_OK) status = rf_plan_object(*plan, json, error);
@@ -171,12 +199,14 @@ rf_status rf_plan_sweep(const rafter_job *job, const rafter_sink *sink, rf_error
   json_t *rows = json_array(), *cliffs = NULL, *one = NULL;
   rafter_plan *plan = NULL, *before = NULL;
   bool any = false;
+  int64_t batch = 0;
   if (!row) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while sweeping"));
+  RF_GO(common_batch(job->options, name, values, count, &batch, error));
   rf_say(sink, "%-24s %12s %12s %14s  %-3s  %s\n", name, "memory", "time", "tokens/s", "fits", "bound");
   for (int i = 0; i < count; i++) {
     row[i].value = values[i], row[i].x = number_of(values[i]);
     plan = NULL, one = NULL, refused = (rf_error){0};
-    RF_GO(plan_value(job, name, &row[i], &plan, &one, &refused, error));
+    RF_GO(plan_value(job, name, batch, &row[i], &plan, &one, &refused, error));
     if (!row[i].planned && !first.message[0]) first = refused;
     any = any || row[i].planned;
     if (plan && before) {

@@ -91,7 +91,9 @@ static rf_status out_of_range(const rf_option *row, const char *text, rf_error *
   char least[32], most[32];
   snprintf(least, sizeof least, fabs(row->least) < 1e15 ? "%.15g" : "%.3g", row->least);
   snprintf(most, sizeof most, fabs(row->most) < 1e15 ? "%.15g" : "%.3g", row->most);
-  return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s is out of range (expected %s to %s, got %.60s)", row->name, least, most, text);
+  char hint[120];
+  snprintf(hint, sizeof hint, "give --%s a value from %s to %s", row->name, least, most);
+  return RF_FAIL(error, RAFTER_INVALID, hint, "--%s is out of range (expected %s to %s, got %.60s)", row->name, least, most, text);
 }
 
 static rf_status parse_choice(const rf_option *row, const char *text, value *v, rf_error *error) {
@@ -120,6 +122,18 @@ static rf_status parse_sweep(int command, const rf_option *row, const char *text
   bool shape = !strncmp(name, "MODEL", 5) && (!name[5] || (name[5] == ':' && name[6])) && !strcmp(RF_COMMAND_ROWS[command].arguments, "MODEL");
   shape = shape || (!strcmp(name, "chips") && find_row(command, name) < 0 && find_row(command, "mesh") >= 0); /* shapes of --on */
   int swept = shape ? -1 : find_row(command, name);
+  bool listed = swept >= 0 && (RF_OPTION_ROWS[swept].type == RF_OPTION_LIST || RF_OPTION_ROWS[swept].type == RF_OPTION_FLOATS);
+  if (listed) {
+    char hint[160];
+    snprintf(hint, sizeof hint, "write --%s %.100s", RF_OPTION_ROWS[swept].name, equals + 1);
+    return RF_FAIL(error, RAFTER_INVALID, hint, "--%s cannot vary '%s' (it takes a list itself)", row->name, name);
+  }
+  const char *colon = strchr(name, ':');
+  if (!shape && colon && swept < 0 && find_row(command, "mesh") >= 0) {
+    char hint[160];
+    snprintf(hint, sizeof hint, "write --%s MODEL%.100s, with the word MODEL", row->name, text + (colon - name));
+    return RF_FAIL(error, RAFTER_INVALID, hint, "--%s cannot vary '%s' (a field of the model's shape is named MODEL:FIELD)", row->name, name);
+  }
   if (!shape && (swept < 0 || RF_OPTION_ROWS[swept].type >= RF_OPTION_TEXTS || RF_OPTION_ROWS[swept].type == RF_OPTION_FLAG))
     return RF_FAIL(error, RAFTER_INVALID, "sweep over an option with numbers or choices, such as batch or dtype, or a shape: MODEL:layers=12,24",
                    "--%s cannot vary '%s' (%s)", row->name, name, swept < 0 ? "no such option of this command" : "it has no single value");
@@ -150,9 +164,10 @@ static rf_status parse_sweep(int command, const rf_option *row, const char *text
   }
   for (int i = 0; i < count && !shape; ++i) {
     value trial = {0};
-    rf_status status = parse_value(command, &RF_OPTION_ROWS[swept], v->text[2 + i], &trial, error);
+    rf_error inner = {0};
+    rf_status status = parse_value(command, &RF_OPTION_ROWS[swept], v->text[2 + i], &trial, &inner);
     clear(&trial);
-    if (status != RAFTER_OK) return status;
+    if (status != RAFTER_OK) return RF_FAIL(error, status, inner.hint, "--%s: %s", row->name, inner.message);
   }
   v->count = count;
   return RAFTER_OK;

@@ -42,8 +42,9 @@ static rf_status read_line(const char *path, int64_t line, const char *text, rf_
   for (size_t i = 0; i < sizeof field / sizeof *field; i++) {
     if (!(value = json_object_get(json, field[i].key))) continue;
     if (!json_is_integer(value) || json_integer_value(value) < field[i].least || json_integer_value(value) > field[i].most)
-      RF_GO(RF_FAIL(error, RAFTER_INVALID, NULL, "%s, line %lld: \"%s\" is out of range (expected %lld to %lld tokens)", path, (long long)line,
-                    field[i].key, (long long)field[i].least, (long long)field[i].most));
+      RF_GO(RF_FAIL(error, RAFTER_INVALID, "each line is {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}",
+                    "%s, line %lld: \"%s\" is out of range (expected %lld to %lld tokens)", path, (long long)line, field[i].key,
+                    (long long)field[i].least, (long long)field[i].most));
     *field[i].to = json_integer_value(value);
   }
   if (arrival->shared > arrival->prompt) arrival->shared = arrival->prompt;
@@ -59,7 +60,11 @@ rf_status rf_arrivals_read(const char *path, rf_arrival like, rf_arrival **list,
   int64_t lines = 0, found = 0, line = 0;
   rf_status status = RAFTER_OK;
   rf_arrival *out = NULL;
-  RF_TRY(rf_file_read(path, MOST_BYTES, &text, &bytes, error));
+  rf_error inner = {0};
+  status = rf_file_read(path, MOST_BYTES, &text, &bytes, &inner);
+  if (status != RAFTER_OK)
+    return RF_FAIL(error, status, inner.hint[0] ? inner.hint : "--arrivals names a file of lines {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}",
+                   "--arrivals: %s", inner.message);
   for (size_t i = 0; i < bytes; i++) lines += text[i] == '\n';
   if (lines >= RF_MOST_ARRIVALS) RF_GO(RF_FAIL(error, RAFTER_INVALID, NULL, "%s has too many lines (expected at most %d)", path, RF_MOST_ARRIVALS));
   out = calloc((size_t)lines + 1, sizeof *out);

@@ -113,6 +113,9 @@ bool rf_remat_valid(rf_remat remat) {
 }
 
 const char *rf_remat_write(rf_remat remat, char text[RF_REMAT_TEXT]) {
+  rf_remat set;
+  for (size_t i = 0; remat >= RF_REMAT_SAVE && i < sizeof SETS / sizeof *SETS; i++)
+    if (parse_saved(SETS[i].saves, &set, NULL) == RAFTER_OK && set == remat) return snprintf(text, RF_REMAT_TEXT, "%s", SETS[i].policy), text;
   snprintf(text, RF_REMAT_TEXT, "%s", remat < RF_REMAT_SAVE ? POLICIES[remat] : "save:");
   for (int i = 0, many = 0; i < RF_SAVED_NAMES; i++)
     if (rf_remat_saves(remat, i)) rf_text_append(text, RF_REMAT_TEXT, "%s%s", many++ ? "," : "", RF_SAVED[i].name);

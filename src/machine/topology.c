@@ -122,7 +122,8 @@ rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *
   }
   if (!rf_machine_prices_text(machine, known)[0])
     return RF_FAIL(error, RAFTER_INVALID, "say what a chip costs an hour, as --price 1.20",
-                   "no price of %s: no source gives one (--price: got '%.40s')", machine->name, text);
+                   "no price of %s: '%.40s' is not an amount, and no source gives it another (--price: expected USD a chip and hour)", machine->name,
+                   text);
   return RF_FAIL(error, RAFTER_INVALID, "choose one of them, or say what a chip costs an hour, as --price 1.20",
                  "no price '%.40s' of %s (--price: it has %s USD)", text, machine->name, known);
 }

@@ -188,8 +188,9 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
   };
   for (size_t i = 0; i < sizeof field / sizeof field[0]; ++i)
     if (field[i].value < 1 || field[i].value > field[i].most)
-      return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is out of range (expected 1 to %lld, got %lld)", where, field[i].name,
-                     (long long)field[i].most, (long long)field[i].value);
+      return RF_FAIL(error, RAFTER_INVALID, "no larger model of this shape can be planned; give a number of the range",
+                     "%s: %s is out of range (expected 1 to %lld, got %lld)", where, field[i].name, (long long)field[i].most,
+                     (long long)field[i].value);
   if (model->heads % model->kv_heads != 0)
     return RF_FAIL(error, RAFTER_INVALID, "choose kv_heads that divides heads", "%s: %lld query heads cannot share %lld key/value heads evenly",
                    where, (long long)model->heads, (long long)model->kv_heads);
@@ -293,12 +294,14 @@ static rf_status set_key(rf_model *model, const struct shape_key *key, const cha
   switch (key->type) {
   case KEY_INT:
     if (!rf_text_int(value, &number) || number < 1)
-      return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a count (expected a whole number from 1, got '%s')", spec, key->name, value);
+      return RF_FAIL(error, RAFTER_INVALID, "write it as layers=12 or width=768", "%s: %s is not a count (expected a whole number from 1, got '%s')",
+                     spec, key->name, value);
     memcpy(field, &number, sizeof number);
     return RAFTER_OK;
   case KEY_COUNT_FROM_0:
     if (!rf_text_int(value, &number) || number < 0)
-      return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a count (expected a whole number from 0, got '%s')", spec, key->name, value);
+      return RF_FAIL(error, RAFTER_INVALID, "write it as window=4096, or 0 for none",
+                     "%s: %s is not a count (expected a whole number from 0, got '%s')", spec, key->name, value);
     memcpy(field, &number, sizeof number);
     return RAFTER_OK;
   case KEY_ID:

@@ -331,6 +331,11 @@ double rf_plan_load_seconds(const rf_plan *plan) {
 
 /* ---- the step ----------------------------------------------------------------------------------------------------- */
 
+double rf_plan_model_share(const rf_graph *graph, const rf_op *op) {
+  bool dealt = op->attr.part > 0 && !strncmp(op->def->name, "matmul_experts", 14);
+  return dealt && graph->mesh.capacity > 0 ? 1 / (double)graph->mesh.capacity : 1;
+}
+
 void rf_plan_cost(rf_plan *plan) {
   const rf_graph *graph = plan->graph;
   double chips = (double)rf_mesh_chips(&graph->mesh);
@@ -343,6 +348,7 @@ void rf_plan_cost(rf_plan *plan) {
     plan->bytes += (p->work.bytes_read + p->work.bytes_written) * calls;
     plan->sent_bytes += p->work.sent_bytes * p->calls;
     if (graph->op[i].recompute_of != RF_NONE) continue;
+    calls *= rf_plan_model_share(graph, &graph->op[i]);
     plan->model_flops += p->work.flops * calls;
     plan->flops_full_square += p->work.flops_full * calls;
   }

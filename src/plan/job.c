@@ -64,7 +64,7 @@ static rf_status resolve_batch(const rf_options *options, rf_build_options *buil
   bool batch_given = given(options, "batch"), micro_given = given(options, "microbatch"), accumulate_given = given(options, "accumulate");
   int64_t batch = int_or(options, "batch", 1), micro = int_or(options, "microbatch", 0), accumulate = int_or(options, "accumulate", 0);
   if (!batch_given && micro_given) batch = micro * (accumulate_given ? accumulate : 1);
-  else if (!batch_given && accumulate_given && batch % accumulate) batch = accumulate;
+  else if (!batch_given && accumulate_given) batch = (batch + accumulate - 1) / accumulate * accumulate;
   if (!micro && !accumulate) accumulate = 1;
   if (!micro) micro = batch / accumulate;
   if (!accumulate) accumulate = batch / micro;
@@ -74,9 +74,12 @@ static rf_status resolve_batch(const rf_options *options, rf_build_options *buil
                  : accumulate_given               ? "--microbatch (and leave --accumulate out)"
                                                   : "--microbatch",
                  batch, hint, sizeof hint);
-    return RF_FAIL(error, RAFTER_INVALID, hint,
-                   "batch, microbatch and accumulate do not go together (expected %lld = microbatch x accumulate, got %lld x %lld)", (long long)batch,
-                   (long long)micro, (long long)accumulate);
+    if (micro_given && accumulate_given)
+      return RF_FAIL(error, RAFTER_INVALID, hint,
+                     "batch, microbatch and accumulate do not go together (expected %lld = microbatch x accumulate, got %lld x %lld)",
+                     (long long)batch, (long long)micro, (long long)accumulate);
+    return RF_FAIL(error, RAFTER_INVALID, hint, "batch and %s do not go together (expected a divisor of --batch %lld, got %lld)",
+                   micro_given ? "microbatch" : "accumulate", (long long)batch, (long long)(micro_given ? micro : accumulate));
   }
   build->microbatch = micro, build->accumulate = (int)accumulate;
   return RAFTER_OK;

@@ -68,6 +68,8 @@ typedef struct rf_plan_stage {
   double fill_seconds, drain_seconds; /* of idle: before its first half, behind its last; the rest lies between */
 } rf_plan_stage;
 
+/* Of an op's FLOPs those that the model asks for: rows that an expert has room for beside its even share (--capacity) are work and no progress. */
+double rf_plan_model_share(const rf_graph *graph, const rf_op *op);
 /* FLOPs of a step on all chips by part of the model, without what is computed again: they sum to model_flops (full: flops_full_square). */
 typedef struct rf_part_work {
   double forward, step;           /* attention counts what the mask leaves */

@@ -13,6 +13,24 @@ typedef struct strategy {
   double peak, bps, matrices;
 } strategy;
 
+/* A layer's MLPs: the width of one expert and how many of them a token meets and a layer holds; of a plain MLP one. --ff and --experts are as typed. */
+typedef struct widths {
+  double one, met, held;
+} widths;
+
+static widths widths_of(rf_question *q, double ff) {
+  const rf_model *m = &q->model;
+  double experts = rf_value_or(q, "experts", 0), used = rf_value_or(q, "experts-used", 0), shared = q->has_model ? (double)m->experts_shared : 0;
+  if (!(experts > 0 && used > 0)) return (widths){ff, 1, 1};
+  double one = q->has_model && m->experts > 0 && !rf_asked(q, "ff") ? (double)rf_model_expert_ff(m) : ff;
+  return (widths){one, used + shared, experts + shared};
+}
+
+/* Strategies whose formulas have one dense MLP say so of a mixture. */
+static void note_dense(rf_question *q, double ff) {
+  if (q->has_model && q->model.experts > 0) rf_fact_note(q, "counted as one plain MLP of width %.0f, not as experts; --ff gives another", ff);
+}
+
 static rf_status read_strategy(rf_question *q, strategy *s, rf_error *error) {
   const char *link = rf_word(q, "link"), *axes = rf_word(q, "axes");
   RF_TRY(rf_peak(q, &s->peak, error));
@@ -58,9 +76,9 @@ static double pod_chips(const rf_machine *m) {
 
 static const char *bound_of(double have, double need) { return isnan(have) ? "" : have >= need ? "compute" : "network"; }
 
-/* Bytes of a layer of `matrices` F x D over the group, forward and backward, and seconds where sizes are known. */
-static void add_layer(rf_question *q, const strategy *s, double forward, double backward, double ways) {
-  double tokens = rf_value_or(q, "tokens", NAN), width = rf_value_or(q, "width", NAN), ff = rf_value_or(q, "ff", NAN);
+/* Bytes of a layer of `matrices` F x D over the group, forward and backward, and seconds where sizes are known; `ff`: what a token meets. */
+static void add_layer(rf_question *q, const strategy *s, double ff, double forward, double backward, double ways) {
+  double tokens = rf_value_or(q, "tokens", NAN), width = rf_value_or(q, "width", NAN);
   rf_fact_add(q, "forward_bytes", "sent for a layer, forward", RF_UNIT_BYTES, forward);
   rf_fact_add(q, "backward_bytes", "sent for a layer, backward", RF_UNIT_BYTES, backward);
   double flops = 2 * s->matrices * tokens * width * ff / ways;
@@ -78,7 +96,8 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
   const char *link = rf_word(q, "link");
   bool slices = link && !strcmp(link, "dcn"); /* the network's chips are those of a slice, which reduce together */
   double critical = s->alpha * s->narrow * sparsity / (slices ? 1 : s->axes[0]), tokens = rf_value_or(q, "tokens", NAN);
-  double width = rf_value_or(q, "width", NAN), ff = rf_value_or(q, "ff", NAN), weights = s->matrices * width * ff * q->dtype.bytes;
+  widths w = widths_of(q, rf_value_or(q, "ff", NAN)); /* every expert of a layer is gathered and reduced, whoever is chosen */
+  double width = rf_value_or(q, "width", NAN), weights = s->matrices * width * w.one * w.held * q->dtype.bytes;
   rf_fact_head(q, NAN, NAN, NAN, slices ? "" : bound_of(tokens / q->chips, critical), critical);
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
   rf_fact_add(q, "critical_batch", slices ? "compute-bound from tokens a slice" : "compute-bound from tokens a chip", RF_UNIT_NUMBER, critical);
@@ -88,7 +107,7 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
     rf_fact_add(q, "slice_chips", "chips of a slice", RF_UNIT_NUMBER, q->chips);
   } else add_tokens(q, critical, pod_chips(&q->machine));
   /* Reducing a gradient costs an all-gather's bytes twice, or once and the gather of the sharded weight again. */
-  add_layer(q, s, gathers ? weights : 0, 2 * weights, q->chips);
+  add_layer(q, s, w.one * w.met, gathers ? weights : 0, 2 * weights, q->chips);
   return RAFTER_OK;
 }
 
@@ -96,6 +115,9 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
   double ff, degree = rf_value_or(q, "degree", q->chips), batch = rf_value(q, "batch"), width = rf_value_or(q, "width", NAN), hbm,
              hop = q->machine.topology.hop_seconds;
   RF_TRY(rf_need(q, "ff", &ff, error));
+  widths w = widths_of(q, ff);
+  if (w.met > 1) rf_fact_note(q, "a token meets %g experts of width %.0f", w.met, w.one);
+  ff = w.one * w.met;
   cross_nodes(q, s, degree);
   double tokens = rf_value_or(q, "tokens", NAN), most = s->axes[0] * ff / (s->alpha * s->narrow), activations = tokens * width * q->dtype.bytes,
          gated = s->matrices > 2 ? 1.5 : 1; /* a third matrix is that much more arithmetic for the same activations */
@@ -114,7 +136,7 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
     rf_fact_add(q, "latency_degree", "latency-bound above so many ways", RF_UNIT_NUMBER, shard > 0 ? buffer / shard : NAN);
   }
   /* A gather before and a scatter behind the layer; backward may gather its input once more. */
-  add_layer(q, s, 2 * activations, 2 * activations, degree);
+  add_layer(q, s, ff, 2 * activations, 2 * activations, degree);
   rf_fact_add(q, "backward_bytes_regather", "the same, the input gathered again", RF_UNIT_BYTES, 3 * activations);
   return RAFTER_OK;
 }
@@ -122,6 +144,7 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
 static rf_status mixed(rf_question *q, const strategy *s, rf_error *error) {
   double ff, tokens = rf_value_or(q, "tokens", NAN), chips = q->chips, width = rf_value_or(q, "width", NAN), alpha = s->alpha * s->narrow;
   RF_TRY(rf_need(q, "ff", &ff, error));
+  note_dense(q, ff);
   strategy outer = *s; /* fsdp, whose groups reach over nodes; those of tensor stay inside one */
   cross_nodes(q, &outer, chips);
   double critical = outer.alpha * s->narrow * alpha / (s->axes[0] * s->axes[1] * ff), serial = 4 * critical;
@@ -139,13 +162,14 @@ static rf_status mixed(rf_question *q, const strategy *s, rf_error *error) {
   double x = rf_value_or(q, "degree", NAN);
   double tensor = isnan(x) ? chips / optimum : x, fsdp = chips / tensor, weights = s->matrices * width * ff * q->dtype.bytes / tensor,
          rows = tokens * width * q->dtype.bytes / fsdp;
-  add_layer(q, s, 2 * rows + weights, 2 * (2 * rows + weights), chips);
+  add_layer(q, s, ff, 2 * rows + weights, 2 * (2 * rows + weights), chips);
   return RAFTER_OK;
 }
 
 static rf_status expert_parallel(rf_question *q, const strategy *s, rf_error *error) {
   double ff, degree = rf_value_or(q, "degree", q->chips), alpha = s->alpha * s->narrow;
   RF_TRY(rf_need(q, "ff", &ff, error));
+  ff = widths_of(q, ff).one;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(4 * ff / degree, alpha), 4 * ff / alpha);
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
   rf_fact_add(q, "max_degree", "ways along a ring, at most", RF_UNIT_NUMBER, 4 * ff / alpha);
@@ -158,6 +182,7 @@ static rf_status pipeline_parallel(rf_question *q, const strategy *s, rf_error *
   double layers, ff, stages = rf_value_or(q, "degree", q->chips), micro = rf_value(q, "microbatches"), repeats = rf_value(q, "repeats");
   RF_TRY(rf_need(q, "layers", &layers, error));
   RF_TRY(rf_need(q, "ff", &ff, error));
+  ff = widths_of(q, ff).one;
   if (stages > layers)
     return RF_FAIL(error, RAFTER_INVALID, "lower --degree (unset: the chips of --on), or raise --layers",
                    "more stages than layers (--degree: expected at most %g, got %g)", layers, stages);
@@ -194,6 +219,7 @@ static rf_status tensor_2d(rf_question *q, rf_error *error) {
   double ff, width;
   RF_TRY(rf_need(q, "ff", &ff, error));
   RF_TRY(rf_need(q, "width", &width, error));
+  note_dense(q, ff);
   double least = 32 * ff / width * 9 / 16;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(q->chips, least), least);
   rf_fact_add(q, "min_chips", "faster than one dimension from chips", RF_UNIT_NUMBER, least);

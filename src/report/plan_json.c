@@ -265,9 +265,10 @@ static json_t *serving_json(const rf_report_plan *report) {
   int64_t kv = rf_kv_sequence_bytes(&cache, b->seq), token = 0; /* what a token writes; a sequence holds whole pages */
   for (int c = 0; c < RF_KV_CLASSES; c++) token += cache.of[c].page_bytes / cache.page;
   double rate = plan->step_seconds > 0 ? (double)b->microbatch / plan->step_seconds : 0;
-  json_t *json = json_pack("{sI sI sI sf sf sf sf}", "slots", (json_int_t)b->microbatch, "kv_bytes_per_token", (json_int_t)token,
-                           "kv_bytes_per_sequence", (json_int_t)kv, "prefill_seconds", report->prefill->step_seconds, "decode_step_seconds",
-                           plan->step_seconds, "tokens_per_second", rate, "tokens_per_second_per_chip", rate / plan->machine.chips);
+  json_t *json =
+      json_pack("{sI sI sI sf sI sf sf sf}", "slots", (json_int_t)b->microbatch, "kv_bytes_per_token", (json_int_t)token, "kv_bytes_per_sequence",
+                (json_int_t)kv, "prefill_seconds", report->prefill->step_seconds, "prefill_tokens", (json_int_t)report->prefill->graph->rows,
+                "decode_step_seconds", plan->step_seconds, "tokens_per_second", rate, "tokens_per_second_per_chip", rate / plan->machine.chips);
   double experts = (double)plan->graph->model.experts, used = (double)plan->graph->model.experts_used;
   if (json && experts > 0) json_object_set_new(json, "experts_met", json_real(rf_experts_met(experts, used, (double)b->microbatch)));
   return json;

@@ -34,6 +34,7 @@ char *rf_text_count(double count, char text[32]) {
 }
 
 char *rf_text_flops(double flops, char text[32]) {
-  static const unit units[] = {{1e15, "PFLOP"}, {1e12, "TFLOP"}, {1e9, "GFLOP"}, {1e6, "MFLOP"}, {1e3, "kFLOP"}, {1, "FLOP"}};
-  return scaled(flops, units, 6, text);
+  static const unit units[] = {{1e24, "YFLOP"}, {1e21, "ZFLOP"}, {1e18, "EFLOP"}, {1e15, "PFLOP"}, {1e12, "TFLOP"},
+                               {1e9, "GFLOP"},  {1e6, "MFLOP"},  {1e3, "kFLOP"},  {1, "FLOP"}};
+  return scaled(flops, units, 9, text);
 }

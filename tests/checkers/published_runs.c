@@ -2,7 +2,8 @@
  *
  *   published_runs [FILE [--write DOCUMENT]]     DOCUMENT's lines between the marks "published runs" become the table
  *
- * A row that does not say its batch and recomputation gets those of the fastest plan that fits; chips share the weights (fsdp over all of them). Two
+ * A row that does not say its batch and recomputation gets those of the fastest plan that fits; chips share the weights (fsdp over all of them) where it
+ * has no mesh. What stands in the columns mesh, batch, accumulate and remat counts before the words of the text. Two
  * predictions, each made without the row they are held against:
  *   mean MFU      the whole attention square's FLOPs at the mean utilisation of the machine's other rows
  *   op by op      the plan's own seconds at the mean of the efficiencies that make it exact for the machine's other rows; what grouped products
@@ -19,8 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROWS = 128, COLUMNS = 10 };
-enum { ID, SYSTEM, MACHINE, CHIPS, MODEL, SEQ, PRECISION, RATE, PUBLISHED, SOURCE };
+enum { MOST_ROWS = 128 };
+enum { ID, SYSTEM, MACHINE, CHIPS, MODEL, SEQ, PRECISION, RATE, PUBLISHED, SOURCE, MESH, BATCH, ACCUMULATE, REMAT, COLUMNS };
 static const double DEFAULT_EXPERTS = 0.65;
 
 typedef struct row {
@@ -92,6 +93,8 @@ static int read_table(const char *path, row *rows, int *count) {
     r->chips = atoll(r->text[CHIPS]), r->seq = atoll(r->text[SEQ]), r->rate = atof(r->text[RATE]);
     if (r->chips < 1 || r->seq < 1 || r->rate <= 0) return fclose(file), fail(path, number, "chips, seq and rate must be above 0");
     read_words(r);
+    if (r->text[BATCH][0] && (r->batch = atoll(r->text[BATCH])) < 1) return fclose(file), fail(path, number, "batch must be above 0, or blank");
+    if (r->text[REMAT][0]) r->remat = r->text[REMAT];
   }
   fclose(file);
   return 0;
@@ -115,6 +118,8 @@ static rf_status settings_of(const row *r, int64_t batch, const char *remat, rf_
   RF_GO(rf_options_set(options, "seq", text, error));
   RF_GO(rf_options_set(options, "dtype", strcmp(r->text[PRECISION], "f32") ? "bf16" : "f32", error));
   if (remat) RF_GO(rf_options_set(options, "remat", remat, error));
+  if (r->text[MESH][0]) RF_GO(rf_options_set(options, "mesh", r->text[MESH], error));
+  if (r->text[ACCUMULATE][0]) RF_GO(rf_options_set(options, "accumulate", r->text[ACCUMULATE], error));
   if (r->program) RF_GO(rf_options_set(options, "program", r->program, error));
   if (!strcmp(r->text[PRECISION], "fp8") || !strcmp(r->text[PRECISION], "int8"))
     RF_GO(rf_options_set(options, "matmul-dtype", r->text[PRECISION], error));
@@ -148,7 +153,7 @@ static rf_status try_batch(row *r, int64_t batch, bool *more, rf_error *error) {
   rf_plan *plan = NULL;
   if (!settings) return RAFTER_FAILED;
   rf_status status = settings_of(r, batch, r->remat, settings, error);
-  rf_fit_vary vary = {.remat = !r->remat && !r->alone, .microbatch = r->batch > 0 && !r->alone};
+  rf_fit_vary vary = {.remat = !r->remat && !r->alone, .microbatch = r->batch > 0 && !r->alone && !r->text[ACCUMULATE][0]};
   if (status == RAFTER_OK && r->alone && !r->remat) settings->plan.remat = RF_REMAT_BLOCK; /* MaxText's default */
   if (status == RAFTER_OK) status = rf_plan_fit(&settings->model, &settings->plan, vary, &plan, NULL, error);
   bool fits = status == RAFTER_OK && rf_plan_fits(plan);
@@ -170,7 +175,7 @@ static rf_status plan_row(row *r, rf_error *error) {
   bool more = true;
   for (int i = 0; i < 5 && more; i++) {
     status = try_batch(r, r->batch ? r->batch : each[i] * r->chips, &more, error);
-    if (status == RAFTER_INVALID && !r->plan && r->chips > 1 && !r->alone) r->alone = true, more = true, i--;
+    if (status == RAFTER_INVALID && !r->plan && r->chips > 1 && !r->alone && !r->text[MESH][0]) r->alone = true, more = true, i--;
     else if (status != RAFTER_OK) break;
   }
   return r->plan ? RAFTER_OK : status;

@@ -27,7 +27,7 @@ status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 1..256 --jso
   holds out '(lambda r: not r[0]["saturated"] and r[-1]["saturated"] and sorted(r, key=lambda x: x["saturated"]) == r)(d["serving"]["rates"])' 'saturated from some rate on'
   holds out '(lambda r: all(a["usd_per_million_tokens"] > 0.99 * b["usd_per_million_tokens"] for a, b in zip(r, r[1:])))(d["serving"]["rates"])' 'a busier machine costs less a token'
   holds out 'all(r["ttft_seconds"]["p50"] <= r["ttft_seconds"]["p95"] <= r["ttft_seconds"]["p99"] and r["slots_used"] <= r["slots_most"] <= 64 for r in d["serving"]["rates"])'
-  holds out '{"slots","kv_bytes_per_token","kv_bytes_per_sequence","prefill_seconds","decode_step_seconds","tokens_per_second","tokens_per_second_per_chip","ttft_seconds","tpot_seconds"} <= d["serving"].keys()' 'serving has its keys'
+  holds out '{"slots","kv_bytes_per_token","kv_bytes_per_sequence","prefill_seconds","prefill_tokens","decode_step_seconds","tokens_per_second","tokens_per_second_per_chip","ttft_seconds","tpot_seconds"} <= d["serving"].keys()' 'serving has its keys'
 }
 status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --json && cp out plain
 status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --json && {
@@ -88,8 +88,13 @@ status 0 "$RAFTER" plan "${EIGHT[@]}" --on h100-sxm:8 --mesh data=8 --batch 64 -
   holds out 'abs(d["serving"]["rates"][0]["requests_per_second"] - 10) < 1e-9 and d["serving"]["rates"][0]["slots_most"] == 3' 'their rate, and the slots they take'
 }
 printf 'nonsense\n' >bad.jsonl
+printf '{"at": 0, "prompt": -100}\n' >negative.jsonl
+refuses 2 '^hint: each line is' "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals negative.jsonl
 refuses 2 'bad.jsonl, line 1' "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals bad.jsonl
 refuses 2 'rate' "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 0
+refuses 2 'expected less than --prompt-tokens 100, got 200' "$RAFTER" plan "${GEMMA[@]}" --job serve --prompt-tokens 100 --shared-prefix 200
+refuses 2 'expected less than --prompt-tokens 100, got 100' "$RAFTER" plan "${GEMMA[@]}" --job rollout --prompt-tokens 100 --shared-prefix 100
+refuses 1 '^hint: --arrivals names a file' "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals nowhere.jsonl
 refuses 2 'seq' "$RAFTER" plan "${GEMMA[@]}" --job serve --seq 100 --prompt-tokens 90 --max-tokens 20
 refuses 2 'positions' "$RAFTER" plan gpt2 --on a5000 --job rollout --prompt-tokens 1000 --max-tokens 100
 refuses 3 'fit' "$RAFTER" plan llama3-70b --on tpu-v5e --dtype bf16 --job serve --batch 1

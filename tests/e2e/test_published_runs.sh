@@ -15,6 +15,16 @@ status 0 "$CHECK" near.tsv && {
 status 1 "$CHECK" far.tsv && says 'median error'
 { echo "$HEAD"; row A 44000 ''; row B 44000 ''; printf 'C\tx\ta5000\t1\tnobody\t512\tbf16\t1\t\t\n'; } >unknown.tsv
 status 0 "$CHECK" unknown.tsv && says '^C is not planned: .*nobody' out
+# Columns that a row may have: mesh, batch, microbatches, recomputation; they count before the text's words.
+wide() { printf '%s\tsomebody\th100-sxm\t8\tuva\t512\tbf16\t%s\t%s\tmade up\t%s\t%s\t%s\t%s\n' "$@"; }
+{ echo "$HEAD"; wide A 60000 'remat block' data=4,tensor=2 64 2 none; wide B 60000 '' '' 128 '' mlp; } >wide.tsv
+"$CHECK" wide.tsv >out 2>err
+says '^\| A .*data=4, tensor=2.*sequences: 8 a chip in microbatches, remat none, ' out
+says '^\| B .*fsdp=8.*sequences: 16 a chip.*remat mlp, ' out
+{ echo "$HEAD"; wide A 60000 '' data=4,rows=2 64 '' ''; wide B 60000 '' '' '' '' ''; } >wide.tsv
+status 0 "$CHECK" wide.tsv && says '^A is not planned: .*rows' out
+{ echo "$HEAD"; wide A 60000 '' '' none '' ''; } >wide.tsv
+status 1 "$CHECK" wide.tsv && says 'batch must be above 0'
 printf 'A\tx\ta5000\n' >short.tsv
 status 1 "$CHECK" short.tsv && says 'too few columns'
 printf 'A\tx\ta5000\t0\tuva\t512\tbf16\t1\t\t\n' >zero.tsv

@@ -65,6 +65,13 @@ refuses 2 'more parameters than there are' "$RAFTER" roofline decode --parameter
 refuses 2 'more experts than there are' "$RAFTER" roofline matmul --m 64 --experts 4 --experts-used 8 --on tpu-v5p
 refuses 2 'more experts than there are' "$RAFTER" roofline parallelism --strategy dp --experts 4 --experts-used 8 --on tpu-v5p
 refuses 2 'more stages than layers .--degree: expected at most 8, got 16' "$RAFTER" roofline parallelism --strategy pp --layers 8 --ff 1024 --degree 16 --on tpu-v5p
+# Experts' own widths, and all of them where all are gathered; what a token meets where activations go round.
+status 0 "$RAFTER" roofline parallelism --strategy ep --model deepseek-v3 --degree 8 --on tpu-v5p@sb --json && holds out 'abs(d["max_degree"] - 4 * 2048 / 2550) < 1e-9 and d["bound"] == "network"'
+status 0 "$RAFTER" roofline parallelism --strategy ep --model deepseek2-16b --on tpu-v5p@sb --json && holds out 'abs(d["max_degree"] - 4 * 1408 / 2550) < 1e-9'
+status 0 "$RAFTER" roofline parallelism --strategy fsdp --model mixtral-8x7b --on tpu-v5p@sb --json && holds out 'd["forward_bytes"] == 8 * 3 * 4096 * 14336 * 2'
+status 0 "$RAFTER" roofline parallelism --strategy fsdp --model deepseek-v3 --on tpu-v5p@sb --json && holds out 'd["forward_bytes"] == 257 * 3 * 7168 * 2048 * 2 and d["backward_bytes"] == 2 * d["forward_bytes"]'
+status 0 "$RAFTER" roofline parallelism --strategy tp --model mixtral-8x7b --on tpu-v5p@sb --json && holds out 'abs(d["max_degree"] - 2 * 14336 / 2550) < 1e-9'
+status 0 "$RAFTER" roofline cost --model llama3.1-405b --tokens 15.6T --chips 16384 --mfu 0.4 --on h100-sxm && { says '38\.0 YFLOP' out; says '\$295 M' out; says '26\.7 M' out; }
 # A GPU's share of what leaves its node: eight of them have 400 GB/s.
 status 0 "$RAFTER" roofline transfer --bytes 1GB --link dcn --on h100-sxm --json && holds out 'abs(d["seconds"] - 0.02) < 1e-12'
 # Gate, up and down: half as much arithmetic again for the same activations, so half as many ways again.

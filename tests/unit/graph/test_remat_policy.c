@@ -135,9 +135,10 @@ static void test_names(void **state) {
               {"auto", "auto"},
               {"save:qkv,out,mlpwi", "save:qkv,out,mlpwi"},
               {"save:mlpwi+qkv", "save:qkv,mlpwi"},
-              {"save:x", "save:x"},
-              {"minimal", "save:qkv,out,mlpwi,mlpwo"},
-              {"save_dot_with_context_except_mlp", "save:qkv,context,out"},
+              {"save:x", "full"},
+              {"minimal", "minimal"},
+              {"save:qkv,out,mlpwi+mlpwo", "minimal"},
+              {"save_dot_with_context_except_mlp", "save_dot_with_context_except_mlp"},
               {"save:x,qkv,context,out,mlpwi,mlpact,mlpwo,norm1,norm2", "save:x,qkv,context,out,mlpwi,mlpact,mlpwo,norm1,norm2"}};
   for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
     rf_remat remat, again;
