@@ -246,6 +246,9 @@ enum { RF_REMAT_TEXT = 96 };
 const char *rf_remat_write(rf_remat remat, char text[RF_REMAT_TEXT]);
 rf_status rf_remat_parse(const char *text, rf_remat *remat, rf_error *error);
 bool rf_remat_valid(rf_remat remat);
+enum { RF_REMAT_NAMED = 12 };
+/* Every policy with a name of its own that computes something again and is not searched for; returns how many. */
+int rf_remat_named(rf_remat list[RF_REMAT_NAMED]);
 /* The text, for as long as the block that this stands in: rf_remat_write(remat, (char[96]){0}). */
 #define rf_remat_name(remat) rf_remat_write(remat, (char[RF_REMAT_TEXT]){0})
 

@@ -104,6 +104,13 @@ rf_status rf_remat_parse(const char *text, rf_remat *remat, rf_error *error) {
                  text);
 }
 
+int rf_remat_named(rf_remat list[RF_REMAT_NAMED]) {
+  int count = 0;
+  for (int i = RF_REMAT_NONE + 1; i < RF_REMAT_AUTO; i++) list[count++] = (rf_remat)i;
+  for (size_t i = 1; i < sizeof SETS / sizeof *SETS; i++) count += parse_saved(SETS[i].saves, &list[count], NULL) == RAFTER_OK; /* full is block */
+  return count;
+}
+
 bool rf_remat_valid(rf_remat remat) {
   unsigned value = remat, names = value & (RF_REMAT_SAVE - 1);
   if (value <= RF_REMAT_AUTO) return true;

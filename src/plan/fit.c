@@ -2,18 +2,30 @@
 #include "graph/pipeline.h"
 #include "plan/parts.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- the search --------------------------------------------------------------------------------------------------- */
 
-enum { MOST_TRIED = 1024 }; /* rows that a search remembers */
+enum { MOST_TRIED = 1024, MOST_MESHES = 256, AUTO_OPS = 12000 }; /* rows and meshes that a search remembers */
+/* A mesh without recomputation, at the fewest microbatches that were tried: nearly as fast as it gets. */
+typedef struct mesh_seen {
+  rf_mesh mesh;
+  double seconds;
+  bool keeps; /* what lasts between steps fits */
+} mesh_seen;
 typedef struct fitter {
   const rf_model *model;
   const rf_plan_options *from;
+  const rf_fit_whole *whole; /* NULL: the plan is all there is */
   int64_t room;
   rf_plan *best, *least; /* the fastest that fits; the smallest that does not */
+  double best_seconds;   /* of the whole */
+  int64_t least_bytes;
+  mesh_seen seen[MOST_MESHES];
+  int meshes, autos; /* autos: searches for single tensors that were made on meshes */
   rf_fit_row row[MOST_TRIED];
   int rows;
 } fitter;
@@ -30,22 +42,42 @@ static rf_fit_row row_of(const rf_plan *plan) {
                       .fits = rf_plan_fits(plan)};
 }
 
-/* Takes the plan over. */
-static void consider(fitter *f, rf_plan *plan) {
-  rf_fit_row row = row_of(plan);
-  if (f->rows < MOST_TRIED) f->row[f->rows++] = row;
-  rf_plan **slot = row.fits ? &f->best : &f->least;
-  bool better = !*slot || (row.fits ? plan->step_seconds < (*slot)->step_seconds : plan->arena_bytes < (*slot)->arena_bytes);
-  if (better) {
-    rf_plan_free(*slot);
-    *slot = plan;
-  } else rf_plan_free(plan);
+/* Takes the plan over: to be kept if it is the best, or freed. */
+static void keep(fitter *f, rf_plan *plan, const rf_fit_row *row) {
+  if (f->rows < MOST_TRIED) f->row[f->rows++] = *row;
+  rf_plan **slot = row->fits ? &f->best : &f->least;
+  bool better = !*slot || (row->fits ? row->seconds < f->best_seconds : row->peak_bytes < f->least_bytes);
+  if (!better) {
+    rf_plan_free(plan);
+    return;
+  }
+  rf_plan_free(*slot);
+  *slot = plan;
+  if (row->fits) f->best_seconds = row->seconds;
+  else f->least_bytes = row->peak_bytes;
+}
+
+/* Plans one setting; `row` says what came of it, `cost` what stands beside it. */
+static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row *row, rf_fit_cost *cost, int64_t *persistent, rf_error *error) {
+  rf_plan *plan = NULL;
+  RF_TRY(rf_plan_make(f->model, options, &plan, error));
+  plan->options.budget_bytes = f->room;
+  *row = row_of(plan), *cost = (rf_fit_cost){.bytes = plan->arena_bytes, .seconds = plan->step_seconds}, *persistent = plan->persistent_bytes;
+  rf_status status = f->whole ? f->whole->cost(f->whole->self, plan, cost, error) : RAFTER_OK;
+  if (status != RAFTER_OK) {
+    rf_plan_free(plan);
+    return status;
+  }
+  row->fits = row->fits && cost->bytes <= f->room, row->peak_bytes = cost->bytes, row->seconds = cost->seconds, *persistent += cost->beside;
+  keep(f, plan, row);
+  return RAFTER_OK;
 }
 
 typedef struct setting {
   rf_dtype dtype;
   int64_t microbatch;
   double seconds;  /* without recomputation: with it no setting is faster */
+  int64_t beside;  /* bytes that stand in memory beside the plan */
   bool worth_auto; /* it does not fit as it is, and recomputing may change that */
 } setting;
 
@@ -76,43 +108,58 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
   return count;
 }
 
-static rf_status try_setting(fitter *f, setting *s, rf_remat remat, rf_error *error) {
+static rf_status try_setting(fitter *f, setting *s, rf_remat remat, bool *fits, rf_error *error) {
   rf_plan_options options = *f->from;
-  rf_plan *plan = NULL;
-  int64_t batch = options.build.microbatch * options.build.accumulate;
-  options.budget_bytes = f->room, options.remat = remat;
+  rf_fit_row row;
+  rf_fit_cost cost;
+  int64_t batch = options.build.microbatch * options.build.accumulate, persistent = 0;
+  if (f->room <= s->beside) return RAFTER_OK; /* there is no room for any */
+  options.budget_bytes = f->room - s->beside, options.remat = remat;
   options.build.dtype = s->dtype, options.build.microbatch = s->microbatch, options.build.accumulate = (int)(batch / s->microbatch);
-  RF_TRY(rf_plan_make(f->model, &options, &plan, error));
-  s->seconds = plan->step_seconds;
-  s->worth_auto = plan->arena_bytes > f->room && plan->persistent_bytes < f->room;
-  consider(f, plan);
+  RF_TRY(plan_one(f, &options, &row, &cost, &persistent, error));
+  if (fits) *fits = row.fits;
+  if (remat != f->from->remat && remat != RF_REMAT_NONE) return RAFTER_OK;
+  s->seconds = row.seconds, s->beside = cost.beside;
+  s->worth_auto = row.peak_bytes > f->room && persistent < f->room;
   return RAFTER_OK;
 }
 
 /* Recomputing as much as it takes: single tensors of ours, whole blocks of a JAX program. */
 static rf_remat most_remat(const rf_plan_options *options) { return options->program.program == RF_PROGRAM_RAFTER ? RF_REMAT_AUTO : RF_REMAT_BLOCK; }
 
-/* The settings of one dtype from the smallest microbatch up: where it does not fit with everything recomputed that helps, no larger one does. */
+/* The settings of one dtype from the smallest microbatch up: where it does not fit with everything recomputed that helps, no larger one does. On several
+ * chips larger ones move weights and gradients less often and recompute more: behind the turn all are slower; and of large graphs, each of whose searches
+ * takes a second, few are searched. */
 static rf_status try_auto(fitter *f, setting *list, int count, rf_dtype dtype, rf_error *error) {
+  const bool several = rf_mesh_chips(&f->from->build.mesh) > 1;
+  double turn = HUGE_VAL;
   for (int i = count; i-- > 0;) {
-    if (list[i].dtype != dtype || !list[i].worth_auto || (f->best && list[i].seconds >= f->best->step_seconds)) continue;
-    RF_TRY(try_setting(f, &list[i], most_remat(f->from), error));
-    if (!f->row[f->rows - 1].fits) break;
+    bool fits = false;
+    double before = f->best ? f->best_seconds : HUGE_VAL;
+    if (several && f->autos > 0 && f->autos >= AUTO_OPS / (f->best ? f->best->graph->op_count + 1 : 1)) break;
+    if (list[i].dtype != dtype || !list[i].worth_auto || (f->best && list[i].seconds >= f->best_seconds)) continue;
+    f->autos += several;
+    RF_TRY(try_setting(f, &list[i], most_remat(f->from), &fits, error));
+    if (!fits || (several && f->best_seconds >= before && f->row[f->rows - 1].seconds > 1.01 * turn)) break;
+    turn = fmin(turn, f->row[f->rows - 1].seconds);
   }
   return RAFTER_OK;
 }
 
-/* What each named policy does to the setting that stands best, so that its price can be told. */
+/* What each named policy does to the setting that stands best, so that its price can be told; the search for single tensors counts seconds of work,
+ * and what hides behind transfers costs none. */
 static rf_status try_policies(fitter *f, rf_error *error) {
   const rf_plan *from = f->best ? f->best : f->least;
-  if (!from) return RAFTER_OK;
+  rf_remat named[RF_REMAT_NAMED];
+  int policies = rf_remat_named(named);
+  if (!from || memcmp(&from->options.build.mesh, &f->from->build.mesh, sizeof f->from->build.mesh)) return RAFTER_OK;
   setting s = {.dtype = from->options.build.dtype, .microbatch = from->options.build.microbatch};
-  for (int remat = RF_REMAT_NONE + 1; remat < RF_REMAT_AUTO; remat++) RF_TRY(try_setting(f, &s, (rf_remat)remat, error));
+  for (int k = 0; k < policies; k++) RF_TRY(try_setting(f, &s, named[k], NULL, error));
   return RAFTER_OK;
 }
 
 static rf_status try_settings(fitter *f, setting *list, int count, bool vary_remat, rf_error *error) {
-  for (int i = 0; i < count; i++) RF_TRY(try_setting(f, &list[i], vary_remat ? RF_REMAT_NONE : f->from->remat, error));
+  for (int i = 0; i < count; i++) RF_TRY(try_setting(f, &list[i], vary_remat ? RF_REMAT_NONE : f->from->remat, NULL, error));
   if (!vary_remat) return RAFTER_OK;
   RF_TRY(try_auto(f, list, count, RF_BF16, error)); /* the faster one first */
   RF_TRY(try_auto(f, list, count, RF_F32, error));
@@ -137,7 +184,7 @@ static int frontier(fitter *f, rf_fit_row *out) {
 
 /* ---- meshes ------------------------------------------------------------------------------------------------------- */
 
-enum { MOST_MESHES = 256, MOST_TENSOR = 64, NODE = 16, CLIMBS = 4 };
+enum { MOST_TENSOR = 64, NODE = 16, CLIMBS = 4, REFINED = 3 };
 typedef struct mesh_list {
   rf_mesh mesh[MOST_MESHES];
   int count;
@@ -197,25 +244,66 @@ static int fill_stages(const rf_mesh *mesh, int64_t batch, int accumulate) {
   return batch / chips <= INT32_MAX ? (int)(batch / chips) : accumulate;
 }
 
+static void note_mesh(fitter *f, const mesh_seen *mesh) {
+  int at = 0;
+  while (at < f->meshes && memcmp(&f->seen[at].mesh, &mesh->mesh, sizeof mesh->mesh)) at++;
+  if (at == MOST_MESHES) return;
+  if (at == f->meshes) f->seen[f->meshes++] = *mesh;
+  else if (mesh->seconds < f->seen[at].seconds) f->seen[at].seconds = mesh->seconds;
+}
+
 /* One mesh, kept whole first; where that does not fit or is not fast, nothing slower is tried. RAFTER_INVALID: it cannot be cut so. */
 static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int accumulate, rf_error *error) {
   static const rf_remat policies[] = {RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
   int64_t batch = f->from->build.microbatch * f->from->build.accumulate;
   int count = vary.remat ? 4 : 1;
   if (vary.microbatch) accumulate = fill_stages(mesh, batch, accumulate);
-  for (int i = 0; i < count; i++) {
+  int64_t beside = 0;
+  for (int i = 0; i < count && beside < f->room; i++) {
     rf_plan_options options = *f->from;
-    rf_plan *plan = NULL;
-    options.build.mesh = *mesh, options.budget_bytes = f->room;
+    rf_fit_row row;
+    rf_fit_cost cost;
+    int64_t persistent = 0;
+    options.build.mesh = *mesh, options.budget_bytes = f->room - beside;
     options.build.microbatch = batch / accumulate, options.build.accumulate = accumulate;
     if (vary.dtype) options.build.dtype = RF_BF16;
     if (vary.remat) options.remat = policies[i];
-    RF_TRY(rf_plan_make(f->model, &options, &plan, error));
-    bool fits = rf_plan_fits(plan), slow = f->best && plan->step_seconds >= f->best->step_seconds;
-    consider(f, plan);
-    if (fits || slow) break;
+    double before = f->best ? f->best_seconds : HUGE_VAL;
+    RF_TRY(plan_one(f, &options, &row, &cost, &persistent, error));
+    beside = cost.beside;
+    if (i == 0) note_mesh(f, &(mesh_seen){*mesh, row.seconds, persistent < f->room});
+    if (row.fits || row.seconds >= before) break;
   }
   return RAFTER_OK;
+}
+
+/* All that is weighed on one chip, with the step cut so. Settings that cannot be cut so are none. */
+static void refine_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary) {
+  const rf_plan_options *from = f->from;
+  rf_plan_options on = *from;
+  setting list[2 * MAX_DIVISORS];
+  on.build.mesh = *mesh;
+  if (vary.dtype) on.build.dtype = RF_BF16, vary.dtype = false;
+  f->from = &on;
+  (void)try_settings(f, list, list_settings(&on, vary, list), vary.remat, NULL);
+  f->from = from;
+}
+
+/* The mesh that stands best, then those that may beat it: what they cannot do without recomputation, they cannot do with it. */
+static void refine_meshes(fitter *f, rf_fit_vary vary) {
+  if (!f->best || (!vary.remat && !vary.microbatch)) return;
+  rf_mesh mesh = f->best->options.build.mesh;
+  for (int times = 0; times < REFINED; times++) {
+    int next = RF_NONE;
+    refine_mesh(f, &mesh, vary);
+    for (int i = 0; i < f->meshes; i++) {
+      mesh_seen *seen = &f->seen[i];
+      if (!memcmp(&seen->mesh, &mesh, sizeof mesh)) seen->keeps = false; /* done */
+      if (seen->keeps && seen->seconds < 0.99 * f->best_seconds && (next == RF_NONE || seen->seconds < f->seen[next].seconds)) next = i;
+    }
+    if (next == RF_NONE) return;
+    mesh = f->seen[next].mesh;
+  }
 }
 
 /* The meshes of the list, then what lies one step from the best of them, as long as that is better. */
@@ -237,6 +325,7 @@ static rf_status try_meshes(fitter *f, rf_fit_vary vary, rf_error *error) {
     if (f->best || !vary.microbatch) break;
   }
   free(list);
+  refine_meshes(f, vary);
   if (cut) return RAFTER_OK;
   if (error) *error = last;
   return RAFTER_INVALID;
@@ -264,6 +353,11 @@ static void explain(rf_fit_row *row, int count) {
 }
 
 rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, rf_plan **out, rf_fit_found *found, rf_error *error) {
+  return rf_plan_fit_whole(model, options, vary, NULL, out, found, error);
+}
+
+rf_status rf_plan_fit_whole(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, const rf_fit_whole *whole, rf_plan **out,
+                            rf_fit_found *found, rf_error *error) {
   fitter *f = calloc(1, sizeof *f);
   if (!f) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   if (options->build.microbatch < 1 || options->build.accumulate < 1 || !options->machine) {
@@ -271,7 +365,7 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
     return RF_FAIL(error, RAFTER_INVALID, NULL, "the search needs a machine and a batch (expected at least 1 x 1, got %lld x %d)",
                    (long long)options->build.microbatch, options->build.accumulate);
   }
-  f->model = model, f->from = options, f->room = rf_plan_room(options);
+  f->model = model, f->from = options, f->whole = whole, f->room = rf_plan_room(options);
   setting list[2 * MAX_DIVISORS];
   int count = list_settings(options, vary, list);
   rf_status status = RAFTER_OK;
@@ -280,6 +374,7 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
   if (found) found->tried = f->rows, found->rows = frontier(f, found->row), explain(found->row, found->rows);
   if (f->best) *out = f->best, f->best = NULL;
   else *out = f->least, f->least = NULL;
+  if (!*out) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "the search made no plan"));
   (*out)->searched = true;
 done:
   rf_plan_free(f->best), rf_plan_free(f->least);

@@ -144,9 +144,21 @@ typedef struct rf_fit_found {
   rf_fit_row row[RF_MAX_FIT_ROWS];
   int rows, tried; /* tried: settings that were planned */
 } rf_fit_found;
+/* What a plan is one part of: a step of several phases. `bytes`: the whole's largest, of them `beside` what stands in memory beside the plan. */
+typedef struct rf_fit_cost {
+  int64_t bytes, beside;
+  double seconds;
+} rf_fit_cost;
+typedef struct rf_fit_whole {
+  void *self;
+  rf_status (*cost)(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_error *error); /* RAFTER_INVALID: no such settings of another part */
+} rf_fit_whole;
 /* The fastest plan that fits the room of `options`, or the smallest where none does, over what may vary; microbatch x accumulate keeps the batch.
- * On several chips: the ways of cutting the step along data, fsdp, tensor and expert, and what lies near the best of them, in the dtype that is said or bf16, with the named remat policies. `found` (may be NULL) gets
- * the frontier, fastest first: every tried setting that no other beats in both memory and time. */
+ * On several chips: the ways of cutting the step along data, fsdp, tensor and expert, and what lies near the best of them, in the dtype that is said or bf16; then of
+ * the best of them all that is weighed on one chip. `whole` (may be NULL) says what is fast and what fits in the plan's stead. `found` (may be NULL) gets the frontier, fastest first:
+ * every tried setting that no other beats in both memory and time. */
+rf_status rf_plan_fit_whole(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, const rf_fit_whole *whole, rf_plan **plan,
+                            rf_fit_found *found, rf_error *error);
 rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, rf_plan **plan, rf_fit_found *found, rf_error *error);
 
 /* ---- cost ---------------------------------------------------------------------------------------------------------- */

@@ -235,7 +235,8 @@ static bool beats(trial a, trial b, int64_t room) {
 }
 
 static rf_status run_search(search *s, int64_t room, bool *drop) {
-  static const rf_remat policies[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
+  rf_remat policies[RF_REMAT_NAMED];
+  int named = rf_remat_named(policies);
   size_t tensors = (size_t)s->base->tensor_count;
   trial best, t;
   memset(s->dropped, 0, sizeof s->dropped);
@@ -250,7 +251,7 @@ static rf_status run_search(search *s, int64_t room, bool *drop) {
     memcpy(drop, s->drop, tensors);
   }
   /* The named policies are sets too: one of them may reach what single steps, each of which must gain, do not. */
-  for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+  for (int i = 0; i < named; i++) {
     rf_remat_policy(s->base, policies[i], s->drop);
     RF_TRY(try_drop(s, s->drop, true, &t));
     if (!beats(t, best, room)) continue;
