@@ -166,6 +166,13 @@ static void say_chips(json_t *list, const rf_plan *plan) {
   if (!m->by_device) return;
   snprintf(line, sizeof line, "a chip of %s is two devices: chips counts devices, and every figure is of one", m->name);
   json_array_append_new(list, json_string(line));
+  for (int i = 0; plan->graph && i < RF_AXES; i++) {
+    long long ways = (long long)rf_mesh_extent(&plan->graph->mesh, (rf_axis)i);
+    if (!(plan->graph->mesh.pinned & RF_AXIS_BIT(i)) || ways <= 2) continue;
+    snprintf(line, sizeof line, "of %s=%lld@d2d pairs lie on the link between two dies, and the %lld pairs reach each other over the network",
+             rf_axis_name((rf_axis)i), ways, ways / 2);
+    json_array_append_new(list, json_string(line));
+  }
 }
 
 static json_t *assumptions_json(const rf_plan *plan) {
