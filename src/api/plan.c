@@ -40,6 +40,7 @@ static rf_report_plan report_of(const rafter_plan *p) {
                           .job = p->job,
                           .advice = p->advice,
                           .advice_count = p->advice_count,
+                          .memory = json_object_get(p->extra, "memory"),
                           .found = p->found.tried ? &p->found : NULL,
                           .tokens = p->tokens,
                           .budget_seconds = p->budget_seconds,

@@ -354,34 +354,41 @@ static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
   kept[RF_CLASS_PADDING] += policy->persistent_bytes - sum;
 }
 
-/* The largest phase over what the policy keeps, plus a frozen copy of the weights where the policy's own change. */
-static json_t *rl_memory(rafter_plan *p, const phase *list, int count, json_t *phases) {
-  const rf_plan *policy = list[count - 1].plan, *reference = list[1].plan;
-  int64_t kept[RF_CLASSES], own[RF_CLASSES], best[RF_CLASSES] = {0}, most = -1, persistent = 0;
-  const char *at = "";
-  bool copy = p->settings.model.lora.rank == 0;
+/* Bytes of all phases: each over what the policy keeps, plus a frozen copy of the weights where the policy's own change. */
+typedef struct rl_bytes {
+  int64_t phase[3], peak, persistent, copy, by_class[RF_CLASSES]; /* by class: of the largest phase */
+  int most;
+} rl_bytes;
+
+static rl_bytes count_rl(const rf_plan *const list[3]) {
+  const rf_plan *reference = list[1], *policy = list[2];
+  rl_bytes bytes = {.copy = policy->graph->model.lora.rank == 0 ? reference->by_class[RF_CLASS_WEIGHT] : 0};
+  int64_t kept[RF_CLASSES], own[RF_CLASSES], all[RF_CLASSES];
   kept_bytes(policy, kept);
-  for (int i = 0; i < count; i++) {
-    bool trains = i == count - 1;
-    int64_t sum = 0, all[RF_CLASSES];
-    own_bytes(list[i].plan, trains, own);
+  for (int i = 0; i < 3; i++) {
+    own_bytes(list[i], i == 2, own);
     for (int c = 0; c < RF_CLASSES; c++) {
-      all[c] = own[c] + (trains ? 0 : kept[c]);
-      if (c == RF_CLASS_WEIGHT && copy) all[c] += reference->by_class[c];
-      sum += all[c];
+      all[c] = own[c] + (i == 2 ? 0 : kept[c]) + (c == RF_CLASS_WEIGHT ? bytes.copy : 0);
+      bytes.phase[i] += all[c];
     }
-    json_object_set_new(json_array_get(phases, (size_t)i), "peak_bytes", json_integer((json_int_t)sum));
-    if (sum > most) most = sum, at = list[i].name, memcpy(best, all, sizeof best);
+    if (bytes.phase[i] > bytes.peak) bytes.peak = bytes.phase[i], bytes.most = i, memcpy(bytes.by_class, all, sizeof all);
   }
-  for (int c = 0; c < RF_CLASSES; c++) persistent += kept[c];
-  if (copy) persistent += reference->by_class[RF_CLASS_WEIGHT];
+  for (int c = 0; c < RF_CLASSES; c++) bytes.persistent += kept[c];
+  bytes.persistent += bytes.copy;
+  return bytes;
+}
+
+static json_t *rl_memory(rafter_plan *p, const phase *list, json_t *phases) {
+  const rl_bytes bytes = count_rl((const rf_plan *const[]){list[0].plan, list[1].plan, list[2].plan});
   json_t *by_class = json_object();
-  for (int c = 0; c < RF_CLASSES; c++) json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)best[c]));
-  double room = (double)rf_plan_room(&p->settings.plan);
-  p->needs = most;
-  int64_t host = list[0].plan->host_bytes + policy->host_bytes; /* states, and caches while rollouts last */
-  return json_pack("{sI sI sb sI ss so sI}", "peak_bytes", (json_int_t)most, "persistent_bytes", (json_int_t)persistent, "fits", (double)most <= room,
-                   "headroom_bytes", (json_int_t)(room - (double)most), "peak_op", at, "by_class", by_class, "host_bytes", (json_int_t)host);
+  for (int i = 0; i < 3; i++) json_object_set_new(json_array_get(phases, (size_t)i), "peak_bytes", json_integer((json_int_t)bytes.phase[i]));
+  for (int c = 0; c < RF_CLASSES; c++) json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)bytes.by_class[c]));
+  int64_t room = rf_plan_room(&p->settings.plan),
+          host = list[0].plan->host_bytes + list[2].plan->host_bytes; /* states, and caches while rollouts last */
+  p->needs = bytes.peak;
+  return json_pack("{sI sI sb sI ss so sI}", "peak_bytes", (json_int_t)bytes.peak, "persistent_bytes", (json_int_t)bytes.persistent, "fits",
+                   bytes.peak <= room, "headroom_bytes", (json_int_t)(room - bytes.peak), "peak_op", list[bytes.most].name, "by_class", by_class,
+                   "host_bytes", (json_int_t)host);
 }
 
 static void put_rl(rafter_plan *p, const phase *list, int count, const json_t *memory, const json_t *phases) {
@@ -401,57 +408,126 @@ static void put_rl(rafter_plan *p, const phase *list, int count, const json_t *m
           RL_NOTE);
 }
 
+/* The phases beside the policy's step. */
+typedef struct rl_step {
+  rafter_plan *p, *roll;
+  const rf_options *o;
+  lengths l;
+  rf_plan *prefill, *decode, *reference;
+  rf_served served;
+  int64_t prompts;
+} rl_step;
+
+/* What is searched for the policy is all phases': one dtype, and one mesh where none is typed. */
+static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_error *error) {
+  rf_plan_options *to = &s->roll->settings.plan;
+  const rf_plan_options before = *to;
+  if (rf_options_given(s->o, "fit")) {
+    to->build.dtype = policy->build.dtype;
+    if (s->p->settings.vary.mesh) to->build.mesh = policy->build.mesh;
+  }
+  if (s->decode && to->build.dtype == before.build.dtype && !memcmp(&to->build.mesh, &before.build.mesh, sizeof before.build.mesh)) return RAFTER_OK;
+  rf_plan_free(s->prefill), rf_plan_free(s->decode);
+  s->prefill = s->decode = NULL;
+  rf_generate_settings g = generate_settings(s->roll);
+  RF_TRY(rf_generate_plans(&g, &s->prefill, &s->decode, error));
+  memset(&s->served, 0, sizeof s->served);
+  to->budget_bytes = INT64_MAX; /* whether it fits is said of all phases together */
+  rf_status status = roll_out(s->roll, s->decode, s->o, &s->l, &s->served, &s->prompts, error);
+  to->budget_bytes = before.budget_bytes;
+  if (status == RAFTER_OK) return RAFTER_OK;
+  rf_plan_free(s->decode); /* it is no answer */
+  s->decode = NULL;
+  return status;
+}
+
+static rf_status plan_reference(rl_step *s, int64_t microbatch, rf_error *error) {
+  rf_score_settings score = {.model = s->p->settings.model, .plan = s->roll->settings.plan};
+  score.model.lora = (rf_lora){0}, score.plan.build.microbatch = microbatch, score.plan.build.offload &= RF_OFFLOAD_WEIGHTS;
+  rf_plan_free(s->reference);
+  s->reference = NULL;
+  return rf_score_plan(&score, &s->reference, error);
+}
+
+static void time_phases(const rl_step *s, const rf_plan *policy, phase list[3]) {
+  double sequences = (double)s->prompts * s->l.samples, of_plan = (double)policy->options.build.microbatch * policy->options.build.accumulate;
+  list[0] = (phase){"rollout", s->prefill, s->served.seconds};
+  list[1] = (phase){"reference", s->reference, s->reference->step_seconds * ceil(sequences / (double)policy->options.build.microbatch)};
+  list[2] = (phase){"policy", policy, policy->step_seconds * ceil(sequences / of_plan)};
+}
+
+/* A search asks what a plan of the policy means for the whole step. */
+static rf_status rl_cost(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_error *error) {
+  rl_step *s = self;
+  phase list[3];
+  RF_TRY(plan_rollout(s, &plan->options, error));
+  RF_TRY(plan_reference(s, plan->options.build.microbatch, error));
+  time_phases(s, plan, list);
+  const rl_bytes bytes = count_rl((const rf_plan *const[]){s->prefill, s->reference, plan});
+  *cost = (rf_fit_cost){.bytes = bytes.peak, .beside = bytes.copy, .seconds = list[0].seconds + list[1].seconds + list[2].seconds};
+  return RAFTER_OK;
+}
+
+/* The policy's step as it is asked for; what is chosen to fill the memory leaves room for the reference's copy. */
+static rf_status plan_policy(rl_step *s, rf_error *error) {
+  rf_settings *from = &s->p->settings;
+  const int64_t budget = from->plan.budget_bytes, room = rf_plan_room(&from->plan);
+  int64_t copy = from->model.lora.rank == 0 ? s->reference->by_class[RF_CLASS_WEIGHT] : 0;
+  if (from->plan.remat == RF_REMAT_AUTO && room > copy) from->plan.budget_bytes = room - copy;
+  rf_status status = make_train(s->p, s->o, error);
+  from->plan.budget_bytes = budget;
+  if (s->p->plan) s->p->plan->options.budget_bytes = budget;
+  return status;
+}
+
 /* Sequences of a step: every sample of every prompt. The policy's plan is the main one. */
 static rf_status make_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
-  lengths l;
-  rf_served served;
-  int64_t prompts = 0;
-  rf_plan *reference = NULL, *prefill = NULL, *decode = NULL;
-  rafter_plan *roll = NULL;
+  rl_step s = {.p = p, .o = o};
+  phase list[3];
   rf_status status = RAFTER_OK;
-  RF_GO(resolve_lengths(p, o, &l, error));
-  roll = calloc(1, sizeof *roll);
-  if (!roll) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
-  RF_GO(rf_settings_resolve(o, "generate", &roll->settings, error));
-  roll->settings.plan.build.seq = p->settings.plan.build.seq;
-  rf_generate_settings g = generate_settings(roll);
-  RF_GO(rf_generate_plans(&g, &prefill, &decode, error));
-  RF_GO(make_train(p, o, error));
-  rf_score_settings score = {.model = p->settings.model, .plan = roll->settings.plan};
-  score.model.lora = (rf_lora){0}, score.plan.build.microbatch = p->plan->options.build.microbatch, score.plan.build.offload &= RF_OFFLOAD_WEIGHTS;
-  RF_GO(rf_score_plan(&score, &reference, error));
-  memset(&served, 0, sizeof served);
-  roll->settings.plan.budget_bytes = INT64_MAX; /* whether it fits is said of all phases together */
-  say_copies(p, decode);
-  RF_GO(roll_out(roll, decode, o, &l, &served, &prompts, error));
-  double sequences = (double)prompts * l.samples, of_plan = (double)p->plan->options.build.microbatch * p->plan->options.build.accumulate;
-  phase list[] = {{"rollout", prefill, served.seconds},
-                  {"reference", reference, reference->step_seconds * ceil(sequences / (double)score.plan.build.microbatch)},
-                  {"policy", p->plan, p->plan->step_seconds * ceil(sequences / of_plan)}};
+  RF_GO(resolve_lengths(p, o, &s.l, error));
+  s.roll = calloc(1, sizeof *s.roll);
+  if (!s.roll) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
+  RF_GO(rf_settings_resolve(o, "generate", &s.roll->settings, error));
+  s.roll->settings.plan.build.seq = p->settings.plan.build.seq;
+  if (p->settings.fit) {
+    const rf_fit_whole whole = {&s, rl_cost};
+    RF_GO(rf_plan_fit_whole(&p->settings.model, &p->settings.plan, p->settings.vary, &whole, &p->plan, &p->found, error));
+  }
+  RF_GO(plan_rollout(&s, p->plan ? &p->plan->options : &p->settings.plan, error));
+  RF_GO(plan_reference(&s, p->plan ? p->plan->options.build.microbatch : p->settings.plan.build.microbatch, error));
+  if (!p->plan) RF_GO(plan_policy(&s, error));
+  say_copies(p, s.decode);
+  time_phases(&s, p->plan, list);
+  double sequences = (double)s.prompts * s.l.samples, seconds = list[0].seconds + list[1].seconds + list[2].seconds;
   json_t *phases = json_array();
   for (int i = 0; i < 3; i++)
     json_array_append_new(phases, json_pack("{ss sf ss}", "name", list[i].name, "seconds", list[i].seconds, "digest", list[i].plan->digest));
-  json_t *memory = rl_memory(p, list, 3, phases);
-  double seconds = list[0].seconds + list[1].seconds + list[2].seconds;
+  json_t *memory = rl_memory(p, list, phases);
   put_rl(p, list, 3, memory, phases);
   json_object_set_new(p->extra, "memory", memory);
-  json_object_set_new(p->extra, "rollout", rollout_json(p, &l, &served, prompts));
+  json_object_set_new(p->extra, "rollout", rollout_json(p, &s.l, &s.served, s.prompts));
   json_object_set_new(p->extra, "rl",
                       json_pack("{sf sf sf so}", "seconds", seconds, "sequences", sequences, "answer_tokens_per_second",
-                                (double)served.counts.tokens / seconds, "phases", phases));
+                                (double)s.served.counts.tokens / seconds, "phases", phases));
   json_array_append_new(p->assumptions, json_string(RL_NOTE));
 done:
-  rf_plan_free(reference), rf_plan_free(prefill), rf_plan_free(decode);
-  free(roll);
+  rf_plan_free(s.reference), rf_plan_free(s.prefill), rf_plan_free(s.decode);
+  free(s.roll);
   return status;
 }
 
 /* ---- all of them --------------------------------------------------------------------------------------------------- */
 
+/* What the search of a training step is taken for where only its size is asked: recomputing whole blocks, which it tries too. */
+static void size_fit(rf_settings *s, const rf_options *o) {
+  if (s->fit && !rf_options_given(o, "remat")) s->plan.remat = RF_REMAT_BLOCK;
+  if (s->fit && s->vary.dtype) s->plan.build.dtype = RF_BF16;
+}
+
 static rf_status size_train(rafter_plan *p, const rf_options *o, rf_error *error) {
   rf_settings *s = &p->settings;
-  if (s->fit && !rf_options_given(o, "remat")) s->plan.remat = RF_REMAT_BLOCK; /* which the search tries too */
-  if (s->fit && s->vary.dtype) s->plan.build.dtype = RF_BF16;
+  size_fit(s, o);
   return rf_plan_make(&s->model, &s->plan, &p->plan, error);
 }
 
@@ -463,6 +539,7 @@ static rf_status size_answers(rafter_plan *p, const rf_options *o, rf_error *err
 
 /* Of an RL step the phases are put together by its own function, which asks for places to say so. */
 static rf_status size_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
+  size_fit(&p->settings, o), p->settings.fit = false;
   p->extra = json_object(), p->assumptions = json_array(), p->extra_text = open_memstream(&p->extra_chars, &p->extra_bytes);
   if (!p->extra || !p->assumptions || !p->extra_text) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   return make_rl(p, o, error);

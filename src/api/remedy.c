@@ -56,12 +56,22 @@ static int64_t most_batch(remedy *r, const char *with) {
 /* What stands in memory for as long as the job lasts: less than that no setting takes. */
 static double lasting_bytes(const rafter_plan *p) { return (double)(p->job && !strcmp(p->job, "rl") ? p->needs / 2 : p->plan->persistent_bytes); }
 
+static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
+
+/* More chips than sequences: a few share each matrix. */
+static bool cut_products(remedy *r, const char *on, int64_t batch, int64_t devices, char text[400]) {
+  int64_t rows = common_divisor(devices, batch);
+  if (rf_options_given(r->from, "fit") || r->plan->settings.machine.slices > 1) return false;
+  snprintf(text, 400, "--on %s --mesh fsdp=%lld,tensor=%lld --remat block", on, (long long)rows, (long long)(devices / rows));
+  return tries(r, "on=%s,mesh=fsdp=%lld,tensor=%lld,remat=block", on, (long long)rows, (long long)(devices / rows));
+}
+
 /* Training steps on these chips: a sequence on each with whole blocks recomputed is the least they take; where that fits, more may. */
 static bool least_of(remedy *r, const char *on, int64_t chips, char text[400]) {
   const rf_build_options *b = &r->plan->plan->options.build;
   int64_t batch = b->microbatch * b->accumulate, devices = chips * (r->plan->settings.machine.devices_per_chip > 1 ? 2 : 1);
-  if (batch % devices || !tries(r, "on=%s,remat=block,microbatch=%lld,accumulate=%lld", on, (long long)devices, (long long)(batch / devices)))
-    return false;
+  if (batch % devices) return cut_products(r, on, batch, devices, text);
+  if (!tries(r, "on=%s,remat=block,microbatch=%lld,accumulate=%lld", on, (long long)devices, (long long)(batch / devices))) return false;
   snprintf(text, 400, "--on %s --remat block --microbatch %lld --accumulate %lld", on, (long long)devices, (long long)(batch / devices));
   int64_t bytes = r->bytes;
   if (!tries(r, "on=%s,remat=block", on)) return r->bytes = bytes, true;
@@ -72,7 +82,7 @@ static bool least_of(remedy *r, const char *on, int64_t chips, char text[400]) {
 
 /* More chips of the same machine, twice as many each time, as they are typed. */
 static bool more_chips(remedy *r, bool learns, char text[400]) {
-  enum { TRIES = 3 };
+  enum { TRIES = 4 };
   const rf_machine *m = &r->plan->settings.machine;
   const char *on = rf_options_text(r->from, "on");
   double times = lasting_bytes(r->plan) / fmax(1, (double)rf_plan_room(&r->plan->settings.plan));
@@ -98,19 +108,24 @@ static bool find(remedy *r, char text[400]) {
       if (batch % micro == 0 && tries(r, "remat=block,microbatch=%lld,accumulate=%lld", (long long)micro, (long long)(batch / micro)))
         return snprintf(text, 400, "--remat block --microbatch %lld --accumulate %lld", (long long)micro, (long long)(batch / micro)) > 0;
   }
+  const rf_dtype dtype = r->plan->plan->options.build.dtype;
   int64_t batch = learns ? 0 : most_batch(r, "");
   if (batch > 0) return snprintf(text, 400, "--batch %lld", (long long)batch) > 0;
+  if (learns && dtype == RF_F32 && tries(r, "dtype=bf16,remat=block")) return snprintf(text, 400, "--dtype bf16 --remat block") > 0;
   if (more_chips(r, learns, text)) return true;
   if (learns) return false;
-  static const char *const narrow[] = {"int8", "int4"};
-  for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
-    if (tries(r, "weights=%s", narrow[i])) return snprintf(text, 400, "--weights %s", narrow[i]) > 0;
-  for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
-    char with[32];
-    snprintf(with, sizeof with, ",weights=%s", narrow[i]);
-    batch = most_batch(r, with);
-    if (batch > 0) return snprintf(text, 400, "--weights %s --batch %lld", narrow[i], (long long)batch) > 0;
-  }
+  /* What is held or computed narrower, as it is; then fewer at once with it. */
+  static const char *const narrow[] = {"dtype=bf16", "weights=int8", "weights=fp8", "weights=int4"};
+  for (int fewer = 0; fewer < 2; fewer++)
+    for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
+      char with[32], typed[32];
+      if (!strcmp(narrow[i], "dtype=bf16") && dtype != RF_F32) continue;
+      snprintf(with, sizeof with, ",%s", narrow[i]), snprintf(typed, sizeof typed, "--%s", narrow[i]);
+      *strchr(typed, '=') = ' ';
+      batch = fewer ? most_batch(r, with) : 0;
+      if (batch > 0) return snprintf(text, 400, "%s --batch %lld", typed, (long long)batch) > 0;
+      if (!fewer && tries(r, "%s", narrow[i])) return snprintf(text, 400, "%s", typed) > 0;
+    }
   return false;
 }
 

@@ -19,8 +19,28 @@ static void put_host(FILE *out, const rf_plan *plan) {
   else fprintf(out, "  (how much the host has is not known)\n");
 }
 
+/* Of several phases the one that takes most, over what lasts beside it. */
+static void put_phases_memory(FILE *out, const rf_report_plan *report) {
+  char a[32], b[32];
+  const json_t *memory = report->memory, *by_class = json_object_get(memory, "by_class");
+  double peak = json_number_value(json_object_get(memory, "peak_bytes"));
+  fprintf(out, "\nmemory    %s of %s: %s\n", rf_text_bytes(peak, a), rf_text_bytes((double)rf_plan_room(&report->plan->options), b),
+          json_is_true(json_object_get(memory, "fits")) ? "fits" : "DOES NOT FIT");
+  put_host(out, report->plan);
+  for (int c = 0; c < RF_CLASSES; c++) {
+    double bytes = json_number_value(json_object_get(by_class, rf_class_name((rf_class)c)));
+    if (bytes > 0) fprintf(out, "  %-12s %10s  %5.1f %%\n", rf_class_name((rf_class)c), rf_text_bytes(bytes, a), 100 * bytes / peak);
+  }
+  fprintf(out, "  the most in %s; the policy's step alone takes %s, the most at %s\n", json_string_value(json_object_get(memory, "peak_op")),
+          rf_text_bytes((double)report->plan->arena_bytes, a), rf_plan_peak(report->plan));
+}
+
 static void put_memory(FILE *out, const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
+  if (report->memory) {
+    put_phases_memory(out, report);
+    return;
+  }
   if (report->prefill && report->prefill->arena_bytes > plan->arena_bytes) plan = report->prefill;
   char a[32], b[32];
   double room = plan->options.budget_bytes > 0 ? (double)plan->options.budget_bytes : plan->machine.memory_bytes - plan->machine.reserve_bytes;

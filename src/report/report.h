@@ -14,6 +14,7 @@ typedef struct rf_report_plan {
   const char *job;        /* "train", "generate" */
   const rf_advice *advice;
   int advice_count;
+  const json_t *memory;      /* of a job of several phases: peak_bytes, by_class, ... of all of them together; NULL: the plan's */
   const rf_fit_found *found; /* of --fit; fastest first; NULL: nothing was searched */
   double tokens;             /* price this many tokens; 0: none */
   double budget_seconds;     /* how far this time gets; 0: not asked */

@@ -27,7 +27,12 @@ beats() { python3 grid.py "$@" 2>why || fail "plan $1 --fit: $(tail -1 why)"; }
 
 NAMED="none minimal minimal_with_context save_dot_except_mlp save_dot_except_mlpwi mlp attn mlp+attn block"
 beats "llama3-8b --on h100-sxm:8 --batch 16 --seq 8192" "$NAMED auto"
-beats "gemma2-9b --on tpu-v5p:2x2x2 --batch 32 --seq 4096" "none mlp minimal_with_context block"
+beats "gemma2-9b --on tpu-v5p:2x2x2 --batch 32 --seq 4096" "none minimal_with_context"
 beats "llama3-70b --on tpu-v5p:8x8x8 --batch 1024 --seq 4096 --dtype bf16" "none mlp"
-beats "gpt2-xl --on h100-sxm --batch 64 --dtype bf16" "$NAMED auto"
+# All phases of an RL step have the dtype and the mesh of the answer, and it is their step that counts; what is printed is what JSON has.
+beats "llama3-8b --on h100-sxm:8 --job rl --batch 64" "none block"
+beats "llama3-8b --on h100-sxm:8 --job rl --batch 512" "none"
+status 0 "$RAFTER" plan llama3-8b --on h100-sxm:8 --job rl --batch 64 --dtype bf16 --json && peak=$(ask out '"%.1f" % (d["memory"]["peak_bytes"] / 2**30)')
+status 0 "$RAFTER" plan llama3-8b --on h100-sxm:8 --job rl --batch 64 --dtype bf16 && says "^memory +$peak GiB of .*: fits" out && says "^RL step .* $peak GiB of memory" out
+beats "gpt2-xl --on h100-sxm --batch 64 --dtype bf16" "none mlp auto"
 finish

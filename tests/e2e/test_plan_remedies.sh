@@ -45,8 +45,12 @@ follows '--batch' gemma-7b --on tpu-v5e --job serve --batch 256 --dtype bf16 --w
 follows '--batch' gemma3-1b --on tpu-v5e --job rollout --batch 4096 --prompt-tokens 1024 --max-tokens 1024 --dtype bf16
 follows '--batch' llama3-8b --on h200 --job prefill --batch 512 --seq 4096 --dtype bf16
 follows '--on tpu-v5e:' llama3-70b --on tpu-v5e --job generate --batch 4 --seq 2048 --dtype bf16
-follows '--weights' llama3-8b --on a5000 --job generate --mesh tensor=1 --batch 1 --seq 512 --dtype f32
-follows '--weights int8 --batch' gemma-7b --on a5000 --mesh tensor=1 --job generate --batch 256 --seq 2048 --dtype f32
+follows '--dtype bf16' llama3-8b --on a5000 --job generate --mesh tensor=1 --batch 1 --seq 512 --dtype f32
+follows '--weights' gemma-7b --on tpu-v5e --job generate --mesh tensor=1 --batch 1 --seq 512 --dtype bf16
+follows '--dtype bf16 --batch' gemma-7b --on a5000 --mesh tensor=1 --job generate --batch 256 --seq 2048 --dtype f32
+follows '--dtype bf16 --batch' llama3-8b --on l4 --job score --batch 64 --seq 8192 --dtype f32
+# More chips than sequences.
+follows '--on h100-sxm:' llama3-70b --on h100-sxm:8 --batch 16 --seq 8192 --dtype bf16
 # RL: what the policy keeps, or more chips.
 follows '--remat block' gemma3-1b --on h100-sxm --job rl --batch 64 --samples 8 --prompt-tokens 1024 --max-tokens 1024 --dtype bf16
 finish
