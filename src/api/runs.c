@@ -36,10 +36,18 @@ static char *plain(double value, char text[32]) { return snprintf(text, 32, "%.4
 
 static const char *folder_note(const json_t *row) { return json_is_false(json_object_get(row, "folder_is_there")) ? " (its folder is gone)" : ""; }
 
+/* Of a name that is too long its end: the front of a path is the same in many. */
+static const char *end_of(const char *name, char text[32]) {
+  size_t all = strlen(name), from = all > 24 ? all - 22 : 0;
+  while (from && from < all && ((unsigned char)name[from] & 0xC0) == 0x80) from++; /* not within a character */
+  snprintf(text, 32, "%s%.24s", from ? ".." : "", name + from);
+  return text;
+}
+
 static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit, const char *metric) {
   const json_t *row;
   size_t i;
-  char when[32], a[32], b[32], c[32], d[32], title[80] = "";
+  char when[32], a[32], b[32], c[32], d[32], model[32], title[80] = "";
   if (metric) snprintf(title, sizeof title, " %18.40s", metric);
   rf_say(sink, "%5s  %-16s  %-8s  %-24s  %-12s%s %9s %9s %8s %10s  %s\n", "id", "started", "command", "model", "status", title, "tokens/s", "planned",
          "loss", "memory", "folder");
@@ -53,7 +61,7 @@ static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit,
     when_text(number(row, "started"), when);
     if (metric) snprintf(title, sizeof title, " %18s", shown(results, metric, plain, a));
     rf_say(sink, "%5lld  %-16s  %-8.8s  %-24.24s  %-12s%s %9s %9s %8s %10s  %s%s\n", (long long)json_integer_value(json_object_get(row, "id")), when,
-           text_of(row, "command"), text_of(row, "model"), strcmp(status, "ended without a word") ? status : "no word", title,
+           text_of(row, "command"), end_of(text_of(row, "model"), model), strcmp(status, "ended without a word") ? status : "no word", title,
            shown(results, "tokens_per_second", rf_text_count, a), shown(results, "predicted_tokens_per_second", rf_text_count, b),
            shown(results, "loss", plain, c), shown(results, "peak_bytes", rf_text_bytes, d), text_of(row, "folder"), folder_note(row));
   }
@@ -84,7 +92,8 @@ static rf_status find(rf_history *history, const char *which, json_t **row, rf_e
 
 static rf_history_filter filter_of(const rf_options *o) {
   return (rf_history_filter){.model = rf_options_is_set(o, "model") ? rf_options_text(o, "model") : NULL,
-                             .machine = rf_options_is_set(o, "machine") ? rf_options_text(o, "machine") : NULL};
+                             .machine = rf_options_is_set(o, "machine") ? rf_options_text(o, "machine") : NULL,
+                             .command = rf_options_is_set(o, "of") ? rf_options_text(o, "of") : NULL};
 }
 
 /* ---- the four -------------------------------------------------------------------------------------------------------- */
@@ -94,9 +103,10 @@ static rf_status list(rf_history *history, const rf_options *o, const rafter_sin
   json_t *rows = NULL;
   RF_TRY(rf_history_rows(history, &filter, &rows, error));
   int64_t limit = rf_options_int(o, "limit");
-  if (!json_array_size(rows) && (filter.model || filter.machine))
-    rf_say(sink, "no runs%s%s%s%s in %s\n", filter.model ? " of --model " : "", filter.model ? filter.model : "",
-           filter.machine ? " on --machine " : "", filter.machine ? filter.machine : "", rf_runs_root());
+  if (!json_array_size(rows) && (filter.model || filter.machine || filter.command))
+    rf_say(sink, "no runs%s%s%s%s%s%s in %s\n", filter.command ? " --of " : "", filter.command ? filter.command : "",
+           filter.model ? " of --model " : "", filter.model ? filter.model : "", filter.machine ? " on --machine " : "",
+           filter.machine ? filter.machine : "", rf_runs_root());
   else if (!json_array_size(rows)) rf_say(sink, "no runs in %s\n", rf_runs_root());
   else say_rows(sink, rows, limit, NULL);
   while (limit && (int64_t)json_array_size(rows) > limit) json_array_remove(rows, json_array_size(rows) - 1);

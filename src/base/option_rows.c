@@ -288,6 +288,7 @@ const rf_option RF_OPTION_ROWS[] = {
   /* reporting */
   WORDS("model", TEXT, "TEXT", NULL, RUNS, "list, best: only runs whose model has this in its name"),
   WORDS("machine", TEXT, "TEXT", NULL, RUNS, "list, best: only runs on machines with this in their name"),
+  WORDS("of", TEXT, "COMMAND", NULL, RUNS, "list, best: only runs of this command, for example train"),
   WORDS("metric", TEXT, "NAME", "tokens_per_second", RUNS, "best: a number of their results; of losses, seconds and bytes the smallest is best"),
   NUMBER("limit", INT, NULL, 0, 1 << 30, "20", RUNS, "rows of a table at most; 0: all"),
   WORDS("perfetto", PATH, "FILE", NULL, REPORT, "write the trace of the first RUN that has one as Chrome trace events, which Perfetto opens"),

@@ -10,6 +10,8 @@
 #include "base/json.h"
 #include "report/model.h"
 #include "report/report.h"
+#include "report/summary.h"
+#include "report/thin.h"
 
 static const char ARROW[] = " \u2192 "; /* from the kernel of one side to that of the other */
 
@@ -151,6 +153,9 @@ static json_t *sorted(json_t *rows, bool by_bytes) {
 
 /* ---- all of it ----------------------------------------------------------------------------------------------------------- */
 
+/* Threads that were ready without a core for so much of their walks are worth a word. */
+#define OTHERS_WORTH 0.02
+
 static json_t *side_json(const json_t *entry, const char *walk_name, bool measured) {
   const json_t *plan = rf_report_plan_of(entry, walk_name), *walk = measured ? measured_walk(entry, walk_name) : NULL,
                *memory = json_object_get(plan, "memory"), *work = json_object_get(plan, "work");
@@ -164,19 +169,48 @@ static json_t *side_json(const json_t *entry, const char *walk_name, bool measur
     json_object_set_new(json, "tokens_per_second", json_real(number(walk, "tokens") / number(walk, "seconds")));
   else if (number(json_object_get(plan, "rate"), "tokens_per_second") > 0)
     json_object_set(json, "tokens_per_second", json_object_get(json_object_get(plan, "rate"), "tokens_per_second"));
+  if (count > 0) {
+    if (walk_name && !strcmp(walk_name, "train")) json_object_set_new(json, "step_seconds", rf_report_step_seconds(entry));
+    json_object_set_new(json, "others", json_real(rf_report_others_part(entry)));
+  }
+  if (json_object_get(plan, "digest")) json_object_set(json, "digest", json_object_get(plan, "digest"));
   return json;
+}
+
+/* What a difference of measured times is worth: that of one plan is none, and one within the spread of steps is not sure. "": nothing speaks against it. */
+static char *doubts(const json_t *a, const json_t *b) {
+  const json_t *x = json_object_get(a, "step_seconds"), *y = json_object_get(b, "step_seconds");
+  const char *digest = text_of(a, "digest");
+  char *text = NULL, *others = NULL, s[32], t[32];
+  double median_a = number(x, "median"), median_b = number(y, "median");
+  double spread = fmax(number(x, "p90") - median_a, number(y, "p90") - median_b), most = fmax(number(a, "others"), number(b, "others"));
+  bool same = *digest && !strcmp(digest, text_of(b, "digest")) && number(a, "seconds") != number(b, "seconds");
+  bool within = median_a > 0 && median_b > 0 && median_a != median_b && fabs(median_a - median_b) <= spread;
+  if (most > OTHERS_WORTH && asprintf(&others, " Others had the cores for at least %.0f %% of A's walks and %.0f %% of B's.",
+                                      100 * number(a, "others"), 100 * number(b, "others")) < 0)
+    others = NULL;
+  int n =
+      same ? asprintf(&text, " Both walked the same plan: what differs is noise, or other programs.%s", others ? others : "")
+      : within
+          ? asprintf(&text, " That is no sure difference: the medians of their steps (%s, %s) are nearer than a tenth of the steps lie from them.%s",
+                     rf_text_seconds(median_a, s), rf_text_seconds(median_b, t), others ? others : "")
+          : asprintf(&text, "%s", others ? others : "");
+  free(others);
+  return n < 0 ? NULL : text;
 }
 
 static char *sentence_of(const json_t *a, const json_t *b, bool predicted, bool one) {
   char *text = NULL, m[32];
+  char *but = json_is_true(json_object_get(a, "measured")) && json_is_true(json_object_get(b, "measured")) ? doubts(a, b) : NULL;
   double time = number(a, "seconds") > 0 ? number(b, "seconds") / number(a, "seconds") - 1 : 0,
          memory = number(b, "peak_bytes") - number(a, "peak_bytes");
-  int n = asprintf(&text, "B %s %.1f %% %s time and %s%s memory%s.", predicted ? "is predicted to take" : "takes", 100 * fabs(time),
+  int n = asprintf(&text, "B %s %.1f %% %s time and %s%s memory%s.%s", predicted ? "is predicted to take" : "takes", 100 * fabs(time),
                    time < 0 ? "less" : "more", memory ? rf_text_bytes(fabs(memory), m) : "the same",
                    memory < 0   ? " less"
                    : memory > 0 ? " more"
                                 : "",
-                   one ? "; only one of the two was measured, so both stand as predicted" : "");
+                   one ? "; only one of the two was measured, so both stand as predicted" : "", but ? but : "");
+  free(but);
   return n < 0 ? NULL : text;
 }
 
@@ -271,6 +305,15 @@ static void print_line(FILE *out, const char *what, char *(*text)(double, char[3
   fputc('\n', out);
 }
 
+/* An op that one side does not have. */
+static void print_half(FILE *out, const json_t *row) {
+  const char *sides[] = {"a_count", "b_count"}, *times[] = {"a_seconds", "b_seconds"};
+  char text[32];
+  fprintf(out, "%-50.50s", text_of(row, "name"));
+  for (int k = 0; k < 2; k++) fprintf(out, " %14s", json_object_get(row, sides[k]) ? rf_text_seconds(number(row, times[k]), text) : "-");
+  fputc('\n', out);
+}
+
 /* The same rows by what their bytes differ in; those whose bytes do not are left out. */
 static json_t *by_bytes_of(const json_t *list) {
   json_t *rows = json_object(), *row;
@@ -290,7 +333,9 @@ static void print_rows(FILE *out, const char *title, const json_t *list, bool by
       break;
     }
     if (by_bytes) print_line(out, text_of(row, "name"), rf_text_bytes, number(row, "a_bytes"), number(row, "b_bytes"));
-    else print_line(out, text_of(row, "name"), rf_text_seconds, number(row, "a_seconds"), number(row, "b_seconds"));
+    else if (json_object_get(row, "a_count") && json_object_get(row, "b_count"))
+      print_line(out, text_of(row, "name"), rf_text_seconds, number(row, "a_seconds"), number(row, "b_seconds"));
+    else print_half(out, row);
   }
 }
 

@@ -254,7 +254,8 @@ rf_status rf_history_rows(rf_history *h, const rf_history_filter *f, json_t **ro
   snprintf(sql, sizeof sql,
            "SELECT %s, %s, options FROM runs WHERE (?1 IS NULL OR instr(model, ?1)) AND (?2 IS NULL OR instr(machine, ?2)) AND (?3 IS NULL OR "
            "command = ?3)"
-           " AND (?4 = '' OR (status = 'done' AND json_type(results, ?4) IN ('integer', 'real'))) AND (?5 = 0 OR id = ?5) AND (?6 IS NULL OR name = "
+           " AND (?4 = '' OR (status = 'done' AND CASE WHEN json_valid(results) THEN json_type(results, ?4) END IN ('integer', 'real'))) AND (?5 = 0 "
+           "OR id = ?5) AND (?6 IS NULL OR name = "
            "?6 OR folder = ?6)"
            " ORDER BY id DESC",
            COLUMNS, owners ? "host, boot, pid, process" : "NULL, NULL, 0, 0");

@@ -10,8 +10,9 @@
 
 #include "report/model.h"
 #include "report/report.h"
+#include "report/thin.h"
 
-enum { GROUPS = 32, LOSSES = 10 };
+enum { GROUPS = 32, LOSSES = 10, OUTLIER = 10 };
 static const char OTHERS[] = "other programs";
 /* From these on a difference is worth a sentence: of the prediction, and of the step. */
 static const double MISSED = 1.1, WORTH = 0.02;
@@ -416,7 +417,7 @@ static const char *bound_by_gap(const json_t *threads, const json_t *walk, doubl
 
 /* The least part of its threads' time in walks in which the run was ready and had no core: what was lost before, between and after walks is unknown, so
  * all of that time counts as lost first. */
-static double others_part(const json_t *entry) {
+double rf_report_others_part(const json_t *entry) {
   const json_t *others = json_object_get(json_object_get(entry, "measured"), "others"), *walk;
   double walked = 0, threads = number(others, "threads");
   size_t i;
@@ -444,7 +445,7 @@ static char *bound_of(const json_t *entry, const json_t *walk, const json_t *thr
   const json_t *first = json_array_get(json_object_get(walk, "bounds"), 0);
   const char *of = subject(text_of(walk, "walk"));
   bool measured = json_object_get(entry, "measured") && number(walk, "count") > 0;
-  double part = 0, others = measured ? others_part(entry) : 0;
+  double part = 0, others = measured ? rf_report_others_part(entry) : 0;
   const char *gap = bound_by_gap(threads, walk, &part);
   bool taken = others > (1 - others) * number(first, "share");
   /* A trace has measured what the others took of its steps; but a thread that has no core lets its siblings wait for it. */
@@ -467,6 +468,44 @@ static char *bound_of(const json_t *entry, const json_t *walk, const json_t *thr
   return text;
 }
 
+/* A run that left steps and no report: it still runs, or ended without a word. NULL: it is no such run. */
+static json_t *steps_json(const json_t *entry) {
+  const json_t *rows = json_object_get(entry, "metrics"), *last = json_array_get(rows, json_array_size(rows) - 1);
+  json_t *spread = json_object_get(entry, "measured") || !last ? NULL : rf_report_step_seconds(entry), *json = NULL;
+  double step = number(last, "step"), median = number(spread, "median"), tokens = step > 0 ? number(last, "tokens") / step : 0;
+  if (median > 0 && step > 0)
+    json = json_pack("{sf sf sf sf}", "last", step, "seconds", median, "predicted_seconds", number(last, "predicted_seconds"), "tokens_per_second",
+                     tokens / median);
+  json_decref(spread);
+  return json;
+}
+
+/* A few steps that took far longer than the others: means tell little then. */
+static void explain_outliers(json_t *notes, const json_t *entry) {
+  const json_t *rows = json_object_get(entry, "metrics"), *row;
+  json_t *spread = rf_report_step_seconds(entry);
+  double median = number(spread, "median"), all = 0, long_seconds = 0, steps = 0, count = 0;
+  char a[32];
+  size_t i;
+  json_array_foreach((json_t *)rows, i, row) {
+    double each = number(row, "steps") > 0 ? number(row, "steps") : 1, seconds = number(row, "seconds") * each;
+    all += seconds, steps += each;
+    if (number(row, "seconds") > OUTLIER * median && i) long_seconds += seconds, count += each;
+  }
+  json_decref(spread);
+  if (median > 0 && long_seconds > WORTH * all)
+    say(notes, join("%.0f of %.0f steps took more than %d x the median (%s), %.0f %% of the time of all: means are of all, too", count, steps,
+                    OUTLIER, rf_text_seconds(median, a), 100 * long_seconds / all));
+}
+
+static char *steps_sentence(const json_t *steps) {
+  char a[32], b[32], c[32];
+  return join("This run left no report: it still runs, or ended without a word after step %.0f. Half of its steps took less than %s, predicted were "
+              "%s: %s tokens a second. ",
+              number(steps, "last"), rf_text_seconds(number(steps, "seconds"), a), rf_text_seconds(number(steps, "predicted_seconds"), b),
+              rf_text_count(number(steps, "tokens_per_second"), c));
+}
+
 json_t *rf_report_summary(const json_t *entry) {
   const json_t *plan = json_object_get(entry, "plan"), *walk;
   json_t *walks = json_array(), *notes = json_array();
@@ -484,18 +523,22 @@ json_t *rf_report_summary(const json_t *entry) {
   if (most) {
     const char *word = NULL;
     if (measured) explain(notes, entry, most);
+    if (!strcmp(text_of(most, "walk"), "train")) explain_outliers(notes, entry);
     char *bound = bound_of(entry, most, threads, notes, &word);
     bool crowded = is_crowded(word);
     const json_t *best = best_of(advice, crowded);
     if (best) json_object_set(summary, "best", (json_t *)best);
     char *change = change_sentence(best, json_array_size(advice), json_array_size(walks) > 1 && strcmp(text_of(most, "walk"), "train"), crowded,
                                    measured && !json_object_get(entry, "advice"));
-    char *sentence = join("%s%s%s", bound ? bound : "", change ? " " : "", change ? change : "");
+    json_t *steps = steps_json(entry);
+    char *before = steps ? steps_sentence(steps) : NULL;
+    char *sentence = join("%s%s%s%s", before ? before : "", bound ? bound : "", change ? " " : "", change ? change : "");
+    if (steps) json_object_set_new(summary, "steps", steps);
     if (threads) explain_threads(threads);
     json_object_set_new(summary, "bound", json_string(word));
     json_object_set_new(summary, "walk", json_string(text_of(most, "walk")));
     json_object_set_new(summary, "sentence", json_string(sentence ? sentence : ""));
-    free(bound), free(change), free(sentence);
+    free(before), free(bound), free(change), free(sentence);
   }
   json_object_set_new(summary, "notes", notes);
   return summary;

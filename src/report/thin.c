@@ -66,6 +66,11 @@ static json_t *spread_of(const json_t *rows) {
   return json;
 }
 
+json_t *rf_report_step_seconds(const json_t *entry) {
+  json_t *all = json_object_get(entry, "step_seconds");
+  return all ? json_incref(all) : spread_of(json_object_get(entry, "metrics"));
+}
+
 json_t *rf_report_thin(json_t *entry) {
   const json_t *rows = json_object_get(entry, "metrics");
   size_t count = json_array_size(rows);

@@ -290,7 +290,7 @@ static rf_status check_plans(const json_t *header, const char *path, rf_error *e
 }
 
 /* What other code takes from steps. */
-static rf_status check_steps(const json_t *steps, const char *path, rf_error *error) {
+static rf_status check_steps(const json_t *steps, size_t gap_count, const char *path, rf_error *error) {
   static const char *const numbers[] = {"step", "begin", "end", "tokens"};
   size_t i;
   json_t *step;
@@ -303,7 +303,7 @@ static rf_status check_steps(const json_t *steps, const char *path, rf_error *er
     RF_TRY(rf_json_float(step, "work", path, 0, 1e15, &number, error));
     RF_TRY(rf_json_float(step, "phases", path, 0, 1e15, &number, error));
     for (size_t k = 0; k < 2; k++)
-      for (size_t g = 0; g < RF_GAPS; g++)
+      for (size_t g = 0; g < gap_count; g++)
         if (!json_is_number(json_array_get(json_array_get(gaps, k), g)))
           return RF_FAIL(error, RAFTER_FAILED, HINT, "a step's gaps are no numbers (%s: step %zu)", path, i);
   }
@@ -373,7 +373,7 @@ static rf_status check_header(const rf_trace_file *file, const char *path, rf_er
   RF_TRY(read_array(file->header, path, "counters", RF_COUNTERS, RF_COUNTERS, &list, error));
   RF_TRY(check_counters(list, path, error));
   RF_TRY(read_array(file->header, path, "steps", 0, 1 << 24, &list, error));
-  RF_TRY(check_steps(list, path, error));
+  RF_TRY(check_steps(list, json_array_size(json_object_get(file->header, "gaps")), path, error));
   RF_TRY(read_array(file->header, path, "lanes", RF_TRACE_LANES, UINT16_MAX, &list, error));
   RF_TRY(check_lanes(list, path, error));
   return check_plans(file->header, path, error);

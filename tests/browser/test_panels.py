@@ -97,6 +97,24 @@ def main():
     numbers = [float(cell) if cell != "–" else 0 for cell in cells]
     b.expect("a heading sorts", numbers == sorted(numbers, reverse=True) and b.js(f"{head}.closest('th').getAttribute('aria-sort')") == "descending", numbers[:5])
 
+    # One step a thousand times as long leaves the others to be seen.
+    far = [{"step": i, "loss": 1.0, "seconds": 60.0 if i == 250 else 0.05 + 0.0001 * (i % 7), "tokens": i} for i in range(1, 301)]
+    b.open(b.page({"rafter": "0", "runs": [{"id": "far", "name": "far", "metrics": far}], "sweeps": []}), "curves")
+    b.settle()
+    cut = b.js("rafter.state.curves.charts.seconds[0] && Chart.getChart(document.querySelectorAll('#panel-curves canvas')[1]).options.scales.y.max")
+    b.expect("an axis ends where steps do", cut is not None and math.isclose(cut, 3 * 0.0506), cut)
+    b.expect("and says what lies above", "1 of the points" in b.js("document.querySelector('#panel-curves').textContent"))
+
+    # On a narrow screen nothing stands beside anything, and what is wider than it is scrolled by keys.
+    b.command("Emulation.setDeviceMetricsOverride", width=800, height=900, deviceScaleFactor=1, mobile=False)
+    b.open(b.page(model, "narrow"), "summary")
+    b.settle()
+    sides = b.js("[...document.querySelectorAll('#panel-summary .columns')].map((one) => getComputedStyle(one).gridTemplateColumns.split(' ').length)")
+    b.expect("one column at 800 pixels", sides and set(sides) == {1}, sides)
+    loose = b.js("[...document.querySelectorAll('#panel-summary .table')].filter((one) => (one.scrollWidth > one.clientWidth + 1) !== (one.tabIndex === 0)).length")
+    b.expect("tables that scroll take the focus", loose == 0, loose)
+    b.command("Emulation.setDeviceMetricsOverride", width=1400, height=900, deviceScaleFactor=1, mobile=False)
+
     # Dark, and on paper.
     b.scheme("dark")
     b.settle()

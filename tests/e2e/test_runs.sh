@@ -35,6 +35,8 @@ status 0 "${RUNS[@]}" list --limit 2 --json && holds out 'len(d["runs"]) == 2'
 status 0 "${RUNS[@]}" show b && says '^run 2: train' out && says 'remat +"block"' out && says 'runs/b' out
 status 0 "${RUNS[@]}" show runs/b --json && holds out 'd["id"] == 2 and d["options"]["remat"] == "block" and d["folder_is_there"]'
 status 0 "${RUNS[@]}" best --metric loss --model gpt --json && holds out 'd["runs"][0]["name"] == "b" and d["runs"][0]["results"]["loss"] < d["runs"][1]["results"]["loss"]'
+status 0 "${RUNS[@]}" best --of train --json && holds out '{r["command"] for r in d["runs"]} == {"train"} and len(d["runs"]) == 2'
+status 0 "$RAFTER" report runs/killed --json --out killed.json && holds out 'd["runs"][0]["summary"]["steps"]["last"] > 0 and "left no report" in d["runs"][0]["summary"]["sentence"]' 'a killed run has no steps'
 status 0 "${RUNS[@]}" best --metric perplexity --json && holds out 'sorted(r["command"] for r in d["runs"]) == ["eval", "score"]'
 status 0 "${RUNS[@]}" best --json && holds out 'all(x["results"]["tokens_per_second"] >= y["results"]["tokens_per_second"] for x, y in zip(d["runs"], d["runs"][1:])) and len(d["runs"]) == 5'
 
@@ -63,6 +65,8 @@ print(*bad[:5], sep="\n") if bad else None
 sys.exit(bool(bad))
 PY
 }
+python3 -c 'import sqlite3; db = sqlite3.connect("runs/history.db"); db.execute("UPDATE runs SET results = ? WHERE name = ?", ("{half", "stopped")); db.execute("UPDATE runs SET status = ? WHERE name = ?", ("done", "stopped")); db.commit()'
+status 0 "${RUNS[@]}" best --json && holds out '"stopped" not in [r["name"] for r in d["runs"]] and len(d["runs"]) > 2' 'one bad row spoils all'
 rm -r runs/b
 status 0 "${RUNS[@]}" list && says 'its folder is gone' out
 status 0 "${RUNS[@]}" compare a b && says 'folders is gone' out && says 'remat' out

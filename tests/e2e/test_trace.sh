@@ -52,6 +52,18 @@ refuses 1 'no RUN has a trace' "$RAFTER" report plain --perfetto no.json
 head -c 3000 traced/trace.bin >cut.bin && cp -r traced damaged && cp cut.bin damaged/trace.bin
 refuses 1 'trace.bin' "$RAFTER" report damaged --perfetto no.json
 
+# A trace from before there was the gap "stopped" is read.
+cp -r traced older && python3 - <<'PY'
+import json
+header, rest = open("traced/trace.bin", "rb").read().split(b"\n", 1)
+said, size = json.loads(header), len(header)
+assert said["gaps"].pop() == "stopped"
+for step in said["steps"]:
+    for side in step.get("gaps", []): side.pop()
+open("older/trace.bin", "wb").write(json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode().ljust(size) + b"\n" + rest)
+PY
+status 0 "$RAFTER" report older --csv older.csv && same older.csv rows.csv 'an older trace is read differently'
+
 for bad in steps=5..4 steps=1..2:0 everything; do refuses 2 '--trace' "${TRAIN[@]}" --out refused --trace "$bad"; done
 [ ! -e refused ] || fail 'a refused trace leaves a folder'
 

@@ -86,7 +86,12 @@
       setTimeout(() => { copy.textContent = 'Copy'; }, 1500);
     });
     fill();
-    return el('div', {class: 'table'}, el('table', {}, caption && el('caption', {}, caption), el('thead', {}, el('tr', {}, heads)), body), more, rows.length > 3 && copy);
+    const box = el('div', {class: 'table'}, el('table', {}, caption && el('caption', {}, caption), el('thead', {}, el('tr', {}, heads)), body), more, rows.length > 3 && copy);
+    /* What is wider than its place is scrolled by keys too. */
+    new ResizeObserver(() => {
+      if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0; else box.removeAttribute('tabindex');
+    }).observe(box);
+    return box;
   };
 
   /* A definition list: [[term, value], ...]; values that are null or undefined are left out. */

@@ -44,7 +44,12 @@
       return [{...common, data: edge('most'), fill: '+1'}, {...common, data: edge('least')}];
     };
     /* lines(run, xs): [{label, points: [[x, y]], dash?, points only?}] */
-    const draw = ({id, title, text, lines, log}) => {
+    /* A few far above all others would press those to the ground: the axis ends at three times what 99 of 100 stay below. Null: it reaches over all. */
+    const cutOf = (sets) => {
+      const values = sets.flatMap((set) => set.values.map(([, y]) => y)).sort((a, b) => a - b), most = 3 * quantile(values, 0.99);
+      return values.length && values[values.length - 1] > most ? most : null;
+    };
+    const draw = ({id, title, text, lines, log, cuts}) => {
       const sets = runs.flatMap((run, r) => {
         const xs = across(run.metrics, state.by);
         return lines(run, xs).filter((line) => line.values.length).map((line) => ({run, r, xs, band: line.smooth && line.key, ...line}));
@@ -52,7 +57,13 @@
       if (!sets.length) return;
       state.charts[id] = sets.map((set) => ({label: set.label, points: set.values.length, last: set.values[set.values.length - 1][1]}));
       const [name, xText] = abscissa[state.by];
+      const cut = cuts ? cutOf(sets) : null, above = cut === null ? [] : sets.flatMap((set) => set.values.filter(([, y]) => y > cut));
+      state.charts[id].cut = cut;
       place.append(el('h3', {}, title));
+      if (above.length) {
+        const [x, y] = above.reduce((high, one) => (one[1] > high[1] ? one : high));
+        place.append(el('p', {class: 'note'}, `${rafter.whole(above.length)} of the points lie above this axis, the highest ${text(y)} at ${abscissa[state.by][0]} ${abscissa[state.by][1](x)}.`));
+      }
       rafter.chart(place, {
         label: `${title} over ${name}`,
         height: 260,
@@ -80,7 +91,7 @@
             normalized: true,
             scales: {
               x: rafter.axis(name, xText, {}),
-              y: rafter.axis(title, text, log && logarithmic ? {type: 'logarithmic', ticks: {callback: text}} : {})
+              y: rafter.axis(title, text, log && logarithmic ? {type: 'logarithmic', ticks: {callback: text}} : cut !== null ? {min: 0, max: cut} : {})
             },
             interaction: {mode: 'nearest', axis: 'x', intersect: false},
             plugins: {
@@ -124,6 +135,7 @@
         id: 'seconds',
         title: 'Step time',
         text: rafter.seconds,
+        cuts: true,
         lines: (run, xs) =>
             [{label: 'measured', values: column(run, xs, 'seconds'), smooth: true, key: 'seconds'},
              {label: 'predicted', values: column(run, xs, 'predicted_seconds'), dash: [6, 4], shift: 1}]

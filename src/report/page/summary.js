@@ -5,12 +5,15 @@
   const titleOf = (walk) => WALKS[walk.walk] || walk.walk;
   const ratio = (a, b) => (a > 0 && b > 0 ? rafter.times(a / b) : '–');
 
+  /* What a run without a report left of its steps: their median. */
+  const stepsOf = (summary, walk) => (walk.walk === 'train' && summary.steps) || {};
+
   const glance = (summary, walk, measured) => {
     const memory = summary.memory || {}, rows = [];
     rows.push({
       title: `Time of ${titleOf(walk)}`,
       text: rafter.seconds,
-      measured: measured ? walk.seconds : null,
+      measured: measured ? walk.seconds : stepsOf(summary, walk).seconds ?? null,
       predicted: walk.predicted_seconds,
       limit: walk.limit_seconds
     });
@@ -18,7 +21,7 @@
       rows.push({
         title: 'Tokens per second',
         text: rafter.count,
-        measured: measured ? walk.rate.tokens_per_second : null,
+        measured: measured ? walk.rate.tokens_per_second : stepsOf(summary, walk).tokens_per_second ?? null,
         predicted: walk.rate.predicted,
         limit: walk.rate.limit
       });
@@ -189,7 +192,7 @@
             notes = [...(Array.isArray(summary.notes) ? summary.notes : []), summary.threads && summary.threads.sentence].filter((note) => typeof note === 'string');
       element.append(el('p', {class: 'sentence'}, summary.sentence || ''));
       if (notes.length) element.append(el('ul', {}, notes.map((note) => el('li', {}, note))));
-      if (!measured) element.append(el('p', {class: 'note'}, 'Nothing was measured here: these are predictions.'));
+      if (!measured) element.append(el('p', {class: 'note'}, summary.steps ? 'Steps were measured, ops were not: times of ops are predictions.' : 'Nothing was measured here: these are predictions.'));
       if (!walks.length) return;
       const place = el('div'), most = Math.max(0, walks.findIndex((walk) => walk.walk === summary.walk)), show = (i) => {
         state.walk = walks[i].walk;

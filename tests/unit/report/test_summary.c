@@ -324,6 +324,62 @@ static void differences_stand_in_order(void **state) {
   json_decref(c), json_decref(a), json_decref(b);
 }
 
+static json_t *steps_of(double seconds, int count, double outlier) {
+  json_t *rows = json_array();
+  for (int i = 0; i < count; i++)
+    json_array_append_new(rows, json_pack("{si sf sf sI}", "step", i + 1, "seconds",
+                                          i == count / 2 && outlier > 0 ? outlier : seconds * (1 + 0.01 * (i % 20)), "predicted_seconds", 1.0,
+                                          "tokens", (json_int_t)(200 * (i + 1))));
+  return rows;
+}
+
+/* Noise is no saving: two runs of one plan, and medians nearer than the spread of the steps; what is far beyond that stands as it is. */
+static void noise_is_no_saving(void **state) {
+  (void)state;
+  static const struct {
+    double b;
+    const char *digest, *says, *silent;
+  } cases[] = {{1.05, "other", "no sure difference", "same plan"}, {2, "other", "100.0 % more time", "sure"}, {2, "one", "same plan", "sure"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    json_t *a = entry_of("a", OPS, COUNT, 100, 1.0, 1e6), *b = entry_of("b", OPS, COUNT, 100, cases[i].b, 1e6);
+    json_object_set_new(a, "metrics", steps_of(1, 100, 0)), json_object_set_new(b, "metrics", steps_of(cases[i].b, 100, 0));
+    json_object_set_new(json_object_get(a, "plan"), "digest", json_string("one"));
+    json_object_set_new(json_object_get(b, "plan"), "digest", json_string(cases[i].digest));
+    json_object_set_new(json_object_get(b, "measured"), "others",
+                        json_pack("{sf sf sf}", "delayed_seconds", 50 * cases[i].b, "seconds", 100 * cases[i].b, "threads", 1.0));
+    json_t *c = rf_report_compare(a, b);
+    assert_non_null(strstr(text(c, "sentence"), cases[i].says));
+    assert_null(strstr(text(c, "sentence"), cases[i].silent));
+    assert_non_null(strstr(text(c, "sentence"), "0 % of A's walks and 50 % of B's"));
+    json_decref(c), json_decref(a), json_decref(b);
+  }
+}
+
+/* Killed before it could report: the steps that it left stand beside the prediction. */
+static void a_run_without_a_report_has_its_steps(void **state) {
+  (void)state;
+  json_t *entry = entry_of("a", OPS, COUNT, 0, 0, 1e6);
+  json_object_set_new(entry, "metrics", steps_of(2, 41, 0));
+  json_t *summary = rf_report_summary(entry);
+  assert_true(json_is_false(json_object_get(summary, "measured")));
+  assert_non_null(strstr(text(summary, "sentence"), "after step 41"));
+  near(at(json_object_get(summary, "steps"), "seconds"), 2 * 1.09); /* 40 steps, of which each of 20 lengths took two */
+  near(at(json_object_get(summary, "steps"), "tokens_per_second"), 200 / (2 * 1.09));
+  json_decref(summary), json_decref(entry);
+}
+
+static void outliers_have_a_note(void **state) {
+  (void)state;
+  for (int far = 0; far < 2; far++) {
+    json_t *entry = entry_of("a", OPS, COUNT, 100, 1.0, 1e6);
+    json_object_set_new(entry, "metrics", steps_of(1, 100, far ? 100 : 0));
+    json_t *summary = rf_report_summary(entry);
+    char *notes = json_dumps(json_object_get(summary, "notes"), 0);
+    assert_int_equal(strstr(notes, "1 of 100 steps took more than 10 x the median") != NULL, far);
+    free(notes), json_decref(summary), json_decref(entry);
+  }
+}
+
 /* Where one side was measured, both stand as predicted: ten times the predicted time is no saving of the other side. */
 static void predictions_are_compared_with_predictions(void **state) {
   (void)state;
@@ -357,6 +413,9 @@ int main(void) {
       cmocka_unit_test(threads_are_no_advice_where_cores_lack),
       cmocka_unit_test(advice_finds_the_walk_of_a_plan_alone),
       cmocka_unit_test(predictions_are_compared_with_predictions),
+      cmocka_unit_test(noise_is_no_saving),
+      cmocka_unit_test(a_run_without_a_report_has_its_steps),
+      cmocka_unit_test(outliers_have_a_note),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
