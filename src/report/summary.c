@@ -171,6 +171,12 @@ static json_t *walk_json(const json_t *plan, const json_t *walk) {
   json_object_set_new(json, "phases", groups_json(&phases, wall));
   json_object_set_new(json, "kinds", groups_json(&kinds, wall));
   if (walk) json_object_set_new(json, "losses", losses_json(plan, walk, per));
+  if (!walk && number(json_object_get(plan, "rate"), "tokens_per_second") > 0) {
+    double planned = number(json_object_get(plan, "rate"), "tokens_per_second"), tokens = planned * number(json_object_get(plan, "time"), "seconds");
+    json_t *rate = json_pack("{sf}", "predicted", planned);
+    if (limit > 0 && !json_object_get(plan, "serving")) json_object_set_new(rate, "limit", json_real(tokens / limit));
+    json_object_set_new(json, "rate", rate);
+  }
   if (walk && number(walk, "tokens") > 0) json_object_set_new(json, "rate", rate_json(plan, number(walk, "tokens") / per, wall, predicted, limit));
   return json;
 }

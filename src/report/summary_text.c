@@ -71,7 +71,7 @@ static void print_memory(FILE *out, const json_t *memory) {
 static void print_rate(FILE *out, const json_t *walk) {
   const json_t *rate = json_object_get(walk, "rate");
   char a[32], b[32], c[32];
-  if (!rate) return;
+  if (!json_object_get(rate, "tokens_per_second")) return;
   double here = number(rate, "tokens_per_second"), limit = number(rate, "limit");
   fprintf(out, "rate     %s: %s tokens/s, predicted %s, limit %s (%.0f %% of it)", text_of(walk, "walk"), rf_text_count(here, a),
           rf_text_count(number(rate, "predicted"), b), rf_text_count(limit, c), limit > 0 ? 100 * here / limit : 0);

@@ -81,6 +81,14 @@ def main():
     text = b.js("document.querySelector('#panel-sweep').textContent")
     b.expect("causes of cliffs are said", all(cliff["cause"] in text for cliff in sweep["cliffs"]))
 
+    # A plan of serving without ops has its figures in the summary, too.
+    b.open(b.page({"rafter": "0", "runs": [model["runs"][2]], "sweeps": []}, "serving"), "summary")
+    b.settle()
+    text = b.js("document.querySelector('#panel-summary').textContent")
+    b.expect("a plan without ops has a summary", all(one in text for one in ("Time of", "Tokens per second", "Memory", "To the first token")), text[:300])
+    b.open(f"{folder}/page.html", "roofline")
+    b.settle()
+
     # Configuration: what differs stands first.
     b.js("rafter.show('configuration')")
     b.settle()

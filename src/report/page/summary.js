@@ -134,6 +134,21 @@
             rows, {caption: 'Each is a plan that was made, at this run\'s own efficiency.', limit: 10}));
   };
 
+  /* A plan that lists no ops: its figures, and of serving what requests wait for. */
+  const planned = (element, run, summary) => {
+    const {plan} = run, {serving} = plan || {};
+    if (!plan || !plan.time) return;
+    if (!summary.sentence) element.append(el('p', {class: 'sentence'}, `Predicted to be bound by ${plan.time.bound}.`));
+    element.append(glance(summary, {walk: serving ? 'decode' : plan.name || plan.job, predicted_seconds: plan.time.seconds, rate: plan.rate && {predicted: plan.rate.tokens_per_second}}, false));
+    if (serving) {
+      const spread = (times) => (times ? `${rafter.seconds(times.p50)}, of one in a hundred more than ${rafter.seconds(times.p99)}` : null);
+      element.append(el('h3', {}, 'Serving'), rafter.facts([['To the first token, half of the requests', spread(serving.ttft_seconds)], ['To each further token', spread(serving.tpot_seconds)],
+        ['Answers at once', Number.isFinite(serving.slots) ? rafter.whole(serving.slots) : null], ['Tokens of a prompt', serving.prompt_tokens && rafter.count(serving.prompt_tokens)], ['Of an answer', serving.answer_tokens && rafter.count(serving.answer_tokens)]]));
+    }
+    element.append(el('p', {class: 'note'}, rafter.code('rafter plan --ops'), ' lists the ops as well: what bounds each, by kind and by phase.'));
+    advice(element, summary);
+  };
+
   const detail = (place, run, walk, measured) => {
     place.replaceChildren(glance(run.summary, walk, measured));
     for (const [key, title] of [['kinds', 'By kind of op'], ['phases', 'By phase']]) {
@@ -193,7 +208,10 @@
       element.append(el('p', {class: 'sentence'}, summary.sentence || ''));
       if (notes.length) element.append(el('ul', {}, notes.map((note) => el('li', {}, note))));
       if (!measured) element.append(el('p', {class: 'note'}, summary.steps ? 'Steps were measured, ops were not: times of ops are predictions.' : 'Nothing was measured here: these are predictions.'));
-      if (!walks.length) return;
+      if (!walks.length) {
+        planned(element, run, summary);
+        return;
+      }
       const place = el('div'), most = Math.max(0, walks.findIndex((walk) => walk.walk === summary.walk)), show = (i) => {
         state.walk = walks[i].walk;
         detail(place, run, walks[i], measured);

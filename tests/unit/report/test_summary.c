@@ -293,6 +293,8 @@ static void a_plan_alone_has_a_summary(void **state) {
   json_t *entry = entry_of("a", OPS, COUNT, 0, 0, 1e6), *summary = rf_report_summary(entry);
   assert_true(json_is_false(json_object_get(summary, "measured")));
   assert_non_null(strstr(text(summary, "sentence"), "predicted to be bound by"));
+  const json_t *rate = json_object_get(json_array_get(json_object_get(summary, "walks"), 0), "rate");
+  near(at(rate, "predicted"), 100), near(at(rate, "limit"), 100 / 0.66);
   json_decref(summary);
   json_object_del(json_object_get(entry, "plan"), "ops");
   summary = rf_report_summary(entry);
