@@ -222,11 +222,14 @@ def selecting(b, x, y):
       for (const step of viewer.trace.header.steps) inside += 1e9 * step.gaps[1].reduce((all, one) => all + one, 0) * Math.max(0, Math.min(b, step.end) - Math.max(a, step.begin)) / (step.end - step.begin);
       const worked = Object.values(lanes).reduce((all, one) => all + one, 0);
       for (const id of Object.keys(lanes)) lanes[id] *= 1 - inside / worked;
-      return {sums, lanes, inside};
+      let beside = b - a;
+      for (const step of viewer.trace.header.steps) beside -= Math.max(0, Math.min(b, step.end) - Math.max(a, step.begin));
+      return {sums, lanes, inside, beside};
     })()""")
     fast = b.js("rafter.state.trace.sums")
     b.expect("the sums of a selection are those of a slow look at every span", set(slow["sums"]) == set(fast["classes"]) and
              all(near(fast["classes"][name], value, 1e-5) for name, value in slow["sums"].items()), (slow["sums"], fast["classes"]))
+    b.expect("time between steps is told", near(slow["beside"], fast["beside"], 1e-5), (slow["beside"], fast["beside"]))
     b.expect("what was lost inside ops is no work", slow["inside"] > 0 and fast["gaps"]["other threads"] >= 0.999 * slow["inside"], fast["gaps"])
     b.expect("and so are the lanes'", all(near(fast["lanes"][name], value, 1e-4) for name, value in slow["lanes"].items()), (slow["lanes"], fast["lanes"]))
     b.key("z")

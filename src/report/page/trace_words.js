@@ -128,6 +128,12 @@
     return lost;
   };
 
+  /* Of a range the part beside the recorded steps, where nothing says what threads did. */
+  const besideSteps = (viewer, a, b) => {
+    const steps = rafter.objects(viewer.trace.header.steps), inside = steps.reduce((sum, step) => sum + Math.max(0, Math.min(b, step.end) - Math.max(a, step.begin)), 0);
+    return steps.length ? Math.max(0, b - a - inside) : 0;
+  };
+
   rafter.traceParts.sums = (viewer) => {
     if (!viewer.element.isConnected) return;
     const {trace, main} = viewer, {things} = trace, [a, b] = viewer.selection || [viewer.from, viewer.to];
@@ -162,8 +168,10 @@
     }
     lanes.forEach((lane, i) => { const here = shares[i] * (least - worked); lane.work -= here; lane.gap += here; });
     const rest = [...gaps].sort((x, y) => y[1] - x[1]).filter(([, sum]) => sum > 0.01 * time).map(([name, sum]) => `${name} ${rafter.percent(sum / time)}`);
+    const [first, last] = viewer.wholes[viewer.wholes.length - 1], beside = besideSteps(viewer, Math.max(a, first), Math.min(b, last));
+    if (beside > 0.01 * (b - a)) rest.push(`${rafter.percent(beside / (b - a))} lies between ${viewer.stepName}s`);
     viewer.summed = true;
-    viewer.state.sums = {range: b - a, classes: Object.fromEntries(shown.map((row) => [row.paint.id, row.measured])), lanes: Object.fromEntries(lanes.map((lane) => [lane.row.id, lane.work])), gaps: Object.fromEntries(gaps), worked};
+    viewer.state.sums = {range: b - a, classes: Object.fromEntries(shown.map((row) => [row.paint.id, row.measured])), lanes: Object.fromEntries(lanes.map((lane) => [lane.row.id, lane.work])), gaps: Object.fromEntries(gaps), worked, beside};
     viewer.sums.replaceChildren(...[el('h3', {}, `${viewer.selection ? 'Selected' : 'In view'}: ${seconds(b - a)}`),
       rafter.table([
         {title: 'Class', value: (row) => row.paint.title, node: (row) => el('span', {}, el('span', {class: 'swatch', style: {background: `var(--${row.paint.colour})`}}), row.paint.title)},
