@@ -136,12 +136,13 @@ char *rf_options_help(const char *name) {
   return text;
 }
 
-/* Roff reads '-' as a hyphen and a leading '.' or quote as a request. */
+/* Roff reads '-' as a hyphen and a leading '.' or quote as a request; a list of choices may be cut behind each bar. */
 static void put_roff(FILE *out, const char *text) {
   for (; *text; ++text) {
     if (*text == '-') putc('\\', out);
     if (*text == '\\') fputs("\\e", out);
     else putc(*text, out);
+    if (*text == '|') fputs("\\:", out);
   }
 }
 
@@ -150,7 +151,8 @@ char *rf_options_man(void) {
   size_t size = 0;
   FILE *out = open_memstream(&text, &size);
   if (!out) return NULL;
-  fputs(".TH RAFTER 1\n.SH NAME\nrafter \\- will a transformer fit, how fast will it run, what will it cost; then run it\n.SH SYNOPSIS\n", out);
+  fputs(".TH RAFTER 1\n.ad l\n.SH NAME\nrafter \\- will a transformer fit, how fast will it run, what will it cost; then run it\n.SH SYNOPSIS\n",
+        out);
   for (int i = 0; i < RF_COMMAND_ROW_COUNT; ++i) {
     fprintf(out, ".B rafter %s\n", RF_COMMAND_ROWS[i].name);
     if (*RF_COMMAND_ROWS[i].arguments) {
