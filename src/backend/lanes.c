@@ -75,9 +75,10 @@ rf_lane *rf_lane_begin(rf_lanes *lanes, int index, int64_t now) {
   return lane;
 }
 
-void rf_lane_look_at(rf_lanes *lanes, int index, int64_t now) {
+/* What was counted between the last look and this one, which becomes the last. */
+static void put_lost(const rf_lanes *lanes, int index, rf_lane_look l) {
   rf_lane *lane = &lanes->lane[index];
-  rf_lane_look *from = &lane->last, l = look(lane->file, now, from);
+  const rf_lane_look *from = &lane->last;
   int64_t off = (l.at - from->at) - (l.cpu - from->cpu), delay = l.delay >= 0 && from->delay >= 0 ? l.delay - from->delay : 0;
   const int64_t change[RF_LOSTS] = {[RF_LOST_FAULTS] = l.faults - from->faults,
                                     [RF_LOST_READ_FAULTS] = l.read_faults - from->read_faults,
@@ -87,9 +88,14 @@ void rf_lane_look_at(rf_lanes *lanes, int index, int64_t now) {
   for (int i = 0; i < RF_LOSTS; i++) {
     bool is_time = i == RF_LOST_DELAY || i == RF_LOST_OFF;
     if (change[i] <= (is_time ? NS_WORTH_A_SPAN : 0) || (!is_time && from->faults < 0)) continue;
-    rf_lane_put(lane, (rf_stamp){from->at, now, (double)change[i], i, (uint16_t)index, RF_SPAN_LOST, lanes->plan});
+    rf_lane_put(lane, (rf_stamp){from->at, l.at, (double)change[i], i, (uint16_t)index, RF_SPAN_LOST, lanes->plan});
   }
   lane->last = l;
+}
+
+void rf_lane_look_at(rf_lanes *lanes, int index, int64_t now) {
+  rf_lane *lane = &lanes->lane[index];
+  put_lost(lanes, index, look(lane->file, now, &lane->last));
   look_again(lanes, lane, now);
 }
 
@@ -107,13 +113,8 @@ void rf_lanes_settle(const rf_lanes *lanes) {
     rf_lane *lane = &lanes->lane[i];
     rf_lane_look l;
     if (!lane->thread || !look_from_outside(lane, &l)) continue;
-    const int64_t change[] = {l.delay - lane->last.delay, (l.at - lane->last.at) - (l.cpu - lane->last.cpu)};
-    for (int k = 0; k < 2; k++)
-      if (change[k] > NS_WORTH_A_SPAN)
-        rf_lane_put(lane,
-                    (rf_stamp){lane->last.at, l.at, (double)change[k], k ? RF_LOST_OFF : RF_LOST_DELAY, (uint16_t)i, RF_SPAN_LOST, lanes->plan});
     l.faults = lane->last.faults, l.read_faults = lane->last.read_faults, l.switches = lane->last.switches; /* the thread will count them itself */
-    lane->last = l;
+    put_lost(lanes, i, l);
   }
 }
 

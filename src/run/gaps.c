@@ -494,6 +494,7 @@ rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error)
     for (int s = 0; s < trace->steps; s++)
       if (trace->step[s].whole) trace->step[s].work += w.body[(int64_t)s * trace->threads + lane];
   }
+  for (int64_t i = 0; i < w.had; i++) spans->at[i].value = value[i]; /* a trace says what the system counted */
 done:
   free(value), free(w.lane_at), free(w.region), free(w.lost_at), free(w.heap_pages), free(w.body);
   return status;

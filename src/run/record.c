@@ -120,7 +120,7 @@ rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   record->wall = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-  rf_record_lanes = &record->lanes, opened = record;
+  rf_record_lanes = &record->lanes, opened = record, record->settled = true;
   know_threads(record);
 done:
   if (status == RAFTER_OK) *out = record;
@@ -161,11 +161,12 @@ void rf_record_put_step(int64_t step) {
   if (!rf_trace_wants(&record->when, step)) return;
   rf_recorded_step *s = &record->step[record->steps % record->step_capacity];
   *s = (rf_recorded_step){.step = step, .heap_bytes = data_bytes(record->statm)};
-  /* Looks go on from step to step; what was counted in time that is not recorded explains no step. */
-  if (!record->steps || rf_now_ns() - record->ended > LOOK_NS) {
-    if (record->steps) rf_lanes_settle(&record->lanes);
+  /* Looks go on from step to step. */
+  if (record->settled || rf_now_ns() - record->ended > LOOK_NS) {
+    if (!record->settled) rf_lanes_settle(&record->lanes);
     rf_lanes_forget(&record->lanes);
   }
+  record->settled = false;
   rf_lanes_on = &record->lanes;
   s->begin = rf_now_ns();
   rf_lane_begin(&record->lanes, 0, s->begin);
@@ -181,6 +182,9 @@ void rf_record_put_end(int64_t tokens) {
   rf_recorded_step *s = &record->step[record->steps % record->step_capacity];
   s->end = record->ended = rf_now_ns(), s->tokens = tokens;
   rf_lane_look_at(&record->lanes, 0, s->end);
+  /* Steps that are not recorded follow: what is counted in them explains no step that is. */
+  record->settled = !rf_trace_wants(&record->when, s->step + 1);
+  if (record->settled) rf_lanes_settle(&record->lanes);
   rf_lanes_on = NULL;
   s->heap_bytes = data_bytes(record->statm) - s->heap_bytes;
   record->steps++;

@@ -223,7 +223,7 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
     trace->plan[trace->plans] = plans[p];
     strncpy(trace->plan_name[trace->plans++], names[p], sizeof trace->plan_name[0] - 1);
   }
-  rf_lanes_settle(&record->lanes);
+  if (!record->settled) rf_lanes_settle(&record->lanes);
   RF_GO(take_rings(record, trace, &spans, &kept_from, error));
   RF_GO(take_steps(record, trace, &spans, kept_from, error));
   if (spans.count) qsort(spans.at, (size_t)spans.count, sizeof *spans.at, in_order);

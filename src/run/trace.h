@@ -16,6 +16,7 @@ struct rf_record {
   int64_t walks;                /* that began, recorded or not */
   int64_t steps, step_capacity; /* written so far: the last step_capacity are there */
   int64_t origin, ended;        /* ended: the last step */
+  bool settled;                 /* what other threads counted stands in their lanes, up to `ended` */
   int statm;                    /* /proc/self/statm; 0 or less: none */
   double wall, fault_ns;
 };

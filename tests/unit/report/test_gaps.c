@@ -268,6 +268,10 @@ static rf_traced_step step_of_counters(const double off[2], const double delay[2
   stopped[0] = stopped[1] = 0;
   for (int64_t i = 0; i < trace->count; i++) {
     const rf_stamp *span = &trace->span[i];
+    if (span->kind == RF_SPAN_LOST && span->begin == begin && span->end == end) { /* what was counted is still said */
+      if (span->id == RF_LOST_DELAY) assert_true(span->value == delay[span->lane] * length);
+      if (span->id == RF_LOST_OFF) assert_true(span->value == off[span->lane] * length);
+    }
     if (span->kind == RF_SPAN_GAP && span->id == RF_GAP_STOPPED && span->lane < 2) stopped[span->lane] += (double)(span->end - span->begin) / length;
   }
   assert_true(s.gaps[0][RF_GAP_STOPPED] + s.gaps[1][RF_GAP_STOPPED] > 1e-9 * length * (stopped[0] + stopped[1]) - 1e-6);
