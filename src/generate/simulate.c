@@ -234,23 +234,13 @@ static rf_status open_apart(apart *a, const rf_arrival *list, int64_t count, rf_
 
 static void close_apart(apart *a) { free(a->first), free(a->last), free(a->scratch), free(a->stage); }
 
-/* Of a prompt's cache: in windowed layers what the window of the next token reaches. */
-static double cache_bytes(const rf_kv *kv, int64_t tokens) {
-  double bytes = 0;
-  for (int c = 0; c < RF_KV_CLASSES; c++) {
-    int64_t window = kv->of[c].window, kept = window > 0 && window < tokens ? window : tokens;
-    bytes += (double)kept * (double)kv->of[c].page_bytes / (double)kv->page;
-  }
-  return bytes;
-}
-
 /* Caches go one after the other, in the order their prompts are done: `first` becomes when each has come. */
 static void transfer(apart *a, const rf_generate_settings *decode, double link_bps, rf_served *served) {
   rf_kv kv = rf_kv_of(&decode->model, &decode->plan.build);
   double free_at = 0, bytes = 0;
   int64_t waiting = 0;
   for (int64_t i = 0; i < a->count; i++) {
-    double own = cache_bytes(&kv, a->list[i].prompt), from = a->first[i] > free_at ? a->first[i] : free_at;
+    double own = (double)rf_kv_read_bytes(&kv, a->list[i].prompt), from = a->first[i] > free_at ? a->first[i] : free_at;
     a->first[i] = free_at = from + own / link_bps, bytes += own;
     waiting += a->first[i] > a->list[a->count - 1].at;
   }

@@ -46,6 +46,15 @@ int64_t rf_kv_sequence_bytes(const rf_kv *kv, int64_t tokens) {
   return bytes;
 }
 
+int64_t rf_kv_read_bytes(const rf_kv *kv, int64_t tokens) {
+  int64_t bytes = 0;
+  for (int c = 0; c < RF_KV_CLASSES; c++) {
+    int64_t window = kv->of[c].window, read = window > 0 && window < tokens ? window : tokens;
+    bytes += read * (kv->of[c].page_bytes / kv->page);
+  }
+  return bytes;
+}
+
 int64_t rf_kv_first_key(const rf_kv *kv, rf_kv_class class, int64_t position) {
   int64_t window = kv->of[class].window;
   return window > 0 && position >= window ? position - window + 1 : 0;

@@ -40,6 +40,8 @@ rf_kv rf_kv_of(const rf_model *model, const rf_build_options *options);
 int64_t rf_kv_pages(const rf_kv *kv, rf_kv_class class, int64_t tokens);
 /* Their bytes, in all layers of both classes. */
 int64_t rf_kv_sequence_bytes(const rf_kv *kv, int64_t tokens);
+/* Of these what the next token may read: in windowed layers what its window reaches, without the rest of pages. */
+int64_t rf_kv_read_bytes(const rf_kv *kv, int64_t tokens);
 /* The first position whose keys a token at `position` sees. */
 int64_t rf_kv_first_key(const rf_kv *kv, rf_kv_class class, int64_t position);
 

@@ -269,8 +269,7 @@ static json_t *serving_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   const rf_build_options *b = &plan->options.build;
   rf_kv cache = rf_kv_of(&plan->graph->model, b);
-  int64_t kv = rf_kv_sequence_bytes(&cache, b->seq), token = 0; /* what a token writes; a sequence holds whole pages */
-  for (int c = 0; c < RF_KV_CLASSES; c++) token += cache.of[c].page_bytes / cache.page;
+  int64_t kv = rf_kv_sequence_bytes(&cache, b->seq), token = rf_kv_read_bytes(&cache, 1); /* a sequence holds whole pages */
   double rate = plan->step_seconds > 0 ? (double)b->microbatch / plan->step_seconds : 0;
   json_t *json =
       json_pack("{sI sI sI sf sI sf sf sf}", "slots", (json_int_t)b->microbatch, "kv_bytes_per_token", (json_int_t)token, "kv_bytes_per_sequence",

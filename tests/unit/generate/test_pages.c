@@ -52,6 +52,7 @@ static void gemma3_takes_what_the_formula_says(void **state) {
     assert_int_equal(exact, rows[i].exact_mib << 20);
     assert_int_equal(paged, rows[i].paged_mib << 20);
     assert_int_equal(rf_kv_sequence_bytes(&kv, rows[i].context), paged);
+    assert_int_equal(rf_kv_read_bytes(&kv, rows[i].context), exact);
   }
 }
 
