@@ -259,15 +259,10 @@ done:
   return status;
 }
 
-/* Bytes a second that all chips of a machine send into the data-centre network; of GPUs their share of what leaves their nodes. 0: no figure. */
-static double network_of(const rf_machine *m) {
-  return m->chips * (m->dcn_bps > 0 ? m->dcn_bps : m->topology.domain > 0 ? m->topology.node_bps / m->topology.domain : 0);
-}
-
 /* Between the two machines: the slower of what one sends and the other takes. */
 static rf_status resolve_link(service *s, rf_error *error) {
   const rf_machine *here = &s->p->settings.machine, *there = &s->prefill_on->machine;
-  double out = network_of(there), in = network_of(here);
+  double out = there->chips * rf_machine_dcn_bps(there), in = here->chips * rf_machine_dcn_bps(here);
   s->link_bps = rf_options_is_set(s->o, "kv-link") ? (double)rf_options_int(s->o, "kv-link") : out < in ? out : in;
   if (s->link_bps > 0) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "for example --kv-link 25G",

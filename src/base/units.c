@@ -75,6 +75,30 @@ rf_status rf_parse_count(const char *text, int64_t *count, rf_error *error) {
   return RF_FAIL(error, RAFTER_INVALID, "write 1000, 2M (2e6) or 15T", "'%.60s' is not a count", text);
 }
 
+/* FIRST, FIRST..LAST or FIRST..LAST:STEP; what is not there is NULL. */
+typedef struct range {
+  char item[96];
+  const char *first, *last, *step;
+} range;
+
+/* The part of a list from *at to the next comma, or the end; *at becomes where that is. */
+static bool next_range(const char **at, range *r) {
+  size_t length = strcspn(*at, ",");
+  if (length == 0 || length >= sizeof r->item) return false;
+  memcpy(r->item, *at, length);
+  r->item[length] = 0;
+  *at += length;
+  char *dots = strstr(r->item, ".."), *colon = dots ? strchr(dots, ':') : NULL;
+  if (dots) *dots = 0;
+  if (colon) *colon = 0;
+  r->first = r->item, r->last = dots ? dots + 2 : NULL, r->step = colon ? colon + 1 : NULL;
+  return true;
+}
+
+static rf_status too_many(const char *text, int capacity, rf_error *error) {
+  return RF_FAIL(error, RAFTER_INVALID, NULL, "'%.60s' has too many values (expected at most %d)", text, capacity);
+}
+
 static rf_status not_a_list(const char *text, rf_error *error) {
   return RF_FAIL(error, RAFTER_INVALID, "write 1,2,4 or 1..256 (doubling) or 64..132:4 (in steps of 4)", "'%.60s' is not a list of numbers", text);
 }
@@ -82,26 +106,18 @@ static rf_status not_a_list(const char *text, rf_error *error) {
 rf_status rf_parse_list(const char *text, int64_t *values, int capacity, int *count, rf_error *error) {
   int n = 0;
   for (const char *at = text;; ++at) {
-    char item[64];
-    size_t length = strcspn(at, ",");
-    if (length == 0 || length >= sizeof item) return not_a_list(text, error);
-    memcpy(item, at, length);
-    item[length] = 0;
-    at += length;
-    char *dots = strstr(item, ".."), *colon = dots ? strchr(dots, ':') : NULL;
+    range r;
     int64_t first, last, step = 0;
-    if (dots) *dots = 0;
-    if (colon) *colon = 0;
-    if (rf_parse_tokens(item, &first, NULL) != RAFTER_OK) return not_a_list(text, error);
+    if (!next_range(&at, &r) || rf_parse_tokens(r.first, &first, NULL) != RAFTER_OK) return not_a_list(text, error);
     last = first;
-    if (dots && (rf_parse_tokens(dots + 2, &last, NULL) != RAFTER_OK || last < first)) return not_a_list(text, error);
-    if (colon && (rf_parse_tokens(colon + 1, &step, NULL) != RAFTER_OK || step < 1)) return not_a_list(text, error);
-    if (dots && !colon && first < 1) return not_a_list(text, error); /* zero never doubles */
+    if (r.last && (rf_parse_tokens(r.last, &last, NULL) != RAFTER_OK || last < first)) return not_a_list(text, error);
+    if (r.step && (rf_parse_tokens(r.step, &step, NULL) != RAFTER_OK || step < 1)) return not_a_list(text, error);
+    if (r.last && !r.step && first < 1) return not_a_list(text, error); /* zero never doubles */
     for (int64_t value = first;;) {
-      if (n == capacity) return RF_FAIL(error, RAFTER_INVALID, NULL, "'%.60s' has too many values (expected at most %d)", text, capacity);
+      if (n == capacity) return too_many(text, capacity, error);
       values[n++] = value;
-      int64_t more = colon ? step : value; /* compared before it is added: neither may overflow */
-      if (!dots || more > last - value) break;
+      int64_t more = r.step ? step : value; /* compared before it is added: neither may overflow */
+      if (!r.last || more > last - value) break;
       value += more;
     }
     if (!*at) break;
@@ -121,24 +137,16 @@ rf_status rf_parse_floats(const char *text, double *values, int capacity, int *c
   const double slack = 1e-9; /* 0.1..0.3:0.1 reaches 0.3 */
   int n = 0;
   for (const char *at = text;; ++at) {
-    char item[96];
-    size_t length = strcspn(at, ",");
-    if (length == 0 || length >= sizeof item) return not_of_floats(text, error);
-    memcpy(item, at, length);
-    item[length] = 0;
-    at += length;
-    char *dots = strstr(item, ".."), *colon = dots ? strchr(dots, ':') : NULL;
+    range r;
     double first, last, step = 0;
-    if (dots) *dots = 0;
-    if (colon) *colon = 0;
-    if (!positive(item, &first)) return not_of_floats(text, error);
+    if (!next_range(&at, &r) || !positive(r.first, &first)) return not_of_floats(text, error);
     last = first;
-    if (dots && (!positive(dots + 2, &last) || last < first)) return not_of_floats(text, error);
-    if (colon && (!positive(colon + 1, &step) || !(first + step > first))) return not_of_floats(text, error);
+    if (r.last && (!positive(r.last, &last) || last < first)) return not_of_floats(text, error);
+    if (r.step && (!positive(r.step, &step) || !(first + step > first))) return not_of_floats(text, error);
     for (int i = 0;; i++) {
-      double value = colon ? first + i * step : ldexp(first, i);
-      if (i && (!dots || value > last * (1 + slack))) break;
-      if (n == capacity) return RF_FAIL(error, RAFTER_INVALID, NULL, "'%.60s' has too many values (expected at most %d)", text, capacity);
+      double value = r.step ? first + i * step : ldexp(first, i);
+      if (i && (!r.last || value > last * (1 + slack))) break;
+      if (n == capacity) return too_many(text, capacity, error);
       values[n++] = value;
     }
     if (!*at) break;

@@ -109,6 +109,8 @@ const char *rf_machine_prices_text(const rf_machine *machine, char text[200]);
 rf_status rf_machine_check_pod(const rf_machine *machine, const int *shape, int rank, const char *what, const char *hint, rf_error *error);
 /* A machine of two devices a chip becomes one of twice as many chips with half of everything, joined in pairs by topology.die_bps. No-op otherwise. */
 void rf_machine_by_device(rf_machine *machine);
+/* Bytes a second of one chip into the data-centre network; of GPUs its share of what leaves its node. 0: no figure. */
+double rf_machine_dcn_bps(const rf_machine *machine);
 /* Whether an axis of this length closes to a ring. */
 bool rf_machine_wraps(const rf_machine *machine, int extent);
 rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error);

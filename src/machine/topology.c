@@ -286,6 +286,10 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
   return RAFTER_OK;
 }
 
+double rf_machine_dcn_bps(const rf_machine *m) {
+  return m->dcn_bps > 0 ? m->dcn_bps : m->topology.domain > 0 ? m->topology.node_bps / m->topology.domain : 0;
+}
+
 void rf_machine_by_device(rf_machine *m) {
   if (m->devices_per_chip != 2 || m->by_device) return;
   double *const halved[] = {&m->flops_tf32, &m->flops_f4,          &m->memory_bytes, &m->reserve_bytes,      &m->read_bps,

@@ -143,9 +143,9 @@ static rf_status resolve_mesh(const rf_options *options, const rf_model *model, 
   RF_TRY(check_capacity(options, model, mesh, error));
   mesh->capacity = (float)float_or(options, "capacity", 1);
   RF_TRY(rf_pipeline_parse(text_or(options, "pipeline", "1f1b"), mesh, error));
-  if (mesh->schedule == RF_PIPELINE_GPIPE && rf_mesh_extent(mesh, RF_AXIS_PIPELINE) == 1)
+  if (mesh->schedule != RF_PIPELINE_1F1B && rf_mesh_extent(mesh, RF_AXIS_PIPELINE) == 1)
     return RF_FAIL(error, RAFTER_INVALID, "add pipeline to --mesh, or leave --pipeline out",
-                   "there are no stages to order (--pipeline gpipe: expected --mesh pipeline=P)");
+                   "there are no stages to order (--pipeline %s: expected --mesh pipeline=P)", text_or(options, "pipeline", ""));
   if (zero > 1 && rf_mesh_extent(mesh, RF_AXIS_FSDP) == 1 && rf_mesh_extent(mesh, RF_AXIS_DATA) == 1)
     return RF_FAIL(error, RAFTER_INVALID, "add fsdp to --mesh, or leave --zero out",
                    "there is no axis to split %s over (--zero %d: expected --mesh fsdp=N or data=N)", zero > 2 ? "weights" : "gradients", zero);

@@ -132,7 +132,7 @@ rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *e
                {"pcie", "pcie", m->pcie_bps},
                {"nvlink", "ici", m->topology.oneway_bps},
                {"ici", "ici", (torus ? 2 : 1) * m->topology.oneway_bps},
-               {"dcn", "dcn", m->dcn_bps > 0 ? m->dcn_bps : m->topology.node_bps / fmax(1, m->topology.domain)}};
+               {"dcn", "dcn", rf_machine_dcn_bps(m)}};
   mark(q, "on");
   for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
     if (strcmp(link, links[i].name)) continue;

@@ -286,7 +286,7 @@ status 0 "$RAFTER" plan "$TINY" --job generate --json && holds out 'd["job"] == 
 status 0 "$RAFTER" plan gpt2 --on a100-80g --json && holds out 'd["cost"]["seconds_for_tokens"] is d["cost"]["usd_for_tokens"] is d["cost"]["kilowatt_hours_for_tokens"] is None' 'no tokens to price'
 refuses 2 'hint: choose --accumulate among the divisors of 10: 1, 2, 5, 10$' "$RAFTER" plan gpt2 --on a5000 --batch 10 --accumulate 3
 refuses 2 'hint: choose --microbatch among the divisors of 720720: 1, 2, .*, 12, [.]{3}$' "$RAFTER" plan gpt2 --on a5000 --batch 720720 --microbatch 17
-refuses 2 'no stages to order .--pipeline gpipe' "$RAFTER" plan gpt2 --on h100-sxm:8 --batch 8 --pipeline gpipe
+for order in gpipe interleaved:2; do refuses 2 "no stages to order .--pipeline $order" "$RAFTER" plan gpt2 --on h100-sxm --batch 8 --pipeline $order; done
 refuses 2 'no axis to split weights over .--zero 3' "$RAFTER" plan gpt2 --on h100-sxm:8 --batch 8 --mesh tensor=8 --zero 3
 refuses 2 'no axis to split gradients over .--zero 2' "$RAFTER" plan gpt2 --on a5000 --batch 8 --zero 2
 refuses 3 'share them over more chips .fsdp or tensor in --mesh., or take a smaller model' "$RAFTER" plan llama3-70b --on h100-sxm:8 --mesh data=8 --batch 8 --dtype bf16
