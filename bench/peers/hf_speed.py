@@ -26,12 +26,12 @@ def prefill():
 
 
 def decoding():
-    """The prompt is read once; the cache is cut back to it for every repetition."""
+    """The prompt is read once; the cache is cut back to it after every repetition."""
     with torch.inference_mode():
-        cache.crop(PROMPT)
         token = ids[:, :1]
         for _ in range(a.tokens):
             token = model(token, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
+        cache.crop(-a.tokens)  # so many fewer
 
 
 if a.test == "decode":

@@ -6,9 +6,11 @@ status 0 python3 "$PEERS/bench.py" --list && [ "$(wc -l <out)" -ge 25 ] || fail 
 # The environment's Python has modules called torch and peft that do nothing; jax is missing. A script beside them stands in for the peer's work.
 mkdir -p env/bin && printf '#!/bin/sh\nPYTHONPATH=%q exec %q "$@"\n' "$WORK/env" "$(command -v python3)" >env/bin/python3 && chmod +x env/bin/python3
 cat >env/torch.py <<'PY'
-import json, sys
+import json, os, sys
 if "torch_step" in sys.argv[0]:
     print(json.dumps({"tool": "stand-in", "version": "1"}), flush=True)
+    if "DIES" in os.environ:
+        sys.exit("killed while it waited")
     for line in sys.stdin:
         print(json.dumps({"seconds": [0.5] * int(line), "peak_rss_bytes": 1 << 40}), flush=True)
     sys.exit(0)
@@ -20,11 +22,28 @@ cat >rows.json <<JSON
 JSON
 RAFTER_PEERS=$WORK/env status 0 python3 "$PEERS/bench.py" --rows rows.json --out results --rounds 1 --threads 2 && {
   json=$(echo results/*.json) table=$(echo results/*.md)
-  holds "$json" '[r["name"] for r in d["rows"]] == ["tiny", "refused"] and [r["met"] for r in d["rows"]] == [True, None]' 'the bars are judged'
+  holds "$json" '[r["name"] for r in d["rows"]] == ["tiny", "refused"] and [r["met"] for r in d["rows"]] == [None, None]' 'no peer is the best while another did not run'
   holds "$json" 'd["rows"][0]["peers"]["PyTorch"]["median"] == 256 and d["rows"][0]["peers"]["PyTorch"]["n"] == 2 and d["rows"][0]["ours"]["n"] == 3' 'ours ran before and after the peer'
   holds "$json" '0 < d["rows"][0]["fraction_causal"] < d["rows"][0]["fraction"] and len(d["rows"][0]["samples"]["rafter"]) == 3 and d["rows"][0]["ceilings"]["f32"]["n"] == 2'
   holds "$json" '"jax" in d["rows"][0]["missing"]["JAX"] and "pq7" in d["rows"][1]["missing"]["rafter"]' 'what is missing has a reason'
-  says 'train a tiny model .* yes' "$table"
+  says 'train a tiny model' "$table"
+  says 'not measured whole' out
   says 'jax is not in' out
 }
+cat >judge.py <<'PY'
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import bench
+row = lambda missing, *ratios: bench.met({"bar": {"best": 1.1}, "missing": missing, "peers": {str(i): {"ratio": r, "peak_rss_bytes": 0} for i, r in enumerate(ratios)}})
+assert (row({}, 1.2, 1.3), row({}, 1.2, 1.0), row({"JAX": "not there"}, 1.2), row({"JAX": "not there"}, 1.0), row({})) == (True, False, None, False, None)
+peer = bench.Peer(["torch_step.py", "--model", "gpt2", "--batch", "4", "--seq", "32"], 1, time.monotonic() + 60)
+peer.process.wait()
+try:
+    peer.repeat(2, time.monotonic() + 60)
+    sys.exit("a peer that ended gave an answer")
+except bench.Missing as why:
+    assert "killed while it waited" in str(why), why
+peer.end()
+PY
+DIES=1 RAFTER_PEERS=$WORK/env status 0 python3 judge.py "$PEERS"
 finish

@@ -8,10 +8,7 @@
 
 /* Strips that go past a part of a panel before the next part: their sums stay in the L2. And panels whose parts at one place of k come one after the other:
  * what strips hold for that place stays there too. */
-#ifndef PP
-#define PP 4
-#endif
-enum { STRIPS_MOST = 32, PANELS_MOST = PP, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
+enum { STRIPS_MOST = 32, PANELS_MOST = 4, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
 /* Unpacked codes, and two floats for each run of sixteen. */
 enum { ROOM_BYTES = RF_FAST_KC * RF_PANEL_LANES + RF_FAST_KC / 16 * RF_PANEL_LANES * 2 * 4 };
 

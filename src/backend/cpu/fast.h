@@ -14,7 +14,7 @@
 
 /* A strip is some rows, packed for 1, 2, 4, 8 or 16: for each block of 32, int8 a[rows][32] and then, each of all rows, f32 scale, f32 s * sum(a), and
  * int32 -128 sum(a), -128 times that of the first half, of the second. */
-enum { RF_FAST_ROWS = 16, RF_FAST_FEW = 8, RF_FAST_WORDS = 8, RF_FAST_ITEMS = 13, RF_FAST_KC = 256 };
+enum { RF_FAST_ROWS = 16, RF_FAST_FEW = 8, RF_FAST_ITEMS = 13, RF_FAST_KC = 256 };
 
 /* RF_FAST_KC values of k of one panel, taken out of their words once for all rows: codes[block of 32][8][RF_PANEL_LANES] quadruples of k, with
  * an offset of 128 for those of types that have a zero where the ISA multiplies unsigned bytes. */

@@ -33,16 +33,16 @@ RF_INLINE rf_fast_block unpack_blocks(int type, int values, int halves, const rf
   return block;
 }
 static rf_fast_block unpack(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room) {
-#define UNPACK(name, type, values, halves) \
+#define UNPACK(type, values, halves) \
   case type: return unpack_blocks(type, values, halves, panel, at, k0, k1, room);
   switch (panel->type->number) {
-    UNPACK(q8_0, RF_Q_Q8_0, 32, 1)
-    UNPACK(q4_0, RF_Q_Q4_0, 32, 1)
-    UNPACK(q4_1, RF_Q_Q4_1, 32, 2)
-    UNPACK(q5_0, RF_Q_Q5_0, 32, 1)
-    UNPACK(q5_1, RF_Q_Q5_1, 32, 2)
-    UNPACK(q4_k, RF_Q_Q4_K, 256, 2)
-    UNPACK(q5_k, RF_Q_Q5_K, 256, 2)
+    UNPACK(RF_Q_Q8_0, 32, 1)
+    UNPACK(RF_Q_Q4_0, 32, 1)
+    UNPACK(RF_Q_Q4_1, 32, 2)
+    UNPACK(RF_Q_Q5_0, 32, 1)
+    UNPACK(RF_Q_Q5_1, 32, 2)
+    UNPACK(RF_Q_Q4_K, 256, 2)
+    UNPACK(RF_Q_Q5_K, 256, 2)
   default: return unpack_blocks(RF_Q_Q6_K, 256, 1, panel, at, k0, k1, room);
   }
 }
