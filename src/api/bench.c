@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Ceilings are sampled between the measurements: neighbours on the machine slow both alike. */
-enum { MOST_BURSTS = 512 };
+enum { MOST_BURSTS = 512, MOST_TESTS = 32 };
 typedef struct ceilings {
   double flops[MOST_BURSTS], read[MOST_BURSTS];
   int flop_count, read_count, threads;
@@ -35,11 +35,16 @@ typedef struct test {
   int64_t tokens, depth;
 } test; /* kind: p prefill, t decode, b decode of `tokens` answers at once, T train */
 
-static rf_status parse_tests(const char *text, test tests[32], int *count, rf_error *error) {
-  char copy[512], *rest = copy;
-  snprintf(copy, sizeof copy, "%s", text);
+static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *count, rf_error *error) {
+  char copy[MOST_TESTS * sizeof tests->name], *rest = copy;
   *count = 0;
-  for (char *name; (name = strsep(&rest, ",")) != NULL && *count < 32;) {
+  if (strlen(text) >= sizeof copy)
+    return RF_FAIL(error, RAFTER_INVALID, "take turns", "too many tests (--test: expected %d characters at most, got %zu)", (int)sizeof copy - 1,
+                   strlen(text));
+  strcpy(copy, text);
+  for (char *name; (name = strsep(&rest, ",")) != NULL;) {
+    if (*count == MOST_TESTS)
+      return RF_FAIL(error, RAFTER_INVALID, "take turns", "too many tests (--test: expected %d at most, got more from %s on)", MOST_TESTS, name);
     test t = {.kind = 0};
     long long tokens = 0, depth = 0;
     int used = 0;
@@ -150,11 +155,14 @@ static rf_status feed_random(rf_generator *g, int64_t count, const float **logit
   return status;
 }
 
+/* Of a prompt and of decoding; the others see to theirs. */
+static int64_t positions_of(const test *t) { return t->kind == 'p' || t->kind == 't' ? t->tokens + t->depth + (t->kind == 't') : 0; }
+
 /* Whether the model has positions for what a test needs. */
-static rf_status check_positions(const rf_settings *s, const test *t, rf_error *error) {
-  if (s->plan.build.seq <= s->model.max_seq || s->model.position != RF_POSITION_LEARNED) return RAFTER_OK;
+static rf_status check_positions(const rf_settings *s, const test *t, int64_t needed, rf_error *error) {
+  if (needed <= s->model.max_seq || s->model.position != RF_POSITION_LEARNED) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "shorten the test", "%s has positions for fewer tokens (%s: expected at most %lld, got %lld)", s->model.name,
-                 t->name, (long long)s->model.max_seq, (long long)s->plan.build.seq);
+                 t->name, (long long)s->model.max_seq, (long long)needed);
 }
 
 /* Bytes of the weights that every token multiplies. */
@@ -177,8 +185,8 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   double seconds[64];
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
-  s->plan.build.microbatch = 1, s->plan.build.seq = t->tokens + t->depth + (t->kind == 't');
-  RF_GO(check_positions(s, t, error));
+  s->plan.build.microbatch = 1, s->plan.build.seq = positions_of(t);
+  RF_GO(check_positions(s, t, s->plan.build.seq, error));
   rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder};
   RF_GO(rf_traced_open(job->options, &record, error));
   RF_GO(rf_generator_open(&settings, &g, error));
@@ -242,7 +250,7 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
     most = walks_to_start(t->tokens, length, rows) + STEPS + 1;
   } while (length > 1 && length + most > room);
   s->plan.build.microbatch = t->tokens, s->plan.build.seq = length + most;
-  RF_GO(check_positions(s, t, error));
+  RF_GO(check_positions(s, t, s->plan.build.seq, error));
   rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .alone = true};
   RF_GO(rf_traced_open(job->options, &record, error));
   RF_GO(rf_generator_open(&settings, &g, error));
@@ -285,7 +293,7 @@ done:
 
 static rf_status bench_once(const rafter_job *job, const rafter_sink *sink, ceilings *c, rf_error *error) {
   const rf_options *o = job->options;
-  test tests[32];
+  test tests[MOST_TESTS];
   int count = 0, reps = (int)rf_options_int(o, "reps");
   RF_TRY(parse_tests(rf_options_text(o, "test"), tests, &count, error));
   for (int i = 0; i < count; i++) {
@@ -303,7 +311,11 @@ rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_er
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
     goto done;
   }
+  test tests[MOST_TESTS];
+  int tests_count;
+  RF_GO(parse_tests(rf_options_text(job->options, "test"), tests, &tests_count, error)); /* before seconds of ceilings */
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
+  for (int i = 0; i < tests_count; i++) RF_GO(check_positions(s, &tests[i], positions_of(&tests[i]), error));
   c->threads = s->plan.threads, c->bytes = rf_bandwidth_buffer_bytes();
   RF_GO(rf_pages_map(c->bytes, &c->buffer, NULL, error));
   memset(c->buffer, 1, c->bytes);

@@ -223,7 +223,7 @@ static rf_status run(job *j, rf_error *error) {
 
 /* ---- what it leaves ------------------------------------------------------------------------------------------------ */
 
-/* The decode plan stands first: its numbers are a generating job's. `shares`: 4 arrays of op_count numbers; NULL before the run. */
+/* Of a run that was stopped too: what was done until then. */
 static rf_status leave(job *j, rf_error *error) {
   rf_generate_counts c = rf_generator_counts(j->generator);
   json_object_update_new(j->journal.results, json_pack("{sI sI sI}", "answers", (json_int_t)c.answers, "prompt_tokens", (json_int_t)c.prompt_tokens,

@@ -23,13 +23,13 @@ status 0 env RAFTER_RUNS=benches "$RAFTER" bench "$TINY" --test batch2,tg4,train
 status 0 env RAFTER_RUNS=benches "$RAFTER" runs list --json && holds out '[(r["command"], r["status"], r["results"]["test"]) for r in d["runs"]] == [("bench", "done", t) for t in ("train", "tg4", "batch2")]' &&
   python3 -c 'import json; rows = {json.loads(l)["test"]: json.loads(l) for l in open("benched")}; assert all(r["results"]["tokens_per_second"] == rows[r["results"]["test"]]["tokens_per_second"] for r in json.load(open("out"))["runs"])' || fail 'the history of a bench'
 refuses 2 'positions for fewer tokens' "$RAFTER" bench "${TINY/seq=32/seq=8}" --test batch2 --reps 1 --threads 2
-for chunk in 16 256; do status 0 "$RAFTER" bench "$TINY" --seq 32 --test pp31 --prefill-chunk $chunk --reps 1 --threads 2 --json && ask out 'rows[-1]["predicted_seconds"]' >planned.$chunk; done
-! cmp -s planned.16 planned.256 || fail "--prefill-chunk does not change what is planned: $(cat planned.*)"
-status 0 "$RAFTER" bench "$TINY" --test pp16,tg8,tg4@d8,train --reps 1 --batch 2 --threads 2 --json && {
-  holds out '[r["test"] for r in rows] == ["calibration", "pp16", "tg8", "tg4@d8", "train"]' 'bench prints the calibration first, then a row a test'
+status 0 "$RAFTER" bench "$TINY" --seq 32 --test pp31,tg8,tg4@d8,train --sweep prefill-chunk=16,256 --reps 1 --batch 2 --threads 2 --json && {
+  holds out '[r["test"] for r in rows] == ["calibration"] + 2 * ["pp31", "tg8", "tg4@d8", "train"]' 'bench prints the calibration first, then a row a test'
+  holds out 'rows[1]["predicted_seconds"] != rows[5]["predicted_seconds"]' '--prefill-chunk does not change what is planned'
   holds out 'all({"test","model","dtype","threads","tokens_per_second","seconds","predicted_seconds","limit_fraction","n"} <= r.keys() and {"median","min","max"} <= r["seconds"].keys() for r in rows[1:])' 'bench rows have their keys'
   holds out 'all(0 < r["seconds"]["min"] <= r["seconds"]["median"] <= r["seconds"]["max"] and r["n"] == 1 and 0 < r["limit_fraction"] for r in rows[1:])'
 }
 refuses 2 'pq7' "$RAFTER" bench "$TINY" --test pq7
 refuses 2 '32' "$RAFTER" bench "$TINY" --test pp64 --threads 2
+refuses 2 'expected 32 at most' "$RAFTER" bench "$TINY" --test "$(printf 'tg4,%.0s' $(seq 33))tg4"
 finish
