@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
-"""./dev bench [kernels|train|decode|predict|plan ...] [--save]: what this machine reaches, each figure beside the ceiling of the same run.
+"""./dev bench [kernels|train|decode|predict|predictions|plan ...] [--save] [--on FILE] [--only REGEX]: what this machine reaches, each figure beside the ceiling of the same run.
 
   kernels   matrix products, attention, AdamW and the other kernels (bench/*.c)
   train     whole training steps: GPT-2 124M (4 x 256 tokens) and uva (1 x 512), f32 and bf16
   decode    prefill and decode of GPT-2 124M
-  predict   planned against measured step time over 24 shapes, on a machine calibrated just before
+  predict   planned against measured step time over 24 shapes of training
+  predictions  planned against measured seconds of the work that bench --peers compares: prompts, answers, many answers at once, training, LoRA (only where it is named)
   plan      how long plans take: every preset on one chip, --fit on one chip, 405B on thousands (the process from start to end; nothing is calibrated)
 
+The machine is calibrated first; --on FILE takes what `rafter calibrate --out FILE` measured. --only: predictions of these rows.
 --save writes docs/proof/bench-DATE.json.
 """
 import datetime
+import importlib.util
 import json
 import os
 import platform
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -34,6 +38,26 @@ PREDICT = [
     (2, 1024, 8, 4096, 2048, 512, 1, 1, "f32", "none"), (2, 1024, 8, 4096, 2048, 512, 1, 1, "bf16", "mlp+attn"), (1, 1280, 10, 5120, 2048, 256, 1, 1, "f32", "none"),
     (8, 128, 2, 512, 256, 128, 8, 1, "f32", "none"), (3, 448, 7, 1792, 3000, 192, 3, 1, "f32", "none"), (2, 576, 9, 2304, 5000, 160, 4, 1, "bf16", "mlp"),
     (1, 896, 14, 3584, 12000, 224, 2, 2, "f32", "none"), (12, 128, 4, 512, 512, 96, 4, 1, "bf16", "none"), (2, 256, 2, 768, 32000, 128, 4, 1, "f32", "none"),
+]
+
+
+# Work of which the prediction is held against the measurement: name, model and options, tests. Models in braces are those of bench/peers.
+PREDICTIONS = [
+    ("1.1B bf16", ["{1.1b-bf16}", "--dtype", "bf16"], "pp512,tg16,batch4,batch16"),
+    ("1.1B Q8_0 fast", ["{1.1b-q8_0}", "--compute", "fast"], "pp512,tg16,batch16"),
+    ("1.1B Q8_0", ["{1.1b-q8_0}"], "pp512,tg16,batch16"),
+    ("1.1B Q4_0 fast", ["{1.1b-q4_0}", "--compute", "fast"], "pp512,tg16,batch16"),
+    ("Gemma 3 270M Q4_K_M fast", ["{gemma3-270m}", "--compute", "fast"], "pp512,pp64,tg16,batch4,batch16"),
+    ("Gemma 3 270M Q4_K_M", ["{gemma3-270m}"], "pp512,tg16,batch16"),
+    ("SmolLM2 135M Q4_1 fast", ["{smollm2-135m}", "--compute", "fast"], "pp512,tg16,batch16"),
+    ("SmolLM2 135M Q4_1", ["{smollm2-135m}"], "pp512,tg16,batch16"),
+    ("GPT-2 4 x 256 f32", ["gpt2", "--batch", "4", "--seq", "256", "--clip", "0"], "train"),
+    ("GPT-2 4 x 256 bf16", ["gpt2", "--batch", "4", "--seq", "256", "--clip", "0", "--dtype", "bf16"], "train"),
+    ("GPT-2 4 x 256 f32, remat=block", ["gpt2", "--batch", "4", "--seq", "256", "--clip", "0", "--remat", "block"], "train"),
+    ("GPT-2 4 of 1 x 256 f32", ["gpt2", "--batch", "4", "--seq", "256", "--clip", "0", "--accumulate", "4"], "train"),
+    ("uva 1 x 512 f32", ["uva", "--batch", "1", "--seq", "512", "--clip", "0"], "train"),
+    ("uva 1 x 512 bf16", ["uva", "--batch", "1", "--seq", "512", "--clip", "0", "--dtype", "bf16"], "train"),
+    ("LoRA 1.1B bf16 1 x 512", ["{1.1b-bf16}", "--batch", "1", "--seq", "512", "--clip", "0", "--dtype", "bf16", "--lora", "rank=16,targets=all"], "train"),
 ]
 
 
@@ -97,6 +121,38 @@ def predict(env):
     return {"median_error": statistics.median(errors), "largest_error": max(errors), "shapes": out}
 
 
+def peers():
+    spec = importlib.util.spec_from_file_location("peers", "bench/peers/bench.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def option(name):
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else None
+
+
+def predictions(env):
+    models, out, only = peers(), [], option("--only") or ""
+    for name, words, tests in PREDICTIONS:
+        asked = [t for t in tests.split(",") if re.search(only, f"{name} {t}")]
+        try:
+            words = models.words_of(words)
+        except models.Missing as reason:
+            print(f"{name:32} left out: {reason}", flush=True)
+            continue
+        if not asked:
+            continue
+        for row in rows_of(run(RAFTER, "bench", *words, "--test", ",".join(asked), "--reps", "3", "--json", env=env))[1:]:
+            measured = row["seconds"]["median"]
+            out.append({"work": name, "test": row["test"], "predicted_seconds": row["predicted_seconds"], "seconds": row["seconds"], "error": row["predicted_seconds"] / measured - 1})
+            print(f"| {name:30} | {row['test']:8} | {1e3 * row['predicted_seconds']:8.1f} ms | {1e3 * measured:8.1f} ms [{1e3 * row['seconds']['min']:.1f}..{1e3 * row['seconds']['max']:.1f}] "
+                  f"| {100 * out[-1]['error']:+6.1f} % |", flush=True)
+    errors = [abs(row["error"]) for row in out] or [0]
+    print(f"median error {100 * statistics.median(errors):.1f} %, largest {100 * max(errors):.1f} %, {len(out)} rows")
+    return {"median_error": statistics.median(errors), "largest_error": max(errors), "rows": out}
+
+
 # What the planner is asked: a name, the words, and the seconds that it should stay under.
 ONE_CHIP = ("a5000", "h100-sxm", "tpu-v5e")
 FITS = [("gpt2-xl", "h100-sxm", "64", "1024"), ("gpt2", "a5000", "32", "1024"), ("gemma3-1b", "tpu-v5e", "8", "1024"), ("llama3-8b", "h200", "8", "4096")]
@@ -134,21 +190,25 @@ def plan(_):
     return out
 
 
-PARTS = {"kernels": kernels, "train": steps, "decode": decode, "predict": predict, "plan": plan}
+PARTS = {"kernels": kernels, "train": steps, "decode": decode, "predict": predict, "predictions": predictions, "plan": plan}
 
 
 def main():
-    words = [w for w in sys.argv[1:] if not w.startswith("--")]
+    words = [w for i, w in enumerate(sys.argv[1:]) if not w.startswith("--") and sys.argv[i] not in ("--on", "--only")]
     for word in words:
         if word not in PARTS:
             sys.exit(f"bench: unknown part {word} (expected {', '.join(PARTS)})")
     record = {"date": datetime.date.today().isoformat(), "machine": platform.processor() or platform.machine(), "version": run(RAFTER, "--version").strip()}
     with tempfile.TemporaryDirectory() as folder:
         env = dict(os.environ, XDG_CACHE_HOME=folder)
-        if words != ["plan"]:
+        if option("--on"):
+            os.makedirs(f"{folder}/rafter")
+            shutil.copy(option("--on"), f"{folder}/rafter/{platform.node()}.json")
+        elif words != ["plan"]:
             print(run(RAFTER, "calibrate", env=env))
+        if words != ["plan"]:
             record["calibration"] = json.loads(run(RAFTER, "doctor", "--json", env=env))["isa"]
-        for part in words or PARTS:
+        for part in words or [p for p in PARTS if p != "predictions"]:
             print(f"\n== {part}", flush=True)
             record[part] = PARTS[part](env)
     if "--save" in sys.argv:

@@ -176,6 +176,20 @@ static double weight_bytes(const rf_plan *plan) {
   return sum;
 }
 
+/* Predicted seconds of walks one after the other, `rows` of each of `sequences` at a time until each has `count` more than its `depth`. */
+static double walks_seconds(const rf_plan *plan, int64_t sequences, int64_t depth, int64_t count, int64_t rows) {
+  rf_walk_prices *prices = rf_walk_prices_open(plan);
+  rf_extent *part = calloc((size_t)sequences, sizeof *part);
+  double sum = 0;
+  for (int64_t at = 0; prices && part && at < count; at += rows) {
+    int64_t here = count - at < rows ? count - at : rows;
+    for (int64_t i = 0; i < sequences; i++) part[i] = (rf_extent){here, depth + at + here};
+    sum += rf_walk_price(prices, part, (int)sequences);
+  }
+  rf_walk_prices_close(prices), free(part);
+  return sum;
+}
+
 static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c, int reps, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_settings *s = malloc(sizeof *s);
@@ -205,13 +219,12 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   }
   double copy[MOST_BURSTS];
   const rf_plan *plan = t->kind == 'p' ? g->prefill : g->decode;
-  double walks = t->kind == 'p' ? (double)(t->tokens + plan->graph->rows - 1) / (double)plan->graph->rows : (double)t->tokens;
-  if (t->kind == 'p') walks = (double)((t->tokens + plan->graph->rows - 1) / plan->graph->rows);
+  int64_t depth = t->kind == 'p' || t->depth ? t->depth : 1, rows = t->kind == 'p' ? plan->options.build.chunk : 1;
   memcpy(copy, t->kind == 'p' ? c->flops : c->read, sizeof copy);
   double peak = rf_ceiling_of(copy, t->kind == 'p' ? c->flop_count : c->read_count).median;
   double work = (t->kind == 'p' ? 2 * (double)plan->graph->params.matmul : weight_bytes(plan)) * (double)t->tokens;
-  json_t *results = report_row(sink, s, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, plan->step_seconds * walks, work, work, peak,
-                               t->kind == 'p' ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
+  json_t *results = report_row(sink, s, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, walks_seconds(plan, 1, depth, t->tokens, rows), work,
+                               work, peak, t->kind == 'p' ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
   status = leave(job, sink, t, g, record, plan, results, error);
 done:
   rf_record_close(record);
@@ -281,8 +294,10 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   double arithmetic = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens * STEPS, stream = weight_bytes(g->decode) * STEPS;
   bool computes = arithmetic / flops_peak > stream / read_peak;
   double work = computes ? arithmetic : stream;
-  json_t *results = report_row(sink, s, t, (double)t->tokens * STEPS, seconds, reps < 64 ? reps : 64, g->decode->step_seconds * STEPS, work, work,
-                               computes ? flops_peak : read_peak, computes ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
+  int64_t depth = length + (most - STEPS) / 2; /* of the answer in the middle: the first ones began before all prompts were read */
+  json_t *results =
+      report_row(sink, s, t, (double)t->tokens * STEPS, seconds, reps < 64 ? reps : 64, walks_seconds(g->decode, t->tokens, depth, STEPS, 1), work,
+                 work, computes ? flops_peak : read_peak, computes ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
   status = leave(job, sink, t, g, record, g->decode, results, error);
 done:
   rf_record_close(record);

@@ -87,7 +87,7 @@ static json_t *percentiles_json(const double p[RF_PERCENTILES]) {
 static rf_status make_train(rafter_plan *p, const rf_options *o, rf_error *error) {
   rf_settings *s = &p->settings;
   (void)o;
-  if (s->fit) return rf_plan_fit(&s->model, &s->plan, s->vary, &p->plan, &p->found, error);
+  if (s->fit) return rf_plan_fit(&s->model, &s->plan, s->vary, NULL, &p->plan, &p->found, error);
   RF_TRY(rf_plan_make(&s->model, &s->plan, &p->plan, error));
   p->advice_count = rf_plan_advise(p->plan, p->advice);
   return RAFTER_OK;
@@ -487,7 +487,7 @@ static rf_status make_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   s.roll->settings.plan.build.seq = p->settings.plan.build.seq;
   if (p->settings.fit) {
     const rf_fit_whole whole = {&s, rl_cost};
-    RF_GO(rf_plan_fit_whole(&p->settings.model, &p->settings.plan, p->settings.vary, &whole, &p->plan, &p->found, error));
+    RF_GO(rf_plan_fit(&p->settings.model, &p->settings.plan, p->settings.vary, &whole, &p->plan, &p->found, error));
   }
   RF_GO(plan_rollout(&s, p->plan ? &p->plan->options : &p->settings.plan, error));
   RF_GO(plan_reference(&s, p->plan ? p->plan->options.build.microbatch : p->settings.plan.build.microbatch, error));

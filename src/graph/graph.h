@@ -136,7 +136,8 @@ typedef struct rf_graph {
 /* What an op costs, declared once, read by planner and report. FLOPs count multiply and add as two, of matrix products and attention
  * only (elementwise ops, norms and the optimizer are timed by their bytes and count none); causal attention counts what the mask
  * leaves (flops) and flops_full the whole square. flops is the model's share: what an op computes again inside itself (the scores in
- * attention_bwd, the logits in head_loss_bwd) stands in flops_again and is hardware work only. Bytes are each operand once. */
+ * attention_bwd, the logits in head_loss_bwd), and rows that an expert has room for beside its even share, stand in flops_again and are hardware work only;
+ * rows that experts have no room for are less of it. Bytes are each operand once. */
 typedef struct rf_work {
   double flops, flops_full, bytes_read, bytes_written, flops_again;
   double sent_bytes; /* collectives: the whole array of the group; offload: what crosses to the host or back */

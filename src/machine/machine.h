@@ -9,7 +9,7 @@
  * plan says which); all zero: `size` is `work`. Between points the rate work/seconds is interpolated over log(size). */
 enum { RF_CURVE_POINTS = 32 };
 typedef struct rf_curve {
-  char op[32]; /* op_def name */
+  char op[32]; /* op_def name, "load", or the class of a packed matrix's products (rf_cost_classes of plan) */
   rf_dtype dtype;
   int count;
   double work[RF_CURVE_POINTS];    /* flops (compute-bound ops) or bytes (memory-bound ops) of one call */
@@ -53,7 +53,7 @@ typedef struct rf_price {
   double usd_per_chip_hour;
 } rf_price;
 
-enum { RF_MAX_CURVES = 96 };
+enum { RF_MAX_CURVES = 160 };
 typedef struct rf_machine {
   char name[64];
   char kind[16];         /* "cpu", "gpu", "tpu" */

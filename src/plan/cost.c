@@ -7,8 +7,10 @@
 
 /* ---- what an op is timed by ------------------------------------------------------------------------------------- */
 
+double rf_cost_flops(rf_work work) { return work.flops + work.flops_again; }
+
 double rf_cost_work(rf_work work) {
-  double flops = work.flops + work.flops_again;
+  double flops = rf_cost_flops(work);
   return flops > 0 ? flops : work.bytes_read + work.bytes_written;
 }
 
@@ -45,16 +47,34 @@ static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
   return false;
 }
 
-/* Products of a packed matrix by how they are done: a few rows from registers, more in blocks that are widened while they are packed. One row is a stream. */
-rf_cost_class rf_cost_class_of(const rf_graph *graph, const rf_op *op, rf_work work) {
-  rf_cost_class class = {op->def->name, dtype_of(graph, op), rf_cost_size(graph, op, work)};
-  const rf_tensor *w = !strcmp(op->def->name, "matmul") ? &graph->tensor[op->input[1]] : NULL;
-  int64_t rows = w ? graph->tensor[op->input[0]].shape[0] : 0;
-  if (!w || w->dtype != RF_PACKED || op->attr.fast || rows < 2) return class;
-  class.name = rows <= FEW_ROWS ? "matmul_few" : "matmul_packed";
-  class.dtype = w->panels.part[0].type->number == RF_Q_F32 ? RF_F32 : RF_BF16;
-  if (rows <= FEW_ROWS) class.size = (double)rows;
-  return class;
+/* The packed matrix whose products an op makes, or NULL. */
+static const rf_tensor *packed_of(const rf_graph *graph, const rf_op *op) {
+  static const char *const names[] = {"matmul", "matmul_experts", "head_logits", "head_score"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    const rf_tensor *w = strcmp(op->def->name, names[i]) ? NULL : &graph->tensor[op->input[1]];
+    if (w && w->dtype == RF_PACKED) return w;
+  }
+  return NULL;
+}
+
+/* Rows that share what is read of a matrix: those that it multiplies, of experts those of one that is met. */
+static double rows_of(const rf_op *op, const rf_tensor *w, rf_work work) {
+  double experts = (double)rf_panels_experts(&w->panels), group = op->attr.group > 1 ? op->attr.group : 1, used = op->attr.experts_used;
+  double rows = rf_cost_flops(work) * experts / (2 * (double)rf_tensor_count(w));
+  return experts > 1 ? rows * group / rf_experts_met(experts * group, used, rows * group / used) : rows;
+}
+
+int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work, rf_cost_class class[RF_PANEL_PARTS]) {
+  const rf_tensor *w = packed_of(graph, op);
+  int64_t outputs = 0;
+  if (!w) return 0;
+  for (int k = 0; k < w->panels.parts; k++) outputs += w->panels.part[k].outputs;
+  for (int k = 0; k < w->panels.parts; k++)
+    class[k] = (rf_cost_class){.name = op->attr.fast ? "matmul_fast" : "matmul_exact",
+                               .type = w->panels.part[k].type->name,
+                               .share = (double)w->panels.part[k].outputs / (double)outputs,
+                               .size = rows_of(op, w, work)};
+  return w->panels.parts;
 }
 
 /* ---- curves ------------------------------------------------------------------------------------------------------ */
@@ -145,6 +165,14 @@ static double curve_rate(const rf_curve *c, double size) {
 #undef RATE
 }
 
+/* Kinds of ops that arithmetic bounds, not memory. */
+static bool is_of_products(const char *op) {
+  static const char *const names[] = {"matmul", "attention", "head_", "lora"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (!strncmp(op, names[i], strlen(names[i]))) return true;
+  return false;
+}
+
 /* ---- threads ------------------------------------------------------------------------------------------------------ */
 
 /* A measured ceiling at `threads`, linear between the measured counts and from nothing below the first. */
@@ -169,8 +197,7 @@ void rf_machine_for_threads(rf_machine *machine, int threads) {
   machine->read_bps *= memory, machine->copy_bps *= memory;
   for (int i = 0; i < machine->curve_count; i++) {
     rf_curve *c = &machine->curve[i];
-    bool products = !strncmp(c->op, "matmul", 6) || !strncmp(c->op, "attention", 9) || !strncmp(c->op, "head_", 5);
-    for (int k = 0; k < c->count; k++) c->seconds[k] /= products ? compute : memory;
+    for (int k = 0; k < c->count; k++) c->seconds[k] /= is_of_products(c->op) ? compute : memory;
   }
   machine->threads = threads;
 }
@@ -213,32 +240,43 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   return share;
 }
 
-/* Of the peak of bytes, what products with rounded activations reach (--compute fast) with 512 rows, q8_0 and q4_0 on Sapphire Rapids: of byte quadruples,
- * of tiles. The rest is scales: 15 operations of vectors a run of 32 beside 8 that multiply. */
-static double rounded_products(const rf_machine *machine) { return !strcmp(machine->isa, "amx") ? 0.13 : 0.6; }
+/* Of a packed matrix, its parts one after the other: -1 where the machine has no curves of such products. */
+static double packed_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op, rf_work work) {
+  rf_cost_class class[RF_PANEL_PARTS];
+  int classes = machine->curve_count ? rf_cost_classes(graph, op, work, class) : 0;
+  double seconds = 0;
+  for (int k = 0; k < classes; k++) {
+    const rf_curve *curve = curve_of(machine, class[k].name, RF_F32, class[k].type);
+    if (!curve) return -1;
+    seconds += class[k].share * rf_cost_flops(work) / curve_rate(curve, class[k].size);
+  }
+  return classes ? seconds : -1;
+}
+
+/* What an op multiplies in: on a CPU rounded activations are bytes. */
+static rf_dtype product_dtype(const rf_machine *machine, const rf_graph *graph, const rf_op *op) {
+  if (op->attr.fast && machine->flops[RF_I8] > 0 && !strcmp(machine->kind, "cpu")) return RF_I8;
+  return graph->matmul != RF_DTYPES && !strncmp(op->def->name, "matmul", 6) ? graph->matmul : dtype_of(graph, op);
+}
 
 double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel, rf_work work, rf_bound *bound) {
-  bool linear = graph->matmul != RF_DTYPES && !strncmp(op->def->name, "matmul", 6);
-  rf_dtype dtype = linear ? graph->matmul : dtype_of(graph, op);
-  double flops = work.flops + work.flops_again, bytes = work.bytes_read + work.bytes_written;
+  rf_dtype dtype = product_dtype(machine, graph, op);
+  double flops = rf_cost_flops(work), bytes = work.bytes_read + work.bytes_written;
   double bandwidth = (work.bytes_written > 0.25 * bytes ? machine->copy_bps : machine->read_bps);
   double efficiency_memory = machine->efficiency_memory > 0 ? machine->efficiency_memory : 1;
   double efficiency_compute = machine->efficiency_compute > 0 ? machine->efficiency_compute : 1;
-  double compute = 0, memory = bandwidth > 0 ? bytes / bandwidth : 0, launch = machine->launch_seconds;
-  rf_cost_class class = rf_cost_class_of(graph, op, work);
-  const rf_curve *curve = class.name == op->def->name ? NULL : curve_of(machine, class.name, class.dtype, kernel ? kernel->name : NULL);
-  if (!curve && !streams_blocks(graph, op)) curve = find_curve(machine, op, dtype, kernel, flops > 0), class.size = rf_cost_size(graph, op, work);
+  double compute = packed_seconds(machine, graph, op, work), memory = bandwidth > 0 ? bytes / bandwidth : 0, launch = machine->launch_seconds;
+  const rf_curve *curve = NULL;
+  if (compute < 0 && !op->attr.fast && !streams_blocks(graph, op)) curve = find_curve(machine, op, dtype, kernel, flops > 0);
   if (curve) {
-    double seconds = rf_cost_work(work) / curve_rate(curve, class.size);
+    double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
     /* A product of few rows streams its weights: then the ceiling is memory, whatever its FLOPs. */
     if (flops > 0) compute = seconds;
-    else memory = seconds;
-  } else {
+    else memory = seconds, compute = 0;
+  } else if (compute < 0) {
     compute = flops / (peak_flops(machine, dtype) * efficiency_compute * share_of_peak(machine, graph, op, dtype));
     memory /= efficiency_memory;
   }
-  if (op->attr.fast && machine->flops[RF_I8] > 0 && !strcmp(machine->kind, "cpu"))
-    compute = flops / (machine->flops[RF_I8] * rounded_products(machine));
   double most = compute > memory ? compute : memory;
   if (bound) *bound = launch > most ? RF_BOUND_LATENCY : compute >= memory ? RF_BOUND_COMPUTE : RF_BOUND_MEMORY;
   return most + launch;
@@ -251,13 +289,6 @@ static double best_rate(const rf_curve *c, double from_size) {
   for (int i = 0; i < c->count; i++)
     if ((c->size[i] > 0 ? c->size[i] : c->work[i]) >= from_size && c->work[i] / c->seconds[i] > best) best = c->work[i] / c->seconds[i];
   return best;
-}
-
-static bool is_of_products(const char *op) {
-  static const char *const names[] = {"matmul", "attention", "head_", "lora"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (!strncmp(op, names[i], strlen(names[i]))) return true;
-  return false;
 }
 
 /* Bytes a second at which this many can be moved: the memory's bandwidth, or what the fastest op that only moves data reached here with as many or more.
@@ -280,15 +311,14 @@ static double reach_flops(const rf_machine *machine, const rf_curve *curve, rf_d
 }
 
 double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel, rf_work work, rf_bound *bound) {
-  bool linear = graph->matmul != RF_DTYPES && !strncmp(op->def->name, "matmul", 6);
-  rf_dtype dtype = linear ? graph->matmul : dtype_of(graph, op);
-  double flops = work.flops + work.flops_again, bytes = work.bytes_read + work.bytes_written;
-  const rf_curve *curve = find_curve(machine, op, dtype, kernel, flops > 0);
+  rf_dtype dtype = product_dtype(machine, graph, op);
+  double flops = rf_cost_flops(work), bytes = work.bytes_read + work.bytes_written;
+  const rf_curve *curve = op->attr.fast ? NULL : find_curve(machine, op, dtype, kernel, flops > 0);
   double bandwidth = reach_bps(machine, bytes, work.bytes_written > 0.25 * bytes ? machine->copy_bps : machine->read_bps);
   double own = curve && !(flops > 0) ? best_rate(curve, rf_cost_size(graph, op, work)) : 0;
-  double peak = reach_flops(machine, flops > 0 ? curve : NULL, dtype);
-  if (op->attr.fast && machine->flops[RF_I8] > 0 && !strcmp(machine->kind, "cpu")) peak = machine->flops[RF_I8];
-  double compute = flops / peak, memory = bandwidth > 0 || own > 0 ? bytes / (own > bandwidth ? own : bandwidth) : 0;
+  double compute = flops / reach_flops(machine, flops > 0 ? curve : NULL, dtype), packed = packed_seconds(machine, graph, op, work);
+  if (packed >= 0 && packed < compute) compute = packed;
+  double memory = bandwidth > 0 || own > 0 ? bytes / (own > bandwidth ? own : bandwidth) : 0;
   if (bound) *bound = compute >= memory ? RF_BOUND_COMPUTE : RF_BOUND_MEMORY;
   return compute >= memory ? compute : memory;
 }
@@ -331,11 +361,6 @@ double rf_plan_load_seconds(const rf_plan *plan) {
 
 /* ---- the step ----------------------------------------------------------------------------------------------------- */
 
-double rf_plan_model_share(const rf_graph *graph, const rf_op *op) {
-  bool dealt = op->attr.part > 0 && !strncmp(op->def->name, "matmul_experts", 14);
-  return dealt && graph->mesh.capacity > 0 ? 1 / (double)graph->mesh.capacity : 1;
-}
-
 void rf_plan_cost(rf_plan *plan) {
   const rf_graph *graph = plan->graph;
   double chips = (double)rf_mesh_chips(&graph->mesh);
@@ -344,11 +369,10 @@ void rf_plan_cost(rf_plan *plan) {
     rf_plan_op *p = &plan->op[i];
     double calls = p->calls * chips;
     p->seconds = rf_cost_op(&plan->machine, graph, &graph->op[i], p->kernel, p->work, &p->bound);
-    plan->hardware_flops += (p->work.flops + p->work.flops_again) * calls;
+    plan->hardware_flops += rf_cost_flops(p->work) * calls;
     plan->bytes += (p->work.bytes_read + p->work.bytes_written) * calls;
     plan->sent_bytes += p->work.sent_bytes * p->calls;
     if (graph->op[i].recompute_of != RF_NONE) continue;
-    calls *= rf_plan_model_share(graph, &graph->op[i]);
     plan->model_flops += p->work.flops * calls;
     plan->flops_full_square += p->work.flops_full * calls;
   }

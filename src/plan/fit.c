@@ -352,12 +352,8 @@ static void explain(rf_fit_row *row, int count) {
   if (count) snprintf(row[0].why, sizeof row[0].why, "the fastest that was tried");
 }
 
-rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, rf_plan **out, rf_fit_found *found, rf_error *error) {
-  return rf_plan_fit_whole(model, options, vary, NULL, out, found, error);
-}
-
-rf_status rf_plan_fit_whole(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, const rf_fit_whole *whole, rf_plan **out,
-                            rf_fit_found *found, rf_error *error) {
+rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, const rf_fit_whole *whole, rf_plan **out,
+                      rf_fit_found *found, rf_error *error) {
   fitter *f = calloc(1, sizeof *f);
   if (!f) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   if (options->build.microbatch < 1 || options->build.accumulate < 1 || !options->machine) {

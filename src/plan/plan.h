@@ -68,8 +68,6 @@ typedef struct rf_plan_stage {
   double fill_seconds, drain_seconds; /* of idle: before its first half, behind its last; the rest lies between */
 } rf_plan_stage;
 
-/* Of an op's FLOPs those that the model asks for: rows that an expert has room for beside its even share (--capacity) are work and no progress. */
-double rf_plan_model_share(const rf_graph *graph, const rf_op *op);
 /* FLOPs of a step on all chips by part of the model, without what is computed again: they sum to model_flops (full: flops_full_square). */
 typedef struct rf_part_work {
   double forward, step;           /* attention counts what the mask leaves */
@@ -157,23 +155,24 @@ typedef struct rf_fit_whole {
  * On several chips: the ways of cutting the step along data, fsdp, tensor and expert, and what lies near the best of them, in the dtype that is said or bf16; then of
  * the best of them all that is weighed on one chip. `whole` (may be NULL) says what is fast and what fits in the plan's stead. `found` (may be NULL) gets the frontier, fastest first:
  * every tried setting that no other beats in both memory and time. */
-rf_status rf_plan_fit_whole(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, const rf_fit_whole *whole, rf_plan **plan,
-                            rf_fit_found *found, rf_error *error);
-rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, rf_plan **plan, rf_fit_found *found, rf_error *error);
+rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, const rf_fit_whole *whole, rf_plan **plan,
+                      rf_fit_found *found, rf_error *error);
 
 /* ---- cost ---------------------------------------------------------------------------------------------------------- */
 
 /* The number that the efficiency of an op depends on, in curves of a machine: for attention the sequence length times the head width, over a
  * cache the walk's rows times it, for everything else the work itself. */
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work);
-/* Under which name and dtype the curves of a machine have this op, and its size there: its own, but for products of packed matrices, "matmul_few" of 2 to 16 rows
- * by their number and "matmul_packed" of more. */
+/* Products of a packed matrix have curves of their own: "matmul_fast" with activations in 8 bits (--compute fast), else "matmul_exact", the storage type in
+ * place of a kernel, the rows that are multiplied as size. */
 typedef struct rf_cost_class {
-  const char *name;
-  rf_dtype dtype;
-  double size;
+  const char *name, *type;
+  double share, size; /* share: of the op's products */
 } rf_cost_class;
-rf_cost_class rf_cost_class_of(const rf_graph *graph, const rf_op *op, rf_work work);
+/* One for each part of the matrix; how many, 0: the op has curves by its name. */
+int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work, rf_cost_class class[RF_PANEL_PARTS]);
+/* Of the model and again. */
+double rf_cost_flops(rf_work work);
 /* What a curve's `work` counts for this op: all its FLOPs where it has products, else its bytes. */
 double rf_cost_work(rf_work work);
 /* Predicted seconds of one op on a machine. Larger of work/ceiling terms, scaled by the machine's curves where it has them. */

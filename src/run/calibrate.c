@@ -1,6 +1,6 @@
 /* calibrate.c - measures ceilings, then walks small real plans and keeps what each op took. */
 #define _GNU_SOURCE
-#include "run/calibrate.h"
+#include "run/calibrate_parts.h"
 
 #include "backend/cpu/peaks.h"
 #include "model/tokenizer.h"
@@ -55,6 +55,21 @@ static rf_status measure_ceilings(const rf_calibrate_options *o, rf_machine *m, 
     m->scaling[m->scaling_count++] = (rf_scaling){t, median_burst(RF_F32, t, 3), rf_peak_read_bps(buffer, bytes, t, 2)};
   rf_pages_unmap(buffer, bytes);
   return RAFTER_OK;
+}
+
+/* What an op costs before it does anything: threads that are awake begin and come together. */
+static double fork_seconds(int threads) {
+  enum { TIMES = 21, CALLS = 256 };
+  double seconds[TIMES];
+  for (int i = 0; i < TIMES; i++) {
+    double start = rf_now_seconds();
+    for (int k = 0; k < CALLS; k++) {
+#pragma omp parallel num_threads(threads)
+      __asm__ volatile("" ::: "memory");
+    }
+    seconds[i] = (rf_now_seconds() - start) / CALLS;
+  }
+  return rf_ceiling_of(seconds, TIMES).median;
 }
 
 /* ---- ops ---------------------------------------------------------------------------------------------------------- */
@@ -131,7 +146,7 @@ static void fill_inputs(rf_run *run, const rf_plan *plan) {
   if (rows) rows[0] = (int32_t)n - 1;
 }
 
-static rf_curve *curve_for(rf_machine *m, const char *op, rf_dtype dtype, const char *kernel) {
+rf_curve *rf_calibrate_curve(rf_machine *m, const char *op, rf_dtype dtype, const char *kernel) {
   for (int i = 0; i < m->curve_count; i++)
     if (!strcmp(m->curve[i].op, op) && m->curve[i].dtype == dtype && !strcmp(m->curve[i].kernel, kernel)) return &m->curve[i];
   if (m->curve_count == RF_MAX_CURVES) return NULL;
@@ -193,14 +208,13 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
     for (int section = 0; section < RF_SECTIONS; section++) RF_GO(rf_run_section(run, 0, (rf_section)section, &inputs, error));
   }
   const rf_measured *measured = rf_run_measured(run, 0);
-  for (int i = 0; i < plan->graph->op_count; i++)
-    if (measured[i].calls && (m->launch_seconds <= 0 || measured[i].least < m->launch_seconds)) m->launch_seconds = measured[i].least;
   for (int i = 0; i < plan->graph->op_count; i++) {
     double work = rf_cost_work(plan->op[i].work), seconds = measured[i].calls ? measured[i].seconds / (double)measured[i].calls : 0;
-    if (work <= 0 || seconds <= 0) continue;
-    rf_cost_class class = rf_cost_class_of(plan->graph, &plan->graph->op[i], plan->op[i].work);
-    rf_curve *c = curve_for(m, class.name, dtype, plan->op[i].kernel->name);
-    if (c) add_point(c, class.size, work, fmax(seconds - m->launch_seconds, 0.1 * seconds));
+    const rf_op *op = &plan->graph->op[i];
+    rf_cost_class class[RF_PANEL_PARTS];
+    if (work <= 0 || seconds <= 0 || rf_cost_classes(plan->graph, op, plan->op[i].work, class)) continue;
+    rf_curve *c = rf_calibrate_curve(m, op->def->name, dtype, plan->op[i].kernel->name);
+    if (c) add_point(c, rf_cost_size(plan->graph, op, plan->op[i].work), work, fmax(seconds - m->launch_seconds, 0.1 * seconds));
   }
 done:
   rf_run_close(run);
@@ -258,7 +272,7 @@ static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], do
 
 /* Beyond the caches the rate depends on the size no more: the middle of several, at one size. */
 static void add_load(rf_machine *m, const char *kernel, double bytes, double *seconds, int count) {
-  rf_curve *c = curve_for(m, "load", RF_F32, kernel);
+  rf_curve *c = rf_calibrate_curve(m, "load", RF_F32, kernel);
   double middle = rf_ceiling_of(seconds, count).median;
   if (c && middle > 0) add_point(c, bytes, bytes, middle);
 }
@@ -346,13 +360,14 @@ done:
 
 rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_error *error) {
   RF_TRY(rf_machine_detect(machine, error));
-  machine->threads = o->threads, machine->curve_count = 0, machine->launch_seconds = 0;
+  machine->threads = o->threads, machine->curve_count = 0;
   snprintf(machine->isa, sizeof machine->isa, "%s", rf_isa_name(o->isa));
   if (o->say) o->say(o->self, "ceilings", 0);
   size_t bytes[TOUCHES] = {0};
   double touched[TOUCHES] = {0};
   touch_fresh(o, bytes, touched);
   RF_TRY(measure_ceilings(o, machine, error));
+  machine->launch_seconds = fork_seconds(o->threads);
   machine->efficiency_compute = machine->efficiency_memory = 1;
   int shapes = 0, done = 0;
   for (int i = 0; i < SHAPE_COUNT; i++) shapes += !o->quick || SHAPES[i].quick;
@@ -361,6 +376,7 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
     for (int d = 0; d < 2; d++) RF_TRY(walk_shape(o, &SHAPES[i], d ? RF_BF16 : RF_F32, machine, error));
     if (o->say) o->say(o->self, SHAPES[i].model, 0.2 + 0.8 * ++done / shapes);
   }
+  RF_TRY(rf_calibrate_products(o, machine, error));
   touch_fresh(o, bytes, touched);
   int slowest = 0;
   for (int i = 1; i < TOUCHES; i++)

@@ -1,4 +1,5 @@
-/* calibrate.h - measures this machine: ceilings in registers and from memory, then every op of small real plans, walked as a run walks them. */
+/* calibrate.h - measures this machine: ceilings in registers and from memory, every op of small real plans, walked as a run walks them, and products of packed
+ * matrices. */
 #ifndef RF_CALIBRATE_H
 #define RF_CALIBRATE_H
 
@@ -29,7 +30,7 @@ size_t rf_bandwidth_buffer_bytes(void);
 rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error);
 
 /* Fills `machine` (source "calibrated"): detected sheet, ceilings for f32, bf16 and i8 products, read and copy bandwidth, thread scaling,
- * launch time and one curve per op, dtype and kernel. Under a minute. RAFTER_FAILED: no memory. */
+ * launch time, one curve per op, dtype and kernel, and curves of packed products by storage type and rows. About a minute. RAFTER_FAILED: no memory. */
 rf_status rf_calibrate(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
 
 #endif

@@ -155,7 +155,7 @@ static rf_status try_batch(row *r, int64_t batch, bool *more, rf_error *error) {
   rf_status status = settings_of(r, batch, r->remat, settings, error);
   rf_fit_vary vary = {.remat = !r->remat && !r->alone, .microbatch = r->batch > 0 && !r->alone && !r->text[ACCUMULATE][0]};
   if (status == RAFTER_OK && r->alone && !r->remat) settings->plan.remat = RF_REMAT_BLOCK; /* MaxText's default */
-  if (status == RAFTER_OK) status = rf_plan_fit(&settings->model, &settings->plan, vary, &plan, NULL, error);
+  if (status == RAFTER_OK) status = rf_plan_fit(&settings->model, &settings->plan, vary, NULL, &plan, NULL, error);
   bool fits = status == RAFTER_OK && rf_plan_fits(plan);
   if (status == RAFTER_OK && !fits) {
     rf_plan_free(plan), plan = NULL;

@@ -238,13 +238,16 @@ const rf_op_def RF_OP_DISPATCH_BWD = {
 
 double rf_experts_met(double experts, double used, double rows) { return experts * (1 - pow(used < experts ? 1 - used / experts : 0, rows)); }
 
-/* FLOPs of the rows there are. What is moved of the weights (operand `weights`) is those of the experts that are met: of n rows of all chips of the
+/* FLOPs of the rows there are; of those that an expert has room for beside its even share (--capacity) none are the model's, and rows that are left out
+ * for want of room still are. What is moved of the weights (operand `weights`) is those of the experts that are met: of n rows of all chips of the
  * group that each choose k of E experts, evenly and each for itself, E (1 - (1 - k/E)^n). Rows of places that nobody is expected to take move nothing. */
 static rf_work product_work(const rf_graph *graph, const rf_op *op, int weights, int64_t places, int64_t inner, int64_t columns) {
   rf_work work = rf_work_bytes(graph, op);
   double group = op->attr.group > 1 ? op->attr.group : 1, experts = op->attr.experts * group, used = op->attr.experts_used,
          fill = op->attr.fill > 0 ? (double)op->attr.fill : 1, rows = (double)places * fill, met = rf_experts_met(experts, used, rows * group / used);
-  work.flops = work.flops_full = 2.0 * rows * (double)inner * (double)columns;
+  double done = 2.0 * rows * (double)inner * (double)columns,
+         capacity = op->attr.part > 0 && graph->mesh.capacity > 0 ? (double)graph->mesh.capacity : 1;
+  work.flops = work.flops_full = done / capacity, work.flops_again = done - work.flops;
   if (weights >= 0) work.bytes_read -= (1 - met / experts) * (double)rf_tensor_bytes(&graph->tensor[op->input[weights]]);
   double all = (double)(places * (inner + columns)) * (double)rf_dtype_bytes(graph->tensor[op->input[0]].dtype);
   work.bytes_read -= (1 - fill) * all * (double)inner / (double)(inner + columns);

@@ -124,12 +124,42 @@ static void parts_sum_to_the_step(void **state) {
     }
 }
 
+/* Experts that stand on two chips: what they have room for beside their even share, or lack, is no more and no less of the model's work. */
+static void room_for_rows_is_no_progress(void **state) {
+  (void)state;
+  static const float capacities[] = {1, 0.5f, 2};
+  rf_model model = model_named("mixtral:layers=2,width=64,heads=4,kv_heads=2,ff=96,vocab=100,experts=4,experts_used=2");
+  rf_machine machine;
+  assert_int_equal(rf_machine_find("h200:2", &machine, NULL), RAFTER_OK);
+  double even = 0, progress = 0;
+  for (int i = 0; i < 3; i++) {
+    rf_plan_options options = train_options(&machine, RF_BF16, 4, 1, 64, RF_REMAT_NONE);
+    options.backend = &RF_BACKEND_SHEET, options.build.mesh = (rf_mesh){.of[RF_AXIS_EXPERT] = 2, .capacity = capacities[i]};
+    rf_plan *plan = plan_of(&model, &options);
+    double experts = 0, done = 0;
+    for (int o = 0; o < plan->graph->op_count; o++) {
+      const rf_plan_op *p = &plan->op[o];
+      if (strncmp(plan->graph->op[o].def->name, "matmul_experts", 14)) continue;
+      expect("the model's rows", p->work.flops * (double)capacities[i], p->work.flops + p->work.flops_again, 1e-6);
+      experts += p->work.flops, done += p->work.flops + p->work.flops_again;
+    }
+    if (i == 0) even = experts, progress = plan->model_flops;
+    rf_part_work work[RF_PARTS];
+    rf_plan_work_by_part(plan, work);
+    expect("experts", experts, even, 1e-6);
+    expect("rows of a chip", done, even * (double)capacities[i], 1e-6);
+    expect("step", plan->model_flops, progress, 1e-6);
+    expect("part", work[RF_PART_EXPERTS].step, 2 * even, 1e-6); /* on both chips */
+    rf_plan_free(plan);
+  }
+  assert_true(even > 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_7b_model_has_the_published_work),
-      cmocka_unit_test(deepseek_has_the_published_work),
-      cmocka_unit_test(few_rows_meet_few_experts),
-      cmocka_unit_test(parts_sum_to_the_step),
+      cmocka_unit_test(a_7b_model_has_the_published_work), cmocka_unit_test(deepseek_has_the_published_work),
+      cmocka_unit_test(few_rows_meet_few_experts),         cmocka_unit_test(parts_sum_to_the_step),
+      cmocka_unit_test(room_for_rows_is_no_progress),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -224,35 +224,54 @@ static void the_head_streams_for_the_rows_it_picks(void **state) {
   }
 }
 
-/* Rows of a packed matrix have curves of their own: a few by their number, many by their products; where there is none, those of plain products. */
+/* A curve of products over their rows: `few` FLOP/s of one row, `many` of 64. */
+static void add_rows(rf_machine *machine, const char *op, const char *type, double few, double many) {
+  rf_curve *c = add_curve(machine, op, RF_F32, type, few, many);
+  c->size[0] = 1, c->size[1] = 64;
+}
+
+/* Products of a packed matrix have curves of their own, by rows and storage type; where there are none, exact ones are timed like plain products, and those
+ * with activations in 8 bits by the roofline. */
 static void packed_products_have_curves_of_their_own(void **state) {
   (void)state;
-  static const struct {
-    int64_t rows;
-    double seconds; /* of one FLOP */
-  } rows[] = {{1, 1}, {2, 1e-3}, {16, 1e-3}, {17, 1e-6}, {64, 1e-6}};
   static rf_machine machine;
+  static rf_weight_types types;
+  rf_error error;
   rf_machine_detect(&machine, NULL);
   rf_model model = model_named("llama:layers=1,width=64,heads=4,kv_heads=4,ff=128,vocab=256,seq=128");
+  assert_int_equal(rf_weight_types_read("", &model, RF_WEIGHTS_INT8, &types, &error), RAFTER_OK);
+  machine.launch_seconds = 0, machine.read_bps = machine.copy_bps = 1e9, machine.flops[RF_I8] = 1e9;
+  machine.efficiency_compute = machine.efficiency_memory = 0.5;
   for (int own = 0; own < 2; own++) {
-    machine.curve_count = 0, machine.launch_seconds = 0;
-    add_curve(&machine, "matmul", RF_F32, "", 1, 1);
-    if (own) add_curve(&machine, "matmul_few", RF_F32, "", 1e3, 1e3), add_curve(&machine, "matmul_packed", RF_F32, "", 1e6, 1e6);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-      rf_plan_options options = train_options(&machine, RF_F32, 1, 1, 128, RF_REMAT_NONE);
-      options.build.job = RF_JOB_GENERATE, options.build.rows = rows[i].rows;
-      rf_plan *plan = plan_of(&model, &options);
-      int seen = 0;
-      for (int o = 0; o < plan->graph->op_count; o++) {
-        if (strcmp(plan->graph->op[o].def->name, "matmul")) continue;
-        seen++;
-        double want = plan->op[o].work.flops * (own ? rows[i].seconds : 1);
-        if (!near(plan->op[o].seconds, want))
-          fail_msg("%s of %lld rows: expected %g s, got %g s", plan->graph->op[o].name, (long long)rows[i].rows, want, plan->op[o].seconds);
-      }
-      assert_true(seen > 0);
-      rf_plan_free(plan);
+    machine.curve_count = 0;
+    add_curve(&machine, "matmul", RF_F32, "", 1, 1), add_curve(&machine, "head_logits", RF_F32, "", 1, 1);
+    if (own) {
+      add_rows(&machine, "matmul_exact", "q4_0", 7, 7), add_rows(&machine, "matmul_exact", "q8_0", 1e2, 1e3);
+      add_rows(&machine, "matmul_fast", "q4_0", 7, 7), add_rows(&machine, "matmul_fast", "q8_0", 1e4, 1e5);
     }
+    for (int rows = 1; rows <= 64; rows *= 8)
+      for (int fast = 0; fast < 2; fast++) {
+        rf_plan_options options = train_options(&machine, RF_F32, 1, 1, 128, RF_REMAT_NONE);
+        options.build.job = RF_JOB_GENERATE, options.build.rows = rows, options.build.weights = &types, options.build.fast = fast;
+        rf_plan *plan = plan_of(&model, &options);
+        int seen = 0;
+        for (int o = 0; o < plan->graph->op_count; o++) {
+          const rf_plan_op *p = &plan->op[o];
+          bool head = !strcmp(plan->graph->op[o].def->name, "head_logits"); /* of one row */
+          if (!head && strcmp(plan->graph->op[o].def->name, "matmul")) continue;
+          seen++;
+          double memory = (p->work.bytes_read + p->work.bytes_written) / 1e9, multiplied = head ? 1 : rows;
+          double rate = (fast ? 1e4 : 1e2) * (1 + 9 * log(multiplied) / log(64)), want = p->work.flops / rate;
+          if (!own)
+            want = fast              ? fmax(p->work.flops / 1e9, memory) / 0.5
+                   : multiplied > 16 ? p->work.flops
+                                     : fmax(p->work.flops / (0.5 * machine.flops[RF_F32]), memory / 0.5);
+          if (!near(p->seconds, want))
+            fail_msg("%s of %d rows, fast %d, own %d: expected %g s, got %g s", plan->graph->op[o].name, rows, fast, own, want, p->seconds);
+        }
+        assert_true(seen > 1);
+        rf_plan_free(plan);
+      }
   }
 }
 

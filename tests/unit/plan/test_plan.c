@@ -204,7 +204,7 @@ static void the_search_finds_the_fastest_that_fits(void **state) {
     rf_plan *plan = NULL;
     rf_error error = {0};
     options.budget_bytes = (int64_t)(budgets[i] * GIB);
-    if (rf_plan_fit(&model, &options, vary, &plan, &all, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    if (rf_plan_fit(&model, &options, vary, NULL, &plan, &all, &error) != RAFTER_OK) fail_msg("%s", error.message);
     int count = all.rows;
     assert_in_range(count, 1, all.tried);
     assert_int_equal(rf_plan_check(plan, NULL), RAFTER_OK);
@@ -227,7 +227,7 @@ static void the_search_finds_the_fastest_that_fits(void **state) {
   rf_plan *plan = NULL;
   options.budget_bytes = (int64_t)(9 * GIB);
   options.build.microbatch = 16, options.build.accumulate = 4;
-  assert_int_equal(rf_plan_fit(&model, &options, (rf_fit_vary){.remat = true}, &plan, NULL, NULL), RAFTER_OK);
+  assert_int_equal(rf_plan_fit(&model, &options, (rf_fit_vary){.remat = true}, NULL, &plan, NULL, NULL), RAFTER_OK);
   assert_int_equal(plan->options.build.dtype, RF_F32);
   assert_int_equal(plan->options.build.microbatch, 16);
   rf_plan_free(plan);
@@ -266,7 +266,8 @@ static void what_does_not_fit_says_what_would(void **state) {
   assert_non_null(strstr(error.hint, "smaller model"));
   rf_plan_free(plan);
   static rf_fit_found all; /* where nothing fits, the smallest there is, and what was tried */
-  assert_int_equal(rf_plan_fit(&large, &options, (rf_fit_vary){.remat = true, .microbatch = true, .dtype = true}, &plan, &all, &error), RAFTER_OK);
+  assert_int_equal(rf_plan_fit(&large, &options, (rf_fit_vary){.remat = true, .microbatch = true, .dtype = true}, NULL, &plan, &all, &error),
+                   RAFTER_OK);
   assert_true(!rf_plan_fits(plan) && plan->searched && all.tried >= all.rows && all.rows > 0);
   for (int i = 0; i < all.rows; i++) assert_true(!all.row[i].fits && all.row[i].peak_bytes >= plan->arena_bytes);
   rf_plan_free(plan);

@@ -128,7 +128,7 @@ static void what_has_no_program_is_refused_and_the_search_goes_on(void **state) 
   assert_non_null(strstr(error.message, "2^61"));
   options.build.seq = T;
   static rf_fit_found all;
-  assert_int_equal(rf_plan_fit(&model, &options, (rf_fit_vary){.remat = true, .microbatch = true}, &plan, &all, &error), RAFTER_OK);
+  assert_int_equal(rf_plan_fit(&model, &options, (rf_fit_vary){.remat = true, .microbatch = true}, NULL, &plan, &all, &error), RAFTER_OK);
   assert_true(plan->arena_bytes <= rf_plan_room(&options) && plan->program.total == plan->arena_bytes && all.rows > 0);
   rf_plan_free(plan);
 }
