@@ -211,9 +211,23 @@ static rf_status open_file(const char *folder, rf_tensor_file **file, rf_error *
   return rf_tensor_file_open(path, file, error);
 }
 
+/* A table of tokens or a head, as one of the families calls it. */
+static bool is_of_vocabulary(const char *name) {
+  static const char *const WORDS[] = {"embed_tokens.", "lm_head.", "wte.", "embed_in.", "embed_out."};
+  for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; ++i)
+    if (strstr(name, WORDS[i])) return true;
+  return false;
+}
+
 /* Sites that the file has pairs for; the largest rank; every tensor must have a place. */
 static rf_status find_sites(const rf_tensor_file *file, const rf_model *model, const rf_params *params, rf_lora *lora, bool *seen, rf_error *error) {
   int64_t rank = 0;
+  for (int i = 0; i < rf_tensor_file_count(file); ++i) {
+    const char *name = rf_tensor_file_at(file, i)->name;
+    if (is_of_vocabulary(name))
+      return RF_FAIL(error, RAFTER_FAILED, "merge it with the tool that made it, and load the merged model",
+                     "%s: adapters of the token table and of the head are not supported (tensor \"%.120s\")", rf_tensor_file_path(file), name);
+  }
   for (int p = 0; p < params->base; ++p) {
     const rf_param *param = &params->at[p];
     int64_t at, columns, end = 0;

@@ -8,19 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
-#include "model/model.h"
+#include "model/config_parts.h"
 
 enum { CONFIG_MOST = 4 << 20 }; /* bytes; the largest known ones have a few hundred kilobytes of label names */
-
-enum { INT, FLOAT, BOOL };
-typedef struct config_field {
-  const char *key, *other; /* `other`: another name of the same field */
-  int type;
-  bool required;
-  double otherwise; /* what Hugging Face takes when it is missing; 0 where it is null */
-  size_t offset;
-} config_field;
 
 #define AT(field) offsetof(rf_model, field)
 
@@ -45,8 +35,17 @@ static const config_field SHARED[] = {
     {"num_hidden_layers", NULL, INT, true, 0, AT(layers)},  {"hidden_size", NULL, INT, true, 0, AT(width)},
     {"num_attention_heads", NULL, INT, true, 0, AT(heads)}, {"num_key_value_heads", NULL, INT, false, 0, AT(kv_heads)},
     {"head_dim", NULL, INT, false, 0, AT(head_dim)},        {"intermediate_size", NULL, INT, true, 0, AT(ff)},
-    {"vocab_size", NULL, INT, true, 0, AT(vocab)},          {"max_position_embeddings", NULL, INT, false, 2048, AT(max_seq)},
+    {"vocab_size", NULL, INT, true, 0, AT(vocab)},          {"max_position_embeddings", NULL, INT, false, 0, AT(max_seq)},
 };
+/* Google's own config.json of the larger Gemma 3 models leave out what is as in the class. */
+static const config_field GEMMA3_SHAPE[] = {
+    {"num_hidden_layers", NULL, INT, false, 26, AT(layers)}, {"hidden_size", NULL, INT, false, 2304, AT(width)},
+    {"num_attention_heads", NULL, INT, false, 8, AT(heads)}, {"num_key_value_heads", NULL, INT, false, 4, AT(kv_heads)},
+    {"head_dim", NULL, INT, false, 256, AT(head_dim)},       {"intermediate_size", NULL, INT, false, 9216, AT(ff)},
+    {"vocab_size", NULL, INT, false, 262208, AT(vocab)},     {"max_position_embeddings", NULL, INT, false, 131072, AT(max_seq)},
+};
+enum { SHAPE_COUNT = sizeof SHARED / sizeof SHARED[0] };
+_Static_assert(sizeof GEMMA3_SHAPE == sizeof SHARED, "a shape has the same fields wherever it stands");
 static const config_field RMS[] = {
     {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
 };
@@ -85,37 +84,18 @@ static const config_field NEOX[] = {
 };
 #define FIELDS(table) table, (int)(sizeof table / sizeof table[0])
 
-/* What one text of a field means. */
-typedef struct activation {
-  const char *text;
-  rf_mlp_kind mlp;
-} activation;
 static const activation SILU[] = {{"silu", RF_MLP_SWIGLU}, {"swish", RF_MLP_SWIGLU}, {NULL, 0}};
 /* The first Gemma was published as "gelu" and computed with the tanh form. */
-static const activation GELU_GATE[] = {{"gelu_pytorch_tanh", RF_MLP_GEGLU}, {"gelu", RF_MLP_GEGLU}, {NULL, 0}};
-static const activation GELU_UP[] = {
-    {"gelu", RF_MLP_GELU_ERF}, {"gelu_new", RF_MLP_GELU}, {"gelu_fast", RF_MLP_GELU}, {"gelu_pytorch_tanh", RF_MLP_GELU}, {NULL, 0}};
+static const activation GEMMA_GATE[] = {{"gelu_pytorch_tanh", RF_MLP_GEGLU}, {"gelu_new", RF_MLP_GEGLU}, {"gelu", RF_MLP_GEGLU}, {NULL, 0}};
+static const activation TANH_GATE[] = {{"gelu_pytorch_tanh", RF_MLP_GEGLU}, {"gelu_new", RF_MLP_GEGLU}, {NULL, 0}};
+#define GELU_FORMS \
+  {"gelu", RF_MLP_GELU_ERF}, {"gelu_python", RF_MLP_GELU_ERF}, {"gelu_new", RF_MLP_GELU}, {"gelu_fast", RF_MLP_GELU}, \
+      {"gelu_pytorch_tanh", RF_MLP_GELU}, {"gelu_python_tanh", RF_MLP_GELU}, {"gelu_accurate", RF_MLP_GELU}, { \
+    NULL, 0 \
+  }
+static const activation GELU_UP[] = {GELU_FORMS};
+static const activation GPT2_UP[] = {{"gelu_new", RF_MLP_GELU}, GELU_FORMS};
 
-/* How a type says which layers are windowed when there is no "layer_types". */
-enum { NO_WINDOW, ALL_WINDOWED, EVERY_SECOND, PATTERN, QWEN_SWITCH };
-
-/* The model types beside GPT-2, which has a reader of its own. `base`: what the type alone implies; `ids`: bos and eos when they are missing. */
-typedef struct config_type {
-  const char *type, *class;
-  rf_model base;
-  const config_field *field;
-  int field_count;
-  const activation *activation;
-  const char *activation_key, *theta_key;
-  double theta, local_theta;
-  int windows;
-  int64_t window;      /* when "sliding_window" is missing */
-  double query_scalar; /* scores are divided by the root of "query_pre_attn_scalar", this when it is missing; 0: no such field */
-  int64_t head_dim;    /* when it is missing; 0: hidden_size / heads */
-  bool tied;           /* when it is missing */
-  int64_t bos, eos;
-  const char *off[4]; /* fields that must be false or absent */
-} config_type;
 #define RMS_ROPE .norm = RF_NORM_RMSNORM, .position = RF_POSITION_ROPE, .init = "llama"
 
 static const config_type TYPES[] = {
@@ -123,10 +103,11 @@ static const config_type TYPES[] = {
      .class = "LlamaForCausalLM",
      .base = {.family = RF_FAMILY_LLAMA, RMS_ROPE},
      FIELDS(RMS),
-     SILU,
-     "hidden_act",
-     "rope_theta",
-     1e4,
+     .activation = SILU,
+     .activation_key = "hidden_act",
+     .theta_key = "rope_theta",
+     .theta = 1e4,
+     .positions = 2048,
      .bos = 1,
      .eos = 2,
      .off = {"attention_bias", "mlp_bias"}},
@@ -134,10 +115,12 @@ static const config_type TYPES[] = {
      .class = "MistralForCausalLM",
      .base = {.family = RF_FAMILY_MISTRAL, RMS_ROPE},
      FIELDS(RMS),
-     SILU,
-     "hidden_act",
-     "rope_theta",
-     1e4,
+     .activation = SILU,
+     .activation_key = "hidden_act",
+     .theta_key = "rope_theta",
+     .theta = 1e4,
+     .positions = 131072,
+     .kv_heads = 8,
      .windows = ALL_WINDOWED,
      .window = 4096,
      .bos = 1,
@@ -146,10 +129,12 @@ static const config_type TYPES[] = {
      .class = "Qwen2ForCausalLM",
      .base = {.family = RF_FAMILY_QWEN2, .qkv_bias = true, RMS_ROPE},
      FIELDS(RMS),
-     SILU,
-     "hidden_act",
-     "rope_theta",
-     1e4,
+     .activation = SILU,
+     .activation_key = "hidden_act",
+     .theta_key = "rope_theta",
+     .theta = 1e4,
+     .positions = 32768,
+     .kv_heads = 32,
      .windows = QWEN_SWITCH,
      .window = 4096,
      .bos = -1,
@@ -158,10 +143,12 @@ static const config_type TYPES[] = {
      .class = "Qwen3ForCausalLM",
      .base = {.family = RF_FAMILY_QWEN3, .qk_norm = true, RMS_ROPE},
      FIELDS(RMS),
-     SILU,
-     "hidden_act",
-     "rope_theta",
-     1e4,
+     .activation = SILU,
+     .activation_key = "hidden_act",
+     .theta_key = "rope_theta",
+     .theta = 1e4,
+     .positions = 32768,
+     .kv_heads = 32,
      .windows = QWEN_SWITCH,
      .window = 4096,
      .head_dim = 128,
@@ -172,10 +159,13 @@ static const config_type TYPES[] = {
      .class = "GemmaForCausalLM",
      .base = {.family = RF_FAMILY_GEMMA, .norm_offset = 1, RMS_ROPE},
      FIELDS(RMS),
-     GELU_GATE,
-     "hidden_activation",
-     "rope_theta",
-     1e4,
+     .activation = GEMMA_GATE,
+     .activation_key = "hidden_act",
+     .activation_also = "hidden_activation",
+     .theta_key = "rope_theta",
+     .theta = 1e4,
+     .positions = 8192,
+     .kv_heads = 16,
      .head_dim = 256,
      .tied = true,
      .bos = 2,
@@ -185,10 +175,12 @@ static const config_type TYPES[] = {
      .class = "Gemma2ForCausalLM",
      .base = {.family = RF_FAMILY_GEMMA2, .norm_offset = 1, .post_norms = true, RMS_ROPE},
      FIELDS(GEMMA2),
-     GELU_GATE,
-     "hidden_activation",
-     "rope_theta",
-     1e4,
+     .activation = TANH_GATE,
+     .activation_key = "hidden_activation",
+     .theta_key = "rope_theta",
+     .theta = 1e4,
+     .positions = 8192,
+     .kv_heads = 4,
      .windows = EVERY_SECOND,
      .window = 4096,
      .query_scalar = 256,
@@ -201,10 +193,11 @@ static const config_type TYPES[] = {
      .class = "Gemma3ForCausalLM",
      .base = {.family = RF_FAMILY_GEMMA3, .norm_offset = 1, .post_norms = true, .qk_norm = true, RMS_ROPE},
      FIELDS(GEMMA3),
-     GELU_GATE,
-     "hidden_activation",
-     "rope_theta",
-     1e6,
+     .activation = TANH_GATE,
+     .activation_key = "hidden_activation",
+     .theta_key = "rope_theta",
+     .theta = 1e6,
+     .shape = GEMMA3_SHAPE,
      .local_theta = 1e4,
      .windows = PATTERN,
      .window = 4096,
@@ -218,10 +211,12 @@ static const config_type TYPES[] = {
      .class = "MixtralForCausalLM",
      .base = {.family = RF_FAMILY_MIXTRAL, RMS_ROPE},
      FIELDS(MIXTRAL),
-     SILU,
-     "hidden_act",
-     "rope_theta",
-     1e6,
+     .activation = SILU,
+     .activation_key = "hidden_act",
+     .theta_key = "rope_theta",
+     .theta = 1e6,
+     .positions = 131072,
+     .kv_heads = 8,
      .windows = ALL_WINDOWED,
      .bos = 1,
      .eos = 2},
@@ -229,10 +224,11 @@ static const config_type TYPES[] = {
      .class = "DeepseekV2ForCausalLM",
      .base = {.family = RF_FAMILY_DEEPSEEK2, .router_as_is = true, RMS_ROPE},
      FIELDS(DEEPSEEK),
-     SILU,
-     "hidden_act",
-     "rope_theta",
-     1e4,
+     .activation = SILU,
+     .activation_key = "hidden_act",
+     .theta_key = "rope_theta",
+     .theta = 1e4,
+     .positions = 2048,
      .bos = -1,
      .eos = -1,
      .off = {"attention_bias", "mlp_bias"}},
@@ -240,10 +236,11 @@ static const config_type TYPES[] = {
      .class = "DeepseekV3ForCausalLM",
      .base = {.family = RF_FAMILY_DEEPSEEK3, .router_sigmoid = true, .router_choice = true, RMS_ROPE},
      FIELDS(DEEPSEEK),
-     SILU,
-     "hidden_act",
-     "rope_theta",
-     1e4,
+     .activation = SILU,
+     .activation_key = "hidden_act",
+     .theta_key = "rope_theta",
+     .theta = 1e4,
+     .positions = 4096,
      .bos = -1,
      .eos = -1,
      .off = {"attention_bias", "mlp_bias"}},
@@ -251,10 +248,12 @@ static const config_type TYPES[] = {
      .class = "GPTNeoXForCausalLM",
      .base = {.family = RF_FAMILY_NEOX, .norm = RF_NORM_LAYERNORM, .position = RF_POSITION_ROPE, .bias = true, .init = "gpt2"},
      FIELDS(NEOX),
-     GELU_UP,
-     "hidden_act",
-     "rotary_emb_base",
-     1e4,
+     .activation = GELU_UP,
+     .activation_key = "hidden_act",
+     .theta_key = "rotary_emb_base",
+     .theta = 1e4,
+     .positions = 2048,
+     .on = "attention_bias",
      .bos = 0,
      .eos = 2},
 };
@@ -311,12 +310,13 @@ static rf_status read_id(const json_t *json, const char *key, const char *where,
   return RAFTER_OK;
 }
 
-/* A text field that must have one of the values this program computes. */
-static rf_status expect_text(const json_t *json, const char *key, const char *where, const char *first, const char *second, rf_error *error) {
+static rf_status read_activation(const json_t *json, const char *key, const char *where, const activation *known, rf_mlp_kind *mlp, rf_error *error) {
   const char *value;
-  RF_TRY(rf_json_string_or(json, key, where, first, &value, error));
-  if (strcmp(value, first) == 0 || strcmp(value, second) == 0) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is not supported (expected \"%s\", got \"%.60s\")", where, key, first, value);
+  RF_TRY(rf_json_string_or(json, key, where, known->text, &value, error));
+  for (const activation *a = known; a->text; ++a)
+    if (strcmp(a->text, value) == 0) return *mlp = a->mlp, RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is not supported (expected \"%s\", got \"%.60s\")", where, key, known->text,
+                 value);
 }
 
 static rf_status expect_off(const json_t *json, const char *key, const char *where, rf_error *error) {
@@ -325,20 +325,23 @@ static rf_status expect_off(const json_t *json, const char *key, const char *whe
   return on ? RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is not supported (expected false)", where, key) : RAFTER_OK;
 }
 
+static rf_status expect_on(const json_t *json, const char *key, const char *where, rf_error *error) {
+  bool on;
+  RF_TRY(rf_json_bool_or(json, key, where, true, &on, error));
+  return on ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is not supported (expected true)", where, key);
+}
+
 static rf_status read_gpt2(const json_t *json, const char *where, bool own, rf_model *model, rf_error *error) {
   model->family = RF_FAMILY_GPT;
   model->norm = RF_NORM_LAYERNORM;
-  model->mlp = RF_MLP_GELU;
   model->position = RF_POSITION_LEARNED;
   model->bias = true;
   model->init = "gpt2";
   RF_TRY(read_fields(json, where, GPT2, COUNT(GPT2), model, error));
-  RF_TRY(expect_text(json, "activation_function", where, "gelu_new", "gelu_pytorch_tanh", error));
+  RF_TRY(read_activation(json, "activation_function", where, GPT2_UP, &model->mlp, error));
   RF_TRY(expect_off(json, "add_cross_attention", where, error));
   RF_TRY(expect_off(json, "scale_attn_by_inverse_layer_idx", where, error));
-  bool scaled;
-  RF_TRY(rf_json_bool_or(json, "scale_attn_weights", where, true, &scaled, error));
-  if (!scaled) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"scale_attn_weights\" is not supported (expected true)", where);
+  RF_TRY(expect_on(json, "scale_attn_weights", where, error));
   RF_TRY(read_id(json, "bos_token_id", where, 50256, model->vocab, &model->bos_id, error));
   RF_TRY(read_id(json, "eos_token_id", where, 50256, model->vocab, &model->eos_id, error));
   if (model->width <= 1 << 24 && model->ff == 0) model->ff = 4 * model->width;
@@ -356,118 +359,6 @@ static rf_status read_gpt2(const json_t *json, const char *where, bool own, rf_m
                    (long long)model->width, (long long)model->heads);
   model->kv_heads = model->heads;
   model->head_dim = model->width / model->heads;
-  return RAFTER_OK;
-}
-
-/* "longrope" whose lists for short and long texts are one and that leaves the scores as they are: a divisor for each pair. */
-static rf_status read_table(const json_t *json, const char *where, rf_rope *rope, rf_model *model, rf_error *error) {
-  const json_t *divisors = json_object_get(json, "long_factor"), *others = json_object_get(json, "short_factor");
-  double weight;
-  size_t count = json_array_size(divisors);
-  RF_TRY(rf_json_float_or(json, "attention_factor", where, 0, 1e9, 0, &weight, error));
-  if (weight != 1 || !count || !json_equal(divisors, others)) {
-    model->plan_only =
-        "its rotary positions are scaled in a way this version does not compute (short_factor, long_factor and attention_factor of its "
-        "config.json)";
-    return RAFTER_OK;
-  }
-  for (size_t i = 0; i < count && i < RF_ROPE_TABLE_MOST; ++i) model->rope_divisor[i] = (float)json_number_value(json_array_get(divisors, i));
-  rope->scaling = RF_ROPE_TABLE, model->rope_divisors = count > INT32_MAX ? INT32_MAX : (int32_t)count;
-  return RAFTER_OK;
-}
-
-static double yarn_weight(double factor, double scale) { return factor > 1 ? 0.1 * scale * log(factor) + 1 : 1; }
-
-/* YaRN under latent attention: both rows that turn would be multiplied by weight(mscale) / weight(mscale_all_dim), which is computed where it is 1;
- * scores are multiplied by weight(mscale_all_dim)^2. */
-static rf_status read_yarn(const json_t *json, const char *where, rf_rope *rope, rf_model *model, rf_error *error) {
-  double factor, slow, fast, original, scale, all;
-  RF_TRY(rf_json_float(json, "factor", where, 1e-6, 1e9, &factor, error));
-  RF_TRY(rf_json_float(json, "original_max_position_embeddings", where, 1, 1e12, &original, error));
-  RF_TRY(rf_json_float_or(json, "beta_slow", where, 1e-6, 1e9, 1, &slow, error));
-  RF_TRY(rf_json_float_or(json, "beta_fast", where, 1e-6, 1e9, 32, &fast, error));
-  RF_TRY(rf_json_float_or(json, "mscale", where, 0, 1e9, 0, &scale, error));
-  RF_TRY(rf_json_float_or(json, "mscale_all_dim", where, 0, 1e9, 0, &all, error));
-  if (scale != all || all == 0 || json_object_get(json, "attention_factor") || json_is_false(json_object_get(json, "truncate"))) {
-    model->plan_only =
-        "its rotary positions are scaled in a way this version does not compute (mscale other than mscale_all_dim, attention_factor or "
-        "truncate of its config.json)";
-    return RAFTER_OK;
-  }
-  *rope = (rf_rope){
-      .theta = rope->theta, .scaling = RF_ROPE_YARN, .factor = (float)factor, .low = (float)slow, .high = (float)fast, .original = (float)original};
-  double weight = yarn_weight(factor, all);
-  model->attn_scale = (float)(weight * weight / sqrt((double)model->head_dim));
-  return RAFTER_OK;
-}
-
-/* One set of rotary parameters: theta, the share of a head that turns, how positions are scaled. Scaling this version does not compute is
- * planned, not run. */
-static rf_status read_rope_object(const json_t *json, const char *where, rf_rope *rope, double *share, rf_model *model, rf_error *error) {
-  double theta = (double)rope->theta, factor, low, high, original;
-  RF_TRY(rf_json_float_or(json, "rope_theta", where, 0, 1e30, theta, &theta, error));
-  RF_TRY(rf_json_float_or(json, "partial_rotary_factor", where, 0, 1, *share, share, error));
-  rope->theta = (float)theta;
-  json_t *type = json_object_get(json, "rope_type");
-  if (!type) type = json_object_get(json, "type");
-  if (!json_is_string(type)) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"rope_type\" is missing or no text", where);
-  const char *name = json_string_value(type);
-  if (strcmp(name, "default") == 0) return RAFTER_OK;
-  bool linear = strcmp(name, "linear") == 0;
-  if (strcmp(name, "yarn") == 0 && model->kv_rank > 0) return read_yarn(json, where, rope, model, error);
-  if (strcmp(name, "longrope") == 0) return read_table(json, where, rope, model, error);
-  if (!linear && strcmp(name, "llama3") != 0) {
-    model->plan_only = "its rotary positions are scaled in a way this version does not compute (rope_type of its config.json)";
-    return RAFTER_OK;
-  }
-  RF_TRY(rf_json_float(json, "factor", where, 1e-6, 1e9, &factor, error));
-  rope->scaling = linear ? RF_ROPE_LINEAR : RF_ROPE_LLAMA3;
-  rope->factor = (float)factor;
-  if (linear) return RAFTER_OK;
-  RF_TRY(rf_json_float(json, "low_freq_factor", where, 1e-6, 1e9, &low, error));
-  RF_TRY(rf_json_float(json, "high_freq_factor", where, 1e-6, 1e9, &high, error));
-  RF_TRY(rf_json_float(json, "original_max_position_embeddings", where, 1, 1e12, &original, error));
-  if (!(high > low))
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"high_freq_factor\" is out of range (expected above low_freq_factor %g, got %g)",
-                   where, low, high);
-  rope->low = (float)low, rope->high = (float)high, rope->original = (float)original;
-  return RAFTER_OK;
-}
-
-/* Old files have a theta and "rope_scaling"; newer ones "rope_parameters", for all layers or one for each kind of layer. */
-static rf_status read_rope(const json_t *json, const char *where, const config_type *type, rf_model *model, rf_error *error) {
-  double theta, local, share = 1, old_share = 1;
-  char inside[420];
-  json_t *parameters = json_object_get(json, "rope_parameters"), *scaling = json_object_get(json, "rope_scaling");
-  RF_TRY(rf_json_float_or(json, type->theta_key, where, 0, 1e30, type->theta, &theta, error));
-  RF_TRY(rf_json_float_or(json, "rope_local_base_freq", where, 0, 1e30, type->local_theta, &local, error));
-  if (model->family == RF_FAMILY_NEOX) RF_TRY(rf_json_float_or(json, "rotary_pct", where, 0, 1, 0.25, &old_share, error));
-  model->rope.theta = (float)theta;
-  model->local_theta = type->local_theta > 0 ? (float)local : 0;
-  if (json_is_object(parameters)) {
-    json_t *full = json_object_get(parameters, "full_attention"), *sliding = json_object_get(parameters, "sliding_attention");
-    snprintf(inside, sizeof inside, "%.380s: rope_parameters", where);
-    if (json_is_object(sliding)) {
-      rf_rope windowed = {.theta = model->local_theta};
-      RF_TRY(read_rope_object(sliding, inside, &windowed, &share, model, error));
-      if (windowed.scaling != RF_ROPE_PLAIN)
-        return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"rope_type\" of sliding_attention is not supported (expected \"default\")",
-                       inside);
-      model->local_theta = windowed.theta;
-    }
-    if (model->family == RF_FAMILY_NEOX) share = old_share;
-    RF_TRY(read_rope_object(json_is_object(full) ? full : parameters, inside, &model->rope, &share, model, error));
-  } else if (json_is_object(scaling)) {
-    snprintf(inside, sizeof inside, "%.380s: rope_scaling", where);
-    RF_TRY(read_rope_object(scaling, inside, &model->rope, &old_share, model, error));
-    model->rope.theta = (float)theta;
-    share = old_share;
-  } else if (scaling && !json_is_null(scaling)) {
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"rope_scaling\" has the wrong type (expected an object)", where);
-  } else {
-    share = old_share;
-  }
-  model->rope.dim = share < 1 ? (int32_t)(share * (double)model->head_dim) : 0;
   return RAFTER_OK;
 }
 
@@ -498,6 +389,10 @@ static rf_status read_windows(const json_t *json, const char *where, const confi
     if ((int64_t)count != model->layers)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"layer_types\" has the wrong length (expected %lld, got %zu)", where,
                      (long long)model->layers, count);
+    bool contradicts = model->window > 0 && (type->windows == ALL_WINDOWED ? full > 0 : !windowed && full < count);
+    if (contradicts)
+      return RF_FAIL(error, RAFTER_FAILED, "\"sliding_window\": null says that no layer has a window",
+                     "%s: the field \"layer_types\" contradicts \"%s\"", where, windowed ? "sliding_window" : "use_sliding_window");
     if (full == count) windowed = false;
     for (size_t i = 0; i < count && full && full < count; ++i) {
       bool is_full = strcmp(json_string_value(json_array_get(layers, i)), "full_attention") == 0;
@@ -526,7 +421,7 @@ static rf_status read_router(const json_t *json, const char *where, rf_model *mo
   return RAFTER_OK;
 }
 
-/* How DeepSeek's routers choose and weigh. What the weights of a folder are packed in is no question of the model's numbers but of their files. */
+/* How DeepSeek's routers choose and weigh. */
 static rf_status read_deepseek(const json_t *json, const char *where, rf_model *model, rf_error *error) {
   bool second = model->family == RF_FAMILY_DEEPSEEK2, normed, pairs;
   const char *method, *scores, *known = second ? "group_limited_greedy" : "noaux_tc", *expected = second ? "softmax" : "sigmoid";
@@ -558,8 +453,6 @@ static rf_status read_deepseek(const json_t *json, const char *where, rf_model *
   if (second && normed)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"norm_topk_prob\" is not supported (expected false of deepseek_v2)", where);
   model->router_as_is = !normed;
-  if (json_is_object(json_object_get(json, "quantization_config")))
-    model->plan_only = "its weights stand in a form that this version does not read (quantization_config of its config.json)";
   return RAFTER_OK;
 }
 
@@ -580,24 +473,15 @@ static void write_deepseek(json_t *json, const rf_model *model) {
     if (json_integer_value(json_object_get(json, counts[i])) == 0) json_object_set_new(json, counts[i], json_null());
 }
 
-static rf_status read_activation(const json_t *json, const char *where, const config_type *type, rf_model *model, rf_error *error) {
-  const char *key = type->activation_key, *value;
-  const json_t *there = json_object_get(json, key);
-  if (!there || json_is_null(there)) key = "hidden_act"; /* Gemma has both, of which the other one counts */
-  RF_TRY(rf_json_string_or(json, key, where, type->activation[0].text, &value, error));
-  for (const activation *a = type->activation; a->text; ++a)
-    if (strcmp(a->text, value) == 0) return model->mlp = a->mlp, RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is not supported (expected \"%s\", got \"%.60s\")", where, key,
-                 type->activation[0].text, value);
-}
-
 static rf_status read_type(const json_t *json, const char *where, const config_type *type, rf_model *model, rf_error *error) {
   *model = type->base;
-  RF_TRY(read_fields(json, where, FIELDS(SHARED), model, error));
+  RF_TRY(read_fields(json, where, type->shape ? type->shape : SHARED, SHAPE_COUNT, model, error));
   RF_TRY(read_fields(json, where, type->field, type->field_count, model, error));
   RF_TRY(rf_json_bool_or(json, "tie_word_embeddings", where, type->tied, &model->tied, error));
-  RF_TRY(read_activation(json, where, type, model, error));
+  RF_TRY(read_activation(json, type->activation_key, where, type->activation, &model->mlp, error));
+  if (type->activation_also) RF_TRY(read_activation(json, type->activation_also, where, type->activation, &model->mlp, error));
   for (int i = 0; i < 4 && type->off[i]; ++i) RF_TRY(expect_off(json, type->off[i], where, error));
+  if (type->on) RF_TRY(expect_on(json, type->on, where, error));
   RF_TRY(read_id(json, "bos_token_id", where, type->bos, model->vocab, &model->bos_id, error));
   RF_TRY(read_id(json, "eos_token_id", where, type->eos, model->vocab, &model->eos_id, error));
   if (model->kv_rank > 0) RF_TRY(read_deepseek(json, where, model, error));
@@ -608,6 +492,8 @@ static rf_status read_type(const json_t *json, const char *where, const config_t
                      (long long)model->width, (long long)model->heads);
     model->head_dim = model->width / model->heads;
   }
+  if (model->max_seq == 0) model->max_seq = type->positions;
+  if (model->kv_heads == 0 && !json_object_get(json, "num_key_value_heads")) model->kv_heads = type->kv_heads;
   if (model->kv_heads == 0) model->kv_heads = model->heads;
   if (model->norm_offset > 0) model->embed_scale = sqrtf((float)model->width);
   if (type->query_scalar > 0) {
@@ -615,7 +501,9 @@ static rf_status read_type(const json_t *json, const char *where, const config_t
     RF_TRY(rf_json_float_or(json, "query_pre_attn_scalar", where, 1e-6, 1e9, type->query_scalar, &scalar, error));
     model->attn_scale = (float)(1 / sqrt(scalar));
   }
-  RF_TRY(read_rope(json, where, type, model, error));
+  if (model->family == RF_FAMILY_GEMMA3 && model->attn_softcap > 0) /* the class has the field and does not compute it */
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"attn_logit_softcapping\" is not supported of a gemma3_text (expected null)", where);
+  RF_TRY(rf_config_read_rope(json, where, type, model, error));
   RF_TRY(read_router(json, where, model, error));
   return read_windows(json, where, type, model, error);
 }
@@ -635,6 +523,9 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
                    "gpt2, gpt_neox, llama, mistral, mixtral, qwen2, qwen3, gemma, gemma2, gemma3_text, deepseek_v2 and deepseek_v3 can be read",
                    "%s: this version does not know the model type \"%.60s\" (field \"model_type\")", where, type);
   snprintf(model.name, sizeof model.name, "%s", type);
+  /* What the weights of a folder are packed in is no question of the model's numbers but of their files. */
+  if (json_is_object(json_object_get(json, "quantization_config")))
+    model.plan_only = "its weights stand in a form that this version does not read (quantization_config of its config.json)";
   if (rf_model_check(&model, where, error) != RAFTER_OK) {
     if (error) error->status = RAFTER_FAILED; /* the file is wrong, not the command line */
     return RAFTER_FAILED;
@@ -685,48 +576,6 @@ static void write_fields(json_t *json, const config_field *field, int count, con
 
 static void write_id(json_t *json, const char *key, int32_t id) { json_object_set_new(json, key, id < 0 ? json_null() : json_integer(id)); }
 
-static void write_rope(json_t *json, const config_type *type, const rf_model *model) {
-  json_object_set_new(json, type->theta_key, rf_json_decimal(model->rope.theta));
-  if (model->family == RF_FAMILY_NEOX)
-    json_object_set_new(json, "rotary_pct", rf_json_decimal(model->rope.dim ? (float)model->rope.dim / (float)model->head_dim : 1.0f));
-  if (model->local_theta > 0) json_object_set_new(json, "rope_local_base_freq", rf_json_decimal(model->local_theta));
-  if (model->rope.scaling == RF_ROPE_PLAIN) return;
-  bool linear = model->rope.scaling == RF_ROPE_LINEAR;
-  json_t *scaling = json_object();
-  if (model->rope.scaling == RF_ROPE_TABLE) {
-    json_t *divisors = json_array();
-    for (int i = 0; i < model->rope_divisors; ++i) json_array_append_new(divisors, rf_json_decimal(model->rope_divisor[i]));
-    json_object_set_new(scaling, "rope_type", json_string("longrope"));
-    json_object_set(scaling, "short_factor", divisors);
-    json_object_set_new(scaling, "long_factor", divisors);
-    json_object_set_new(scaling, "attention_factor", json_real(1));
-    json_object_set_new(scaling, "original_max_position_embeddings", json_integer(model->max_seq));
-    json_object_set_new(json, "rope_scaling", scaling);
-    return;
-  }
-  if (model->rope.scaling == RF_ROPE_YARN) {
-    double all = (sqrt((double)model->attn_scale * sqrt((double)model->head_dim)) - 1) / (0.1 * log((double)model->rope.factor));
-    double printed = round(all * 1e4) / 1e4; /* the float that it came from lost the digits behind */
-    json_object_set_new(scaling, "rope_type", json_string("yarn"));
-    json_object_set_new(scaling, "factor", rf_json_decimal(model->rope.factor));
-    json_object_set_new(scaling, "beta_slow", rf_json_decimal(model->rope.low));
-    json_object_set_new(scaling, "beta_fast", rf_json_decimal(model->rope.high));
-    json_object_set_new(scaling, "original_max_position_embeddings", json_integer((json_int_t)model->rope.original));
-    json_object_set_new(scaling, "mscale", json_real(printed));
-    json_object_set_new(scaling, "mscale_all_dim", json_real(printed));
-    json_object_set_new(json, "rope_scaling", scaling);
-    return;
-  }
-  json_object_set_new(scaling, "rope_type", json_string(linear ? "linear" : "llama3"));
-  json_object_set_new(scaling, "factor", rf_json_decimal(model->rope.factor));
-  if (!linear) {
-    json_object_set_new(scaling, "low_freq_factor", rf_json_decimal(model->rope.low));
-    json_object_set_new(scaling, "high_freq_factor", rf_json_decimal(model->rope.high));
-    json_object_set_new(scaling, "original_max_position_embeddings", json_integer((json_int_t)model->rope.original));
-  }
-  json_object_set_new(json, "rope_scaling", scaling);
-}
-
 static void write_windows(json_t *json, const config_type *type, const rf_model *model) {
   if (type->windows == NO_WINDOW) return;
   json_object_set_new(json, "sliding_window", model->window > 0 ? json_integer(model->window) : json_null());
@@ -745,13 +594,13 @@ static void write_windows(json_t *json, const config_type *type, const rf_model 
 static void write_type(json_t *json, const config_type *type, const rf_model *model) {
   json_object_set_new(json, "architectures", json_pack("[s]", type->class));
   json_object_set_new(json, "model_type", json_string(type->type));
-  write_fields(json, FIELDS(SHARED), model);
+  write_fields(json, SHARED, SHAPE_COUNT, model);
   write_fields(json, type->field, type->field_count, model);
   json_object_set_new(json, "tie_word_embeddings", json_boolean(model->tied));
   for (const activation *a = type->activation; a->text; ++a) {
     if (a->mlp != model->mlp) continue;
     json_object_set_new(json, "hidden_act", json_string(a->text));
-    json_object_set_new(json, type->activation_key, json_string(a->text));
+    json_object_set_new(json, type->activation_also ? type->activation_also : type->activation_key, json_string(a->text));
     break;
   }
   if (type->query_scalar > 0) {
@@ -765,7 +614,7 @@ static void write_type(json_t *json, const config_type *type, const rf_model *mo
     json_object_set_new(json, "router_aux_loss_coef", rf_json_decimal(model->router_aux));
   }
   if (model->kv_rank > 0) write_deepseek(json, model);
-  write_rope(json, type, model);
+  rf_config_write_rope(json, type, model);
   write_windows(json, type, model);
 }
 
@@ -773,7 +622,7 @@ static void write_gpt2(json_t *json, bool other_reads, const rf_model *model) {
   json_object_set_new(json, "architectures", json_pack("[s]", other_reads ? "GPT2LMHeadModel" : "RafterGPT"));
   json_object_set_new(json, "model_type", json_string(other_reads ? "gpt2" : "rafter_gpt"));
   write_fields(json, GPT2, COUNT(GPT2), model);
-  json_object_set_new(json, "activation_function", json_string("gelu_new"));
+  json_object_set_new(json, "activation_function", json_string(model->mlp == RF_MLP_GELU ? "gelu_new" : "gelu"));
   json_object_set_new(json, "attn_pdrop", json_real(0));
   json_object_set_new(json, "embd_pdrop", json_real(0));
   if (other_reads) return;

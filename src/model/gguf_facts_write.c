@@ -72,6 +72,11 @@ static const struct { rf_gguf_arch arch; const char *name; } ARCHS[RF_FAMILIES] 
 rf_status rf_gguf_facts_of(const rf_model *model, rf_gguf_facts *f, rf_error *error) {
   if ((unsigned)model->family >= RF_FAMILIES || !ARCHS[model->family].name || !rf_model_is_hugging_face(model))
     return RF_FAIL(error, RAFTER_FAILED, NULL, "GGUF has no architecture for %s", model->name);
+  const char *lost = model->family == RF_FAMILY_NEOX && model->mlp != RF_MLP_GELU_ERF ? "the tanh form of GELU in a GPT-NeoX"
+                     : model->family == RF_FAMILY_GPT && model->mlp != RF_MLP_GELU    ? "the erf form of GELU in a GPT-2"
+                     : model->rope.scaling == RF_ROPE_YARN                            ? "rotary positions scaled by YaRN"
+                                                                                      : NULL;
+  if (lost) return RF_FAIL(error, RAFTER_FAILED, NULL, "a GGUF file cannot say all that %s computes (%s)", model->name, lost);
   rf_rope rope = rf_model_rope(model, 0);
   bool learned = model->position == RF_POSITION_LEARNED;
   *f = (rf_gguf_facts){.arch = ARCHS[model->family].arch,

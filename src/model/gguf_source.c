@@ -57,9 +57,9 @@ static void add(rf_gguf_source *s, const char *name, const rf_quant_type *type, 
 static rf_status find_part(const rf_gguf_source *s, const rf_param *param, const rf_name *name, int i, const int64_t shape[2],
                            const rf_stored **found, rf_error *error) {
   const char *path = rf_tensor_file_path(s->folder);
-  const rf_stored *stored = rf_tensor_file_find(s->folder, name->part[i]);
+  const rf_stored *stored = rf_name_find(s->folder, name->part[i]);
   if (!stored && s->model.tied && strcmp(param->name, "embed/token/weight") == 0)
-    stored = rf_tensor_file_find(s->folder, "lm_head.weight"); /* some tied models are published under their head's name */
+    stored = rf_name_find(s->folder, "lm_head.weight"); /* some tied models are published under their head's name */
   *found = stored;
   if (!stored)
     return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models", "%s has no tensor \"%s\"", path,
@@ -164,7 +164,7 @@ static rf_status open_folder(rf_gguf_source *s, const char *path, rf_error *erro
   s->tensor = rf_pool_alloc(s->pool, most * sizeof *s->tensor);
   s->origin = rf_pool_alloc(s->pool, most * sizeof *s->origin);
   rf_name first = rf_param_name(&s->model, &params.at[1], true);
-  bool prefixed = rf_tensor_file_find(s->folder, first.part[0]) != NULL;
+  bool prefixed = rf_name_find(s->folder, first.part[0]) != NULL;
   for (int p = 0; p < params.count; ++p) {
     const char *kind = rf_param_row_name(params.at[p].row);
     const rf_gguf_name *row = rf_gguf_name_of(facts.arch, kind);

@@ -137,6 +137,13 @@ static const struct {
 #undef NAMES_OF
 };
 
+/* A Gemma 3 that reads pictures keeps its text model under these, as transformers wrote it before 4.52 and since. */
+static const struct {
+  const char *text, *pictures;
+} INSIDE[] = {{"model.", "language_model.model."}, {"lm_head.", "language_model.lm_head."}, {"model.", "model.language_model."}};
+enum { INSIDE_COUNT = sizeof INSIDE / sizeof INSIDE[0] };
+static const char *const PICTURES[] = {"vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*", "model.multi_modal_projector.*"};
+
 static const char *const EXTRAS[] = {"*h.*.attn.bias", "*h.*.attn.masked_bias", "*rotary_emb.inv_freq", "*layers.*.attention.bias",
                                      "*attention.masked_bias"};
 
@@ -192,8 +199,22 @@ int64_t rf_name_column(const rf_name *name, int part, int64_t column) {
   return (head * 3 + which) * size + column % size;
 }
 
+const rf_stored *rf_name_find(const rf_tensor_file *file, const char *name) {
+  const rf_stored *found = rf_tensor_file_find(file, name);
+  for (int i = 0; i < INSIDE_COUNT && !found; ++i) {
+    char other[192];
+    size_t length = strlen(INSIDE[i].text);
+    if (strncmp(name, INSIDE[i].text, length) != 0) continue;
+    snprintf(other, sizeof other, "%s%s", INSIDE[i].pictures, name + length);
+    found = rf_tensor_file_find(file, other);
+  }
+  return found;
+}
+
 bool rf_name_is_extra(const rf_model *model, const char *name) {
-  if (model->tied && strcmp(name, "lm_head.weight") == 0) return true;
+  if (model->tied && (strcmp(name, "lm_head.weight") == 0 || strcmp(name, "language_model.lm_head.weight") == 0)) return true;
+  for (size_t i = 0; i < sizeof PICTURES / sizeof *PICTURES && model->family == RF_FAMILY_GEMMA3; ++i)
+    if (fnmatch(PICTURES[i], name, 0) == 0) return true;
   int layer; /* DeepSeek-V3 has layers behind the last one that guess further tokens */
   if (model->family == RF_FAMILY_DEEPSEEK3 && sscanf(name, "model.layers.%d.", &layer) == 1 && layer >= model->layers) return true;
   for (size_t i = 0; i < sizeof EXTRAS / sizeof *EXTRAS; ++i)

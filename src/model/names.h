@@ -3,6 +3,7 @@
 #define RF_NAMES_H
 
 #include "model/model.h"
+#include "model/safetensors.h"
 
 enum { RF_NAME_PARTS = 3 };
 
@@ -27,7 +28,9 @@ rf_name rf_param_name(const rf_model *model, const rf_param *param, bool prefixe
 void rf_param_parts(const rf_model *model, const rf_param *param, int count, int64_t columns[RF_NAME_PARTS]);
 /* Where column `column` of part `part` stands in the file. */
 int64_t rf_name_column(const rf_name *name, int part, int64_t column);
-/* Tensors that a file of this model may hold beside its parameters: buffers, and the head of a tied model. */
+/* The tensor of that name, or where a file holds the text model inside a larger one, of the name it has there; NULL when there is none. */
+const rf_stored *rf_name_find(const rf_tensor_file *file, const char *name);
+/* Tensors that a file of this model may hold beside its parameters: buffers, the head of a tied model, what reads pictures beside a Gemma 3. */
 bool rf_name_is_extra(const rf_model *model, const char *name);
 
 #endif

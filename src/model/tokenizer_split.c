@@ -15,15 +15,27 @@ struct rf_pattern {
   char text[]; /* with a NUL behind it */
 };
 
-/* White_Space, as every tokenizer's own engine has it; PCRE2's \s would add U+180E. */
+/* Classes as the engine of Hugging Face's tokenizers (Oniguruma) has them. White_Space: PCRE2's \s would add U+180E. Letters of words: PCRE2's \w leaves
+ * out marks. \h is a hexadecimal digit there. Inside [] only what can stand there is put in its place. */
 #define BLANKS "\\t-\\r\\x{85}\\p{Z}"
+#define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+static const struct {
+  char letter;
+  const char *inside, *outside;
+} CLASSES[] = {{'s', BLANKS, "[" BLANKS "]"}, {'S', NULL, "[^" BLANKS "]"},      {'w', WORDS, "[" WORDS "]"},
+               {'W', NULL, "[^" WORDS "]"},   {'h', "0-9A-Fa-f", "[0-9A-Fa-f]"}, {'H', NULL, "[^0-9A-Fa-f]"}};
 
-static rf_status with_own_blanks(const char *text, size_t bytes, rf_buffer *out, rf_error *error) {
+static rf_status with_own_classes(const char *text, size_t bytes, rf_buffer *out, rf_error *error) {
   bool inside = false;
   for (size_t i = 0; i < bytes; i++) {
     if (text[i] == '\\' && i + 1 < bytes) {
+      const char *as = NULL;
       char c = text[++i];
-      const char *as = c == 's' ? (inside ? BLANKS : "[" BLANKS "]") : c == 'S' && !inside ? "[^" BLANKS "]" : NULL;
+      for (size_t k = 0; k < sizeof CLASSES / sizeof *CLASSES; k++)
+        if (CLASSES[k].letter == c) as = inside ? CLASSES[k].inside : CLASSES[k].outside;
+      if (inside && (c == 'W' || c == 'H'))
+        return RF_FAIL(error, RAFTER_FAILED, NULL, "unsupported pattern of a tokenizer (\\%c inside [], in '%.*s')", c,
+                       (int)(bytes < 100 ? bytes : 100), text);
       RF_TRY(as ? rf_buffer_add(out, as, strlen(as), error) : rf_buffer_add(out, text + i - 1, 2, error));
       continue;
     }
@@ -48,11 +60,11 @@ rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const cha
     return RAFTER_OK;
   }
   rf_buffer own = {0};
-  rf_status status = with_own_blanks(text, bytes, &own, error);
+  rf_status status = with_own_classes(text, bytes, &own, error);
   int code = 0;
   PCRE2_SIZE at = 0;
   if (status == RAFTER_OK) {
-    made->code = pcre2_compile((PCRE2_SPTR)own.at, own.bytes, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
+    made->code = pcre2_compile((PCRE2_SPTR)own.at, own.bytes, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
     if (!made->code) {
       char why[120];
       pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);

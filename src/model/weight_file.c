@@ -65,7 +65,7 @@ const char *rf_weight_file_tensor(const rf_weight_file *file, int index) {
 bool rf_weight_file_find(const rf_weight_file *file, const char *name, rf_weight_part *part) {
   memset(part, 0, sizeof *part);
   if (file->safetensors) {
-    part->stored = rf_tensor_file_find(file->safetensors, name);
+    part->stored = rf_name_find(file->safetensors, name);
     if (!part->stored) return false;
     part->index = (int)(part->stored - rf_tensor_file_at(file->safetensors, 0));
     part->rank = part->stored->rank, part->shape = part->stored->shape;

@@ -53,6 +53,28 @@ for family in mistral gemma3_text mixtral gpt2; do
   answer $family.gguf >expected && answer from_$family >got && same expected got "$family.gguf as a folder"
 done
 status 0 "$RAFTER" export "$DATA/goldens/qwen3" qwen3.gguf --format gguf && answer qwen3 >expected && answer qwen3.gguf >got && same expected got 'export --format gguf'
+# A Gemma 3 that reads pictures holds the text model inside itself, under names of before and since transformers 4.52: the text model is what is run, exported,
+# and quantized.
+cat >inside.py <<'PY'
+import json, os, struct, sys
+source, out, prefix = sys.argv[1:]
+b = open(source + "/model.safetensors", "rb").read(); n = struct.unpack("<Q", b[:8])[0]; h = json.loads(b[8:8 + n]); h.pop("__metadata__", None); data = b[8 + n:]
+h = {prefix + k.removeprefix("model."): v for k, v in h.items()}
+h[("" if prefix.startswith("language") else "model.") + "vision_tower.vision_model.post_layernorm.weight"] = {"dtype": "F32", "shape": [4], "data_offsets": [len(data), len(data) + 16]}
+text = json.dumps(h).encode(); text += b" " * (-len(text) % 8)
+os.mkdir(out); open(out + "/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + data + bytes(16))
+json.dump({"model_type": "gemma3", "text_config": json.load(open(source + "/config.json")), "vision_config": {"hidden_size": 4}}, open(out + "/config.json", "w"))
+PY
+answer gemma3_text >expected
+for prefix in language_model.model. model.language_model.; do
+  rm -rf pictures text_alone pictures.gguf
+  python3 inside.py gemma3_text pictures $prefix
+  answer pictures >got && same expected got "a text model under $prefix"
+  status 0 "$RAFTER" export pictures text_alone && equal gemma3_text text_alone && answer text_alone >got && same expected got "the text model of $prefix alone"
+  status 0 "$RAFTER" quantize pictures pictures.gguf --weights f32 && answer pictures.gguf >got && same expected got "the text model of $prefix as GGUF"
+done
+# What a GGUF file could not say is refused, not lost.
+cp -r gpt_neox tanh && sed -i 's/"hidden_act": *"gelu"/"hidden_act": "gelu_new"/' tanh/config.json && status 0 "$RAFTER" generate tanh --tokens 1,2 --max-tokens 1 && refuses 1 'tanh form' "$RAFTER" quantize tanh tanh.gguf --weights f32
 # The tokenizer goes along.
 if [ -d "$STORIES/TinyStories-656K" ]; then
   status 0 "$RAFTER" export "$STORIES/TinyStories-656K" stories && same "$STORIES/TinyStories-656K/tokenizer.json" stories/tokenizer.json tokenizer

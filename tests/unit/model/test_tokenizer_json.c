@@ -70,9 +70,19 @@ static void test_json_splits(void **state) {
     int count;
     int32_t ids[8];
   } CASES[] = {
-      {"Isolated", "\\\\.", "ab.ab", 3, {3, 7, 3}}, {"Removed", "\\\\.", "ab.ab", 2, {3, 3}},     {"Isolated", "b", "ab", 2, {0, 1}},
-      {"MergedWithPrevious", "b", "ab", 1, {3}},    {"MergedWithPrevious", "a", "ab", 2, {0, 1}}, {"MergedWithNext", "a", "ab", 1, {3}},
-      {"MergedWithNext", "b", "ab", 2, {0, 1}},     {"Contiguous", "[ab]", "abc", 2, {3, 2}},     {"Isolated", "[ab]", "abc", 3, {0, 1, 2}},
+      {"Isolated", "\\\\.", "ab.ab", 3, {3, 7, 3}},
+      {"Removed", "\\\\.", "ab.ab", 2, {3, 3}},
+      {"Isolated", "b", "ab", 2, {0, 1}},
+      {"MergedWithPrevious", "b", "ab", 1, {3}},
+      {"MergedWithPrevious", "a", "ab", 2, {0, 1}},
+      {"MergedWithNext", "a", "ab", 1, {3}},
+      {"MergedWithNext", "b", "ab", 2, {0, 1}},
+      {"Contiguous", "[ab]", "abc", 2, {3, 2}},
+      {"Isolated", "[ab]", "abc", 3, {0, 1, 2}},
+      /* Oniguruma: ^ and $ stand at lines, \h is a hexadecimal digit, \w a mark as well. */
+      {"Removed", "\\\\n|^ab", "c\nab", 1, {2}},
+      {"Isolated", "\\\\h", "ab", 2, {0, 1}},
+      {"Isolated", "[\\\\h]", "ab", 2, {0, 1}},
   };
   for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
     char text[2000];
