@@ -9,17 +9,20 @@
 #include <string.h>
 #include <unistd.h>
 
-/* `approximate`: the numbers that come out are others. A change that changes nothing is left out, as is one that cannot be made. What
- * gains most stands first, as time may end before all are priced; recomputing more only costs time. */
+/* `results`: whether the numbers that come out are others, the same up to rounding, or the same to the bit. A change that changes nothing is left out, as is
+ * one that cannot be made. What gains most stands first, as time may end before all are priced; recomputing more only costs time. */
+enum { ROUNDED, CHANGED, EXACT };
 static const struct {
   const char *job, *change;
-  bool approximate;
+  int results;
 } CHANGES[] = {
-    {"", "threads = all", false},        {"train", "dtype=bf16", true},      {"train", "microbatch x 2", false}, {"train", "microbatch / 2", false},
-    {"generate", "weights=int8", true},  {"generate", "weights=q4", true},   {"generate", "dtype=bf16", true},   {"generate", "kv-dtype=bf16", true},
-    {"generate", "kv-dtype=int8", true}, {"generate", "compute=fast", true}, {"score", "dtype=bf16", true},      {"score", "weights=int8", true},
-    {"score", "weights=q4", true},       {"score", "compute=fast", true},    {"train", "remat=none", false},     {"train", "remat=mlp", false},
-    {"train", "remat=attn", false},      {"train", "remat=mlp+attn", false}, {"train", "remat=block", false},
+    {"", "threads = all", EXACT},          {"train", "dtype=bf16", CHANGED},       {"train", "microbatch x 2", ROUNDED},
+    {"train", "microbatch / 2", ROUNDED},  {"generate", "weights=int8", CHANGED},  {"generate", "weights=q4", CHANGED},
+    {"generate", "dtype=bf16", CHANGED},   {"generate", "kv-dtype=bf16", CHANGED}, {"generate", "kv-dtype=int8", CHANGED},
+    {"generate", "compute=fast", CHANGED}, {"score", "dtype=bf16", CHANGED},       {"score", "weights=int8", CHANGED},
+    {"score", "weights=q4", CHANGED},      {"score", "compute=fast", CHANGED},     {"train", "remat=none", EXACT},
+    {"train", "remat=mlp", EXACT},         {"train", "remat=attn", EXACT},         {"train", "remat=mlp+attn", EXACT},
+    {"train", "remat=block", EXACT},
 };
 
 /* The change as options; false: it is none here. */
@@ -52,14 +55,15 @@ static json_t *kinds_of(const rf_plan *plan) {
   return json_pack("{sf so}", "seconds", plan->step_seconds, "kinds", sums);
 }
 
-static json_t *row_of(const rafter_plan *made, const char *change, bool approximate) {
+static json_t *row_of(const rafter_plan *made, const char *change, int results) {
   const rf_plan *plan = made->plan, *largest = made->prefill && made->prefill->arena_bytes > plan->arena_bytes ? made->prefill : plan;
   bool generates = plan->options.build.job == RF_JOB_GENERATE;
   json_t *plans = json_object();
   json_object_set_new(plans, generates ? "decode" : plan->options.build.job == RF_JOB_TRAIN ? "train" : "score", kinds_of(plan));
   if (made->prefill) json_object_set_new(plans, "prefill", kinds_of(made->prefill));
-  return json_pack("{ss sf sI sb sb so}", "change", change, "seconds", plan->step_seconds, "peak_bytes", (json_int_t)largest->arena_bytes, "fits",
-                   largest->arena_bytes <= rf_plan_room(&plan->options), "approximate", approximate, "plans", plans);
+  return json_pack("{ss sf sI sb sb sb so}", "change", change, "seconds", plan->step_seconds, "peak_bytes", (json_int_t)largest->arena_bytes, "fits",
+                   largest->arena_bytes <= rf_plan_room(&plan->options), "approximate", results == CHANGED, "exact", results == EXACT, "plans",
+                   plans);
 }
 
 json_t *rf_journal_advise(const json_t *entry, double seconds) {
@@ -76,7 +80,7 @@ json_t *rf_journal_advise(const json_t *entry, double seconds) {
     rafter_plan *made = NULL;
     if ((*CHANGES[i].job && strcmp(CHANGES[i].job, job)) || !options_of(plan, CHANGES[i].change, text)) continue;
     if (rf_report_replan(entry, text, &made, NULL) != RAFTER_OK) continue;
-    if (strcmp(made->plan->digest, digest)) json_array_append_new(list, row_of(made, text, CHANGES[i].approximate));
+    if (strcmp(made->plan->digest, digest)) json_array_append_new(list, row_of(made, text, CHANGES[i].results));
     rafter_plan_free(made);
   }
   return list;

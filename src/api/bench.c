@@ -18,12 +18,15 @@ typedef struct ceilings {
   int flop_count, read_count, threads;
   void *buffer;
   size_t bytes;
+  const char *sweep, *value; /* of --sweep; NULL: none */
 } ceilings;
 
 static void sample_flops(ceilings *c, int count) {
+  rf_record_pause();
   for (int i = 0; i < count && c->flop_count < MOST_BURSTS; i++) c->flops[c->flop_count++] = rf_peak_flops(RF_F32, c->threads, 0.025);
 }
 static void sample_read(ceilings *c, int count) {
+  rf_record_pause();
   for (int i = 0; i < count && c->read_count < MOST_BURSTS; i++) c->read[c->read_count++] = rf_peak_read_bps(c->buffer, c->bytes, c->threads, 1);
 }
 
@@ -62,21 +65,21 @@ static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *coun
   return RAFTER_OK;
 }
 
-/* Says a test's figures, and gives them for the history; the caller's. */
-static json_t *report_row(const rafter_sink *sink, const rf_settings *s, const test *t, double tokens, double *seconds, int n, double predicted,
-                          double work, double causal, double peak, const char *limit) {
-  char a[32], b[32], c[32];
+/* Says a test's figures, and gives them for the history; the caller's. What --sweep set stands beside them. */
+static json_t *report_row(const rafter_sink *sink, const rf_settings *s, const ceilings *c, const test *t, double tokens, double *seconds, int n,
+                          double predicted, double work, double causal, double peak, const char *limit) {
+  char shown[3][32];
   json_t *samples = json_array();
   for (int i = 0; i < n; i++) json_array_append_new(samples, json_real(seconds[i])); /* as they came: sorted below */
   rf_ceiling spread = rf_ceiling_of(seconds, n);
   double rate = tokens / spread.median, fraction = work / peak / spread.median;
-  rf_say(sink, "%-14s %12s tok/s   %10s (planned %s)   %5.1f %% of %s\n", t->name, rf_text_count(rate, a), rf_text_seconds(spread.median, b),
-         rf_text_seconds(predicted, c), 100 * fraction, limit);
-  rf_put_json(sink,
-              json_pack("{ss ss ss si sf so so sf sf sf sf sf ss si}", "test", t->name, "model", s->model.name, "dtype",
-                        rf_dtype_name(s->plan.build.dtype), "threads", s->plan.threads, "tokens_per_second", rate, "seconds", spread_json(spread),
-                        "samples", samples, "predicted_seconds", predicted, "limit_fraction", fraction, "limit_fraction_causal",
-                        causal / peak / spread.median, "limit_work", work, "limit_rate", peak, "limit", limit, "n", n));
+  rf_say(sink, "%-14s %12s tok/s   %10s (planned %s)   %5.1f %% of %s\n", t->name, rf_text_count(rate, shown[0]),
+         rf_text_seconds(spread.median, shown[1]), rf_text_seconds(predicted, shown[2]), 100 * fraction, limit);
+  rf_put_json(sink, json_pack("{ss ss* ss* ss ss si sf sf so so sf sf sf sf sf ss si}", "test", t->name, "sweep", c->sweep, "value", c->value,
+                              "model", s->model.name, "dtype", rf_dtype_name(s->plan.build.dtype), "threads", s->plan.threads, "tokens_per_second",
+                              rate, "predicted_tokens_per_second", predicted > 0 ? tokens / predicted : 0, "seconds", spread_json(spread), "samples",
+                              samples, "predicted_seconds", predicted, "limit_fraction", fraction, "limit_fraction_causal",
+                              causal / peak / spread.median, "limit_work", work, "limit_rate", peak, "limit", limit, "n", n));
   return json_pack("{ss sf sf sf sf sf}", "test", t->name, "tokens_per_second", rate, "seconds", spread.median, "predicted_seconds", predicted,
                    "predicted_tokens_per_second", predicted > 0 ? tokens / predicted : 0, "limit_fraction", fraction);
 }
@@ -116,8 +119,8 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
   const rf_plan *plan = rf_plan_of_trainer(trainer);
   memcpy(copy, c->flops, sizeof copy);
   double peak = rf_ceiling_of(copy, c->flop_count).median;
-  json_t *results = report_row(sink, s, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds, plan->flops_full_square, plan->model_flops,
-                               peak, "f32 FMA (6 P + 12 L T D)");
+  json_t *results = report_row(sink, s, c, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds, plan->flops_full_square,
+                               plan->model_flops, peak, "f32 FMA (6 P + 12 L T D)");
   if (record) status = rf_trainer_leave_trace(trainer, record, job->options, t->name, results, sink, error), json_decref(results);
   else list_test(job, sink, plan, results);
   RF_GO(status);
@@ -223,7 +226,7 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   memcpy(copy, t->kind == 'p' ? c->flops : c->read, sizeof copy);
   double peak = rf_ceiling_of(copy, t->kind == 'p' ? c->flop_count : c->read_count).median;
   double work = (t->kind == 'p' ? 2 * (double)plan->graph->params.matmul : weight_bytes(plan)) * (double)t->tokens;
-  json_t *results = report_row(sink, s, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, walks_seconds(plan, 1, depth, t->tokens, rows), work,
+  json_t *results = report_row(sink, s, c, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, walks_seconds(plan, 1, depth, t->tokens, rows), work,
                                work, peak, t->kind == 'p' ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
   status = leave(job, sink, t, g, record, plan, results, error);
 done:
@@ -296,7 +299,7 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   double work = computes ? arithmetic : stream;
   int64_t depth = length + (most - STEPS) / 2; /* of the answer in the middle: the first ones began before all prompts were read */
   json_t *results =
-      report_row(sink, s, t, (double)t->tokens * STEPS, seconds, reps < 64 ? reps : 64, walks_seconds(g->decode, t->tokens, depth, STEPS, 1), work,
+      report_row(sink, s, c, t, (double)t->tokens * STEPS, seconds, reps < 64 ? reps : 64, walks_seconds(g->decode, t->tokens, depth, STEPS, 1), work,
                  work, computes ? flops_peak : read_peak, computes ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
   status = leave(job, sink, t, g, record, g->decode, results, error);
 done:
@@ -354,6 +357,7 @@ rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_er
     rafter_job one = {rf_options_copy(job->options)};
     status = rf_options_set(one.options, name, values[i], error);
     rf_say(sink, "%s %s\n", name, values[i]);
+    c->sweep = name, c->value = values[i];
     if (status == RAFTER_OK) status = bench_once(&one, sink, c, error);
     rf_options_free(one.options);
   }

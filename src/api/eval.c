@@ -83,11 +83,13 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
     int64_t at = 0, some = 0;
     while (*done + some < count && at + text[*done + some].count <= rows) at += text[*done + some++].count;
     RF_TRY(rf_scorer_walk(scorer, text + *done, (int)some, error));
+    int64_t writes = rf_phase_begin();
     walks++;
     *done += some, walked += at;
     double seconds = rf_now_seconds() - start;
     rf_put_bar(e->sink, "%lld of %lld texts, %.0f tokens/s, %.0f s left", (long long)*done, (long long)count, (double)walked / seconds,
                seconds * (double)(count - *done) / (double)*done);
+    rf_phase_end(RF_PHASE_WRITE, writes);
     e->stopped = *done < count && rf_asked_to_stop(e->sink);
   }
   rf_put_bar(e->sink, "%s", "");

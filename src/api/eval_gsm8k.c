@@ -190,11 +190,13 @@ static rf_status answer_all(exam *x, rf_error *error) {
     const rf_event *event;
     int count;
     RF_GO(rf_generator_step(g, &event, &count, error));
+    int64_t writes = rf_phase_begin();
     for (int i = 0; i < count; i++) {
       RF_GO(take(g, &event[i], error));
       done += ((problem *)event[i].owner)->ended;
     }
     rf_put_bar(e->sink, "%d of %d answers, %.1f tokens/s", done, left, (double)rf_generator_counts(g).tokens / (rf_now_seconds() - start));
+    rf_phase_end(RF_PHASE_WRITE, writes);
     e->stopped = rf_generator_busy(g) && rf_asked_to_stop(e->sink);
   }
   rf_put_bar(e->sink, "%s", "");

@@ -207,10 +207,12 @@ static rf_status run(job *j, rf_error *error) {
     const rf_event *event;
     int count;
     RF_TRY(rf_generator_step(g, &event, &count, error));
+    int64_t writes = rf_phase_begin();
     for (int i = 0; i < count; i++) RF_TRY(take(j, &event[i], error));
     rf_generate_counts c = rf_generator_counts(g);
     if (j->prompts.path && count)
       rf_put_bar(j->sink, "%lld of %lld prompts, %lld tokens", (long long)j->written, (long long)j->prompts.rows, (long long)c.tokens);
+    rf_phase_end(RF_PHASE_WRITE, writes);
     j->seconds = rf_now_seconds() - j->start;
     if (rf_generator_busy(g) && rf_asked_to_stop(j->sink))
       return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %lld tokens; the answers to %lld of %lld prompts were put out",

@@ -7,6 +7,7 @@
 #include "report/history.h"
 #include "report/model.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +68,55 @@ static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit,
   }
 }
 
+/* ---- what is left of a run without results ---------------------------------------------------------------------------- */
+
+enum { LEFT_BYTES = 1 << 16 };
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Of the end of metrics.jsonl the whole lines: the last step, and the median rate of those that were read. NULL: there is no step. */
+static json_t *last_steps(const char *text, size_t bytes) {
+  static const char *const taken[] = {"loss", "tokens", "mfu", "val_loss"};
+  double rate[LEFT_BYTES / 64];
+  size_t rates = 0;
+  json_t *left = NULL, *row, *step;
+  for (const char *at = text, *end; (end = memchr(at, '\n', bytes - (size_t)(at - text))) != NULL; at = end + 1) {
+    row = json_loadb(at, (size_t)(end - at), 0, NULL);
+    step = json_object_get(row, "step");
+    if (json_is_integer(step)) {
+      if (!left) left = json_object();
+      json_object_set(left, "steps", step);
+      for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        if (json_is_number(json_object_get(row, taken[i]))) json_object_set(left, taken[i], json_object_get(row, taken[i]));
+      if (number(row, "tokens_per_second") > 0 && rates < sizeof rate / sizeof *rate) rate[rates++] = number(row, "tokens_per_second");
+    }
+    json_decref(row);
+  }
+  if (rates) qsort(rate, rates, sizeof *rate, by_value), json_object_set_new(left, "tokens_per_second", json_real(rate[rates / 2]));
+  return left;
+}
+
+/* A training that was killed, failed or goes on has written no results; the steps that it took stand in its folder. */
+static void add_left(json_t *row) {
+  char path[4400], text[LEFT_BYTES + 1];
+  json_t *results = json_object_get(row, "results"), *left;
+  snprintf(path, sizeof path, "%.4000s/metrics.jsonl", text_of(row, "folder"));
+  FILE *file = *text_of(row, "folder") && !json_object_get(results, "steps") && !strcmp(text_of(row, "command"), "train") ? fopen(path, "re") : NULL;
+  if (!file) return;
+  long size = fseek(file, 0, SEEK_END) ? 0 : ftell(file), from = size > LEFT_BYTES ? size - LEFT_BYTES : 0;
+  size_t bytes = fseek(file, from, SEEK_SET) ? 0 : fread(text, 1, LEFT_BYTES, file);
+  fclose(file);
+  char *begin = from ? memchr(text, '\n', bytes) : text; /* within a line */
+  left = begin && bytes ? last_steps(begin, bytes - (size_t)(begin - text)) : NULL;
+  if (!left) return;
+  json_object_update(results, left);
+  json_object_set_new(row, "results_from", json_string("metrics.jsonl"));
+  json_decref(left);
+}
+
 /* ---- which ----------------------------------------------------------------------------------------------------------- */
 
 /* By its number, the name of its folder or the folder; of several of one name the newest. */
@@ -87,6 +137,7 @@ static rf_status find(rf_history *history, const char *which, json_t **row, rf_e
   }
   *row = json_incref(json_array_get(rows, 0));
   json_decref(rows);
+  if (*row) add_left(*row);
   return *row ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, "`rafter runs list` shows which there are", "there is no run %s in the history", which);
 }
 
@@ -100,9 +151,11 @@ static rf_history_filter filter_of(const rf_options *o) {
 
 static rf_status list(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   rf_history_filter filter = filter_of(o);
-  json_t *rows = NULL;
+  json_t *rows = NULL, *row;
+  size_t i;
   RF_TRY(rf_history_rows(history, &filter, &rows, error));
   int64_t limit = rf_options_int(o, "limit");
+  json_array_foreach(rows, i, row) if (!limit || (int64_t)i < limit) add_left(row);
   if (!json_array_size(rows) && (filter.model || filter.machine || filter.command))
     rf_say(sink, "no runs%s%s%s%s%s%s in %s\n", filter.command ? " --of " : "", filter.command ? filter.command : "",
            filter.model ? " of --model " : "", filter.model ? filter.model : "", filter.machine ? " on --machine " : "",
@@ -122,8 +175,9 @@ static rf_status show(rf_history *history, const rf_options *o, const rafter_sin
   when_text(number(row, "started"), when);
   rf_say(sink, "run %lld: %s of %s on %s, %s%s%s\n", (long long)json_integer_value(json_object_get(row, "id")), text_of(row, "command"),
          text_of(row, "model"), text_of(row, "machine"), text_of(row, "status"), *text_of(row, "message") ? ": " : "", text_of(row, "message"));
-  rf_say(sink, "started  %s by %s in %s\nfolder   %s%s\nplan     %s\n\nresults\n", when, text_of(row, "version"), text_of(row, "directory"),
-         *text_of(row, "folder") ? text_of(row, "folder") : "none", folder_note(row), text_of(row, "digest"));
+  rf_say(sink, "started  %s by %s in %s\nfolder   %s%s\nplan     %s\n\nresults%s\n", when, text_of(row, "version"), text_of(row, "directory"),
+         *text_of(row, "folder") ? text_of(row, "folder") : "none", folder_note(row), text_of(row, "digest"),
+         json_object_get(row, "results_from") ? ", as far as its steps stand in metrics.jsonl" : "");
   json_object_foreach(json_object_get(row, "results"), key, value) {
     if (json_is_number(value)) snprintf(text, sizeof text, json_is_integer(value) ? "%.0f" : "%.6g", json_number_value(value));
     else snprintf(text, sizeof text, "%.60s", json_string_value(value) ? json_string_value(value) : "");
@@ -200,15 +254,47 @@ static int better_first(const void *x, const void *y, void *metric) {
   return small_is_best(metric) ? (a > b) - (a < b) : (a < b) - (a > b);
 }
 
+/* A rate of training says nothing beside one of scoring. Where runs of several commands have the figure those of one stay: of training, or of the command with
+ * most of them. `others`: how many each of the others has. */
+static void keep_one_command(json_t *rows, char command[32], json_t *others) {
+  json_t *row, *count;
+  const char *of;
+  size_t i;
+  double most = 0;
+  *command = 0;
+  json_array_foreach(rows, i, row)
+      json_object_set_new(others, text_of(row, "command"), json_integer((json_int_t)number(others, text_of(row, "command")) + 1));
+  json_object_foreach(others, of, count) {
+    double runs = !strcmp(of, "train") ? INFINITY : json_number_value(count);
+    if (runs > most) most = runs, snprintf(command, 32, "%.31s", of);
+  }
+  json_object_del(others, command);
+  for (i = json_array_size(rows); i-- > 0;)
+    if (strcmp(text_of(json_array_get(rows, i), "command"), command)) json_array_remove(rows, i);
+}
+
+static void say_others(const rafter_sink *sink, const char *command, const json_t *others, const char *metric) {
+  const char *of;
+  json_t *count;
+  size_t left = json_object_size(others);
+  if (!left) return;
+  rf_say(sink, "of %s runs;", command);
+  json_object_foreach((json_t *)others, of, count) rf_say(sink, " %lld of %s%s", (long long)json_integer_value(count), of, --left ? "," : "");
+  rf_say(sink, " have %s too, which is another thing there: --of COMMAND\n", metric);
+}
+
 static rf_status best(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   rf_history_filter filter = filter_of(o);
-  json_t *rows = NULL, *sorted;
+  json_t *rows = NULL, *sorted, *others;
   size_t count;
+  char command[32];
   filter.metric = rf_options_text(o, "metric");
   if (strspn(filter.metric, "abcdefghijklmnopqrstuvwxyz_0123456789") != strlen(filter.metric))
     return RF_FAIL(error, RAFTER_INVALID, "for example --metric tokens_per_second or --metric loss", "--metric is no name of a result (got %.60s)",
                    filter.metric);
   RF_TRY(rf_history_rows(history, &filter, &rows, error));
+  others = json_object();
+  keep_one_command(rows, command, others);
   count = json_array_size(rows);
   json_t **all = calloc(count + 1, sizeof *all);
   for (size_t i = 0; all && i < count; i++) all[i] = json_array_get(rows, i);
@@ -218,9 +304,10 @@ static rf_status best(rf_history *history, const rf_options *o, const rafter_sin
   for (size_t i = 0; all && i < count; i++) json_array_append(sorted, all[i]);
   free(all), json_decref(rows);
   if (!count) rf_say(sink, "no finished run has the result %s\n", filter.metric);
-  else say_rows(sink, sorted, limit, filter.metric);
+  else say_rows(sink, sorted, limit, filter.metric), say_others(sink, command, others, filter.metric);
   while (limit && (int64_t)json_array_size(sorted) > limit) json_array_remove(sorted, json_array_size(sorted) - 1);
-  rf_put_json(sink, json_pack("{ss ss ss so}", "rafter", RF_VERSION, "command", "runs", "metric", filter.metric, "runs", sorted));
+  rf_put_json(sink, json_pack("{ss ss ss ss so so}", "rafter", RF_VERSION, "command", "runs", "metric", filter.metric, "of", command, "others",
+                              others, "runs", sorted));
   return RAFTER_OK;
 }
 

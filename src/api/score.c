@@ -212,7 +212,9 @@ static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, i
       at += v->count;
     }
     status = rf_scorer_walk(scorer, text, count, error);
+    int64_t takes = rf_phase_begin();
     for (int i = 0; i < count && status == RAFTER_OK; i++) take(w, &w->window[done + i], &text[i]);
+    rf_phase_end(RF_PHASE_SAMPLE, takes);
     done += count, *walked += at, w->walks++;
     *whole = done < w->windows ? w->window[done].row : w->rows;
     if (status == RAFTER_OK && done < w->windows && rf_asked_to_stop(sink))

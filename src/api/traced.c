@@ -17,14 +17,15 @@ rf_status rf_traced_open(const rf_options *options, rf_record **record, rf_error
 typedef void (*say_fn)(const rafter_sink *sink, const char *format, ...);
 
 /* What the gaps were, largest first, in one line. */
-static void say_gaps(const rf_trace *trace, const rafter_sink *sink, say_fn say) {
-  double all = 0, seconds[RF_GAPS] = {0}, work = 0, phases = 0;
+static void say_gaps(const rf_trace *trace, const char *of, const rafter_sink *sink, say_fn say) {
+  double all = 0, behind = 0, seconds[RF_GAPS] = {0}, work = 0, phases = 0;
   for (int s = 0; s < trace->steps; s++) {
     const rf_traced_step *step = &trace->step[s];
+    const rf_traced_after *after = &step->after;
     if (!step->whole) continue;
-    all += 1e-9 * (double)(step->end - step->begin) * trace->threads;
-    work += step->work, phases += step->phases;
-    for (int g = 0; g < RF_GAPS; g++) seconds[g] += step->gaps[0][g] + step->gaps[1][g];
+    all += 1e-9 * (double)(after->end - step->begin) * trace->threads, behind += 1e-9 * (double)(after->end - step->end) * trace->threads;
+    work += step->work + after->work, phases += step->phases + after->phases;
+    for (int g = 0; g < RF_GAPS; g++) seconds[g] += step->gaps[0][g] + step->gaps[1][g] + after->gaps[0][g] + after->gaps[1][g];
   }
   if (!(all > 0)) return;
   say(sink, "threads  %.1f %% of their time in ops", 100 * work / all);
@@ -38,7 +39,9 @@ static void say_gaps(const rf_trace *trace, const rafter_sink *sink, say_fn say)
     taken[most] = true;
     say(sink, ", %s %.1f %%", rf_gap_name((rf_gap)most), 100 * seconds[most] / all);
   }
-  say(sink, "; unexplained %.2f %%\n", 100 * seconds[RF_GAP_UNEXPLAINED] / all);
+  say(sink, "; unexplained %.2f %%", 100 * seconds[RF_GAP_UNEXPLAINED] / all);
+  if (behind > 0.0005 * all) say(sink, "; %.1f %% of the time lies between %s", 100 * behind / all, of);
+  say(sink, "\n");
 }
 
 rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_walk *walk, int walks, rf_error *error) {
@@ -57,12 +60,15 @@ rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf
     return RAFTER_OK;
   }
   json_t *about = json_pack("{sO ss}", "command", json_object_get(journal->run, "command"), "model", walks ? plans[0]->graph->model.name : "");
-  rf_status status = rf_trace_write(trace, about, journal->folder, &journal->traced, error);
+  bool trains = walks && plans[0]->options.build.job == RF_JOB_TRAIN;
+  int in_json = 0;
+  rf_status status = rf_trace_write(trace, about, journal->folder, &journal->traced, &in_json, error);
   json_decref(about);
   if (status == RAFTER_OK) {
-    say_gaps(trace, sink, say);
+    say_gaps(trace, trains ? "steps" : "walks", sink, say);
     say(sink, "trace    %d steps, %lld spans in %s/trace.bin; trace.json there opens in Perfetto", trace->steps, (long long)trace->count,
         journal->folder);
+    if (in_json < trace->steps) say(sink, ": the first %d steps, `rafter report %s --perfetto FILE` writes all", in_json, journal->folder);
     if (trace->dropped) say(sink, "; %lld older spans did not fit and are gone", (long long)trace->dropped);
     say(sink, "\n");
   }

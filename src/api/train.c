@@ -281,7 +281,9 @@ static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *erro
   if (log->saved_step == t->trainer->step || !t->trainer->batch.tokens) return RAFTER_OK; /* saved already, or null: there is nothing */
   snprintf(folder, sizeof folder, "%s/checkpoint-%08lld", t->out, (long long)t->trainer->step);
   RF_TRY(rf_checkpoint_save(t->trainer, folder, error));
+  int64_t prunes = rf_phase_begin();
   RF_TRY(rf_checkpoint_prune(t->out, log->keep, t->trainer->step, error));
+  rf_phase_end(RF_PHASE_CHECKPOINT, prunes);
   log->saved_step = t->trainer->step;
   rf_say(log->sink, "saved %s\n", folder);
   return RAFTER_OK;

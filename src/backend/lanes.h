@@ -68,7 +68,7 @@ typedef struct rf_lanes {
   int count;
   rf_lane *lane;
   int64_t look_ns; /* between two looks at the system's counters, at least */
-  int32_t op;      /* at work; set between regions */
+  int32_t op;      /* at work; set between regions. Below 0: none, regions are not recorded */
   uint8_t plan;
 } rf_lanes;
 
@@ -95,7 +95,7 @@ typedef struct rf_busy {
 
 static inline rf_busy rf_busy_begin(void) {
   rf_lanes *lanes = rf_lanes_on;
-  if (__builtin_expect(!lanes, 1)) return (rf_busy){NULL, 0};
+  if (__builtin_expect(!lanes, 1) || lanes->op < 0) return (rf_busy){NULL, 0};
   int64_t now = rf_now_ns();
   return rf_lane_begin(lanes, omp_get_thread_num(), now) ? (rf_busy){lanes, now} : (rf_busy){NULL, 0};
 }

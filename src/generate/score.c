@@ -105,8 +105,9 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
   rf_status status = RAFTER_OK;
   for (int section = 0; section < RF_SECTIONS && status == RAFTER_OK; section++)
     status = rf_run_section(s->run, 0, (rf_section)section, &inputs, error);
+  began = rf_phase_begin();
+  for (int64_t i = 0, first = 0; i < count && status == RAFTER_OK; first += text[i++].count) give(s, &text[i], first);
+  rf_phase_end(RF_PHASE_SAMPLE, began);
   rf_record_step_end(used);
-  RF_TRY(status);
-  for (int64_t i = 0, first = 0; i < count; first += text[i++].count) give(s, &text[i], first);
-  return RAFTER_OK;
+  return status;
 }

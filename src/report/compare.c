@@ -174,43 +174,43 @@ static json_t *side_json(const json_t *entry, const char *walk_name, bool measur
     json_object_set_new(json, "others", json_real(rf_report_others_part(entry)));
   }
   if (json_object_get(plan, "digest")) json_object_set(json, "digest", json_object_get(plan, "digest"));
+  json_object_set_new(json, "machine", json_string(text_of(json_object_get(plan, "machine"), "name")));
   return json;
 }
 
-/* What a difference of measured times is worth: that of one plan is none, and one within the spread of steps is not sure. "": nothing speaks against it. */
+/* What a difference of measured times is worth: that of one plan on one machine is none, and one within the spread of steps is not sure. "": nothing speaks
+ * against it. It names sides by their ids, so that it stands whichever is A. */
 static char *doubts(const json_t *a, const json_t *b) {
   const json_t *x = json_object_get(a, "step_seconds"), *y = json_object_get(b, "step_seconds");
   const char *digest = text_of(a, "digest");
   char *text = NULL, *others = NULL, s[32], t[32];
   double median_a = number(x, "median"), median_b = number(y, "median");
   double spread = fmax(number(x, "p90") - median_a, number(y, "p90") - median_b), most = fmax(number(a, "others"), number(b, "others"));
-  bool same = *digest && !strcmp(digest, text_of(b, "digest")) && number(a, "seconds") != number(b, "seconds");
+  bool same = *digest && !strcmp(digest, text_of(b, "digest")) && !strcmp(text_of(a, "machine"), text_of(b, "machine")) &&
+              number(a, "seconds") != number(b, "seconds");
   bool within = median_a > 0 && median_b > 0 && median_a != median_b && fabs(median_a - median_b) <= spread;
-  if (most > OTHERS_WORTH && asprintf(&others, " Others had the cores for at least %.0f %% of A's walks and %.0f %% of B's.",
-                                      100 * number(a, "others"), 100 * number(b, "others")) < 0)
+  if (most > OTHERS_WORTH && asprintf(&others, " Others had the cores for at least %.0f %% of the walks of %.80s and %.0f %% of those of %.80s.",
+                                      100 * number(a, "others"), text_of(a, "id"), 100 * number(b, "others"), text_of(b, "id")) < 0)
     others = NULL;
-  int n =
-      same ? asprintf(&text, " Both walked the same plan: what differs is noise, or other programs.%s", others ? others : "")
-      : within
-          ? asprintf(&text, " That is no sure difference: the medians of their steps (%s, %s) are nearer than a tenth of the steps lie from them.%s",
-                     rf_text_seconds(median_a, s), rf_text_seconds(median_b, t), others ? others : "")
-          : asprintf(&text, "%s", others ? others : "");
+  int n = same     ? asprintf(&text, "Both walked the same plan: what differs is noise, or other programs.%s", others ? others : "")
+          : within ? asprintf(&text,
+                              "That is no sure difference: the medians of their steps (%s, %s) are nearer than a tenth of the steps lie from them.%s",
+                              rf_text_seconds(median_a, s), rf_text_seconds(median_b, t), others ? others : "")
+                   : asprintf(&text, "%s", others ? others + 1 : "");
   free(others);
   return n < 0 ? NULL : text;
 }
 
-static char *sentence_of(const json_t *a, const json_t *b, bool predicted, bool one) {
+static char *sentence_of(const json_t *a, const json_t *b, bool predicted, const char *doubt) {
   char *text = NULL, m[32];
-  char *but = json_is_true(json_object_get(a, "measured")) && json_is_true(json_object_get(b, "measured")) ? doubts(a, b) : NULL;
   double time = number(a, "seconds") > 0 ? number(b, "seconds") / number(a, "seconds") - 1 : 0,
          memory = number(b, "peak_bytes") - number(a, "peak_bytes");
-  int n = asprintf(&text, "B %s %.1f %% %s time and %s%s memory%s.%s", predicted ? "is predicted to take" : "takes", 100 * fabs(time),
+  int n = asprintf(&text, "B %s %.1f %% %s time and %s%s memory.%s%s", predicted ? "is predicted to take" : "takes", 100 * fabs(time),
                    time < 0 ? "less" : "more", memory ? rf_text_bytes(fabs(memory), m) : "the same",
                    memory < 0   ? " less"
                    : memory > 0 ? " more"
                                 : "",
-                   one ? "; only one of the two was measured, so both stand as predicted" : "", but ? but : "");
-  free(but);
+                   *doubt ? " " : "", doubt);
   return n < 0 ? NULL : text;
 }
 
@@ -224,19 +224,21 @@ static json_t *classes_json(const json_t *a, const json_t *b) {
   return sorted(rows, true);
 }
 
-/* One walk of either, as it ran or as it was planned. `one`: only one of the two was measured, and both stand as predicted for that. */
+/* One walk of either, as it ran or as it was planned. `one`: only one of the two was measured. */
 static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran, const char *walk, bool one) {
   bool runs = json_object_get(a, "run") && json_object_get(b, "run");
   json_t *each = json_object(), *kinds = json_object(), *tensors = json_object();
   json_t *left = side_json(a, walk, a_ran), *right = side_json(b, walk, b_ran);
   add_ops(each, kinds, a, walk, "a", a_ran), add_ops(each, kinds, b, walk, "b", b_ran);
   add_tensors(tensors, rf_report_plan_of(a, walk), "a"), add_tensors(tensors, rf_report_plan_of(b, walk), "b");
-  char *sentence = sentence_of(left, right, !a_ran && !b_ran, one);
+  char *doubt = a_ran && b_ran ? doubts(left, right) : one ? strdup("Only one of the two was measured, so both stand as predicted.") : NULL;
+  char *sentence = sentence_of(left, right, !a_ran && !b_ran, doubt ? doubt : "");
   json_t *classes = classes_json(left, right);
-  json_t *json = json_pack("{so so so so so so so ss?}", "a", left, "b", right, "options",
-                           rf_report_options_that_differ(options_of(a, !runs), options_of(b, !runs)), "ops", sorted(each, false), "kinds",
-                           sorted(kinds, false), "tensors", sorted(tensors, true), "classes", classes, "sentence", sentence);
-  free(sentence);
+  json_t *json =
+      json_pack("{so so so so so so so ss? ss}", "a", left, "b", right, "options",
+                rf_report_options_that_differ(options_of(a, !runs), options_of(b, !runs)), "ops", sorted(each, false), "kinds", sorted(kinds, false),
+                "tensors", sorted(tensors, true), "classes", classes, "sentence", sentence, "doubt", doubt ? doubt : "");
+  free(sentence), free(doubt);
   return json;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/json.h"
 #include "base/json_lines.h"
+#include "report/bench_rows.h"
 #include "report/report.h"
 #include "report/trace_file.h"
 #include "report/trace_pack.h"
@@ -19,7 +20,7 @@ enum { RUN_MOST = 1 << 20, METRICS_MOST = 1 << 22, OPS_MOST = 1 << 22 };
 static const size_t PLAN_MOST = (size_t)512 << 20;
 static const double MOST = 0x1p62;
 
-json_t *rf_report_model(void) { return rf_must(json_pack("{ss s[] s[]}", "rafter", RF_VERSION, "runs", "sweeps")); }
+json_t *rf_report_model(void) { return rf_must(json_pack("{ss s[] s[] s[]}", "rafter", RF_VERSION, "runs", "sweeps", "benches")); }
 
 /* ---- checks ------------------------------------------------------------------------------------------------------- */
 
@@ -407,9 +408,10 @@ static rf_status check_sweep(const json_t *sweep, const char *where, rf_error *e
 static rf_status add_file(json_t *model, const char *path, rf_error *error) {
   json_t *json = NULL;
   char base[256];
+  base_of(path, base);
+  if (rf_report_is_bench(path)) return rf_report_add_bench(model, path, base, error);
   RF_TRY(rf_json_read(path, PLAN_MOST, &json, error));
   rf_status status = RAFTER_OK;
-  base_of(path, base);
   if (json_is_array(json_object_get(json, "rows")) && json_object_get(json, "sweep")) {
     status = check_sweep(json, path, error);
     if (status != RAFTER_OK) {

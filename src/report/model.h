@@ -7,10 +7,11 @@
 
 #include "base/base.h"
 
-/* An empty model: {"rafter", "runs": [], "sweeps": []}. */
+/* An empty model: {"rafter", "runs": [], "sweeps": [], "benches": []}. */
 json_t *rf_report_model(void);
 
-/* Adds what a path holds: the folder of a run (or the name of one below `root`), the output of `rafter plan --json` or of `--sweep --json`, as a file.
+/* Adds what a path holds: the folder of a run (or the name of one below `root`), the output of `rafter plan --json`, of `--sweep --json` or of
+ * `rafter bench --json`, as a file.
  * Files are hostile until checked: RAFTER_FAILED names the file, the field and what was expected there; the model is then as it was. */
 rf_status rf_report_add(json_t *model, const char *root, const char *path, rf_error *error);
 /* Adds a plan that was made now; takes the reference. `of`: the id of the run that it is to be held against; may be NULL. */

@@ -60,7 +60,7 @@ static json_t *settings_json(const rf_plan *plan) {
 
 static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
   double capacity = plan->machine.memory_bytes, reserve = plan->machine.reserve_bytes;
-  double room = plan->options.budget_bytes > 0 ? (double)plan->options.budget_bytes : capacity - reserve;
+  double room = (double)rf_plan_room(&plan->options);
   int64_t host = rf_plan_host_room(&plan->machine), host_bytes = plan->host_bytes > largest->host_bytes ? plan->host_bytes : largest->host_bytes;
   json_t *by_class = json_object();
   for (int c = 0; c < RF_CLASSES; c++) json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)largest->by_class[c]));

@@ -19,18 +19,22 @@ static void put_host(FILE *out, const rf_plan *plan) {
   else fprintf(out, "  (how much the host has is not known)\n");
 }
 
+static void put_classes(FILE *out, const rf_plan *plan, double peak, double room, bool fits, const double bytes[RF_CLASSES]) {
+  char a[32], b[32];
+  fprintf(out, "\nmemory    %s of %s: %s\n", rf_text_bytes(peak, a), rf_text_bytes(room, b), fits ? "fits" : "DOES NOT FIT");
+  put_host(out, plan);
+  for (int c = 0; c < RF_CLASSES; c++)
+    if (bytes[c] > 0) fprintf(out, "  %-12s %10s  %5.1f %%\n", rf_class_name((rf_class)c), rf_text_bytes(bytes[c], a), 100 * bytes[c] / peak);
+}
+
 /* Of several phases the one that takes most, over what lasts beside it. */
 static void put_phases_memory(FILE *out, const rf_report_plan *report) {
-  char a[32], b[32];
+  char a[32];
+  double bytes[RF_CLASSES];
   const json_t *memory = report->memory, *by_class = json_object_get(memory, "by_class");
   double peak = json_number_value(json_object_get(memory, "peak_bytes"));
-  fprintf(out, "\nmemory    %s of %s: %s\n", rf_text_bytes(peak, a), rf_text_bytes((double)rf_plan_room(&report->plan->options), b),
-          json_is_true(json_object_get(memory, "fits")) ? "fits" : "DOES NOT FIT");
-  put_host(out, report->plan);
-  for (int c = 0; c < RF_CLASSES; c++) {
-    double bytes = json_number_value(json_object_get(by_class, rf_class_name((rf_class)c)));
-    if (bytes > 0) fprintf(out, "  %-12s %10s  %5.1f %%\n", rf_class_name((rf_class)c), rf_text_bytes(bytes, a), 100 * bytes / peak);
-  }
+  for (int c = 0; c < RF_CLASSES; c++) bytes[c] = json_number_value(json_object_get(by_class, rf_class_name((rf_class)c)));
+  put_classes(out, report->plan, peak, (double)rf_plan_room(&report->plan->options), json_is_true(json_object_get(memory, "fits")), bytes);
   fprintf(out, "  the most in %s; the policy's step alone takes %s, the most at %s\n", json_string_value(json_object_get(memory, "peak_op")),
           rf_text_bytes((double)report->plan->arena_bytes, a), rf_plan_peak(report->plan));
 }
@@ -43,14 +47,10 @@ static void put_memory(FILE *out, const rf_report_plan *report) {
   }
   if (report->prefill && report->prefill->arena_bytes > plan->arena_bytes) plan = report->prefill;
   char a[32], b[32];
-  double room = plan->options.budget_bytes > 0 ? (double)plan->options.budget_bytes : plan->machine.memory_bytes - plan->machine.reserve_bytes;
-  fprintf(out, "\nmemory    %s of %s: %s\n", rf_text_bytes((double)plan->arena_bytes, a), rf_text_bytes(room, b),
-          (double)plan->arena_bytes <= room ? "fits" : "DOES NOT FIT");
-  put_host(out, report->plan->host_bytes > plan->host_bytes ? report->plan : plan);
-  for (int c = 0; c < RF_CLASSES; c++)
-    if (plan->by_class[c])
-      fprintf(out, "  %-12s %10s  %5.1f %%\n", rf_class_name((rf_class)c), rf_text_bytes((double)plan->by_class[c], a),
-              100 * (double)plan->by_class[c] / (double)plan->arena_bytes);
+  double bytes[RF_CLASSES];
+  for (int c = 0; c < RF_CLASSES; c++) bytes[c] = (double)plan->by_class[c];
+  put_classes(out, report->plan->host_bytes > plan->host_bytes ? report->plan : plan, (double)plan->arena_bytes, (double)rf_plan_room(&plan->options),
+              rf_plan_fits(plan) && rf_plan_fits(report->plan), bytes);
   if (plan->options.program.program != RF_PROGRAM_RAFTER) {
     const rf_program_memory *m = &plan->program;
     char c[32], d[32];

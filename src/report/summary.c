@@ -16,6 +16,8 @@ enum { GROUPS = 32, LOSSES = 10, OUTLIER = 10 };
 static const char OTHERS[] = "other programs";
 /* From these on a difference is worth a sentence: of the prediction, and of the step. */
 static const double MISSED = 1.1, WORTH = 0.02;
+/* Below so much of its roofline an op is not held up by the machine. */
+static const double NEAR_LIMIT = 0.6;
 
 /* ---- sums --------------------------------------------------------------------------------------------------------- */
 
@@ -232,10 +234,10 @@ static json_t *advice_row(const json_t *entry, const json_t *walks, const json_t
   }
   double units = number(json_array_get(walks, 0), "count");
   if (units < 1 || (!trains && json_array_size(walks) > 1)) units = 1;
-  return json_pack("{ss sf sf sf sf sf sf sb sb}", "change", text_of(row, "change"), "seconds", then / units, "now_seconds", now / units, "gain",
+  return json_pack("{ss sf sf sf sf sf sf sb sb sb}", "change", text_of(row, "change"), "seconds", then / units, "now_seconds", now / units, "gain",
                    now > 0 ? 1 - then / now : 0, "predicted_seconds", number(row, "seconds"), "peak_bytes", number(row, "peak_bytes"), "more_bytes",
-                   number(row, "peak_bytes") - peak, "approximate", json_is_true(json_object_get(row, "approximate")), "fits",
-                   !json_is_false(json_object_get(row, "fits")));
+                   number(row, "peak_bytes") - peak, "approximate", json_is_true(json_object_get(row, "approximate")), "exact",
+                   json_is_true(json_object_get(row, "exact")), "fits", !json_is_false(json_object_get(row, "fits")));
 }
 
 static int gains_more(const void *a, const void *b) {
@@ -318,8 +320,10 @@ static char *bound_sentence(const json_t *walk, const char *of, bool measured) {
   if (missed > MISSED || missed < 1 / MISSED) snprintf(times, sizeof times, " It takes %.*f x the predicted time.", missed < 10 ? 2 : 0, missed);
   if (!strcmp(text_of(bound, "name"), "between ops"))
     return join("%s is bound by what lies between its ops: %s of %s.%s", of, rf_text_seconds(number(bound, "seconds"), b), a, times);
-  return join("%s is bound by %s: %.0f %% of its %s, most in %s (%s), which runs at %.0f %% of its limit.%s", of, text_of(bound, "name"),
-              100 * number(bound, "share"), a, text_of(kind, "name"), b, 100 * number(kind, "limit_fraction"), times);
+  double reached = number(kind, "limit_fraction");
+  return join("%s is bound by %s: %.0f %% of its %s, most in %s (%s), which runs at %.0f %% of its limit%s.%s", of, text_of(bound, "name"),
+              100 * number(bound, "share"), a, text_of(kind, "name"), b, 100 * reached,
+              reached < NEAR_LIMIT ? ": its kernels bind before the machine does" : "", times);
 }
 
 /* `short_of_time`: the run itself priced them and stopped early. */
@@ -367,7 +371,34 @@ static void explain(json_t *notes, const json_t *entry, const json_t *walk) {
 
 /* ---- what threads did ------------------------------------------------------------------------------------------------- */
 
-/* Of a traced run: parts of all threads' time in the recorded steps, which sum to 1; gaps as docs/formats.md, "A trace", tells them. NULL: not traced. */
+/* Of a traced run the time between its recorded walks: seconds a step, its part of all the time, which phases it went into, and what of all threads' time in
+ * walks and between them nothing explains. NULL: it lacks that, or there is none. */
+static json_t *between_json(const json_t *entry) {
+  const json_t *header = json_object_get(json_object_get(entry, "trace"), "header"), *names = json_object_get(header, "gaps"), *step, *list, *value,
+               *name;
+  double all = 0, between = 0, unexplained = 0, count = 0;
+  json_t *phases = json_object();
+  size_t s, side, g;
+  const char *phase;
+  json_t *seconds;
+  json_array_foreach(json_object_get(header, "steps"), s, step) {
+    const json_t *after = json_object_get(step, "after"), *went[] = {step, after};
+    if (!after) continue;
+    all += number(after, "end") - number(step, "begin"), between += number(after, "end") - number(step, "end"), count++;
+    json_object_foreach(json_object_get(after, "by_phase"), phase, seconds)
+        json_object_set_new(phases, phase, json_real(number(phases, phase) + json_number_value(seconds)));
+    for (int w = 0; w < 2; w++) json_array_foreach(json_object_get(went[w], "gaps"), side, list) json_array_foreach((json_t *)names, g, name) {
+        value = json_array_get(list, g);
+        if (json_is_string(name) && !strcmp(json_string_value(name), "unexplained")) unexplained += json_number_value(value);
+      }
+  }
+  if (!(between > 0)) return json_decref(phases), NULL;
+  json_object_foreach(phases, phase, seconds) json_real_set(seconds, json_number_value(seconds) / (1e-9 * all));
+  return json_pack("{sf sf sf so}", "seconds", 1e-9 * between / count, "part", between / all, "unexplained",
+                   unexplained / (1e-9 * all * number(header, "threads")), "phases", phases);
+}
+
+/* Of a traced run: parts of all threads' time in the recorded walks, which sum to 1; gaps as docs/formats.md, "A trace", tells them. NULL: not traced. */
 static json_t *threads_json(const json_t *entry) {
   const json_t *header = json_object_get(json_object_get(entry, "trace"), "header"), *names = json_object_get(header, "gaps"), *step, *list, *value;
   double all = 0, work = 0, phases = 0, gaps[GROUPS] = {0}, threads = number(header, "threads");
@@ -383,7 +414,10 @@ static json_t *threads_json(const json_t *entry) {
   json_t *parts = json_object();
   json_array_foreach((json_t *)names, g, value) if (g < GROUPS && gaps[g] > 0 && json_is_string(value))
       json_object_set_new(parts, json_string_value(value), json_real(gaps[g] / all));
-  return json_pack("{sI sf sf so}", "steps", (json_int_t)steps, "work", work / all, "phases", phases / all, "gaps", parts);
+  json_t *between = between_json(entry),
+         *json = json_pack("{sI sf sf so}", "steps", (json_int_t)steps, "work", work / all, "phases", phases / all, "gaps", parts);
+  if (between) json_object_set_new(json, "between", between);
+  return json;
 }
 
 static const char *largest_gap(const json_t *threads, double *part) {
@@ -407,6 +441,18 @@ static void explain_threads(json_t *threads) {
   if (number(threads, "phases") >= 0.01) {
     longer = join("%s, %.0f %% in phases beside ops", text ? text : "", 100 * number(threads, "phases"));
     free(text), text = longer;
+  }
+  const json_t *between = json_object_get(threads, "between");
+  if (number(between, "part") >= 0.01) {
+    char a[32];
+    longer = join("%s; between steps lie %s each, %.0f %% of the time", text ? text : "", rf_text_seconds(number(between, "seconds"), a),
+                  100 * number(between, "part"));
+    free(text), text = longer;
+    json_object_foreach(json_object_get(between, "phases"), name, value) {
+      if (json_number_value(value) < 0.005) continue;
+      longer = join("%s, %.0f %% %s", text ? text : "", 100 * json_number_value(value), name);
+      free(text), text = longer;
+    }
   }
   if (text) json_object_set_new(threads, "sentence", json_string(text));
   free(text);
@@ -494,9 +540,8 @@ static void explain_outliers(json_t *notes, const json_t *entry) {
   char a[32];
   size_t i;
   json_array_foreach((json_t *)rows, i, row) {
-    double each = number(row, "steps") > 0 ? number(row, "steps") : 1, seconds = number(row, "seconds") * each;
-    all += seconds, steps += each;
-    if (number(row, "seconds") > OUTLIER * median && i) long_seconds += seconds, count += each;
+    all += number(row, "seconds"), steps++;
+    if (number(row, "seconds") > OUTLIER * median && i) long_seconds += number(row, "seconds"), count++;
   }
   json_decref(spread);
   if (median > 0 && long_seconds > WORTH * all)

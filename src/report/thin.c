@@ -51,7 +51,8 @@ static int ascending(const void *a, const void *b) {
 }
 
 /* Without the first, which meets cold caches. */
-static json_t *spread_of(const json_t *rows) {
+json_t *rf_report_step_seconds(const json_t *entry) {
+  const json_t *rows = json_object_get(entry, "metrics");
   size_t count = 0, all = json_array_size(rows);
   double *seconds = malloc((all + 1) * sizeof *seconds);
   for (size_t i = 1; seconds && i < all; i++) {
@@ -66,18 +67,14 @@ static json_t *spread_of(const json_t *rows) {
   return json;
 }
 
-json_t *rf_report_step_seconds(const json_t *entry) {
-  json_t *all = json_object_get(entry, "step_seconds");
-  return all ? json_incref(all) : spread_of(json_object_get(entry, "metrics"));
-}
-
 json_t *rf_report_thin(json_t *entry) {
   const json_t *rows = json_object_get(entry, "metrics");
   size_t count = json_array_size(rows);
-  if (count <= RF_THIN_FROM) return json_incref(entry);
   json_t *copy = json_copy(entry), *thin = json_array();
-  for (size_t b = 0; b < RF_THIN_TO; b++) json_array_append_new(thin, row_of(rows, b * count / RF_THIN_TO, (b + 1) * count / RF_THIN_TO));
-  json_object_set_new(copy, "metrics", thin);
-  json_object_set_new(copy, "step_seconds", spread_of(rows));
+  json_object_set_new(copy, "step_seconds", rf_report_step_seconds(entry));
+  for (size_t b = 0; count > RF_THIN_FROM && b < RF_THIN_TO; b++)
+    json_array_append_new(thin, row_of(rows, b * count / RF_THIN_TO, (b + 1) * count / RF_THIN_TO));
+  if (count > RF_THIN_FROM) json_object_set(copy, "metrics", thin);
+  json_decref(thin);
   return copy;
 }

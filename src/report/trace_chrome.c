@@ -159,6 +159,12 @@ static int64_t prediction_of(const rf_trace_file *file, int64_t op, int64_t *nex
   return fits ? (*next)++ : -1;
 }
 
+/* Seconds that an op was predicted to take, and its limit: of the prediction at `of`, else the plan's. */
+static void price_of(const rf_trace_file *file, const op_text *op, int64_t of, double *seconds, double *limit) {
+  *seconds = of < 0 ? op->seconds : 1e-9 * (double)(file->end[of] - file->begin[of]);
+  *limit = of < 0 ? op->limit_seconds : 1e-9 * file->value[of];
+}
+
 static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i, int64_t *next) {
   const char *kind = list_name(file, "kinds", file->kind[i]);
   double seconds = 1e-9 * (double)(file->end[i] - file->begin[i]);
@@ -177,13 +183,12 @@ static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i
       put(p, ",\"args\":");
       size_t length = strlen(op->args);
       for (size_t at = 0; at + 1 < length; at += 400) putf(p, "%.*s", (int)(length - 1 - at < 400 ? length - 1 - at : 400), op->args + at);
-      int64_t of = prediction_of(file, i, next);
-      double predicted = of < 0 ? op->seconds : 1e-9 * (double)(file->end[of] - file->begin[of]),
-             limit = of < 0 ? op->limit_seconds : 1e-9 * file->value[of];
+      double predicted, limit;
+      price_of(file, op, prediction_of(file, i, next), &predicted, &limit);
       if (seconds > 0) putf(p, ",\"percent_of_limit\":%.2f", 100 * limit / seconds);
       putf(p, ",\"predicted_us\":%.3f,\"limit_us\":%.3f,\"microbatch\":%.0f}", 1e6 * predicted, 1e6 * limit, file->value[i]);
     } else if (file->kind[i] == RF_SPAN_PREDICTED) putf(p, ",\"args\":{\"id\":%d,\"predicted_us\":%.3f}", file->id[i], 1e6 * seconds);
-    else putf(p, ",\"args\":{\"id\":%d}", file->id[i]); /* the rest stands in the op's own event */
+    else if (file->kind[i] == RF_SPAN_WAIT) put(p, ",\"args\":{\"in\":"), put(p, op->name), put(p, "}");
     put(p, "}");
     break;
   }
@@ -210,6 +215,10 @@ static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i
 }
 
 rf_status rf_trace_file_chrome(const rf_trace_file *file, const char *path, rf_error *error) {
+  return rf_trace_file_chrome_until(file, INT64_MAX, path, error);
+}
+
+rf_status rf_trace_file_chrome_until(const rf_trace_file *file, int64_t until, const char *path, rf_error *error) {
   rf_status status = RAFTER_OK;
   pen *p = NULL;
   ops o = {0};
@@ -217,7 +226,8 @@ rf_status rf_trace_file_chrome(const rf_trace_file *file, const char *path, rf_e
   RF_GO(pen_open(path, &p, error));
   put(p, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
   put_lanes(p, file);
-  for (int64_t i = 0, next = 0; i < file->count && p->status == RAFTER_OK; i++) put_event(p, file, &o, i, &next);
+  for (int64_t i = 0, next = 0; i < file->count && p->status == RAFTER_OK; i++)
+    if (file->begin[i] < until) put_event(p, file, &o, i, &next);
   json_t *other = json_pack("{sO sO sO sO}", "about", json_object_get(file->header, "about"), "steps", json_object_get(file->header, "steps"),
                             "dropped", json_object_get(file->header, "dropped"), "clock", json_object_get(file->header, "clock"));
   char *text = other ? json_dumps(other, JSON_COMPACT) : NULL;
@@ -274,8 +284,8 @@ rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_erro
     if (file->kind[i] <= RF_SPAN_WAIT || file->kind[i] == RF_SPAN_PREDICTED) {
       const op_text *op = &o.of[file->plan[i]][file->id[i]];
       int64_t of = file->kind[i] == RF_SPAN_OP ? prediction_of(file, i, &next) : file->kind[i] == RF_SPAN_PREDICTED ? i : -1;
-      double predicted = of < 0 ? op->seconds : 1e-9 * (double)(file->end[of] - file->begin[of]),
-             limit = of < 0 ? op->limit_seconds : 1e-9 * file->value[of];
+      double predicted, limit;
+      price_of(file, op, of, &predicted, &limit);
       putf(p, ",%.6g,%.6g,%.17g,%.17g\r\n", 1e6 * predicted, 1e6 * limit, op->flops, op->bytes);
     } else put(p, ",,,,\r\n");
   }

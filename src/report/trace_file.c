@@ -86,10 +86,18 @@ static json_t *seconds_json(const double *seconds, int count) {
   return list;
 }
 
+static json_t *after_json(const rf_traced_after *after) {
+  json_t *phases = json_object();
+  for (int p = 0; p < RF_PHASES; p++)
+    if (after->by_phase[p] > 0) json_object_set_new(phases, rf_phase_name((rf_phase)p), json_real(after->by_phase[p]));
+  return json_pack("{sI sf sf so s[oo]}", "end", (json_int_t)after->end, "work", after->work, "phases", after->phases, "by_phase", phases, "gaps",
+                   seconds_json(after->gaps[0], RF_GAPS), seconds_json(after->gaps[1], RF_GAPS));
+}
+
 static json_t *steps_json(const rf_trace *trace) {
   json_t *list = json_array();
   for (int s = 0; s < trace->steps; s++) {
-    rf_traced_step *step = &trace->step[s];
+    const rf_traced_step *step = &trace->step[s];
     json_t *json = json_pack("{sI sI sI sI sb}", "step", (json_int_t)step->step, "begin", (json_int_t)step->begin, "end", (json_int_t)step->end,
                              "tokens", (json_int_t)step->tokens, "whole", (int)step->whole);
     if (step->whole) {
@@ -97,6 +105,7 @@ static json_t *steps_json(const rf_trace *trace) {
                                (json_int_t)step->heap_bytes, "gaps", seconds_json(step->gaps[0], RF_GAPS), seconds_json(step->gaps[1], RF_GAPS));
       json_object_update(json, more);
       json_decref(more);
+      json_object_set_new(json, "after", after_json(&step->after));
     }
     json_array_append_new(list, json);
   }
@@ -199,14 +208,30 @@ done:
   return status;
 }
 
-rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folder, json_t **header, rf_error *error) {
+/* How many of the first steps, and what was recorded before them, are at most `most` spans; one at least. */
+static int steps_within(const rf_trace *trace, int64_t most) {
+  int low = 1, high = trace->steps;
+  while (trace->count > most && low < high) {
+    int middle = low + (high - low + 1) / 2;
+    int64_t spans = 0;
+    for (int64_t i = 0; i < trace->count; i++) spans += trace->span[i].begin < trace->step[middle - 1].after.end;
+    if (spans <= most) low = middle;
+    else high = middle - 1;
+  }
+  return trace->count > most ? low : trace->steps;
+}
+
+rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folder, json_t **header, int *in_json, rf_error *error) {
+  int steps = steps_within(trace, RF_TRACE_JSON_SPANS);
   char path[4200];
   rf_trace_file file;
   RF_TRY(rf_trace_file_make(trace, about, &file, error));
   snprintf(path, sizeof path, "%s/trace.bin", folder);
   rf_status status = rf_trace_file_write(&file, path, error);
   snprintf(path, sizeof path, "%s/trace.json", folder);
-  if (status == RAFTER_OK) status = rf_trace_file_chrome(&file, path, error);
+  int64_t until = steps && steps < trace->steps ? trace->step[steps - 1].after.end : INT64_MAX;
+  if (status == RAFTER_OK) status = rf_trace_file_chrome_until(&file, until, path, error);
+  if (in_json) *in_json = steps;
   if (status == RAFTER_OK && header) *header = json_incref(file.header);
   rf_trace_file_free(&file);
   return status;
@@ -289,6 +314,18 @@ static rf_status check_plans(const json_t *header, const char *path, rf_error *e
   return check_ops(ops, path, error);
 }
 
+/* What became of threads' seconds in a step, or in the time behind its walk. */
+static rf_status check_seconds(const json_t *went, size_t gap_count, const char *path, size_t step, rf_error *error) {
+  double number;
+  RF_TRY(rf_json_float(went, "work", path, 0, 1e15, &number, error));
+  RF_TRY(rf_json_float(went, "phases", path, 0, 1e15, &number, error));
+  for (size_t k = 0; k < 2; k++)
+    for (size_t g = 0; g < gap_count; g++)
+      if (!json_is_number(json_array_get(json_array_get(json_object_get(went, "gaps"), k), g)))
+        return RF_FAIL(error, RAFTER_FAILED, HINT, "a step's gaps are no numbers (%s: step %zu)", path, step);
+  return RAFTER_OK;
+}
+
 /* What other code takes from steps. */
 static rf_status check_steps(const json_t *steps, size_t gap_count, const char *path, rf_error *error) {
   static const char *const numbers[] = {"step", "begin", "end", "tokens"};
@@ -297,15 +334,16 @@ static rf_status check_steps(const json_t *steps, size_t gap_count, const char *
   json_array_foreach((json_t *)steps, i, step) {
     int64_t value;
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) RF_TRY(rf_json_int(step, numbers[k], path, 0, MOST_NS, &value, error));
-    json_t *gaps = json_object_get(step, "gaps");
-    double number;
-    if (!gaps) continue;
-    RF_TRY(rf_json_float(step, "work", path, 0, 1e15, &number, error));
-    RF_TRY(rf_json_float(step, "phases", path, 0, 1e15, &number, error));
-    for (size_t k = 0; k < 2; k++)
-      for (size_t g = 0; g < gap_count; g++)
-        if (!json_is_number(json_array_get(json_array_get(gaps, k), g)))
-          return RF_FAIL(error, RAFTER_FAILED, HINT, "a step's gaps are no numbers (%s: step %zu)", path, i);
+    json_t *after = json_object_get(step, "after"); /* younger than the first traces */
+    if (!json_object_get(step, "gaps")) continue;
+    RF_TRY(check_seconds(step, gap_count, path, i, error));
+    if (!after) continue;
+    RF_TRY(rf_json_int(after, "end", path, json_integer_value(json_object_get(step, "end")), MOST_NS, &value, error));
+    RF_TRY(check_seconds(after, gap_count, path, i, error));
+    const char *name;
+    json_t *seconds;
+    json_object_foreach(json_object_get(after, "by_phase"), name, seconds) if (!json_is_number(seconds)) return RF_FAIL(
+        error, RAFTER_FAILED, HINT, "a step's phases are no numbers (%s: step %zu)", path, i);
   }
   return RAFTER_OK;
 }
@@ -325,9 +363,9 @@ static rf_status check_lanes(const json_t *lanes, const char *path, rf_error *er
 static rf_status check_spans(const rf_trace_file *file, const char *path, rf_error *error) {
   const json_t *plans = json_object_get(file->header, "ops");
   size_t lanes = json_array_size(json_object_get(file->header, "lanes")), steps = json_array_size(json_object_get(file->header, "steps"));
-  size_t gaps = json_array_size(json_object_get(file->header, "gaps"));
+  size_t gaps = json_array_size(json_object_get(file->header, "gaps")), phases = json_array_size(json_object_get(file->header, "phases"));
   const size_t ids[RF_SPAN_KINDS] = {
-      [RF_SPAN_PHASE] = RF_PHASES, [RF_SPAN_STEP] = steps, [RF_SPAN_COUNTER] = RF_COUNTERS, [RF_SPAN_LOST] = RF_LOSTS, [RF_SPAN_GAP] = gaps};
+      [RF_SPAN_PHASE] = phases, [RF_SPAN_STEP] = steps, [RF_SPAN_COUNTER] = RF_COUNTERS, [RF_SPAN_LOST] = RF_LOSTS, [RF_SPAN_GAP] = gaps};
   for (int64_t i = 0; i < file->count; i++) {
     const char *what = NULL;
     if (file->kind[i] >= RF_SPAN_KINDS) what = "kind";
@@ -354,10 +392,10 @@ static rf_status check_header(const rf_trace_file *file, const char *path, rf_er
   int64_t number;
   const struct {
     const char *key;
-    size_t least, count; /* the last gap is younger than the first traces */
+    size_t least, count; /* the last gap and the last phase are younger than the first traces */
     const char *(*name)(int);
   } names[] = {{"kinds", RF_SPAN_KINDS, RF_SPAN_KINDS, kind_name},
-               {"phases", RF_PHASES, RF_PHASES, phase_name},
+               {"phases", RF_PHASE_RECORD, RF_PHASES, phase_name},
                {"gaps", RF_GAP_STOPPED, RF_GAPS, gap_name},
                {"lost", RF_LOSTS, RF_LOSTS, lost_name}};
   RF_TRY(rf_json_string(file->header, "format", path, &text, error));

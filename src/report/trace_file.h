@@ -30,10 +30,14 @@ void rf_trace_file_free(rf_trace_file *file);
 
 /* The same as Chrome trace events, which Perfetto opens: lanes as threads of one process, counters as tracks of it. */
 rf_status rf_trace_file_chrome(const rf_trace_file *file, const char *path, rf_error *error);
+/* Of spans that begin before `until` (ns) alone. */
+rf_status rf_trace_file_chrome_until(const rf_trace_file *file, int64_t until, const char *path, rf_error *error);
 /* One row for each span. */
 rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_error *error);
 
-/* trace.bin and trace.json in a run's folder. *header (may be NULL): what the file begins with; the caller's. */
-rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folder, json_t **header, rf_error *error);
+/* trace.bin and trace.json in a run's folder, the latter of as many of the first steps as RF_TRACE_JSON_SPANS hold, but of one at least: *in_json (may be NULL).
+ * *header (may be NULL): what the file begins with; the caller's. */
+enum { RF_TRACE_JSON_SPANS = 100000 };
+rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folder, json_t **header, int *in_json, rf_error *error);
 
 #endif

@@ -22,14 +22,16 @@ typedef struct region {
 typedef struct work {
   rf_trace *trace;
   rf_stamps *spans;
+  rf_traced_step *piece; /* each step's walk, and the time behind it */
+  int pieces;
   int64_t had;      /* spans before any were added here */
   int64_t *lane_at; /* (lanes + 1): where each lane's spans begin */
   region *region;
   int64_t regions, capacity;
   const double *value; /* of spans before any of it was taken */
   int64_t *lost_at;    /* (lanes): of each thread, the first span of counters that is not over: gaps come one after the other */
-  double *body;        /* (steps x threads): seconds inside the bodies of ops that no cause was found for yet */
-  double *heap_pages;  /* (steps): that no fault was given to yet */
+  double *body;        /* (pieces x threads): seconds inside the bodies of ops that no cause was found for yet */
+  double *heap_pages;  /* (pieces): that no fault was given to yet */
 } work;
 
 /* One thread in one step. */
@@ -230,32 +232,32 @@ static int by_lane_and_begin(const void *a, const void *b) {
   return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/* One thread's gaps, and the steps beside which nothing was recorded, as far as they lie behind. */
+/* One thread's gaps, and the pieces beside which nothing was recorded, as far as they lie behind. */
 typedef struct idle {
   const rf_stamp *gap, *end;
-  int step;
+  int piece;
 } idle;
 
-/* Of [begin, end) of a counter's span: time that lies in gaps or outside of steps. */
+/* Of [begin, end) of a counter's span: time that lies in gaps or outside of pieces. */
 static int64_t idle_in(const work *w, idle *i, int64_t begin, int64_t end) {
   int64_t sum = end - begin;
   while (i->gap < i->end && i->gap->end <= begin) i->gap++;
   for (const rf_stamp *g = i->gap; g < i->end && g->begin < end; g++) sum += overlap(g, begin, end);
-  while (i->step < w->trace->steps && w->trace->step[i->step].end <= begin) i->step++;
-  for (int s = i->step; s < w->trace->steps && w->trace->step[s].begin < end; s++) {
-    const rf_traced_step *step = &w->trace->step[s];
+  while (i->piece < w->pieces && w->piece[i->piece].end <= begin) i->piece++;
+  for (int s = i->piece; s < w->pieces && w->piece[s].begin < end; s++) {
+    const rf_traced_step *step = &w->piece[s];
     if (step->whole) sum -= larger(0, smaller(step->end, end) - larger(step->begin, begin));
   }
   return sum;
 }
 
-/* Gives seconds of a thread's bodies to a cause: to the steps that the counter's span reaches over, by how much of each. */
+/* Gives seconds of a thread's bodies to a cause: to the pieces that the counter's span reaches over, by how much of each. */
 static void give_body(work *w, const idle *i, int lane, const rf_stamp *span, rf_gap gap, double seconds) {
   double all = 0;
   if (!(seconds > 0)) return;
   for (int pass = 0; pass < 2; pass++)
-    for (int s = i->step; s < w->trace->steps && w->trace->step[s].begin < span->end; s++) {
-      rf_traced_step *step = &w->trace->step[s];
+    for (int s = i->piece; s < w->pieces && w->piece[s].begin < span->end; s++) {
+      rf_traced_step *step = &w->piece[s];
       double *body = &w->body[(int64_t)s * w->trace->threads + lane];
       double part = step->whole ? (double)larger(0, smaller(step->end, span->end) - larger(step->begin, span->begin)) : 0;
       if (pass == 0) all += part;
@@ -266,18 +268,18 @@ static void give_body(work *w, const idle *i, int lane, const rf_stamp *span, rf
     }
 }
 
-/* Pages that were mapped: of the step that the span lies in most. */
+/* Pages that were mapped: of the piece that the span lies in most. */
 static void give_faults(work *w, const idle *i, int lane, const rf_stamp *span, double counted) {
   int most = -1;
   int64_t longest = 0;
-  for (int s = i->step; s < w->trace->steps && w->trace->step[s].begin < span->end; s++) {
-    const rf_traced_step *step = &w->trace->step[s];
+  for (int s = i->piece; s < w->pieces && w->piece[s].begin < span->end; s++) {
+    const rf_traced_step *step = &w->piece[s];
     int64_t part = step->whole ? smaller(step->end, span->end) - larger(step->begin, span->begin) : 0;
     if (part > longest) longest = part, most = s;
   }
   if (most < 0) return;
   double *pages = &w->heap_pages[most], grown = span->value < *pages ? span->value : *pages;
-  w->trace->step[most].faults += (int64_t)counted;
+  w->piece[most].faults += (int64_t)counted;
   *pages -= grown;
   give_body(w, i, lane, span, RF_GAP_ALLOCATION, 1e-9 * grown * w->trace->fault_ns);
   give_body(w, i, lane, span, RF_GAP_FAULT, 1e-9 * (span->value - grown) * w->trace->fault_ns);
@@ -352,7 +354,7 @@ static double phases_in(const work *w, int64_t begin, int64_t end) {
 
 /* Gives a piece of a thread's step that no gap holds to the stop: it was taken for work. */
 static rf_status stop_body(work *w, int index, int lane, int64_t begin, int64_t end, rf_error *error) {
-  rf_traced_step *step = &w->trace->step[index];
+  rf_traced_step *step = &w->piece[index];
   double *body = &w->body[(int64_t)index * w->trace->threads + lane], seconds = 1e-9 * (double)(end - begin);
   if (end - begin < SHOWN_NS || *body < seconds) return RAFTER_OK;
   *body -= seconds, step->gaps[0][RF_GAP_STOPPED] += seconds;
@@ -405,7 +407,7 @@ static rf_status stop_lane(work *w, int index, int lane, int64_t begin, int64_t 
   }
   for (int64_t k = w->had; k < count; k++) {
     const rf_stamp *gap = &w->spans->at[k];
-    if (gap->lane == lane && overlap(gap, begin, end) > 0 && !keeps_cause(gap)) RF_GO(stop_gap(w, &w->trace->step[index], k, begin, end, error));
+    if (gap->lane == lane && overlap(gap, begin, end) > 0 && !keeps_cause(gap)) RF_GO(stop_gap(w, &w->piece[index], k, begin, end, error));
   }
 done:
   free(near.at);
@@ -441,8 +443,8 @@ static rf_status find_stops(work *w, rf_error *error) {
       if (w->lane_at[lane] < w->lane_at[lane + 1]) asleep -= awake_in(w, lane, &at[lane], look.begin, look.end);
     if (asleep < STOPPED_NS) continue;
     int64_t begin = begin_of_stop(w, &look, (int64_t)asleep), end = begin + (int64_t)asleep;
-    for (int s = 0; s < w->trace->steps; s++) {
-      const rf_traced_step *step = &w->trace->step[s];
+    for (int s = 0; s < w->pieces; s++) {
+      const rf_traced_step *step = &w->piece[s];
       int64_t from = larger(begin, step->begin), to = smaller(end, step->end);
       for (int lane = 0; lane < threads && step->whole && from < to; lane++) RF_GO(stop_lane(w, s, lane, from, to, error));
     }
@@ -454,8 +456,46 @@ done:
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
-static rf_status one_step(work *w, int index, rf_error *error) {
-  rf_traced_step *step = &w->trace->step[index];
+/* Steps in order, each walk with the time behind it. */
+static rf_status take_pieces(work *w, rf_error *error) {
+  w->pieces = 2 * w->trace->steps;
+  w->piece = calloc((size_t)w->pieces + 1, sizeof *w->piece);
+  if (!w->piece) return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
+  for (int s = 0; s < w->trace->steps; s++) {
+    const rf_traced_step *step = &w->trace->step[s];
+    w->piece[2 * s] = *step;
+    w->piece[2 * s + 1] = (rf_traced_step){.begin = step->end, .end = step->after.end, .heap_bytes = step->after.heap_bytes, .whole = step->whole};
+  }
+  return RAFTER_OK;
+}
+
+/* Seconds of phases beside ops by name, each but for what lies in others: they nest, and stand in order with what contains first. */
+static void sum_phases(const work *w, const rf_traced_step *piece, double by_phase[RF_PHASES]) {
+  int lane = w->trace->threads + RF_TRACE_LANE_PHASES, open[8], depth = 0;
+  int64_t until[8];
+  for (int64_t k = first_from(w, lane, piece->begin); k < w->lane_at[lane + 1] && w->spans->at[k].begin < piece->end; k++) {
+    const rf_stamp *s = &w->spans->at[k];
+    int64_t length = beside_ops(s) ? overlap(s, piece->begin, piece->end) : 0;
+    if (length <= 0) continue;
+    while (depth && until[depth - 1] <= s->begin) depth--;
+    by_phase[s->id] += 1e-9 * (double)length;
+    if (depth) by_phase[open[depth - 1]] -= 1e-9 * (double)length;
+    if (depth < 8) open[depth] = s->id, until[depth++] = s->end;
+  }
+}
+
+static void give_pieces(work *w) {
+  for (int s = 0; s < w->trace->steps; s++) {
+    rf_traced_step *step = &w->trace->step[s], *walk = &w->piece[2 * s], *behind = walk + 1;
+    rf_traced_after after = {.end = behind->end, .heap_bytes = behind->heap_bytes, .work = behind->work, .phases = behind->phases};
+    memcpy(after.gaps, behind->gaps, sizeof after.gaps);
+    sum_phases(w, behind, after.by_phase);
+    *step = *walk, step->after = after;
+  }
+}
+
+static rf_status one_piece(work *w, int index, rf_error *error) {
+  rf_traced_step *step = &w->piece[index];
   w->heap_pages[index] = (double)(step->heap_bytes / 4096);
   RF_TRY(find_regions(w, step, error));
   for (int lane = 0; lane < w->trace->threads; lane++) {
@@ -469,20 +509,21 @@ static rf_status one_step(work *w, int index, rf_error *error) {
 rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error) {
   rf_status status = RAFTER_OK;
   int lanes = trace->threads + RF_TRACE_LANES;
-  size_t steps = (size_t)trace->steps + 1;
+  size_t pieces = 2 * (size_t)trace->steps + 1;
   work w = {.trace = trace, .spans = spans, .had = spans->count, .lane_at = calloc((size_t)lanes + 2, sizeof *w.lane_at)};
   double *value = malloc(((size_t)spans->count + 1) * sizeof *value); /* of LOST spans, which are used up here */
-  w.lost_at = calloc((size_t)lanes + 1, sizeof *w.lost_at), w.heap_pages = calloc(steps, sizeof *w.heap_pages);
-  w.body = calloc(steps * (size_t)(trace->threads + 1), sizeof *w.body);
+  w.lost_at = calloc((size_t)lanes + 1, sizeof *w.lost_at), w.heap_pages = calloc(pieces, sizeof *w.heap_pages);
+  w.body = calloc(pieces * (size_t)(trace->threads + 1), sizeof *w.body);
   if (!w.lane_at || !value || !w.lost_at || !w.heap_pages || !w.body) {
     status = RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
     goto done;
   }
   w.value = value;
+  RF_GO(take_pieces(&w, error));
   for (int64_t i = 0; i < spans->count; i++) w.lane_at[spans->at[i].lane + 1]++, value[i] = spans->at[i].value;
   for (int lane = 0; lane < lanes; lane++) w.lane_at[lane + 1] += w.lane_at[lane], w.lost_at[lane] = w.lane_at[lane];
-  for (int s = 0; s < trace->steps; s++)
-    if (trace->step[s].whole) RF_GO(one_step(&w, s, error));
+  for (int s = 0; s < w.pieces; s++)
+    if (w.piece[s].whole) RF_GO(one_piece(&w, s, error));
   RF_GO(find_stops(&w, error));
   rf_stamp *gap = spans->at + w.had, *end = spans->at + spans->count;
   if (gap < end) qsort(gap, (size_t)(end - gap), sizeof *gap, by_lane_and_begin);
@@ -491,11 +532,12 @@ rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error)
     while (gap < end && gap->lane == lane) gap++;
     i.end = gap;
     inside_bodies(&w, lane, i);
-    for (int s = 0; s < trace->steps; s++)
-      if (trace->step[s].whole) trace->step[s].work += w.body[(int64_t)s * trace->threads + lane];
+    for (int s = 0; s < w.pieces; s++)
+      if (w.piece[s].whole) w.piece[s].work += w.body[(int64_t)s * trace->threads + lane];
   }
   for (int64_t i = 0; i < w.had; i++) spans->at[i].value = value[i]; /* a trace says what the system counted */
+  give_pieces(&w);
 done:
-  free(value), free(w.lane_at), free(w.region), free(w.lost_at), free(w.heap_pages), free(w.body);
+  free(w.piece), free(value), free(w.lane_at), free(w.region), free(w.lost_at), free(w.heap_pages), free(w.body);
   return status;
 }

@@ -15,7 +15,7 @@ rf_lanes *rf_record_lanes;
 static rf_record *opened; /* whose lanes those are */
 
 // clang-format off
-static const char *const PHASES[RF_PHASES] = {"data", "forward", "recompute", "backward", "accumulate", "optimizer", "sample", "checkpoint", "validation", "load", "tokenize", "write"};
+static const char *const PHASES[RF_PHASES] = {"data", "forward", "recompute", "backward", "accumulate", "optimizer", "sample", "checkpoint", "validation", "load", "tokenize", "write", "record"};
 static const char *const GAPS[RF_GAPS] = {"launch", "wait", "serial", "page fault", "allocation", "io", "other threads", "unexplained", "stopped"};
 static const char *const LOSTS[RF_LOSTS] = {"faults", "read faults", "delay_ns", "off_ns", "switches"};
 static const struct { const char *name, *unit; } COUNTERS[RF_COUNTERS] = {{"arena live bytes", "bytes"}, {"queue", "answers"}, {"answers running", "answers"}, {"kv pages in use", "pages"}};
@@ -108,7 +108,7 @@ rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out
   record->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
   memset(record->lanes.lane, 0, (size_t)threads * sizeof(rf_lane));
   memset(record->step, 0, MOST_STEPS * sizeof *record->step);
-  record->lanes.count = threads, record->step_capacity = MOST_STEPS;
+  record->lanes.count = threads, record->lanes.op = RF_NONE, record->step_capacity = MOST_STEPS;
   int64_t each = MOST_SPANS;
   while (each > LEAST_SPANS && each * threads > ALL_SPANS) each /= 2;
   for (int i = 0; i < threads; i++) record->lanes.lane[i].file = -1;
@@ -120,7 +120,7 @@ rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   record->wall = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-  rf_record_lanes = &record->lanes, opened = record, record->settled = true;
+  rf_record_lanes = &record->lanes, opened = record;
   know_threads(record);
 done:
   if (status == RAFTER_OK) *out = record;
@@ -155,43 +155,65 @@ static int64_t data_bytes(int file) {
   return pages * sysconf(_SC_PAGESIZE);
 }
 
+static rf_recorded_step *step_at(rf_record *record, int64_t index) { return &record->step[index % record->step_capacity]; }
+
+/* The time behind the last walk is over. */
+static void end_behind(rf_record *record, int64_t now, int64_t heap) {
+  rf_recorded_step *s = step_at(record, record->steps - 1);
+  s->until = now, s->heap[2] = heap;
+  record->behind = false;
+}
+
+static void put_phase(rf_phase phase, int64_t begin, int64_t end) {
+  rf_lane_put(&rf_record_lanes->lane[0], (rf_stamp){begin, end, 0, phase, 0, RF_SPAN_PHASE, 0});
+}
+
+void rf_record_put_pause(void) {
+  rf_record *record = opened;
+  if (!record->behind) return;
+  int64_t now = rf_now_ns();
+  end_behind(record, now, data_bytes(record->statm));
+  rf_lane_look_at(&record->lanes, 0, now);
+  rf_lanes_settle(&record->lanes);
+  rf_lanes_on = NULL;
+}
+
 void rf_record_put_step(int64_t step) {
   rf_record *record = opened;
+  int64_t now = rf_now_ns();
   if (step < 0) step = ++record->walks;
-  if (!rf_trace_wants(&record->when, step)) return;
-  rf_recorded_step *s = &record->step[record->steps % record->step_capacity];
-  *s = (rf_recorded_step){.step = step, .heap_bytes = data_bytes(record->statm)};
-  /* Looks go on from step to step. */
-  if (record->settled || rf_now_ns() - record->ended > LOOK_NS) {
-    if (!record->settled) rf_lanes_settle(&record->lanes);
-    rf_lanes_forget(&record->lanes);
-  }
-  record->settled = false;
-  rf_lanes_on = &record->lanes;
+  bool wanted = rf_trace_wants(&record->when, step), follows = record->behind && wanted;
+  if (!wanted) rf_record_pause();
+  if (!wanted) return;
+  rf_recorded_step *s = step_at(record, record->steps);
+  *s = (rf_recorded_step){.step = step, .heap = {data_bytes(record->statm)}};
+  if (follows) rf_lane_begin(&record->lanes, 0, now);
+  else rf_lanes_forget(&record->lanes); /* what was counted in time that is not recorded explains no step */
+  rf_lanes_on = &record->lanes, record->walking = true;
   s->begin = rf_now_ns();
-  rf_lane_begin(&record->lanes, 0, s->begin);
+  if (!follows) return;
+  put_phase(RF_PHASE_RECORD, now, s->begin);
+  end_behind(record, s->begin, s->heap[0]);
 }
 
 void rf_record_put_extent(int64_t parts, int64_t rows, int64_t context) {
-  rf_recorded_step *s = &opened->step[opened->steps % opened->step_capacity];
-  s->parts = parts, s->rows = rows, s->context = context;
+  rf_recorded_step *s = step_at(opened, opened->steps);
+  if (opened->walking) s->parts = parts, s->rows = rows, s->context = context;
 }
 
 void rf_record_put_end(int64_t tokens) {
   rf_record *record = opened;
-  rf_recorded_step *s = &record->step[record->steps % record->step_capacity];
-  s->end = record->ended = rf_now_ns(), s->tokens = tokens;
+  if (!record->walking) return;
+  rf_recorded_step *s = step_at(record, record->steps++);
+  s->end = rf_now_ns(), s->tokens = tokens;
   rf_lane_look_at(&record->lanes, 0, s->end);
-  /* Steps that are not recorded follow: what is counted in them explains no step that is. */
-  record->settled = !rf_trace_wants(&record->when, s->step + 1);
-  if (record->settled) rf_lanes_settle(&record->lanes);
-  rf_lanes_on = NULL;
-  s->heap_bytes = data_bytes(record->statm) - s->heap_bytes;
-  record->steps++;
+  s->heap[1] = data_bytes(record->statm);
+  record->walking = false, record->behind = true;
+  put_phase(RF_PHASE_RECORD, s->end, rf_now_ns());
 }
 
 void rf_phase_put(rf_phase phase, int64_t begin) {
-  if (rf_record_lanes) rf_lane_put(&rf_record_lanes->lane[0], (rf_stamp){begin, rf_now_ns(), 0, phase, 0, RF_SPAN_PHASE, 0});
+  if (rf_record_lanes) put_phase(phase, begin, rf_now_ns());
 }
 
 void rf_count_put(rf_counter counter, double value) {

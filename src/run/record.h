@@ -3,7 +3,7 @@
  *   rf_record_open(&when, threads, &record, error);   once, before the first phase that should be seen
  *   rf_record_step(10);                               from here on ops are recorded, when step 10 is asked for
  *   ... rf_run_section(...) records each op, its kernels each thread's part of it (backend/lanes.h)
- *   rf_record_step_end(tokens);
+ *   rf_record_step_end(tokens);                       its walk is over; what follows is recorded too, until the next step begins
  *   rf_trace_collect(record, plans, names, count, &trace, error);
  *
  * Nothing is allocated and no lock is taken between open and collect; where more happens than the rings hold, the oldest is gone and counted. */
@@ -18,7 +18,7 @@ typedef enum rf_phase {
   RF_PHASE_FORWARD, /* these five: of ops, made when a trace is collected */
   RF_PHASE_RECOMPUTE,
   RF_PHASE_BACKWARD,
-  RF_PHASE_ACCUMULATE,
+  RF_PHASE_ACCUMULATE, /* within another: ops that add to a gradient of microbatches before */
   RF_PHASE_OPTIMIZER,
   RF_PHASE_SAMPLE,
   RF_PHASE_CHECKPOINT,
@@ -26,6 +26,7 @@ typedef enum rf_phase {
   RF_PHASE_LOAD,
   RF_PHASE_TOKENIZE,
   RF_PHASE_WRITE,
+  RF_PHASE_RECORD, /* the recorder's own work between steps */
   RF_PHASES
 } rf_phase;
 const char *rf_phase_name(rf_phase phase);
@@ -77,12 +78,17 @@ void rf_record_close(rf_record *record); /* NULL is allowed */
 extern rf_lanes *rf_record_lanes;
 void rf_record_put_step(int64_t step);
 void rf_record_put_end(int64_t tokens);
-/* A step by its number, or -1: the next walk, from 1. What follows is recorded when it is asked for, until the end of the step. */
+/* A step by its number, or -1: the next walk, from 1. What follows is recorded when it is asked for, until the next step begins. */
 static inline void rf_record_step(int64_t step) {
   if (__builtin_expect(rf_record_lanes != NULL, 0)) rf_record_put_step(step);
 }
 static inline void rf_record_step_end(int64_t tokens) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_end(tokens);
+}
+/* What follows belongs to no step: until the next one begins nothing is recorded. */
+void rf_record_put_pause(void);
+static inline void rf_record_pause(void) {
+  if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_pause();
 }
 void rf_record_put_extent(int64_t parts, int64_t rows, int64_t context);
 /* What takes part in the walk of this step, where that is less than the plan's: what the prediction beside it is for. */
@@ -101,6 +107,13 @@ static inline void rf_count(rf_counter counter, double value) {
 
 /* ---- what came of it --------------------------------------------------------------------------------------------- */
 
+/* The time behind a step's walk: validation, checkpoints, what is logged and written. Its seconds sum to threads times its length, too. */
+typedef struct rf_traced_after {
+  int64_t end, heap_bytes; /* where the next step began; of one without a next where the last phase ended */
+  double gaps[2][RF_GAPS], work, phases;
+  double by_phase[RF_PHASES]; /* seconds of the run's own thread in phases beside ops, those inside another left out */
+} rf_traced_after;
+
 typedef struct rf_traced_step {
   int64_t step, begin, end, tokens;
   int64_t parts, rows, context; /* of a walk: sequences, rows, and keys of all of them; parts 0: as the plan has them */
@@ -109,6 +122,7 @@ typedef struct rf_traced_step {
   double work;                  /* seconds of all threads in ops, without those gaps */
   double phases;                /* seconds of the run's own thread in phases beside ops (data, sample, ...) */
   int64_t faults, heap_bytes;   /* pages mapped; bytes that the process's data grew by */
+  rf_traced_after after;
 } rf_traced_step;
 
 typedef struct rf_trace {

@@ -342,6 +342,7 @@ rf_status rf_run_section(rf_run *run, int plan_index, rf_section section, const 
       return RF_FAIL(error, RAFTER_FAILED, finite_hint(plan), "the numbers stopped being finite at %s (step %lld)", call->op->name,
                      (long long)inputs->step);
   }
+  if (lanes) lanes->op = RF_NONE;
   return RAFTER_OK;
 }
 

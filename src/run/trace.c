@@ -81,6 +81,18 @@ static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_stamps 
   return RAFTER_OK;
 }
 
+/* Where the time behind a walk ended: of one that nothing followed with the last phase behind it. */
+static int64_t until_of(const rf_recorded_step *step, int64_t origin, const rf_stamps *spans) {
+  int64_t until = step->until - origin, end = step->end - origin;
+  if (step->until) return until;
+  until = end;
+  for (int64_t i = 0; i < spans->count; i++) {
+    const rf_stamp *s = &spans->at[i];
+    if (s->kind == RF_SPAN_PHASE && s->begin >= end && s->end > until) until = s->end;
+  }
+  return until;
+}
+
 static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_stamps *spans, int64_t kept_from, rf_error *error) {
   int64_t first = record->steps > record->step_capacity ? record->steps - record->step_capacity : 0;
   trace->steps = (int)(record->steps - first);
@@ -95,8 +107,10 @@ static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_stamps 
                                       .parts = from->parts,
                                       .rows = from->rows,
                                       .context = from->context,
-                                      .heap_bytes = from->heap_bytes > 0 ? from->heap_bytes : 0,
-                                      .whole = from->begin >= kept_from};
+                                      .heap_bytes = from->heap[1] > from->heap[0] ? from->heap[1] - from->heap[0] : 0,
+                                      .whole = from->begin >= kept_from,
+                                      .after.end = until_of(from, record->origin, spans)};
+    trace->step[i].after.heap_bytes = from->heap[2] > from->heap[1] ? from->heap[2] - from->heap[1] : 0;
     RF_TRY(rf_stamps_add(spans,
                          (rf_stamp){trace->step[i].begin, trace->step[i].end, (double)from->step, i, (uint16_t)(trace->threads + RF_TRACE_LANE_STEPS),
                                     RF_SPAN_STEP, 0},
@@ -112,7 +126,7 @@ typedef struct follow {
   rf_stamps *spans;
   int last;                /* op of the span before: a smaller one begins a new walk */
   int step;                /* whose ops are being walked; -1: none yet */
-  rf_stamp phase;          /* that is growing; end 0: none */
+  rf_stamp phase, sum;     /* that is growing, and in it the run of ops that add to gradients; end 0: none */
   int64_t live, *of[4];    /* last count; per plan, by op */
   double *seconds, *limit; /* by op, of the walk at hand */
   int priced, priced_plan; /* the step and the plan that they are for; -1: none */
@@ -141,10 +155,27 @@ static rf_status price(follow *f, int index, rf_error *error) {
   return status;
 }
 
+static rf_status end_sum(follow *f, rf_error *error) {
+  if (f->sum.end) RF_TRY(rf_stamps_add(f->spans, f->sum, error));
+  f->sum.end = 0;
+  return RAFTER_OK;
+}
+
 static rf_status end_phase(follow *f, rf_error *error) {
+  RF_TRY(end_sum(f, error));
   if (f->phase.end) RF_TRY(rf_stamps_add(f->spans, f->phase, error));
   f->phase.end = 0;
   return RAFTER_OK;
+}
+
+/* Whether what an op writes in this microbatch is added to a gradient that stands there. Kernels add as they go: that is no pass of its own. */
+static bool accumulates(const rf_graph *graph, const rf_op *op, double micro) {
+  for (int k = 0; k < op->output_count; k++) {
+    rf_accumulate how = op->output[k] == RF_NONE ? RF_WRITE : op->attr.accumulate[k];
+    bool adds = how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && micro > 0);
+    if (adds && graph->tensor[op->output[k]].class == RF_CLASS_GRADIENT) return true;
+  }
+  return false;
 }
 
 static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
@@ -169,6 +200,9 @@ static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
     RF_TRY(end_phase(f, error));
     f->phase = (rf_stamp){op->begin, op->end, op->value, (int)phase, (uint16_t)(trace->threads + RF_TRACE_LANE_PHASES), RF_SPAN_PHASE, op->plan};
   }
+  if (!accumulates(plan->graph, &plan->graph->op[op->id], op->value)) RF_TRY(end_sum(f, error));
+  else if (f->sum.end) f->sum.end = op->end;
+  else f->sum = f->phase, f->sum.begin = op->begin, f->sum.end = op->end, f->sum.id = RF_PHASE_ACCUMULATE;
   int64_t live = f->of[op->plan][op->id];
   if (live == f->live) return RAFTER_OK;
   f->live = live;
@@ -223,7 +257,7 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
     trace->plan[trace->plans] = plans[p];
     strncpy(trace->plan_name[trace->plans++], names[p], sizeof trace->plan_name[0] - 1);
   }
-  if (!record->settled) rf_lanes_settle(&record->lanes);
+  if (record->walking || record->behind) rf_lanes_settle(&record->lanes); /* else that was done where recording stopped */
   RF_GO(take_rings(record, trace, &spans, &kept_from, error));
   RF_GO(take_steps(record, trace, &spans, kept_from, error));
   if (spans.count) qsort(spans.at, (size_t)spans.count, sizeof *spans.at, in_order);

@@ -5,7 +5,9 @@
 #include "run/record.h"
 
 typedef struct rf_recorded_step {
-  int64_t step, begin, end, tokens, heap_bytes;
+  int64_t step, begin, end, tokens;
+  int64_t until;                /* of the time behind it; 0: nothing has ended it yet */
+  int64_t heap[3];              /* bytes of the process's data where it began, where it ended, and at `until` */
   int64_t parts, rows, context; /* of a walk: sequences, their rows, and the keys that the last of each sees, summed; parts 0: as the plan has them */
 } rf_recorded_step;
 
@@ -15,9 +17,9 @@ struct rf_record {
   rf_recorded_step *step;
   int64_t walks;                /* that began, recorded or not */
   int64_t steps, step_capacity; /* written so far: the last step_capacity are there */
-  int64_t origin, ended;        /* ended: the last step */
-  bool settled;                 /* what other threads counted stands in their lanes, up to `ended` */
-  int statm;                    /* /proc/self/statm; 0 or less: none */
+  int64_t origin;
+  bool walking, behind; /* a recorded step's walk is going on, or the time behind it is */
+  int statm;            /* /proc/self/statm; 0 or less: none */
   double wall, fault_ns;
 };
 

@@ -175,8 +175,9 @@ rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, r
   double nll = 0, labels = 0;
   int64_t began = rf_phase_begin();
   for (int64_t at = 0; at < have && at < rows; at += batch) {
-    int64_t valid = 0;
+    int64_t valid = 0, fills = rf_phase_begin();
     RF_TRY(rf_loader_fill_held_out(&trainer->loader, at, batch, trainer->val_batch, &valid, error));
+    rf_phase_end(RF_PHASE_DATA, fills);
     rf_run_inputs inputs = inputs_of(trainer, valid);
     double start = rf_now_seconds();
     for (int s = 0; s < RF_SECTIONS; s++) RF_TRY(rf_run_section(trainer->run, 1, (rf_section)s, &inputs, error));

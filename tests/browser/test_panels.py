@@ -81,6 +81,23 @@ def main():
     text = b.js("document.querySelector('#panel-sweep').textContent")
     b.expect("causes of cliffs are said", all(cliff["cause"] in text for cliff in sweep["cliffs"]))
 
+    # What a bench measured, beside what was predicted: over what its tests vary, or over what was swept.
+    row = lambda test, rate, **more: {"test": test, "model": "tiny", "dtype": "f32", "threads": 2, "tokens_per_second": rate, "predicted_tokens_per_second": 1.1 * rate, "n": 3,
+                                      "seconds": {"median": 1 / rate, "min": 0.9 / rate, "max": 1.2 / rate}, "predicted_seconds": 0.9 / rate, "limit_fraction": 0.5, "limit": "read bandwidth", **more}
+    bench = {"name": "bench.jsonl", "rows": [row("batch4", 300), row("batch1", 100), row("batch2", 180), row("tg8", 90), row("tg8@d16", 80), row("train", 50)]}
+    swept = {"name": "swept.jsonl", "rows": [row("pp8", 400, sweep="threads", value="1"), row("pp8", 700, sweep="threads", value="2")]}
+    b.open(b.page({"rafter": "0", "runs": [], "sweeps": [], "benches": [bench, swept]}, "bench"), "sweep")
+    b.settle()
+    b.expect("charts of a bench", b.js("rafter.state.sweep.benches") == [
+        {"name": "bench.jsonl", "rows": 6, "charts": [{"over": "answers at once", "points": [[1, 100], [2, 180], [4, 300]]}, {"over": "tokens in front", "points": [[0, 90], [16, 80]]}]},
+        {"name": "swept.jsonl", "rows": 2, "charts": [{"over": "threads", "points": [[1, 400], [2, 700]]}]}], b.js("rafter.state.sweep.benches"))
+    drawn = b.js("[...document.querySelectorAll('#panel-sweep canvas')].map(c => Chart.getChart(c).data.datasets.map(d => d.data.map(p => [p.x, p.y])))")
+    close = lambda a, b: len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-9) for p, q in zip(a, b) for x, y in zip(p, q))
+    b.expect("measured and predicted over answers at once", close(drawn[0][0], [[1, 100], [2, 180], [4, 300]]) and close(drawn[0][1], [[1, 110], [2, 198], [4, 330]]), drawn[0])
+    b.expect("and over the time between two tokens", close(drawn[1][0], [[1 / 100, 100], [2 / 180, 180], [4 / 300, 300]]), drawn[1])
+    b.expect("every row is in the table", b.js("document.querySelectorAll('#panel-sweep tbody tr').length") == 8)
+    b.clean("a page of benches")
+
     # A plan of serving without ops has its figures in the summary, too.
     b.open(b.page({"rafter": "0", "runs": [model["runs"][2]], "sweeps": []}, "serving"), "summary")
     b.settle()

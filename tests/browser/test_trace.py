@@ -86,6 +86,22 @@ def choosing(b, x, y):
     b.expect("a gap says why it is there", "waits for the others" in gap, gap)
 
 
+def from_the_tab(b):
+    """A panel that was opened by its tab, which keeps the focus, takes its keys all the same; the tab keeps its arrows."""
+    b.find("#tab-memory").click()
+    b.find("#tab-trace").click()
+    b.settle()
+    whole = b.js(SPAN)
+    b.key("+")
+    b.expect("keys work behind a click on the tab", near(b.js(SPAN), whole / 1.6), b.js(SPAN) / whole)
+    b.key("0", Keys.ARROW_RIGHT)
+    b.expect("the tab's arrow goes to the next panel and moves no view", b.js("rafter.state.panel") == "memory" and near(b.js(SPAN), whole), b.js("rafter.state.panel"))
+    b.key(Keys.ARROW_LEFT)
+    b.key("/")
+    b.expect("/ goes to the search from there", b.js("document.activeElement.id") == "trace-search")
+    b.key(Keys.ESCAPE)
+
+
 def searching(b):
     b.key("/")
     b.expect("/ goes to the search", b.js("document.activeElement.id") == "trace-search")
@@ -336,6 +352,7 @@ def main():
     selecting(b, x, y)
     pixels(b)
     innermost(b)
+    from_the_tab(b)
     b.js("rafter.chooseRun(1)")
     b.wait("rafter.state.ready && rafter.state.run === 1")
     b.expect("another run's trace is shown", b.js("rafter.traceViewer.run === rafter.model.runs[1]"))

@@ -31,6 +31,17 @@ status 0 "$RAFTER" bench "$TINY" --seq 32 --test pp31,tg8,tg4@d8,train --sweep p
   holds out 'all(0 < r["seconds"]["min"] <= r["seconds"]["median"] <= r["seconds"]["max"] and r["n"] == 1 and 0 < r["limit_fraction"] for r in rows[1:])'
 }
 refuses 2 'pq7' "$RAFTER" bench "$TINY" --test pq7
+
+# What a bench printed goes into a report, with the setting that it swept; no row is believed.
+status 0 "$RAFTER" bench "$TINY" --test tg4 --sweep threads=1,2 --reps 1 --json && cp out swept.jsonl && holds swept.jsonl '[(r["sweep"], r["value"]) for r in rows[1:]] == [("threads", "1"), ("threads", "2")]' 'rows of a sweep say what was swept'
+cp benched bench.jsonl
+status 0 "$RAFTER" report bench.jsonl swept.jsonl --json --out bench.html && holds out '[(b["name"], len(b["rows"])) for b in d["benches"]] == [("bench.jsonl", 3), ("swept.jsonl", 2)] and d["benches"][0]["calibration"]["test"] == "calibration" and not d["runs"]' 'a report of benches'
+holds out 'all(abs(r["predicted_tokens_per_second"] * r["predicted_seconds"] / (r["tokens_per_second"] * r["seconds"]["median"]) - 1) < 1e-6 for b in d["benches"] for r in b["rows"])' 'the predicted rate of a row'
+grep -q '</html>' bench.html || fail 'no page of benches'
+for damage in 's/"tokens_per_second":[0-9.e+-]*/"tokens_per_second":"fast"/ tokens_per_second' 's/"median"/"middle"/ median' 's/"dtype":"f32"/"dtype":32/ dtype' 's/^{"test":"tg4".*/half/ line 3'; do
+  sed "${damage%% *}" bench.jsonl >bad.jsonl && refuses 1 "${damage#* }" "$RAFTER" report bad.jsonl --json
+done
+head -1 bench.jsonl >bad.jsonl && refuses 1 'no row of a test' "$RAFTER" report bad.jsonl --json
 refuses 2 '32' "$RAFTER" bench "$TINY" --test pp64 --threads 2
 refuses 2 'expected 32 at most' "$RAFTER" bench "$TINY" --test "$(printf 'tg4,%.0s' $(seq 33))tg4"
 finish

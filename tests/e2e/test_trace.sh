@@ -4,6 +4,7 @@
 export RAFTER_RUNS=$WORK/runs
 CHECK=(python3 "$HERE/trace_events.py")
 text book.txt 20000
+python3 -c 'import json; [print(json.dumps({"text": line})) for line in open("book.txt").read().split(". ")[:60] if line]' >book.jsonl
 
 # Training, with and without: the same losses, weights, digest.
 TRAIN=("$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt --steps 5 --val-every 4 --accumulate 2 --remat mlp)
@@ -24,6 +25,25 @@ same answers.jsonl plain.jsonl 'tracing changes answers'
 status 0 "$RAFTER" score "$TINY" --threads 2 --input prompts.jsonl --trace steps=1 --out scored
 status 0 "$RAFTER" bench "$TINY" --threads 2 --test tg4,pp8,train --reps 1 --seq 16 --trace steps=1..2 --out benched
 for run in lora answers scored benched/tg4 benched/pp8 benched/train; do "${CHECK[@]}" "$run" >out 2>&1 || fail "$(cat out)"; done
+
+# The whole time from one step to the next is explained, what lies between their walks too.
+status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt --steps 6 --val-every 2 --save-every 3 --accumulate 2 --out whole --trace all
+status 0 "$RAFTER" score "$TINY" --threads 2 --input book.jsonl --stride 16 --output scores.jsonl --trace all --out scores
+status 0 "$RAFTER" eval perplexity "$TINY" --threads 2 --data book.txt --seq 32 --stride 32 --batch 4 --limit 40 --trace all --out evaluated
+for run in whole lora answers scores evaluated; do
+  "${CHECK[@]}" "$run" >out 2>&1 || fail "$(cat out)"
+  python3 - "$HERE" "$run" <<'PY' || fail "$run: more than 2 % of its time is unexplained, or a phase is missing"
+import sys
+sys.path.insert(0, sys.argv[1])
+import trace_events
+header, columns = trace_events.columns_of(f"{sys.argv[2]}/trace.bin")
+part, found = trace_events.unexplained(header), {phase for step in header["steps"] for phase in step["after"]["by_phase"]}
+print(f"{sys.argv[2]}: unexplained {100 * part:.3f} % of {len(header['steps'])} steps with the time between them; there: {sorted(found)}", file=sys.stderr)
+phases = {header["phases"][columns["id"][i]] for i in range(header["count"]) if header["kinds"][columns["kind"][i]] == "phase"}
+expected = {"whole": {"validation", "checkpoint", "write", "data"}, "answers": {"write"}, "scores": {"sample"}, "evaluated": {"write"}}.get(sys.argv[2], set())
+sys.exit(not (part <= 0.02 and expected <= found and ("accumulate" in phases) == (sys.argv[2] == "whole")))
+PY
+done
 python3 - "$HERE" <<'PY' || fail 'a generation does not count its queue, answers and pages'
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -52,17 +72,26 @@ refuses 1 'no RUN has a trace' "$RAFTER" report plain --perfetto no.json
 head -c 3000 traced/trace.bin >cut.bin && cp -r traced damaged && cp cut.bin damaged/trace.bin
 refuses 1 'trace.bin' "$RAFTER" report damaged --perfetto no.json
 
-# A trace from before there was the gap "stopped" is read.
-cp -r traced older && python3 - <<'PY'
-import json
-header, rest = open("traced/trace.bin", "rb").read().split(b"\n", 1)
-said, size = json.loads(header), len(header)
-assert said["gaps"].pop() == "stopped"
+# A trace from before there were the gap "stopped", the phase "record" and the time between steps is read. What is a phase of its own now was none then: here, write.
+cp -r traced older && python3 - "$HERE" <<'PY'
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import trace_events
+said, columns = trace_events.columns_of("traced/trace.bin")
+size = len(open("traced/trace.bin", "rb").read().split(b"\n", 1)[0])
+assert said["gaps"].pop() == "stopped" and said["phases"].pop() == "record"
+for i in range(said["count"]):
+    if said["kinds"][columns["kind"][i]] == "phase" and columns["id"][i] == len(said["phases"]): columns["id"][i] -= 1
 for step in said["steps"]:
+    step.pop("after")
     for side in step.get("gaps", []): side.pop()
-open("older/trace.bin", "wb").write(json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode().ljust(size) + b"\n" + rest)
+with open("older/trace.bin", "wb") as file:
+    file.write(json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode().ljust(size) + b"\n")
+    for column in said["columns"]: columns[column["name"]].tofile(file)
+record, write = len(said["phases"]), len(said["phases"]) - 1
+open("older-rows.csv", "w", newline="").write(open("rows.csv", newline="").read().replace(f'phase,"record",0,{record},', f'phase,"write",0,{write},'))
 PY
-status 0 "$RAFTER" report older --csv older.csv && same older.csv rows.csv 'an older trace is read differently'
+status 0 "$RAFTER" report older --csv older.csv && same older.csv older-rows.csv 'an older trace is read differently'
 
 for bad in steps=5..4 steps=1..2:0 everything; do refuses 2 '--trace' "${TRAIN[@]}" --out refused --trace "$bad"; done
 [ ! -e refused ] || fail 'a refused trace leaves a folder'

@@ -125,10 +125,26 @@ def check(folder):
         told = step["work"] + step["phases"] + sum(map(sum, step["gaps"]))
         if abs(told - whole) > 1e-6 * whole:
             fail(f"{folder}: step {step['step']}: {told} of {whole} thread-seconds have a cause")
+        after = step["after"]
+        whole = (after["end"] - step["end"]) * 1e-9 * header["threads"]
+        told = after["work"] + after["phases"] + sum(map(sum, after["gaps"]))
+        if after["end"] < step["end"] or abs(told - whole) > 1e-6 * whole + 1e-12 or sum(after["by_phase"].values()) > whole:
+            fail(f"{folder}: behind step {step['step']}: {told} of {whole} thread-seconds have a cause")
+    for one, next_one in zip(header["steps"], header["steps"][1:]):
+        if one["after"]["end"] > next_one["begin"] or (one["step"] + 1 == next_one["step"] and not header["about"]["command"] == "bench" and one["after"]["end"] != next_one["begin"]):
+            fail(f"{folder}: between steps {one['step']} and {next_one['step']} lies time of none")
     return header
+
+
+def unexplained(header):
+    """The part of all threads' time, from the first step's begin to the end of the time behind the last one, that no cause was measured for."""
+    place = header["gaps"].index("unexplained")
+    whole = sum(step["after"]["end"] - step["begin"] for step in header["steps"]) * 1e-9 * header["threads"]
+    return sum(part["gaps"][side][place] for step in header["steps"] for part in (step, step["after"]) for side in (0, 1)) / whole
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         head = check(name)
-        print(f"{name}: {head['count']} spans, steps {[step['step'] for step in head['steps']]}, plans {head['plans']}")
+        phases = sorted({phase for step in head["steps"] for phase in step["after"]["by_phase"]})
+        print(f"{name}: {head['count']} spans, steps {[step['step'] for step in head['steps']]}, plans {head['plans']}; between steps {phases}; unexplained {100 * unexplained(head):.3f} %")

@@ -47,11 +47,12 @@
   const classOf = (row) => rafter.opClass(row.op);
 
   const show = (place, model, list, state, {by, at}) => {
-    let [a, b] = at.map((i) => list[i]);
-    /* What was measured stands beside another plan as it was predicted: the error of a prediction is no saving. */
-    const mixed = a.plan !== b.plan && a.ran !== b.ran;
-    if (mixed) [a, b] = [a, b].map((side) => plannedOf(list, side));
-    const found = comparison(model, a, b), sameOps = a.plan === b.plan;
+    let [a, b] = at.map((i) => list[i]), found = comparison(model, a, b);
+    if (!found) { /* the program compares what was measured with what was measured; what was planned it has of all */
+      [a, b] = [a, b].map((side) => plannedOf(list, side));
+      found = comparison(model, a, b);
+    }
+    const sameOps = a.plan === b.plan;
     if (!found) {
       Object.assign(state, {a: a.title, b: b.title, by, rows: [], options: [], kinds: []});
       place.replaceChildren(rafter.empty(
@@ -82,7 +83,8 @@
           {title: 'B less A', number: true, value: (row) => row.b - row.a, text: (row) => rafter.signed(row.text, row.b - row.a)},
           {title: 'Change', number: true, value: (row) => row.b / row.a, text: (row) => part(row.a, row.b)},
         ],
-        totals, {caption: `A is ${a.title}; B is ${b.title}.${mixed ? ' Only one of the two was measured, so both stand as predicted.' : ''}`}));
+        totals, {caption: `A is ${a.title}; B is ${b.title}.`}));
+    if (found.doubt) place.append(el('p', {class: 'note'}, found.doubt));
     if (!sameOps && rafter.objects(found.options).length) {
       const said = (value) => (value === undefined || value === null ? '–' : typeof value === 'object' ? JSON.stringify(value) : String(value));
       place.append(

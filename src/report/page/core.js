@@ -232,8 +232,9 @@ const rafter = (() => {
     const handler = (event) => {
       if (!element.isConnected) { document.removeEventListener('keydown', handler); return; }
       if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target) || $('help').open) return;
-      const holder = element.closest('.panel');
-      if (!(element.contains(event.target) || event.target === document.body || (holder && holder.classList.contains('shown') && event.target === $('content')))) return;
+      const holder = element.closest('.panel'), tab = $('tabs').contains(event.target); /* a tab keeps its own keys */
+      if (tab && (event.defaultPrevented || event.key === 'Enter' || event.key === ' ')) return;
+      if (!(tab || element.contains(event.target) || event.target === document.body || (holder && holder.classList.contains('shown') && event.target === $('content')))) return;
       if (holder && !holder.classList.contains('shown')) return;
       const row = rows.find(([names]) => names.includes(event.key));
       if (!row || !row[2]) return;

@@ -189,18 +189,17 @@
              logarithmic = on;
            })));
     const rows = runs.map((run) => {
-      const all = run.step_seconds, rest = run.metrics.length > 3 ? run.metrics.slice(1) : run.metrics; /* the first step meets cold caches */
-      const seconds = rest.map((row) => row.seconds).filter(Number.isFinite).sort((a, b) => a - b), last = run.metrics[run.metrics.length - 1],
+      const spread = run.step_seconds || {}, last = run.metrics[run.metrics.length - 1],
             validated = run.metrics.filter((row) => Number.isFinite(row.val_loss));
       return {
         name: rafter.runName(run),
         steps: run.metrics.reduce((sum, row) => sum + (row.steps || 1), 0),
         loss: last.loss,
         validation: validated.length ? validated[validated.length - 1].val_loss : null,
-        median: all ? all.median : quantile(seconds, 0.5),
-        low: all ? all.least : seconds[0],
-        p90: all ? all.p90 : quantile(seconds, 0.9),
-        high: all ? all.most : seconds[seconds.length - 1],
+        median: spread.median,
+        low: spread.least,
+        p90: spread.p90,
+        high: spread.most,
         predicted: last.predicted_seconds
       };
     });
@@ -217,13 +216,13 @@
                 value: (row) => row.validation ?? -1,
                 text: (row) => (row.validation === null ? '–' : digits(row.validation))
               },
-              {title: 'Step, median', number: true, value: (row) => row.median, text: (row) => rafter.seconds(row.median)},
-              {title: 'least', number: true, value: (row) => row.low, text: (row) => rafter.seconds(row.low)},
-              {title: '90 %', number: true, value: (row) => row.p90, text: (row) => rafter.seconds(row.p90)},
-              {title: 'most', number: true, value: (row) => row.high, text: (row) => rafter.seconds(row.high)},
+              {title: 'Step, median', number: true, value: (row) => row.median ?? -1, text: (row) => rafter.seconds(row.median)},
+              {title: 'least', number: true, value: (row) => row.low ?? -1, text: (row) => rafter.seconds(row.low)},
+              {title: '90 %', number: true, value: (row) => row.p90 ?? -1, text: (row) => rafter.seconds(row.p90)},
+              {title: 'most', number: true, value: (row) => row.high ?? -1, text: (row) => rafter.seconds(row.high)},
               {title: 'predicted', number: true, value: (row) => row.predicted ?? -1, text: (row) => rafter.seconds(row.predicted)},
             ],
-            rows, {caption: 'Step times leave out the first step of more than three.'}),
+            rows, {caption: 'Step times leave out the first step, which meets cold caches.'}),
         place);
     redraw();
   };

@@ -1,7 +1,8 @@
 /* memory_viewer.js - the memory viewer: the arena as a picture of addresses over time, live bytes below it, what is alive at an op, another plan over it. */
 (() => {
   const {el} = rafter, {read, opAt, tensorAt, aliveAt, align, goneIn} = rafter.arena;
-  const GUTTER = 78, RIGHT = 12, PHASES = 9, MAP_TOP = 18, MAP = 400, GAP = 26, CURVE = 130, AXIS = 26, BAND = 34;
+  const GUTTER = 78, RIGHT = 12, PHASES = 9, MAP_TOP = 18, MAP = 400, GAP = 26, CURVE = 130, AXIS = 42, BAND = 34;
+  const AXIS_TITLES = {ops: 'ops of the plan, by number', predicted: 'predicted time from the first op on', measured: 'measured time from the first op on'};
   const HEIGHT = MAP_TOP + MAP + GAP + CURVE + AXIS;
 
   const {shapeText, kindTable} = rafter.memoryParts;
@@ -177,7 +178,7 @@
       }
       c.strokeStyle = rafter.colour('grid');
       const high = Math.max(p.arena, over ? over.arena : 0);
-      for (const y of byteTicks(low(), high, 3)) {
+      for (const y of [low(), ...byteTicks(low(), high, 3).filter((one) => CY(one) < curveBottom - 14)]) { /* also where it begins: not at 0 where what persists is folded */
         const py = CY(y);
         c.beginPath(), c.moveTo(GUTTER, py), c.lineTo(width - RIGHT, py), c.stroke(), c.fillText(rafter.bytes(y), GUTTER - 7, py);
       }
@@ -188,7 +189,9 @@
         c.strokeStyle = rafter.colour('grid'), c.beginPath(), c.moveTo(px, curveBottom), c.lineTo(px, curveBottom + 4), c.stroke();
         c.fillText(axisText(x), px, curveBottom + 7);
       }
-      c.textAlign = 'left', c.textBaseline = 'bottom', c.fillStyle = rafter.colour('muted');
+      c.textAlign = 'right', c.textBaseline = 'bottom', c.fillText('address', GUTTER - 7, MAP_TOP - 5);
+      c.textAlign = 'center', c.fillText(AXIS_TITLES[state.axis], GUTTER + plotWidth() / 2, HEIGHT - 2);
+      c.textAlign = 'left', c.fillStyle = rafter.colour('muted');
       c.fillText('live bytes (filled), end of the arena in use (dashed)' + (over ? `, live bytes of ${over.name} (line)` : ''), GUTTER, curveTop - 3);
     };
     const drawPhases = (c) => {

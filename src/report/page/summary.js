@@ -129,7 +129,7 @@
               {title: 'Gain', number: true, value: (row) => row.gain, text: (row) => rafter.signed(rafter.percent, row.gain)},
               {title: 'Memory', number: true, value: (row) => row.more_bytes, text: (row) => rafter.signed(rafter.bytes, row.more_bytes)},
               {title: 'Fits', value: (row) => (row.fits === false ? 'no' : 'yes')},
-              {title: 'Results', value: (row) => (row.approximate ? 'change' : /^(remat|threads)=/.test(row.change) ? 'the same, to the bit' : 'the same, up to rounding')},
+              {title: 'Results', value: (row) => (row.approximate ? 'change' : row.exact ? 'the same, to the bit' : 'the same, up to rounding')},
             ],
             rows, {caption: 'Each is a plan that was made, at this run\'s own efficiency.', limit: 10}));
   };

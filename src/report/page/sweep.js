@@ -1,4 +1,4 @@
-/* sweep.js - sweeps of plans with their cliffs, throughput against latency, rates of requests, and frontiers of what fits. */
+/* sweep.js - sweeps of plans with their cliffs, throughput against latency, rates of requests, frontiers of what fits, and what `rafter bench` measured. */
 (() => {
   const {el} = rafter;
   const number = (text) => (/^-?[\d.]+(e[-+]?\d+)?$/i.test(String(text)) ? Number(text) : NaN);
@@ -299,24 +299,111 @@
         rows, {caption: 'None of these is beaten in both memory and time.'}));
   };
 
+  /* What a test of `rafter bench` varies by its name: answers at once, tokens in front of those that are decoded, tokens of a prompt. */
+  const VARIES = [
+    [/^batch(\d+)$/, () => 'batch', 'answers at once'], [/^(tg\d+)(?:@d(\d+))?$/, (found) => found[1], 'tokens in front'],
+    [/^pp(\d+)$/, () => 'pp', 'tokens of the prompt']
+  ];
+  const placeOf = (row) => {
+    if (row.sweep) return {group: row.test, over: row.sweep, x: number(row.value)};
+    for (const [pattern, group, over] of VARIES) {
+      const found = pattern.exec(row.test);
+      if (found) return {group: group(found), over, x: Number(found[found.length - 1] || 0)};
+    }
+    return {group: row.test, over: '', x: NaN};
+  };
+
+  /* Measured beside predicted, and what each answer waits for its next token where many are decoded at once. */
+  const showBench = (element, bench) => {
+    const rows = rafter.objects(bench.rows).map((row) => ({...placeOf(row), row})), groups = new Map();
+    for (const one of rows)
+      if (Number.isFinite(one.x)) groups.set(`${one.group} ${one.over}`, [...(groups.get(`${one.group} ${one.over}`) || []), one]);
+    const drawn = [...groups.values()].filter((points) => points.length > 1).map((points) => points.sort((a, b) => a.x - b.x));
+    rafter.state.sweep.benches.push({name: bench.name, rows: rows.length, charts: drawn.map((points) => ({over: points[0].over, points: points.map(({x, row}) => [x, row.tokens_per_second])}))});
+    element.append(el('h3', {}, `Measured: ${bench.name}`));
+    const charts = el('div', {class: 'columns wide'});
+    element.append(charts);
+    const cell = () => {
+      const box = el('div');
+      charts.append(box);
+      return box;
+    };
+    for (const points of drawn) {
+      const {group, over} = points[0], wide = points[0].x > 0 && points[points.length - 1].x / points[0].x > 20;
+      const set = (label, key, colour, dash) => ({
+        label,
+        data: points.filter(({row}) => row[key] > 0).map(({x, row}) => ({x, y: row[key], row})),
+        showLine: true,
+        borderColor: rafter.colour(colour),
+        backgroundColor: rafter.colour(colour),
+        borderDash: dash,
+        borderWidth: 1.8,
+        pointRadius: dash.length ? 2.5 : 4.5
+      });
+      const spreadOf = ({seconds, n}) => `median ${rafter.seconds(seconds.median)}, ${rafter.seconds(seconds.min)} to ${rafter.seconds(seconds.max)}${n ? `, ${n} times` : ''}`;
+      rafter.chart(cell(), {
+        label: `tokens per second over ${over}, measured and predicted`,
+        height: 280,
+        config: () => ({
+          type: 'scatter',
+          data: {datasets: [set('measured', 'tokens_per_second', 'c4', []), set('predicted', 'predicted_tokens_per_second', 'c0', [6, 4])]},
+          options: {
+            scales: {
+              x: rafter.axis(over, (x) => String(x), {type: wide ? 'logarithmic' : 'linear', afterBuildTicks: (axis) => { axis.ticks = points.map(({x}) => ({value: x})); }}),
+              y: rafter.axis(`${group}: tokens/s`, rafter.count, {beginAtZero: true})
+            },
+            plugins: {
+              legend: {labels: {usePointStyle: true, boxHeight: 7}},
+              tooltip: {callbacks: {label: ({raw, dataset}) => [`${raw.row.test}: ${dataset.label} ${rafter.count(raw.y)} tokens/s`, spreadOf(raw.row.seconds)]}}
+            }
+          }
+        })
+      });
+      if (over === 'answers at once') {
+        const against = (label, key) => ({label, points: points.filter(({row}) => row[key] > 0).map(({x, row}) => ({x: x / row[key], y: row[key], name: `${x} at once`}))});
+        trade(cell(), {
+          label: 'tokens per second over the time between two tokens of an answer',
+          xTitle: 'seconds between two tokens of an answer',
+          yTitle: 'tokens/s',
+          groups: [against('measured', 'tokens_per_second'), against('predicted', 'predicted_tokens_per_second')].filter((one) => one.points.length)
+        });
+      }
+    }
+    element.append(rafter.table(
+        [
+          {title: 'Test', value: ({row}) => (row.sweep ? `${row.test}, ${row.sweep} ${row.value}` : row.test)},
+          {title: 'Model', value: ({row}) => row.model}, {title: 'Type', value: ({row}) => row.dtype},
+          {title: 'Tokens/s', number: true, value: ({row}) => row.tokens_per_second, text: ({row}) => rafter.count(row.tokens_per_second)},
+          {title: 'Predicted', number: true, value: ({row}) => row.predicted_tokens_per_second ?? -1, text: ({row}) => (row.predicted_tokens_per_second > 0 ? rafter.count(row.predicted_tokens_per_second) : '–')},
+          {title: 'Median', number: true, value: ({row}) => row.seconds.median, text: ({row}) => rafter.seconds(row.seconds.median)},
+          {title: 'Least', number: true, value: ({row}) => row.seconds.min, text: ({row}) => rafter.seconds(row.seconds.min)},
+          {title: 'Most', number: true, value: ({row}) => row.seconds.max, text: ({row}) => rafter.seconds(row.seconds.max)},
+          {title: 'Of the limit', number: true, value: ({row}) => row.limit_fraction, text: ({row}) => rafter.percent(row.limit_fraction)},
+          {title: 'Limit', value: ({row}) => row.limit || ''},
+        ],
+        rows, {caption: 'The limit was sampled between the measurements.'}));
+  };
+
   rafter.panel({
     id: 'sweep',
     title: 'Sweeps and serving',
     order: 60,
     about: 'What changes when one setting does: throughput, latency and memory, with the causes of cliffs.',
-    available: (model) => rafter.objects(model.runs).length > 0 || rafter.objects(model.sweeps).length > 0,
+    available: (model) => ['runs', 'sweeps', 'benches'].some((key) => rafter.objects(model[key]).length > 0),
     render(element, model) {
-      rafter.state.sweep = {sweeps: [], rates: [], frontiers: []};
+      rafter.state.sweep = {sweeps: [], rates: [], frontiers: [], benches: []};
       const plans = rafter.objects(model.runs).flatMap((run) => rafter.plans(run).map((one) => ({name: rafter.runName(run), plan: one.plan})));
       rafter.objects(model.sweeps).filter((sweep) => sweep.sweep && Array.isArray(sweep.rows)).forEach((sweep) => showSweep(element, sweep));
       plans.filter(({plan}) => plan.serving && rafter.objects(plan.serving.rates).length).forEach(({name,
                                                                                                     plan}) => showRates(element, name, plan.serving));
       plans.filter(({plan}) => rafter.objects(plan.frontier).length).forEach(({name,
                                                                                plan}) => showFrontier(element, name, rafter.objects(plan.frontier)));
+      rafter.objects(model.benches).filter((bench) => rafter.objects(bench.rows).length).forEach((bench) => showBench(element, bench));
       if (!element.childElementCount)
         element.append(rafter.empty(
             'No sweep was given. ', rafter.code('rafter plan MODEL --sweep batch=1..256 --json > sweep.json'), ' makes one, ',
-            rafter.code('--job serve --rate 1..64'), ' walks rates of requests, ', rafter.code('--fit'), ' weighs what fits; ',
+            rafter.code('--job serve --rate 1..64'), ' walks rates of requests, ', rafter.code('--fit'), ' weighs what fits, ',
+            rafter.code('rafter bench MODEL --test batch1,batch2,batch4 --json > bench.jsonl'), ' measures; ',
             rafter.code('rafter report RUN sweep.json'), ' shows them here.'));
     },
   });

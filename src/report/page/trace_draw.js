@@ -169,6 +169,12 @@
     context.strokeStyle = rafter.colour(paint);
     context.lineWidth = 1;
     context.stroke();
+    /* Of steps that were not recorded nothing is known. */
+    context.fillStyle = rafter.colour('paper');
+    for (let s = 1; s < viewer.steps.length; s++) {
+      const before = viewer.steps[s - 1], a = Math.max(from, before.after ? before.after.end : before.end), b = Math.min(to, viewer.steps[s].begin);
+      if (b > a) context.fillRect(x0 + (a - from) * scale, y - 1, (b - a) * scale, height + 2);
+    }
   };
   const amount = (counter, value) => (counter.unit === 'bytes' || counter.unit === 'B' ? rafter.bytes(value) : `${rafter.whole(value)}${counter.unit ? ` ${counter.unit}` : ''}`);
   rafter.traceParts.amount = amount;

@@ -17,6 +17,7 @@
     'allocation': 'The heap grew. Between the first step and the last there should be none.',
     'io': 'Pages were read from a disk, or files were written.',
     'other threads': 'The thread was ready to run, but something else had its core: another program, or more threads than cores.',
+    'phases beside ops': 'The run\'s own thread reads data, samples, prepares: what the phases lane shows. Other threads have nothing to do meanwhile: serial.',
     'stopped': 'No thread worked, was ready to or waited for a disk: the process was stopped, by a signal, a debugger or a machine that slept.',
     'unexplained': 'Time that nothing above was measured in.',
   };
@@ -118,17 +119,40 @@
 
   /* ---- sums of a range ----------------------------------------------------------------------------------------------------------- */
 
-  /* What threads lost inside ops is counted, but not seen in the lanes: of each step as much as of it lies in the range. By gap, in ns. */
+  /* Each step's walk, and the time behind it: where their threads' seconds went. */
+  const piecesOf = (header) => rafter.objects(header.steps).flatMap((step) => (step.after ? [step, {...step.after, begin: step.end}] : [step]));
+
+  /* What threads lost inside ops is counted, but not seen in the lanes: of each piece as much as of it lies in the range. By gap, in ns. */
   const lostInside = ({header}, a, b) => {
     const lost = new Map(), names = (header.gaps || []).map(String);
-    for (const step of rafter.objects(header.steps)) {
-      const cut = Math.min(b, step.end) - Math.max(a, step.begin), inside = Array.isArray(step.gaps) && Array.isArray(step.gaps[1]) ? step.gaps[1] : [];
-      if (cut > 0) names.forEach((name, i) => { if (inside[i] > 0) lost.set(name, (lost.get(name) || 0) + 1e9 * inside[i] * cut / (step.end - step.begin)); });
+    for (const {begin, end, gaps} of piecesOf(header)) {
+      const cut = Math.min(b, end) - Math.max(a, begin), inside = Array.isArray(gaps) && Array.isArray(gaps[1]) ? gaps[1] : [];
+      if (cut > 0) names.forEach((name, i) => { if (inside[i] > 0) lost.set(name, (lost.get(name) || 0) + 1e9 * inside[i] * cut / (end - begin)); });
     }
     return lost;
   };
 
-  /* Of a range the part beside the recorded steps, where nothing says what threads did. */
+  /* Time of the run's own thread in phases beside ops, in ns: what lies in another phase belongs to the inner one, what writes files stands among the gaps. */
+  const OF_OPS = new Set(['forward', 'recompute', 'backward', 'accumulate', 'optimizer']), WRITES = new Set(['write', 'checkpoint']);
+  const besideOps = (trace, a, b) => {
+    const {header, columns: {begin, end, id, kind}} = trace, open = [], sums = new Map();
+    if (!trace.phaseSpans) {
+      const phase = header.kinds.indexOf('phase');
+      trace.phaseSpans = [];
+      for (let i = 0; i < header.count; i++) if (kind[i] === phase) trace.phaseSpans.push(i);
+    }
+    for (const i of trace.phaseSpans) {
+      if (end[i] <= a || begin[i] >= b) continue;
+      while (open.length && end[open[open.length - 1]] <= begin[i]) open.pop();
+      const cut = Math.min(b, end[i]) - Math.max(a, begin[i]), add = (of, by) => { const name = header.phases[id[of]]; sums.set(name, (sums.get(name) || 0) + by); };
+      add(i, cut);
+      if (open.length) add(open[open.length - 1], -cut);
+      open.push(i);
+    }
+    return [...sums].reduce((sum, [name, ns]) => sum + (OF_OPS.has(name) || WRITES.has(name) ? 0 : ns), 0);
+  };
+
+  /* Of a range the part beside the walks of the recorded steps. */
   const besideSteps = (viewer, a, b) => {
     const steps = rafter.objects(viewer.trace.header.steps), inside = steps.reduce((sum, step) => sum + Math.max(0, Math.min(b, step.end) - Math.max(a, step.begin)), 0);
     return steps.length ? Math.max(0, b - a - inside) : 0;
@@ -168,10 +192,12 @@
     }
     lanes.forEach((lane, i) => { const here = shares[i] * (least - worked); lane.work -= here; lane.gap += here; });
     const rest = [...gaps].sort((x, y) => y[1] - x[1]).filter(([, sum]) => sum > 0.01 * time).map(([name, sum]) => `${name} ${rafter.percent(sum / time)}`);
+    const phases = besideOps(trace, a, b);
+    if (phases > 0.01 * time) rest.push(`phases beside ops ${rafter.percent(phases / time)}`);
     const [first, last] = viewer.wholes[viewer.wholes.length - 1], beside = besideSteps(viewer, Math.max(a, first), Math.min(b, last));
     if (beside > 0.01 * (b - a)) rest.push(`${rafter.percent(beside / (b - a))} lies between ${viewer.stepName}s`);
     viewer.summed = true;
-    viewer.state.sums = {range: b - a, classes: Object.fromEntries(shown.map((row) => [row.paint.id, row.measured])), lanes: Object.fromEntries(lanes.map((lane) => [lane.row.id, lane.work])), gaps: Object.fromEntries(gaps), worked, beside};
+    viewer.state.sums = {range: b - a, classes: Object.fromEntries(shown.map((row) => [row.paint.id, row.measured])), lanes: Object.fromEntries(lanes.map((lane) => [lane.row.id, lane.work])), gaps: Object.fromEntries(gaps), worked, phases, beside};
     viewer.sums.replaceChildren(...[el('h3', {}, `${viewer.selection ? 'Selected' : 'In view'}: ${seconds(b - a)}`),
       rafter.table([
         {title: 'Class', value: (row) => row.paint.title, node: (row) => el('span', {}, el('span', {class: 'swatch', style: {background: `var(--${row.paint.colour})`}}), row.paint.title)},
@@ -193,13 +219,19 @@
   rafter.traceParts.gaps = (viewer, element) => {
     const {dropped} = viewer.trace.header;
     if (dropped > 0) element.append(el('p', {class: 'note'}, `${rafter.whole(dropped)} older spans did not fit what was kept for recording, and are gone: trace fewer steps for all of them.`));
-    const names = (viewer.trace.header.gaps || []).map(String), steps = rafter.objects(viewer.trace.header.steps).filter((step) => Array.isArray(step.gaps));
+    const {header} = viewer.trace, names = (header.gaps || []).map(String), steps = rafter.objects(header.steps).filter((step) => Array.isArray(step.gaps));
     if (!names.length || !steps.length) return;
-    const total = (list, i) => list.reduce((sum, step) => sum + step.gaps.reduce((inner, group) => inner + (Array.isArray(group) ? group[i] || 0 : 0), 0), 0);
-    const rows = names.map((name, i) => ({name, seconds: total(steps, i)})), threads = viewer.trace.header.threads || 1;
-    const span = steps.reduce((sum, step) => sum + (step.end - step.begin) / 1e9, 0) * threads;
-    const work = steps.reduce((sum, step) => sum + (step.work || 0), 0);
-    element.append(el('h3', {}, 'Why the threads did not work'), el('p', {class: 'note'}, `Of ${rafter.seconds(span)} of ${threads} threads in ${steps.length} ${viewer.stepName}s, ${rafter.seconds(work)} went into ops. The system often counts how long a thread lost its core but not when: these sums and those of a selection know it, while in the lanes such moments look like work.`),
+    const pieces = piecesOf({steps}), sum = (list, of) => list.reduce((all, one) => all + of(one), 0), length = ({begin, end}) => (end - begin) / 1e9;
+    const total = (list, i) => sum(list, ({gaps}) => sum(gaps, (group) => (Array.isArray(group) ? group[i] || 0 : 0)));
+    const threads = header.threads || 1, span = sum(pieces, length) * threads, work = sum(pieces, (one) => one.work || 0), phases = sum(pieces, (one) => one.phases || 0);
+    const rows = names.map((name, i) => ({name, seconds: total(pieces, i)}));
+    if (phases > 0) rows.push({name: 'phases beside ops', seconds: phases});
+    const behind = sum(pieces, length) - sum(steps, length), by = new Map();
+    for (const {after} of steps) for (const [name, seconds] of Object.entries((after && after.by_phase) || {})) by.set(name, (by.get(name) || 0) + seconds);
+    const into = [...by].sort((x, y) => y[1] - x[1]).filter(([, seconds]) => seconds > 0.01 * behind).map(([name, seconds]) => `${name} ${rafter.seconds(seconds)}`).join(', ');
+    const between = behind > 0.001 * sum(pieces, length) ? ` Of the time ${rafter.percent(behind / sum(pieces, length))} lies between ${viewer.stepName}s${into ? `: ${into}` : ''}.` : '';
+    viewer.state.causes = {span, work, phases, gaps: Object.fromEntries(rows.map((row) => [row.name, row.seconds])), behind};
+    element.append(el('h3', {}, 'Why the threads did not work'), el('p', {class: 'note'}, `Of ${rafter.seconds(span)} of ${threads} threads in ${steps.length} ${viewer.stepName}s, ${rafter.seconds(work)} went into ops.${between} The system often counts how long a thread lost its core but not when: these sums and those of a selection know it, while in the lanes such moments look like work.`),
       rafter.table([
         {title: 'Gap', value: (row) => row.name}, {title: 'Seconds of threads', value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds), number: true},
         {title: `Of the ${viewer.stepName}s`, value: (row) => row.seconds, text: (row) => rafter.percent(row.seconds / span), number: true}, {title: 'What it is', wide: true, value: (row) => why(row.name)},

@@ -145,6 +145,7 @@ static void test_a_late_begin_is_waited_for(void **state) {
   rf_error error = {0};
   for (int i = 1; i <= 400; i++) {
     rf_record_step(i);
+    rf_lanes_on->op = 0;
     int64_t begin = rf_now_ns();
     if (i == 200) begins_late();
 #pragma omp parallel num_threads(THREADS)
@@ -355,6 +356,49 @@ static void test_what_nobody_stamped_is_unexplained(void **state) {
   rf_record_close(record);
 }
 
+/* What lies between two steps is the first one's: each cause that is planted there, and a phase with another in it. */
+static void test_time_between_steps_is_told(void **state) {
+  (void)state;
+  rf_record *record = open_record("steps=1..3");
+  rf_trace *trace = NULL;
+  rf_error error = {0};
+  for (int i = 1; i <= 4; i++) {
+    rf_record_step(i);
+    rf_record_step_end(0);
+    if (i == 1) works();
+    if (i == 2) sleeps();
+    if (i != 3) continue;
+    int64_t outer = rf_phase_begin();
+    works();
+    int64_t inner = rf_phase_begin();
+    sleeps();
+    rf_phase_end(RF_PHASE_DATA, inner);
+    rf_phase_end(RF_PHASE_VALIDATION, outer);
+  }
+  assert_null(rf_lanes_on); /* step 4 is not asked for: it ended the time behind step 3 */
+  works();
+  if (rf_trace_collect(record, NULL, NULL, 0, &trace, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  assert_int_equal(trace->steps, 3);
+  const rf_traced_step *s = trace->step;
+  for (int i = 0; i < 3; i++) {
+    const rf_traced_after *after = &s[i].after;
+    double all = after->work + after->phases, length = 1e-9 * (double)(after->end - s[i].end);
+    for (int g = 0; g < RF_GAPS; g++) all += after->gaps[0][g] + after->gaps[1][g];
+    assert_true(all > 0.999999 * THREADS * length && all < 1.000001 * THREADS * length);
+    if (i < 2) assert_int_equal(after->end, s[i + 1].begin);
+    assert_true(after->gaps[0][RF_GAP_SERIAL] + after->gaps[0][RF_GAP_OTHERS] + after->gaps[0][RF_GAP_STOPPED] >=
+                0.95 * length); /* of the other thread */
+    assert_true(after->by_phase[RF_PHASE_RECORD] > 0);
+  }
+  assert_true(s[0].after.gaps[0][RF_GAP_UNEXPLAINED] >= 0.9e-9 * BUSY_NS);
+  assert_true(s[1].after.gaps[0][RF_GAP_WAIT] >= 0.9e-9 * SLEEP_NS && s[1].after.gaps[0][RF_GAP_UNEXPLAINED] < 0.1e-9 * SLEEP_NS);
+  assert_true(s[2].after.by_phase[RF_PHASE_VALIDATION] >= 1e-9 * BUSY_NS && s[2].after.by_phase[RF_PHASE_DATA] >= 1e-9 * SLEEP_NS);
+  assert_true(s[2].after.by_phase[RF_PHASE_VALIDATION] + s[2].after.by_phase[RF_PHASE_DATA] <= 1.000001e-9 * (double)(s[2].after.end - s[2].end));
+  assert_true(s[2].after.gaps[0][RF_GAP_UNEXPLAINED] < 0.1e-9 * BUSY_NS);
+  rf_trace_free(trace);
+  rf_record_close(record);
+}
+
 /* Of a plain step hardly anything stays unexplained; the best of a few, for the machine is not ours alone. */
 static void test_a_plain_step_is_explained(void **state) {
   (void)state;
@@ -382,6 +426,7 @@ int main(void) {
       cmocka_unit_test(test_a_stopped_process_is_stopped),
       cmocka_unit_test(test_pages_from_a_disk_are_io),
       cmocka_unit_test(test_what_nobody_stamped_is_unexplained),
+      cmocka_unit_test(test_time_between_steps_is_told),
       cmocka_unit_test(test_a_plain_step_is_explained),
   };
   return cmocka_run_group_tests_name("gaps", tests, make_folder, remove_folder);

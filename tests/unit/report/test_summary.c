@@ -340,19 +340,25 @@ static void noise_is_no_saving(void **state) {
   (void)state;
   static const struct {
     double b;
-    const char *digest, *says, *silent;
-  } cases[] = {{1.05, "other", "no sure difference", "same plan"}, {2, "other", "100.0 % more time", "sure"}, {2, "one", "same plan", "sure"}};
+    const char *digest, *machine, *says, *silent;
+  } cases[] = {{1.05, "other", "here", "no sure difference", "same plan"},
+               {2, "other", "here", "100.0 % more time", "sure"},
+               {2, "one", "here", "same plan", "sure"},
+               {2, "one", "there", "100.0 % more time", "same plan"}}; /* a digest does not say the machine */
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     json_t *a = entry_of("a", OPS, COUNT, 100, 1.0, 1e6), *b = entry_of("b", OPS, COUNT, 100, cases[i].b, 1e6);
     json_object_set_new(a, "metrics", steps_of(1, 100, 0)), json_object_set_new(b, "metrics", steps_of(cases[i].b, 100, 0));
     json_object_set_new(json_object_get(a, "plan"), "digest", json_string("one"));
     json_object_set_new(json_object_get(b, "plan"), "digest", json_string(cases[i].digest));
+    json_object_set_new(json_object_get(json_object_get(a, "plan"), "machine"), "name", json_string("here"));
+    json_object_set_new(json_object_get(json_object_get(b, "plan"), "machine"), "name", json_string(cases[i].machine));
     json_object_set_new(json_object_get(b, "measured"), "others",
                         json_pack("{sf sf sf}", "delayed_seconds", 50 * cases[i].b, "seconds", 100 * cases[i].b, "threads", 1.0));
     json_t *c = rf_report_compare(a, b);
     assert_non_null(strstr(text(c, "sentence"), cases[i].says));
     assert_null(strstr(text(c, "sentence"), cases[i].silent));
-    assert_non_null(strstr(text(c, "sentence"), "0 % of A's walks and 50 % of B's"));
+    assert_non_null(strstr(text(c, "doubt"), "0 % of the walks of a and 50 % of those of b"));
+    assert_non_null(strstr(text(c, "sentence"), text(c, "doubt")));
     json_decref(c), json_decref(a), json_decref(b);
   }
 }
@@ -395,7 +401,7 @@ static void predictions_are_compared_with_predictions(void **state) {
     assert_true(json_is_false(json_object_get(json_object_get(c, "a"), "measured")));
     near(at(json_object_get(c, "a"), "seconds"), 1.0), near(at(json_object_get(c, "b"), "seconds"), 1.0);
     assert_non_null(strstr(text(c, "sentence"), "is predicted to take 0.0 %"));
-    assert_non_null(strstr(text(c, "sentence"), "only one of the two was measured"));
+    assert_non_null(strstr(text(c, "doubt"), "Only one of the two was measured"));
     json_decref(c);
   }
   json_decref(ran), json_decref(planned);

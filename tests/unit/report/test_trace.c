@@ -49,6 +49,11 @@ static void every_ns_has_a_cause(const rf_trace *trace) {
     }
     if (sum < all * (1 - 1e-9) || sum > all * (1 + 1e-9)) fail_msg("step %d: %.9f thread-seconds of %.9f have a cause", s, sum, all);
     assert_true(step->work >= 0);
+    const rf_traced_after *after = &step->after;
+    double behind = 1e-9 * (double)(after->end - step->end) * trace->threads;
+    sum = after->work + after->phases;
+    for (int g = 0; g < RF_GAPS; g++) sum += after->gaps[0][g] + after->gaps[1][g];
+    assert_true(behind > 0 && sum > behind * (1 - 1e-9) && sum < behind * (1 + 1e-9));
   }
 }
 
@@ -93,7 +98,27 @@ static void counts_what_was_walked(const rf_trace *trace, const rf_plan *plan) {
   }
   assert_in_range(live, 1, plan->arena_bytes);
   for (int p = RF_PHASE_DATA; p <= RF_PHASE_OPTIMIZER; p++)
-    if (p != RF_PHASE_ACCUMULATE && !phases[p]) fail_msg("no phase %s", rf_phase_name((rf_phase)p)); /* gradients add up where they are made */
+    if (!phases[p]) fail_msg("no phase %s", rf_phase_name((rf_phase)p));
+}
+
+/* Ops of the first microbatch add to no gradient that a microbatch before has left; in later ones those and no others do that write one. */
+static void accumulates_what_adds(const rf_trace *trace, const rf_plan *plan) {
+  for (int64_t i = 0; i < trace->count; i++) {
+    const rf_stamp *op = &trace->span[i];
+    bool gradient = false, adds = false, within = false;
+    if (op->kind != RF_SPAN_OP) continue;
+    for (int k = 0; k < plan->graph->op[op->id].output_count; k++) {
+      int out = plan->graph->op[op->id].output[k];
+      if (out == RF_NONE || plan->graph->tensor[out].class != RF_CLASS_GRADIENT) continue;
+      gradient = plan->graph->op[op->id].section == RF_SECTION_MICRO;
+      adds |= plan->graph->op[op->id].attr.accumulate[k] == RF_ACCUMULATE_ADD;
+    }
+    for (int64_t p = 0; p < trace->count; p++) {
+      const rf_stamp *phase = &trace->span[p];
+      within |= phase->kind == RF_SPAN_PHASE && phase->id == RF_PHASE_ACCUMULATE && phase->begin <= op->begin && phase->end >= op->end;
+    }
+    assert_true(within == (adds || (gradient && op->value > 0)));
+  }
 }
 
 static void test_a_traced_run(void **state) {
@@ -102,6 +127,7 @@ static void test_a_traced_run(void **state) {
   uint64_t plain = train(NULL);
   rf_record *record = open_record("steps=2..4:2");
   assert_true(train(&t) == plain);
+  rf_record_pause();
   assert_null(rf_lanes_on);
   rf_trace *trace = collect(record, t);
   assert_int_equal(trace->steps, 2);
@@ -111,13 +137,14 @@ static void test_a_traced_run(void **state) {
   every_ns_has_a_cause(trace);
   spans_nest(trace);
   counts_what_was_walked(trace, t->plan);
+  accumulates_what_adds(trace, t->plan);
   int64_t *live = calloc(2 * (size_t)t->plan->graph->op_count, sizeof *live), *end = live + t->plan->graph->op_count, most = 0;
   rf_plan_live(t->plan, live, end);
   for (int i = 0; i < t->plan->graph->op_count; i++) most = end[i] > most ? end[i] : most;
   assert_int_equal(most, t->plan->arena_bytes);
   free(live);
   rf_error error = {0};
-  if (rf_trace_write(trace, NULL, folder, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_trace_write(trace, NULL, folder, NULL, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
   rf_trace_free(trace);
   rf_record_close(record);
   rf_trainer_close(t);
@@ -135,7 +162,7 @@ static void test_a_full_ring_says_so(void **state) {
     rf_record_step_end(0);
   }
   if (rf_trace_collect(record, NULL, NULL, 0, &trace, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  assert_in_range(trace->dropped, 100, 110); /* and what the system counted of so many */
+  assert_in_range(trace->dropped, 100, 120); /* and phases between steps, and what the system counted of so many */
   assert_int_equal(trace->steps, 2);
   assert_false(trace->step[0].whole);
   assert_true(trace->step[1].whole);
