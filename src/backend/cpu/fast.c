@@ -1,10 +1,10 @@
 /* fast.c - who computes which tile of a product in 8 bits: rows are packed once, then threads take panels of B. */
 #include "backend/cpu/fast.h"
 
+#include "backend/cpu/shares.h"
 #include "backend/lanes.h"
 
 #include <omp.h>
-#include <stdatomic.h>
 
 /* Strips that go past a part of a panel before the next part: their sums stay in the L2. And panels whose parts at one place of k come one after the other:
  * what strips hold for that place stays there too. */
@@ -40,7 +40,7 @@ typedef struct job {
   char *strips;
   int64_t rows, count, bytes; /* of a strip; strips; bytes of one */
   int64_t panels;
-  atomic_long next;
+  rf_shares shares; /* of panels */
 } job;
 
 static int used_of(const job *j, int64_t strip) {
@@ -51,9 +51,9 @@ static int used_of(const job *j, int64_t strip) {
 static int packed_for(const job *j, int used) { return j->rows == RF_FAST_ROWS ? RF_FAST_ROWS : used > 4 ? 8 : used > 2 ? 4 : used; }
 static const char *panel_at(const job *j, const rf_panel *panel) { return (const char *)j->g->b + panel->offset; }
 
-static void few_rows(job *j, char *room) {
+static void few_rows(job *j, int thread, char *room) {
   float *y = (float *)(void *)room;
-  for (int64_t p; (p = atomic_fetch_add(&j->next, 1)) < j->panels;) {
+  for (int64_t p; rf_shares_take(&j->shares, thread, 1, &p);) {
     rf_panel panel = rf_panels_at(j->g->panels, p);
     for (int64_t s = 0; s < j->count; s++) {
       int used = used_of(j, s);
@@ -88,19 +88,15 @@ static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, in
       j->gemm->finish(j->g, sums + ((s1 - s0) * p + s - s0) * STRIP_SUMS, RF_PANEL_LANES, s * j->rows, used_of(j, s), panel[p].first, panel[p].used);
 }
 
-static void many_rows(job *j, int threads, char *room) {
-  int64_t each = j->count > 4 ? PANELS_MOST : 1;
-  while (each > 1 && j->panels < 8 * each * threads) each /= 2;
-  int64_t p = atomic_fetch_add(&j->next, each);
-  while (p < j->panels) {
-    int64_t following = atomic_fetch_add(&j->next, each);
-    rf_panel first = rf_panels_at(j->g->panels, p), after = rf_panels_at(j->g->panels, following < j->panels ? following : p);
+static void many_rows(job *j, int thread, int threads, char *room) {
+  int most = j->count > 4 ? PANELS_MOST : 1, count;
+  while (most > 1 && j->panels < 8 * most * threads) most /= 2;
+  for (int64_t p; (count = rf_shares_take(&j->shares, thread, most, &p));) {
+    rf_panel first = rf_panels_at(j->g->panels, p), after = rf_panels_at(j->g->panels, p + count < j->panels ? p + count : p);
     for (int64_t s = 0; s < j->count; s += STRIPS_MOST) {
       int64_t end = s + STRIPS_MOST < j->count ? s + STRIPS_MOST : j->count;
-      int count = (int)(j->panels - p < each ? j->panels - p : each);
       panels_of_strips(j, p, count, s, end, panel_at(j, end < j->count ? &first : &after), room);
     }
-    p = following;
   }
 }
 
@@ -110,6 +106,7 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
   bool many = is_many(fast, g->m);
   job j = {.fast = fast, .gemm = gemm, .g = g, .strips = workspace, .rows = strip_rows(fast, g->m), .bytes = strip_bytes(fast, g->m, g->k)};
   j.count = ceil_div(g->m, j.rows), j.panels = rf_panels_count(g->panels);
+  rf_shares_cut(&j.shares, j.panels, threads);
   int64_t room = room_bytes(fast, g->m), parts = ceil_div(g->k, PACK);
 #pragma omp parallel num_threads(threads)
   {
@@ -121,10 +118,11 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
       fast->pack(g, s * j.rows, used, packed_for(&j, used), k, k + PACK < g->k ? k + PACK : g->k, j.strips + s * j.bytes);
     }
     RF_STAMP_BARRIER;
-    char *mine = j.strips + j.count * j.bytes + omp_get_thread_num() * room;
+    int thread = omp_get_thread_num();
+    char *mine = j.strips + j.count * j.bytes + thread * room;
     if (many && fast->open) fast->open();
-    if (many) many_rows(&j, omp_get_num_threads(), mine);
-    else few_rows(&j, mine);
+    if (many) many_rows(&j, thread, omp_get_num_threads(), mine);
+    else few_rows(&j, thread, mine);
     if (many && fast->close) fast->close();
   }
 }

@@ -10,6 +10,7 @@
 #include "backend/cpu/fast.h"
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/shares.h"
 
 #include <omp.h>
 #include <stdatomic.h>
@@ -112,7 +113,8 @@ static void run_panels(const rf_gemm_isa *isa, const rf_gemm *g, int threads, fl
   enum { PACK = 256 };
   int64_t panels = rf_panels_count(g->panels), per_thread = stream_floats(g, g->m, threads);
   float *a = workspace, *rooms = workspace + round_16(g->m * g->k + RF_GEMM_STREAM_ROWS);
-  atomic_long next = 0;
+  rf_shares shares;
+  rf_shares_cut(&shares, panels, threads);
 #pragma omp parallel num_threads(threads)
   {
     RF_STAMP_BUSY;
@@ -120,7 +122,7 @@ static void run_panels(const rf_gemm_isa *isa, const rf_gemm *g, int threads, fl
 #pragma omp for schedule(static) nowait
     for (int64_t k = 0; k < g->k; k += PACK) isa->pack_a(g, 0, (int)g->m, k, g->k - k < PACK ? g->k - k : PACK, a + k * g->m);
     RF_STAMP_BARRIER;
-    for (int64_t p; (p = atomic_fetch_add(&next, 1)) < panels;) {
+    for (int64_t p; rf_shares_take(&shares, omp_get_thread_num(), 1, &p);) {
       rf_panel panel = rf_panels_at(g->panels, p);
       isa->stream_panel(g, &panel, a, y, wide);
       isa->finish(g, y, RF_PANEL_LANES, 0, (int)g->m, panel.first, panel.used);
