@@ -16,7 +16,8 @@ struct rf_pattern {
 };
 
 /* Classes as the engine of Hugging Face's tokenizers (Oniguruma) has them. White_Space: PCRE2's \s would add U+180E. Letters of words: PCRE2's \w leaves
- * out marks. \h is a hexadecimal digit there. Inside [] only what can stand there is put in its place. */
+ * out marks. \h is a hexadecimal digit there. Inside [] only what can stand there is put in its place; sets in sets are
+ * refused, and so is \b, which takes clusters of characters as one there. */
 #define BLANKS "\\t-\\r\\x{85}\\p{Z}"
 #define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 static const struct {
@@ -24,6 +25,10 @@ static const struct {
   const char *inside, *outside;
 } CLASSES[] = {{'s', BLANKS, "[" BLANKS "]"}, {'S', NULL, "[^" BLANKS "]"},      {'w', WORDS, "[" WORDS "]"},
                {'W', NULL, "[^" WORDS "]"},   {'h', "0-9A-Fa-f", "[0-9A-Fa-f]"}, {'H', NULL, "[^0-9A-Fa-f]"}};
+
+static rf_status refuse(const char *what, const char *text, size_t bytes, rf_error *error) {
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "unsupported pattern of a tokenizer (%s, in '%.*s')", what, (int)(bytes < 100 ? bytes : 100), text);
+}
 
 static rf_status with_own_classes(const char *text, size_t bytes, rf_buffer *out, rf_error *error) {
   bool inside = false;
@@ -33,12 +38,13 @@ static rf_status with_own_classes(const char *text, size_t bytes, rf_buffer *out
       char c = text[++i];
       for (size_t k = 0; k < sizeof CLASSES / sizeof *CLASSES; k++)
         if (CLASSES[k].letter == c) as = inside ? CLASSES[k].inside : CLASSES[k].outside;
-      if (inside && (c == 'W' || c == 'H'))
-        return RF_FAIL(error, RAFTER_FAILED, NULL, "unsupported pattern of a tokenizer (\\%c inside [], in '%.*s')", c,
-                       (int)(bytes < 100 ? bytes : 100), text);
+      if (inside && (c == 'W' || c == 'H')) return refuse(c == 'W' ? "\\W inside []" : "\\H inside []", text, bytes, error);
+      if (c == 'b' || c == 'B') return refuse("a border of words", text, bytes, error);
       RF_TRY(as ? rf_buffer_add(out, as, strlen(as), error) : rf_buffer_add(out, text + i - 1, 2, error));
       continue;
     }
+    if (inside && text[i] == '[') return refuse("[ inside []", text, bytes, error);
+    if (inside && text[i] == '&' && i + 1 < bytes && text[i + 1] == '&') return refuse("&& inside []", text, bytes, error);
     if (text[i] == '[') inside = true;
     if (text[i] == ']') inside = false;
     RF_TRY(rf_buffer_add(out, text + i, 1, error));

@@ -67,6 +67,13 @@ rm whole2/model.safetensors && status 0 "$RAFTER" generate whole "${ASK[@]}" &&
 refuses 2 'nothing to merge' "$RAFTER" export "$BASE" x --merge
 refuses 2 'safetensors only' "$RAFTER" export tuned x.gguf --format gguf
 
+# What PEFT wrote, with ranks, alphas and layers of its own, beside fused weights: the log-probabilities that transformers gives (2e-4 on logits of these models).
+for adapter in "$DATA"/peft/*/; do
+  ask "$adapter/expected.json" 'json.dumps({"tokens": d["ids"]})' >ids.jsonl
+  status 0 "$RAFTER" score "$DATA/goldens/$(ask "$adapter/expected.json" 'd["base"]')" --adapter "$adapter" --input ids.jsonl --threads 1 --json && cp out scored.json
+  holds "$adapter/expected.json" 'max(abs(a - b) for a, b in zip(d["logprobs"], json.load(open("scored.json"))["logprobs"][1:])) < 2e-4' "$adapter"
+  status 0 "$RAFTER" score "$adapter" --input ids.jsonl --threads 1 --json && same scored.json out 'the adapter finds its base'
+done
 # Tuned further from where it stands; --lora and --adapter exclude each other.
 status 0 "${TUNE[@]}" --adapter "$TUNED" --steps 2 --out further
 refuses 2 'do not go together' "${TUNE[@]}" --adapter "$TUNED" --lora rank=2 --steps 2 --out x
