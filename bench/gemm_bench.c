@@ -4,10 +4,11 @@
  *
  * With `cpu`, time is the processor time of the process, over the threads: on a machine that others use too, one thread then still tells
  * how good a kernel is. (Two threads wait for each other, and waiting counts.)
- * Every timed call stands between two bursts of register-only fused multiply-adds (or of plain reads, for the few-row product), each on
+ * Every timed call stands between two bursts of register-only fused multiply-adds (of tile products where tiles multiply, a third of them with an operand in f32; of plain reads for the few-row product), each on
  * threads pinned like the ones that work; the fraction is its rate over the mean of the two. Printed: median [min..max]. */
 #define _GNU_SOURCE
 #include "backend/cpu/gemm.h"
+#include "backend/cpu/peaks.h"
 
 #include <immintrin.h>
 #include <omp.h>
@@ -141,15 +142,29 @@ static const item items[] = {
     {"50257x320x768 f32 (head dw)", 50257, 320, 768, RF_F32, RF_F32, 1, 0, 1, 0},
     {"64x768x3072 f32", 64, 768, 3072, RF_F32, RF_F32, 0, 0, 0, 0},
     {"32x2048x5632 bf16", 32, 2048, 5632, RF_F32, RF_BF16, 0, 0, 0, 0},
+    {"4096^3 bf16 all", 4096, 4096, 4096, RF_BF16, RF_BF16, 0, 0, 0, 0},
+    {"512x2048x5632 bf16 all", 512, 2048, 5632, RF_BF16, RF_BF16, 0, 0, 0, 0},
+    {"1024x3072x768 bf16 residual+dropout", 1024, 3072, 768, RF_BF16, RF_BF16, 0, 0, 0, RF_GEMM_RESIDUAL},
+    {"1024x3072x768 bf16 (dx of up: B transposed)", 1024, 3072, 768, RF_BF16, RF_BF16, 0, 1, 0, 0},
+    {"512x768x50257 bf16 (head chunk, tied)", 512, 768, 50257, RF_BF16, RF_BF16, 0, 1, 0, 0},
+    {"512x50257x768 f32 x bf16 (head dx)", 512, 50257, 768, RF_F32, RF_BF16, 0, 0, 0, 0},
+    {"50257x512x768 f32 x bf16 (head dw)", 50257, 512, 768, RF_F32, RF_BF16, 1, 0, 1, 0},
 };
+
+/* FLOP/s that this product cannot exceed. */
+static double ceiling_burst(const rf_gemm_isa *isa, const item *w, double seconds) {
+  if (!isa->tiles || (w->a != RF_BF16 && w->b != RF_BF16)) return fma_burst(seconds);
+  return rf_peak_flops(RF_BF16, threads, seconds) / (w->a == w->b ? 1 : 3);
+}
 
 static void bench_products(const rf_gemm_isa *isa, const char *filter) {
   double *fraction = calloc((size_t)repeats, sizeof(double)), *rate = calloc((size_t)repeats, sizeof(double));
   for (size_t t = 0; t < sizeof items / sizeof *items; t++) {
     const item *w = &items[t];
     char name[128];
-    snprintf(name, sizeof name, "%s %s", isa->name, w->name);
-    if (filter && !strstr(name, filter)) continue;
+    bool tiles = isa->tiles && (w->a == RF_BF16 || w->b == RF_BF16);
+    snprintf(name, sizeof name, "%s %s", tiles ? isa->tiles->name : isa->name, w->name);
+    if ((isa->tiles && !tiles) || (filter && !strstr(name, filter))) continue;
     rf_dtype dtype = w->accumulate ? RF_F32 : w->a;
     size_t c_bytes = (size_t)(w->m * w->n) * 4;
     void *a = pages((size_t)(w->m * w->k) * 4), *b = pages((size_t)(w->k * w->n) * 4), *u = pages(c_bytes), *out = pages(c_bytes),
@@ -186,7 +201,7 @@ static void bench_products(const rf_gemm_isa *isa, const char *filter) {
         rf_gemm_run(isa, &g, threads, work);
         calls++;
       } while (r >= 0 && now() - start < 0.01);
-      double seconds = (now() - start) / calls, after = fma_burst(0.02);
+      double seconds = (now() - start) / calls, after = ceiling_burst(isa, w, 0.02);
       if (r >= 0) {
         rate[r] = flops / seconds;
         fraction[r] = rate[r] / (0.5 * (before + after));
@@ -265,8 +280,8 @@ static void bench_streams(const rf_gemm_isa *isa, const char *filter) {
   free(fraction);
 }
 
-/* Packed matrices (model/panels.h): few rows over a set far larger than the caches, and many rows once. Bytes against reading for up to four rows,
- * FLOPs against multiply-adds for more. */
+/* Packed matrices (model/panels.h): few rows over a set far larger than the caches, and many rows once. Bytes against reading for up to four rows (sixteen
+ * with tiles, which take bf16 rows), FLOPs against multiply-adds for more. */
 static void bench_panels(const rf_gemm_isa *isa, const char *filter) {
   static const int types[] = {RF_Q_F32, RF_Q_BF16, RF_Q_F16, RF_Q_Q8_0, RF_Q_Q4_0, RF_Q_Q4_1, RF_Q_Q5_0, RF_Q_Q5_1, RF_Q_Q4_K, RF_Q_Q5_K, RF_Q_Q6_K};
   static const int64_t rows[] = {1, 4, 16, 512};
@@ -275,13 +290,14 @@ static void bench_panels(const rf_gemm_isa *isa, const char *filter) {
   size_t set_bytes = (size_t)640 << 20;
   char *set = NULL;
   for (size_t y = 0; y < sizeof types / sizeof *types; y++) {
+    if (isa->tiles && types[y] != RF_Q_BF16) continue;
     rf_panels panels = {.inner = K, .parts = 1, .part = {{rf_quant_type_of(types[y]), N}}};
     const rf_quant_type *type = panels.part[0].type;
     size_t one = (size_t)rf_panels_bytes(&panels);
     bool filled = false;
     for (size_t t = 0; t < sizeof rows / sizeof *rows; t++) {
       char name[128];
-      snprintf(name, sizeof name, "%s packed M=%d %s", isa->name, (int)rows[t], type->name);
+      snprintf(name, sizeof name, "%s packed M=%d %s", isa->tiles ? isa->tiles->name : isa->name, (int)rows[t], type->name);
       if (filter && !strstr(name, filter)) continue;
       if (!set) set = pages(set_bytes);
       if (!read_buffer) memset(read_buffer = pages(READ_BYTES), 0, READ_BYTES);
@@ -301,12 +317,14 @@ static void bench_panels(const rf_gemm_isa *isa, const char *filter) {
         filled = true;
       }
       float *a = pages(512 * K * 4), *u = pages((size_t)512 * N * 4);
-      fill(a, rows[t] * K, RF_F32);
-      rf_gemm g = {.m = rows[t], .n = N, .k = K, .a = a, .a_row = K, .a_step = 1, .panels = &panels, .u = u, .dtype = RF_F32, .ld = N};
+      item like = {.a = isa->tiles ? RF_BF16 : RF_F32, .b = isa->tiles ? RF_BF16 : RF_F32};
+      fill(a, rows[t] * K, like.a);
+      rf_gemm g = {
+          .m = rows[t], .n = N, .k = K, .a = a, .a_row = K, .a_step = 1, .a_dtype = like.a, .panels = &panels, .u = u, .dtype = RF_F32, .ld = N};
       size_t work_bytes = rf_gemm_workspace(isa, &g, threads);
       void *work = pages(work_bytes + 64);
       double before = 0.0;
-      bool reads = rows[t] <= 4;
+      bool reads = rows[t] <= (isa->tiles ? 16 : 4);
       for (int r = -1; r < repeats; r++) {
         double start = now();
         size_t done = 0;
@@ -314,7 +332,7 @@ static void bench_panels(const rf_gemm_isa *isa, const char *filter) {
           g.b = set + done;
           rf_gemm_run(isa, &g, threads, work);
         }
-        double seconds = now() - start, after = reads ? read_burst() : fma_burst(0.03);
+        double seconds = now() - start, after = reads ? read_burst() : ceiling_burst(isa, &like, 0.03);
         double done_work = reads ? (double)done : 2.0 * (double)rows[t] * K * N * (double)(done / one);
         if (r >= 0) {
           rate[r] = done_work / seconds;
@@ -346,6 +364,11 @@ int main(int argc, char **argv) {
     sched_setaffinity(0, sizeof set, &set);
   }
   printf("%d threads, FMA ceiling %.1f GFLOP/s\n", threads, fma_burst(0.2) * 1e-9);
+  if (rf_isa_detect() >= RF_ISA_AMX) {
+    printf("tile ceiling %.1f GFLOP/s\n", rf_peak_flops(RF_BF16, threads, 0.2) * 1e-9);
+    bench_products(&RF_GEMM_AMX, filter);
+    bench_panels(&RF_GEMM_AMX, filter);
+  }
   const rf_gemm_isa *list[] = {&RF_GEMM_AVX512, &RF_GEMM_AVX2};
   for (int i = __builtin_cpu_supports("avx512bw") ? 0 : 1; i < 2; i++) {
     bench_products(list[i], filter);

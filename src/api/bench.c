@@ -16,6 +16,7 @@ enum { MOST_BURSTS = 512, MOST_TESTS = 32 };
 typedef struct ceilings {
   double flops[MOST_BURSTS], read[MOST_BURSTS];
   int flop_count, read_count, threads;
+  rf_dtype product; /* what flops are of */
   void *buffer;
   size_t bytes;
   const char *sweep, *value; /* of --sweep; NULL: none */
@@ -23,7 +24,13 @@ typedef struct ceilings {
 
 static void sample_flops(ceilings *c, int count) {
   rf_record_pause();
-  for (int i = 0; i < count && c->flop_count < MOST_BURSTS; i++) c->flops[c->flop_count++] = rf_peak_flops(RF_F32, c->threads, 0.025);
+  for (int i = 0; i < count && c->flop_count < MOST_BURSTS; i++) c->flops[c->flop_count++] = rf_peak_flops(c->product, c->threads, 0.025);
+}
+/* Tiles multiply bf16 as bf16; elsewhere it is widened. */
+static void choose_product(ceilings *c, const rf_plan_options *plan) {
+  rf_dtype product = plan->build.dtype == RF_BF16 && plan->isa >= RF_ISA_AMX ? RF_BF16 : RF_F32;
+  if (product != c->product) c->flop_count = 0;
+  c->product = product;
 }
 static void sample_read(ceilings *c, int count) {
   rf_record_pause();
@@ -65,6 +72,8 @@ static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *coun
   return RAFTER_OK;
 }
 
+static const char *products_of(const ceilings *c) { return c->product == RF_BF16 ? "bf16 tiles (2 P per token)" : "f32 FMA (2 P per token)"; }
+
 /* Says a test's figures, and gives them for the history; the caller's. What --sweep set stands beside them. */
 static json_t *report_row(const rafter_sink *sink, const rf_settings *s, const ceilings *c, const test *t, double tokens, double *seconds, int n,
                           double predicted, double work, double causal, double peak, const char *limit) {
@@ -95,7 +104,7 @@ static void list_test(const rafter_job *job, const rafter_sink *sink, const rf_p
   json_decref(results);
 }
 
-/* A training step; its limit: 6 x matmul weights + 12 L T D per token (the whole attention square) at the f32 peak of the same run. */
+/* A training step; its limit: 6 x matmul weights + 12 L T D per token (the whole attention square) at the peak of the same run. */
 static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c, int reps, rf_error *error) {
   rf_status status = RAFTER_OK;
   rafter_trainer *trainer = NULL;
@@ -105,6 +114,7 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
   rafter_step step = {0};
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "train", s, error));
+  choose_product(c, &s->plan);
   RF_GO(rf_traced_open(job->options, &record, error));
   RF_GO(rafter_trainer_open(job, &trainer, error));
   RF_GO(rafter_trainer_step(trainer, &step, error)); /* warm */
@@ -120,7 +130,7 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
   memcpy(copy, c->flops, sizeof copy);
   double peak = rf_ceiling_of(copy, c->flop_count).median;
   json_t *results = report_row(sink, s, c, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds, plan->flops_full_square,
-                               plan->model_flops, peak, "f32 FMA (6 P + 12 L T D)");
+                               plan->model_flops, peak, c->product == RF_BF16 ? "bf16 tiles (6 P + 12 L T D)" : "f32 FMA (6 P + 12 L T D)");
   if (record) status = rf_trainer_leave_trace(trainer, record, job->options, t->name, results, sink, error), json_decref(results);
   else list_test(job, sink, plan, results);
   RF_GO(status);
@@ -202,6 +212,7 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   double seconds[64];
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
+  choose_product(c, &s->plan);
   s->plan.build.microbatch = 1, s->plan.build.seq = positions_of(t);
   RF_GO(check_positions(s, t, s->plan.build.seq, error));
   rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder};
@@ -227,7 +238,7 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   double peak = rf_ceiling_of(copy, t->kind == 'p' ? c->flop_count : c->read_count).median;
   double work = (t->kind == 'p' ? 2 * (double)plan->graph->params.matmul : weight_bytes(plan)) * (double)t->tokens;
   json_t *results = report_row(sink, s, c, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, walks_seconds(plan, 1, depth, t->tokens, rows), work,
-                               work, peak, t->kind == 'p' ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
+                               work, peak, t->kind == 'p' ? products_of(c) : "read bandwidth (weights)");
   status = leave(job, sink, t, g, record, plan, results, error);
 done:
   rf_record_close(record);
@@ -259,6 +270,7 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   int64_t id[4096];
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
+  choose_product(c, &s->plan);
   int64_t chunk = s->plan.build.chunk > 0 ? s->plan.build.chunk : RF_PREFILL_ROWS, rows = chunk > t->tokens ? chunk : t->tokens;
   int64_t length = PROMPT, most = 0, room = s->model.position == RF_POSITION_LEARNED ? s->model.max_seq : INT64_MAX;
   do { /* so that none has ended when the last one is measured; a model with few positions gets shorter prompts */
@@ -300,7 +312,7 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   int64_t depth = length + (most - STEPS) / 2; /* of the answer in the middle: the first ones began before all prompts were read */
   json_t *results =
       report_row(sink, s, c, t, (double)t->tokens * STEPS, seconds, reps < 64 ? reps : 64, walks_seconds(g->decode, t->tokens, depth, STEPS, 1), work,
-                 work, computes ? flops_peak : read_peak, computes ? "f32 FMA (2 P per token)" : "read bandwidth (weights)");
+                 work, computes ? flops_peak : read_peak, computes ? products_of(c) : "read bandwidth (weights)");
   status = leave(job, sink, t, g, record, g->decode, results, error);
 done:
   rf_record_close(record);

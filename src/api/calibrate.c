@@ -47,8 +47,8 @@ rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, r
     double seconds = rf_now_seconds() - start;
     rf_say(sink, "%s, %s, %d threads\n", m->name, m->isa, m->threads);
     rf_say(sink, "  arithmetic     f32 %.0f GFLOP/s", m->flops[RF_F32] * 1e-9);
-    if (m->flops[RF_BF16] > 0) rf_say(sink, ", bf16 dot %.0f GFLOP/s", m->flops[RF_BF16] * 1e-9);
-    if (m->flops[RF_I8] > 0) rf_say(sink, ", int8 dot %.0f GOP/s", m->flops[RF_I8] * 1e-9);
+    if (m->flops[RF_BF16] > 0) rf_say(sink, ", bf16 %.0f GFLOP/s", m->flops[RF_BF16] * 1e-9);
+    if (m->flops[RF_I8] > 0) rf_say(sink, ", int8 %.0f GOP/s", m->flops[RF_I8] * 1e-9);
     rf_say(sink, "\n  memory         read %.1f GB/s, copy %.1f GB/s (read + written)\n", m->read_bps * 1e-9, m->copy_bps * 1e-9);
     for (int i = 0; i < m->scaling_count; i++)
       rf_say(sink, "  %2d thread%s     %.0f GFLOP/s, %.1f GB/s\n", m->scaling[i].threads, m->scaling[i].threads > 1 ? "s" : " ",

@@ -56,7 +56,7 @@ const rf_option RF_OPTION_ROWS[] = {
   WORDS("price", TEXT, "TIER|USD", NULL, PLAN | ROOFLINE, "of a chip and hour: a tier that the machine has (list, committed, flex-start, ...) or an amount, of --prefill-on too; unset: the list price"),
   CHOICE("backend", "auto|reference|cpu|null", "auto", MODELS, "which kernels run; null walks the plan and touches nothing"),
   NUMBER("threads", INT, NULL, 1, 1024, NULL, MODELS | CALIBRATE | QUANTIZE, "threads; unset: one per core"),
-  CHOICE("cpu", "auto|base|avx2|avx512|avx512bf16|amx", "auto", MODELS | CALIBRATE, "highest instruction set to use"),
+  CHOICE("cpu", "auto|base|avx2|avx512|avx512bf16|amx", "auto", MODELS | CALIBRATE, "highest instruction set to use; amx multiplies bf16 in tiles, which rounds elsewhere than the others, which agree to the bit"),
 
   WORDS("mesh", TEXT, "AXIS=CHIPS,..", NULL, PLAN, "chips along data, fsdp, tensor, sequence, context, pipeline, expert, slice: data=2,fsdp=16,tensor=4"),
   WORDS("pipeline", TEXT, "SCHEDULE", "1f1b", PLAN, "order of microbatches along pipeline: 1f1b, gpipe, or interleaved:V with V runs of layers on every stage"),

@@ -14,6 +14,8 @@ double rf_plan_matmul_peak_flops(const rf_plan *plan) {
 }
 
 double rf_plan_peak_flops(const rf_plan *plan) {
-  rf_dtype dtype = !strcmp(plan->machine.kind, "cpu") ? RF_F32 : plan->options.build.dtype;
+  rf_dtype dtype = plan->options.build.dtype;
+  bool tiles = dtype == RF_BF16 && plan->options.isa >= RF_ISA_AMX && plan->machine.flops[RF_BF16] > 0; /* others widen bf16 */
+  if (!strcmp(plan->machine.kind, "cpu") && !tiles) dtype = RF_F32;
   return plan->machine.flops[dtype] * plan->machine.chips;
 }

@@ -11,6 +11,9 @@ static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the 
 }
 static bool accepts(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && !op->attr.fast; }
 static bool accepts_fast(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && op->attr.fast; }
+static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
+  return accepts(graph, op) && rf_gemm_is_bf16(graph->tensor[op->input[0]].dtype, &graph->tensor[op->input[1]]);
+}
 /* An expert has each row once at most. */
 static int64_t most_rows(const rf_graph *graph, const rf_op *op) { return graph->tensor[op->input[0]].shape[0] / op->attr.experts_used; }
 
@@ -120,9 +123,12 @@ static void matmul_experts_dw_run(const rf_gemm_isa *isa, const rf_call *call) {
 #define ROWS(isa, name, level) \
   RF_BOUND_ROW(matmul_experts, isa, name, level), RF_BOUND_ROW(matmul_experts_dx, isa, name, level), RF_BOUND_ROW(matmul_experts_dw, isa, name, level)
 
+#define TILES(op) {#op, "gemm_amx_32x32", RF_ISA_AMX, accepts_tiles, op##_amx_workspace, op##_amx_run},
+
 #define FAST(isa, level) {"matmul_experts", "fast_" #isa, level, accepts_fast, matmul_experts_##isa##_workspace, matmul_experts_##isa##_run},
 
 #if defined(__x86_64__)
+BIND_ALL(amx, RF_GEMM_AMX)
 RF_BIND(matmul_experts, avx512bf16, RF_GEMM_AVX512BF16)
 BIND_ALL(avx512, RF_GEMM_AVX512)
 BIND_ALL(avx2, RF_GEMM_AVX2)
@@ -131,7 +137,8 @@ BIND_ALL(base, RF_GEMM_BASE)
 
 const rf_kernel RF_CPU_EXPERTS[] = {
 #if defined(__x86_64__)
-    FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2) ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512),
+    FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2) TILES(matmul_experts) TILES(matmul_experts_dx)
+        TILES(matmul_experts_dw) ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512),
     ROWS(avx2, "gemm_avx2_6x16", RF_ISA_AVX2),
 #endif
     ROWS(base, "gemm_base_4x16", RF_ISA_BASE),

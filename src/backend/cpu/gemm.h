@@ -4,6 +4,12 @@
  * when accumulating, from the value already in C. bf16 operands are widened first, which is exact. Tiles, threads and ISA only
  * decide who computes an element and when; running sums are kept as f32 between blocks of k and never combined.
  *
+ * An ISA with tiles (`tiles`) has a definition of its own where an operand is bf16. k is cut in steps of 32 from k = 0 on, zeros behind its end. A step is two
+ * chains from +0, even = fmaf(a[2i], b[2i], even) and odd = fmaf(a[2i+1], b[2i+1], odd), i ascending, and then acc = acc + (even + odd); all round to nearest even,
+ * and subnormal operands and results count as zeros of their sign (tdpbf16ps; Intel SDM volume 2). An operand that is f32 is the sum of three bf16, each the
+ * upper half of what the one before left over: the steps of the first, the second and the third follow each other, 32 k at a time. So an element still
+ * depends on nothing but its row and its column, and one whose f32 are bf16 values has the bits of the bf16 product.
+ *
  * A packed B (model/panels.h) is dequantised in registers, to the very values its file means, and then is a B like any other.
  *
  * Strides make NN, NT and TN the same product; they differ only in how a block is packed. Up to RF_GEMM_STREAM_ROWS rows the
@@ -22,6 +28,7 @@ typedef enum rf_gemm_epilogue {
 } rf_gemm_epilogue;
 
 enum { RF_GEMM_STREAM_ROWS = 16, RF_GEMM_MAX_GROUPS = 16, RF_GEMM_RUN = 64 }; /* RUN: steps of k of a packed B that are widened at a time */
+enum { RF_TILE_DEPTH = 32, RF_TILE_FORMS = 3 };                               /* FORMS: both operands bf16; A f32, B f32 beside bf16 */
 
 typedef struct rf_gemm {
   int64_t m, n, k;
@@ -60,12 +67,14 @@ typedef struct rf_gemm_ahead {
 typedef void (*rf_gemm_micro)(int64_t kc, const float *a, const float *b, float *tile, bool resume, const rf_gemm_ahead *near,
                               const rf_gemm_ahead *far, const char *const *tile_pieces);
 
-/* What differs between ISAs. Packed A: strips of rows, [k][rows of the strip]; packed B: panels of nr columns, [k][nr], zero filled;
- * a tile is [rows][nr] f32, contiguous. */
+/* What differs between ISAs. Packed A: strips of rows, [k][rows of the strip]; packed B: panels of nr columns, [k][nr], zero filled (of tiles:
+ * gemm_amx.c); a tile is [rows][nr] f32, contiguous. */
 struct rf_fast_isa;
 typedef struct rf_gemm_isa {
   const char *name;
   int mr, nr;
+  int a_words, b_words; /* 16-bit words of a packed element: of f32 2, of bf16 1, of f32 in pieces 3 */
+  int depth;            /* steps of k that stand together, missing ones as zeros; blocks of k begin there */
   void (*pack_a)(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to);
   void (*pack_b)(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum);
   const rf_gemm_micro *micro;                                                                                /* [rows] */
@@ -76,9 +85,15 @@ typedef struct rf_gemm_isa {
   /* The same of one panel: `y` [m][RF_PANEL_LANES], `wide`: room for RF_GEMM_RUN steps of RF_PANEL_LANES. */
   void (*stream_panel)(const rf_gemm *g, const rf_panel *panel, const float *a, float *y, float *wide);
   const struct rf_fast_isa *fast; /* NULL: none */
+  /* For products with bf16; NULL: none. [RF_TILE_FORMS] of them, which have no `stream`, and stand between `open` and `close` on every thread. */
+  const struct rf_gemm_isa *tiles;
+  void (*open)(void);
+  void (*close)(void);
 } rf_gemm_isa;
 
 extern const rf_gemm_isa RF_GEMM_BASE, RF_GEMM_AVX2, RF_GEMM_AVX512, RF_GEMM_AVX512BF16, RF_GEMM_AMX;
+/* Whether both operands, as they are stored, are bf16, which tiles multiply. */
+bool rf_gemm_is_bf16(rf_dtype a, const rf_tensor *b);
 const rf_gemm_isa *rf_gemm_for(rf_isa isa);
 
 /* Bytes of workspace of a product on `threads` (reads the sizes, and whether there is a column_sum); rf_gemm_run takes exactly that,

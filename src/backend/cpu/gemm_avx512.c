@@ -3,6 +3,7 @@
 enum { MR = 12, NR = 32 };
 #include "backend/cpu/fast.h"
 #include "backend/cpu/gemm_kernels.h"
+#include "backend/cpu/gemm_tiles.h"
 
 #define VECTOR __m512
 #define LANES 16
@@ -19,9 +20,17 @@ static const rf_gemm_micro micros[] = {
     NULL, micro_1, micro_2, micro_3, micro_4, micro_5, micro_6, micro_7, micro_8, micro_9, micro_10, micro_11, micro_12};
 // clang-format on
 
-const rf_gemm_isa RF_GEMM_AVX512 = {"gemm_avx512_12x32", MR,          NR,     pack_a,       pack_b,         micros,
-                                    begin_tile,          finish_tile, stream, stream_panel, &RF_FAST_AVX512};
-/* Its products in 8 bits are those of byte quadruples. */
-const rf_gemm_isa RF_GEMM_AVX512BF16 = {"gemm_avx512_12x32", MR, NR, pack_a, pack_b, micros, begin_tile, finish_tile, stream, stream_panel,
-                                        &RF_FAST_AVX512BF16};
-const rf_gemm_isa RF_GEMM_AMX = {"gemm_avx512_12x32", MR, NR, pack_a, pack_b, micros, begin_tile, finish_tile, stream, stream_panel, &RF_FAST_AMX};
+/* ISA(&RF_FAST_AVX512, NULL): {"gemm_avx512_12x32", ..., &RF_FAST_AVX512, NULL, NULL, NULL} */
+#define ISA(fast, tiles) \
+  { "gemm_avx512_12x32", MR, NR, 2, 2, 1, pack_a, pack_b, micros, begin_tile, finish_tile, stream, stream_panel, fast, tiles, NULL, NULL }
+const rf_gemm_isa RF_GEMM_AVX512 = ISA(&RF_FAST_AVX512, NULL);
+const rf_gemm_isa RF_GEMM_AVX512BF16 = ISA(&RF_FAST_AVX512BF16, NULL); /* its products in 8 bits are those of byte quadruples */
+
+/* Products with the tile unit have the epilogues of vectors. */
+#define TILES(form, a_words, b_words) \
+  { \
+    "gemm_amx_32x32", RF_TILE_ROWS, RF_TILE_COLUMNS, a_words, b_words, RF_TILE_DEPTH, rf_tiles_pack_a, rf_tiles_pack_b, RF_TILE_MICROS[form], \
+        begin_tile, finish_tile, NULL, NULL, NULL, NULL, rf_tiles_open, rf_tiles_close \
+  }
+static const rf_gemm_isa tiles[RF_TILE_FORMS] = {TILES(0, 1, 1), TILES(1, 3, 1), TILES(2, 1, 3)};
+const rf_gemm_isa RF_GEMM_AMX = ISA(&RF_FAST_AMX, tiles);

@@ -1,7 +1,7 @@
 /* head.c - the output head: logits = x w + bias in f32, cross-entropy and its gradients, over chunks of rows.
  *
  * The logits of a chunk stand in workspace and become their own gradient in place, so no (n,V) array exists. A chunk is cut by shape
- * alone; it changes no bits, because a logit is one chain over D, dx one chain over V, and dw continues its chain over the rows. */
+ * alone, at steps of tiles; it changes no bits, because a logit is one chain over D, dx one chain over V, and dw continues its chain over the rows. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/head.h"
 
@@ -20,6 +20,8 @@ static dims dims_of(const rf_graph *graph, const rf_op *op) {
   if (most < CHUNK_LEAST_ROWS) most = CHUNK_LEAST_ROWS;
   d.chunks = (d.rows + most - 1) / most;
   d.chunk = d.chunks ? (d.rows + d.chunks - 1) / d.chunks : 0;
+  d.chunk = (d.chunk + RF_TILE_DEPTH - 1) / RF_TILE_DEPTH * RF_TILE_DEPTH;
+  if (d.chunk > d.rows) d.chunk = d.rows;
   return d;
 }
 static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
@@ -31,6 +33,10 @@ static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the 
 
 static bool accepts(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && !op->attr.fast; }
 static bool accepts_fast(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && op->attr.fast; }
+
+static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
+  return accepts(graph, op) && rf_gemm_is_bf16(graph->tensor[op->input[0]].dtype, &graph->tensor[op->input[1]]);
+}
 
 /* ---- the three products, for `rows` rows of at most `most` ---------------------------------------------------------- */
 
@@ -292,11 +298,12 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
       RF_BOUND_ROW(head_score, isa, "head_rows_" #isa, level),
 
 #define FAST_ROW(op, isa, level) {#op, "head_fast_" #isa, level, accepts_fast, op##_##isa##_workspace, op##_##isa##_run},
+#define TILE_ROW(op) {#op, "head_rows_amx", RF_ISA_AMX, accepts_tiles, op##_amx_workspace, op##_amx_run},
+#define TILES TILE_ROW(head_loss) TILE_ROW(head_loss_bwd) TILE_ROW(head_loss_grad) TILE_ROW(head_logits) TILE_ROW(head_score)
 #define FAST(isa, level) FAST_ROW(head_logits, isa, level) FAST_ROW(head_score, isa, level)
 
 #if defined(__x86_64__)
-RF_BIND(head_logits, amx, RF_HEAD_AMX)
-RF_BIND(head_score, amx, RF_HEAD_AMX)
+BIND_ALL(amx, RF_HEAD_AMX)
 RF_BIND(head_logits, avx512bf16, RF_HEAD_AVX512BF16)
 RF_BIND(head_score, avx512bf16, RF_HEAD_AVX512BF16)
 BIND_ALL(avx512, RF_HEAD_AVX512)
@@ -306,7 +313,7 @@ BIND_ALL(base, RF_HEAD_BASE)
 
 const rf_kernel RF_CPU_HEAD[] = {
 #if defined(__x86_64__)
-    FAST(amx, RF_ISA_AMX) FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2) ROWS(avx512, RF_ISA_AVX512)
+    FAST(amx, RF_ISA_AMX) FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2) TILES ROWS(avx512, RF_ISA_AVX512)
         ROWS(avx2, RF_ISA_AVX2)
 #endif
             ROWS(base, RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},

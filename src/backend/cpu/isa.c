@@ -12,14 +12,14 @@
 #endif
 
 #if defined(__x86_64__)
-/* Whether there are tiles with products of bytes, and the system gives them to this process: their state is saved only for those who ask. */
+/* Whether there are tiles with products of bytes and of bf16, and the system gives them to this process: their state is saved only for those who ask. */
 static bool has_tiles(void) {
 #if defined(__linux__)
   enum { ASK = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
   unsigned a, b, c, d;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  bool tiles = d >> 24 & 1, bytes = d >> 25 & 1;
-  return tiles && bytes && syscall(SYS_arch_prctl, ASK, TILE_DATA) == 0;
+  bool tiles = d >> 24 & 1, bytes = d >> 25 & 1, pairs = d >> 22 & 1;
+  return tiles && bytes && pairs && syscall(SYS_arch_prctl, ASK, TILE_DATA) == 0;
 #else
   return false;
 #endif

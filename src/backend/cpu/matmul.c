@@ -13,6 +13,9 @@ static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the 
 }
 static bool accepts(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && !op->attr.fast; }
 static bool accepts_fast(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && op->attr.fast; }
+static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
+  return accepts(graph, op) && rf_gemm_is_bf16(graph->tensor[op->input[0]].dtype, &graph->tensor[op->input[1]]);
+}
 static const rf_tensor *tensor_or_null(const rf_graph *graph, int id) { return id == RF_NONE ? NULL : &graph->tensor[id]; }
 
 /* Sizes, strides and dtypes: all that the workspace depends on. Slots 0 and 1 are the operands of every op here. */
@@ -141,10 +144,12 @@ static void matmul_dw_run(const rf_gemm_isa *isa, const rf_call *call) {
 #define ROWS(isa, name, level) \
   RF_BOUND_ROW(matmul, isa, name, level), RF_BOUND_ROW(matmul_dx, isa, name, level), RF_BOUND_ROW(matmul_dw, isa, name, level),
 
+#define TILES(op) {#op, "gemm_amx_32x32", RF_ISA_AMX, accepts_tiles, op##_amx_workspace, op##_amx_run},
+
 #define FAST(isa, level) {"matmul", "fast_" #isa, level, accepts_fast, matmul_##isa##_workspace, matmul_##isa##_run},
 
 #if defined(__x86_64__)
-RF_BIND(matmul, amx, RF_GEMM_AMX)
+BIND_ALL(amx, RF_GEMM_AMX)
 RF_BIND(matmul, avx512bf16, RF_GEMM_AVX512BF16)
 BIND_ALL(avx512, RF_GEMM_AVX512)
 BIND_ALL(avx2, RF_GEMM_AVX2)
@@ -153,8 +158,8 @@ BIND_ALL(base, RF_GEMM_BASE)
 
 const rf_kernel RF_CPU_MATMUL[] = {
 #if defined(__x86_64__)
-    FAST(amx, RF_ISA_AMX) FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2)
-        ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512) ROWS(avx2, "gemm_avx2_6x16", RF_ISA_AVX2)
+    FAST(amx, RF_ISA_AMX) FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2) TILES(matmul) TILES(matmul_dx)
+        TILES(matmul_dw) ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512) ROWS(avx2, "gemm_avx2_6x16", RF_ISA_AVX2)
 #endif
             ROWS(base, "gemm_base_4x16", RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
 };

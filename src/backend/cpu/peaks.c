@@ -7,6 +7,7 @@
 static const rf_peak_arithmetic *arithmetic_of(rf_dtype dtype) {
   rf_isa isa = rf_isa_detect();
 #if defined(__x86_64__)
+  if (dtype == RF_BF16 && isa >= RF_ISA_AMX) return &RF_PEAK_TILES_BF16;
   if (dtype == RF_BF16) return isa >= RF_ISA_AVX512BF16 ? &RF_PEAK_DOT_BF16 : NULL;
   if (dtype == RF_I8 && isa >= RF_ISA_AMX) return &RF_PEAK_TILES_I8;
   if (dtype == RF_I8) return isa >= RF_ISA_AVX512BF16 ? &RF_PEAK_DOT_I8 : NULL;

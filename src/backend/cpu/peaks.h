@@ -6,8 +6,8 @@
 #include "backend/backend.h"
 
 /* FLOP/s (multiply and add count as two) of `threads` threads doing nothing but products of `dtype` in registers for `seconds`:
- * RF_F32 fused multiply-adds of the widest vectors, RF_BF16 vdpbf16ps, RF_I8 vpdpbusd, or tdpbssd
- * where there are tiles. 0 where the CPU lacks the instruction. */
+ * RF_F32 fused multiply-adds of the widest vectors, RF_BF16 vdpbf16ps, RF_I8 vpdpbusd, where there are tiles
+ * tdpbf16ps and tdpbssd. 0 where the CPU lacks the instruction. */
 double rf_peak_flops(rf_dtype dtype, int threads, double seconds);
 
 /* Bytes/s over a buffer of the caller, far larger than the caches (>= 1 GiB for figures that are printed), which has been written

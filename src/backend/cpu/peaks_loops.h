@@ -17,7 +17,8 @@ typedef struct rf_peak_memory {
   void (*nt_copy)(float *to, const float *from, size_t count);
 } rf_peak_memory;
 
-extern const rf_peak_arithmetic RF_PEAK_FMA_BASE, RF_PEAK_FMA_AVX2, RF_PEAK_FMA_AVX512, RF_PEAK_DOT_BF16, RF_PEAK_DOT_I8, RF_PEAK_TILES_I8;
+extern const rf_peak_arithmetic RF_PEAK_FMA_BASE, RF_PEAK_FMA_AVX2, RF_PEAK_FMA_AVX512, RF_PEAK_DOT_BF16, RF_PEAK_DOT_I8, RF_PEAK_TILES_I8,
+    RF_PEAK_TILES_BF16;
 extern const rf_peak_memory RF_PEAK_MEMORY_BASE, RF_PEAK_MEMORY_AVX2, RF_PEAK_MEMORY_AVX512;
 
 #endif

@@ -1,5 +1,5 @@
 /* matmul.c - the matmul family. Each output element is one chain of f32 fused multiply-adds in ascending order of the summed index
- * (f64: a double sum), so these bits are the definition that every other kernel must give. */
+ * (f64: a double sum), so these bits are the definition that every other kernel must give, but for bf16 with tiles (backend/cpu/gemm.h). */
 #include "backend/reference/kernels.h"
 
 static int64_t weight_at(const rf_call *call, int64_t k, int64_t n, int64_t inner, int64_t columns) {

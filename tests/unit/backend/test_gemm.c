@@ -1,7 +1,8 @@
-/* The product's definition is exact, so its test is too: every element of every shape equals the naive chain of fmaf, bit for bit,
- * on each ISA this CPU has, with any number of threads. */
+/* The product's definition is exact, so its test is too: every element of every shape equals the naive chain of fmaf (with tiles and bf16 the sum of
+ * support/tile_sum.h), bit for bit, on each ISA this CPU has, with any number of threads. */
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/simd.h"
+#include "support/tile_sum.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,11 +15,13 @@ static float draw(void) { /* small magnitudes and some zeros, so that sums round
   random_state = random_state * 1664525u + 1013904223u;
   return (float)((int32_t)random_state >> 8) * 0x1p-22f;
 }
-static int isas(const rf_gemm_isa *list[3]) {
+enum { ISAS = 4 };
+static int isas(const rf_gemm_isa *list[ISAS]) {
   int count = 0;
   list[count++] = &RF_GEMM_BASE;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list[count++] = &RF_GEMM_AVX2;
   if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) list[count++] = &RF_GEMM_AVX512;
+  if (rf_isa_detect() >= RF_ISA_AMX) list[count++] = &RF_GEMM_AMX;
   return count;
 }
 
@@ -49,10 +52,25 @@ static float at(const void *p, rf_dtype dtype, int64_t i) {
   return dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)p)[i]) : ((const float *)p)[i];
 }
 
+/* Element (i,j) as this ISA has to give it, from `acc` on. */
+static float expected(const rf_gemm_isa *isa, const rf_gemm *g, int64_t i, int64_t j, float acc) {
+  if (!isa->tiles || (g->a_dtype == RF_F32 && g->b_dtype == RF_F32)) {
+    for (int64_t p = 0; p < g->k; p++)
+      acc = fmaf(at(g->a, g->a_dtype, i * g->a_row + p * g->a_step), at(g->b, g->b_dtype, p * g->b_step + j * g->b_col), acc);
+    return acc;
+  }
+  static float a[4200], b[4200];
+  assert_true(g->k <= 4200);
+  for (int64_t p = 0; p < g->k; p++)
+    a[p] = at(g->a, g->a_dtype, i * g->a_row + p * g->a_step), b[p] = at(g->b, g->b_dtype, p * g->b_step + j * g->b_col);
+  return tile_sum(a, b, g->k, g->a_dtype == RF_F32 ? 3 : 1, g->b_dtype == RF_F32 ? 3 : 1, acc, TILE_TRUE);
+}
+
 typedef struct shape {
   int64_t m, k, n;
 } shape;
 
+static bool only_tiles;
 static void check(shape s, rf_dtype a_dtype, rf_dtype b_dtype, bool a_transposed, bool b_transposed, bool accumulate) {
   void *a = matrix(s.m * s.k, a_dtype), *b = matrix(s.k * s.n, b_dtype), *before = matrix(s.m * s.n, RF_F32);
   float *want = malloc((size_t)(s.m * s.n) * 4 + 4), *sum = malloc((size_t)s.n * 4);
@@ -70,16 +88,13 @@ static void check(shape s, rf_dtype a_dtype, rf_dtype b_dtype, bool a_transposed
                .dtype = RF_F32,
                .ld = s.n,
                .accumulate = accumulate};
-  for (int64_t i = 0; i < s.m; i++) {
-    for (int64_t j = 0; j < s.n; j++) {
-      float acc = accumulate ? ((float *)before)[i * s.n + j] : 0.0f;
-      for (int64_t p = 0; p < s.k; p++) acc = fmaf(at(a, a_dtype, i * g.a_row + p * g.a_step), at(b, b_dtype, p * g.b_step + j * g.b_col), acc);
-      want[i * s.n + j] = acc;
-    }
-  }
-  const rf_gemm_isa *list[3];
+  const rf_gemm_isa *list[ISAS];
   int count = isas(list);
   for (int isa = 0; isa < count; isa++) {
+    bool tiles = list[isa]->tiles && (a_dtype == RF_BF16 || b_dtype == RF_BF16);
+    if (only_tiles ? !tiles : list[isa]->tiles && !tiles) continue; /* (with f32: the same code as without) */
+    for (int64_t e = 0; (isa == 0 || tiles) && e < s.m * s.n; e++)
+      want[e] = expected(list[isa], &g, e / s.n, e % s.n, accumulate ? ((float *)before)[e] : 0.0f);
     for (int threads = 1; threads <= 3; threads++) {
       if (list[isa] == &RF_GEMM_BASE && s.m * s.n * s.k > 400000 && threads != 2) continue; /* fmaf may be a library call there */
       size_t u_bytes = (size_t)(s.m * s.n) * 4, work_bytes = rf_gemm_workspace(list[isa], &g, threads);
@@ -136,6 +151,12 @@ static void test_many_blocks(void **state) {
   for (size_t i = 0; i < sizeof s / sizeof *s; i++) {
     for (unsigned bits = 0; bits < 4; bits++) check(s[i], RF_F32, bits & 1 ? RF_BF16 : RF_F32, bits & 1, bits & 2, bits == 2);
   }
+  static const shape of_tiles[] = {{400, 2100, 34}, {20, 4200, 70}, {700, 400, 40}}; /* of theirs, which are larger */
+  only_tiles = true;
+  for (size_t i = 0; i < sizeof of_tiles / sizeof *of_tiles && rf_isa_detect() >= RF_ISA_AMX; i++)
+    for (unsigned bits = 0; bits < 3; bits++)
+      check(of_tiles[i], bits == 1 ? RF_F32 : RF_BF16, bits == 2 ? RF_F32 : RF_BF16, bits & 1, bits & 2, bits == 0);
+  only_tiles = false;
 }
 
 /* A row's bits do not depend on how many rows run beside it. */
@@ -143,7 +164,7 @@ static void test_rows_are_independent(void **state) {
   (void)state;
   enum { K = 700, N = 90, M = 60 };
   void *a = matrix(M * K, RF_F32), *b = matrix(K * N, RF_BF16);
-  const rf_gemm_isa *list[3];
+  const rf_gemm_isa *list[ISAS];
   int count = isas(list);
   float *all = malloc(sizeof(float) * M * N), *few = malloc(sizeof(float) * M * N);
   for (int isa = 0; isa < count; isa++) {
@@ -178,7 +199,7 @@ static void test_rows_are_independent(void **state) {
 static void test_epilogues(void **state) {
   (void)state;
   static const shape shapes[] = {{5, 40, 50}, {40, 520, 45}, {1, 30, 64}};
-  const rf_gemm_isa *list[3];
+  const rf_gemm_isa *list[ISAS];
   int count = isas(list);
   for (int c = 0; c < 3 * 2 * 4; c++) {
     shape s = shapes[c % 3];
@@ -217,10 +238,8 @@ static void test_epilogues(void **state) {
       free(work);
       for (int64_t e = 0; e < s.m * s.n; e++) {
         int64_t i = e / s.n, j = e % s.n;
-        float acc = 0.0f;
-        for (int64_t p = 0; p < s.k; p++) acc = fmaf(at(a, dtype, i * s.k + p), at(b, dtype, p * s.n + j), acc);
-        float v = acc + (g.bias ? at(bias, dtype, j) : 0.0f), x = dtype == RF_BF16 ? rf_bf16_to_f32(rf_f32_to_bf16(v)) : v, y = x,
-              w = at(side, dtype, e);
+        float v = expected(list[isa], &g, i, j, 0.0f) + (g.bias ? at(bias, dtype, j) : 0.0f),
+              x = dtype == RF_BF16 ? rf_bf16_to_f32(rf_f32_to_bf16(v)) : v, y = x, w = at(side, dtype, e);
         assert_true(at(u, dtype, e) == x);
         if (epilogue == RF_GEMM_PLAIN) continue;
         float wide[RF_LANES] = {0};
@@ -246,8 +265,9 @@ static void test_epilogues(void **state) {
         first_out = out;
         continue;
       }
-      assert_memory_equal(u, first_u, bytes);
-      if (epilogue != RF_GEMM_PLAIN) assert_memory_equal(out, first_out, bytes);
+      bool tiles = list[isa]->tiles && dtype == RF_BF16;
+      if (!tiles) assert_memory_equal(u, first_u, bytes);
+      if (!tiles && epilogue != RF_GEMM_PLAIN) assert_memory_equal(out, first_out, bytes);
       release(u, bytes);
       release(out, bytes);
     }
@@ -263,7 +283,7 @@ static void test_epilogues(void **state) {
 /* Column sums of B taken while it is packed: plain adds in ascending k. */
 static void test_column_sums(void **state) {
   (void)state;
-  const rf_gemm_isa *list[3];
+  const rf_gemm_isa *list[ISAS];
   int count = isas(list);
   for (int c = 0; c < 16; c++) {
     int64_t m = c & 1 ? 900 : 10, k = c & 2 ? 1200 : 37, n = c & 4 ? 70 : 33;
@@ -305,11 +325,131 @@ static void test_column_sums(void **state) {
   }
 }
 
+/* ---- tiles ----------------------------------------------------------------------------------------------------------- */
+
+static bool same_float(float x, float y) { return (x != x && y != y) || memcmp(&x, &y, sizeof x) == 0; }
+static uint32_t word(void) {
+  random_state = random_state * 1664525u + 1013904223u;
+  return random_state >> 8;
+}
+/* What numbers a bf16 is drawn from. */
+typedef enum numbers { ORDINARY, CANCELLING, SUBNORMAL, LARGE, ANY_BITS, NUMBERS } numbers;
+static float number(numbers kind, int64_t i) {
+  float sign = word() & 1 ? -1.0f : 1.0f;
+  switch (kind) {
+  case CANCELLING: return (i / 2 % 2 ? -1.0f : 1.0f) * (1.0f + 0x1p-6f * (float)(word() % 3)); /* what stays is what was rounded */
+  case SUBNORMAL: return sign * ldexpf(1.0f + (float)(word() % 128) / 128, -60 - (int)(word() % 75));
+  case LARGE: return sign * ldexpf(1.0f, 50 + (int)(word() % 16));
+  case ANY_BITS: return rf_bf16_to_f32((rf_bf16)word());
+  default: return draw();
+  }
+}
+
+/* The hardware against tile_sum over all sorts of numbers, and against what would be wrong: every planted fault shows. */
+static void test_tiles_are_their_definition(void **state) {
+  (void)state;
+  enum { M = 17, N = 35, K = 165 };
+  if (rf_isa_detect() < RF_ISA_AMX) {
+    print_message("this CPU has no tiles\n");
+    skip();
+  }
+  int differ[TILE_FAULTS] = {0};
+  for (int kind = 0; kind < NUMBERS; kind++) {
+    for (int pieces = 0; pieces < 3; pieces++) { /* of neither, of A, of B */
+      rf_dtype a_dtype = pieces == 1 ? RF_F32 : RF_BF16, b_dtype = pieces == 2 ? RF_F32 : RF_BF16;
+      void *a = matrix(M * K, a_dtype), *b = matrix(K * N, b_dtype);
+      float u[M * N], row[K], column[K];
+      for (int64_t i = 0; i < M * K; i++) {
+        float x = number((numbers)kind, i % K);
+        if (a_dtype == RF_BF16) ((rf_bf16 *)a)[i] = rf_f32_to_bf16(x);
+        else ((float *)a)[i] = kind == LARGE || kind == ANY_BITS ? x : x * (1.0f + 0x1p-20f * (float)(word() % 4096));
+      }
+      for (int64_t i = 0; i < K * N; i++) {
+        float x = number((numbers)kind, i / N);
+        if (b_dtype == RF_BF16) ((rf_bf16 *)b)[i] = rf_f32_to_bf16(x);
+        else ((float *)b)[i] = kind == LARGE || kind == ANY_BITS ? x : x * (1.0f + 0x1p-20f * (float)(word() % 4096));
+      }
+      rf_gemm g = {.m = M,
+                   .n = N,
+                   .k = K,
+                   .a = a,
+                   .a_row = K,
+                   .a_step = 1,
+                   .a_dtype = a_dtype,
+                   .b = b,
+                   .b_step = N,
+                   .b_col = 1,
+                   .b_dtype = b_dtype,
+                   .u = u,
+                   .dtype = RF_F32,
+                   .ld = N};
+      void *work = aligned_alloc(64, (rf_gemm_workspace(&RF_GEMM_AMX, &g, 2) + 63) / 64 * 64);
+      rf_gemm_run(&RF_GEMM_AMX, &g, 2, work);
+      free(work);
+      for (int64_t e = 0; e < M * N; e++) {
+        for (int p = 0; p < K; p++) row[p] = at(a, a_dtype, e / N * K + p), column[p] = at(b, b_dtype, p * N + e % N);
+        for (int fault = 0; fault < TILE_FAULTS; fault++) {
+          float want = tile_sum(row, column, K, pieces == 1 ? 3 : 1, pieces == 2 ? 3 : 1, 0.0f, (tile_fault)fault);
+          bool same = same_float(u[e], want);
+          differ[fault] += !same;
+          if (fault == TILE_TRUE && !same)
+            fail_msg("numbers %d pieces %d: element (%d,%d) is %.9g, expected %.9g", kind, pieces, (int)(e / N), (int)(e % N), (double)u[e],
+                     (double)want);
+        }
+      }
+      free(b);
+      free(a);
+    }
+  }
+  for (int fault = 1; fault < TILE_FAULTS; fault++)
+    if (!differ[fault]) fail_msg("planted fault %d does not show", fault);
+}
+
+/* f32 values that are bf16 give the bits of the bf16 product: so the kind of a weight does not matter where its values are the same. */
+static void test_pieces_of_bf16_are_bf16(void **state) {
+  (void)state;
+  enum { M = 40, N = 70, K = 100 };
+  if (rf_isa_detect() < RF_ISA_AMX) {
+    print_message("this CPU has no tiles\n");
+    skip();
+  }
+  rf_bf16 *a = matrix(M * K, RF_BF16), *b = matrix(K * N, RF_BF16);
+  float wide[M * K], u[2][M * N];
+  for (int i = 0; i < M * K; i++) wide[i] = rf_bf16_to_f32(a[i]);
+  for (int d = 0; d < 2; d++) {
+    rf_gemm g = {.m = M,
+                 .n = N,
+                 .k = K,
+                 .a = d ? (void *)wide : (void *)a,
+                 .a_row = K,
+                 .a_step = 1,
+                 .a_dtype = d ? RF_F32 : RF_BF16,
+                 .b = b,
+                 .b_step = N,
+                 .b_col = 1,
+                 .b_dtype = RF_BF16,
+                 .u = u[d],
+                 .dtype = RF_F32,
+                 .ld = N};
+    void *work = aligned_alloc(64, (rf_gemm_workspace(&RF_GEMM_AMX, &g, 1) + 63) / 64 * 64);
+    rf_gemm_run(&RF_GEMM_AMX, &g, 1, work);
+    free(work);
+  }
+  assert_memory_equal(u[0], u[1], sizeof u[0]);
+  free(b);
+  free(a);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_odd_shapes),  cmocka_unit_test(test_all_dtypes_and_packings),
-      cmocka_unit_test(test_many_blocks), cmocka_unit_test(test_rows_are_independent),
-      cmocka_unit_test(test_epilogues),   cmocka_unit_test(test_column_sums),
+      cmocka_unit_test(test_odd_shapes),
+      cmocka_unit_test(test_all_dtypes_and_packings),
+      cmocka_unit_test(test_many_blocks),
+      cmocka_unit_test(test_rows_are_independent),
+      cmocka_unit_test(test_epilogues),
+      cmocka_unit_test(test_column_sums),
+      cmocka_unit_test(test_tiles_are_their_definition),
+      cmocka_unit_test(test_pieces_of_bf16_are_bf16),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,13 +74,14 @@ static rf_panels panels_of(const product *p, const rf_panels *like) {
   return own;
 }
 
-/* The op on `rows` rows; w: packed where `panels` is not NULL, else f32. Returns w's tensor. */
+static rf_dtype plain_dtype = RF_F32;
+/* The op on `rows` rows; w: packed, or plain in plain_dtype. Returns w's tensor. */
 static int build(op_harness *h, const product *p, const rf_panels *like, bool packed, int rows) {
   int64_t outputs = op_panels_outputs(like), inner = like->inner, experts = rf_panels_experts(like);
   op_fill normal = {1, 0}, small = {0.1, 0};
   int w = packed                ? op_packed(h, "w", like, small)
-          : like->outputs_first ? op_tensor(h, "w", RF_CLASS_WEIGHT, RF_F32, small, OP_SHAPE(outputs, inner))
-                                : op_tensor(h, "w", RF_CLASS_WEIGHT, RF_F32, small, OP_SHAPE(experts * inner, outputs));
+          : like->outputs_first ? op_tensor(h, "w", RF_CLASS_WEIGHT, plain_dtype, small, OP_SHAPE(outputs, inner))
+                                : op_tensor(h, "w", RF_CLASS_WEIGHT, plain_dtype, small, OP_SHAPE(experts * inner, outputs));
   rf_attr attr = {.transpose = like->outputs_first, .fast = p->fast, .index = 3};
   int32_t ids[64], positions[64];
   for (int i = 0; i < rows; i++) ids[i] = (int32_t)(i * 7919 % outputs), positions[i] = i;
@@ -120,10 +121,15 @@ static void widen(op_harness *to, const op_harness *from, int w) {
   const rf_panels *all = &from->graph->tensor[w].panels, one = rf_panels_one(all);
   int64_t outputs = op_panels_outputs(all), inner = one.inner;
   float *values = malloc((size_t)inner * sizeof *values), *out = op_data(to, w);
+  rf_bf16 *half = op_data(to, w);
   for (int64_t i = 0; i < rf_panels_experts(all) * outputs; i++) {
     int64_t e = i / outputs, o = i % outputs;
     rf_panels_read(&one, (char *)op_data(from, w) + e * rf_panels_bytes(&one), o, 0, inner, values);
-    for (int64_t k = 0; k < inner; k++) out[one.outputs_first ? o * inner + k : (e * inner + k) * outputs + o] = values[k];
+    for (int64_t k = 0; k < inner; k++) {
+      int64_t at = one.outputs_first ? o * inner + k : (e * inner + k) * outputs + o;
+      if (plain_dtype == RF_BF16) half[at] = rf_f32_to_bf16(values[k]);
+      else out[at] = values[k];
+    }
   }
   free(values);
 }
@@ -198,6 +204,26 @@ static void rows_do_not_depend_on_their_number(void **state) {
   for (int rows = 1; rows <= 18; rows++) same(&PRODUCTS[0], &panels, RF_F32, rows, &RF_BACKEND_CPU, rf_isa_detect(), rf_isa_detect(), 2);
 }
 
+/* Where tiles multiply bf16 as bf16: the same as the plain bf16 matrix, wherever parts end. */
+static void bf16_on_tiles_is_plain_bf16(void **state) {
+  (void)state;
+  const rf_quant_type *bf16 = rf_quant_type_of(RF_Q_BF16);
+  const rf_panels panels[] = {{.inner = 75, .parts = 1, .part = {{bf16, 97}}},
+                              {.inner = 200, .parts = 3, .part = {{bf16, 70}, {bf16, 5}, {bf16, 137}}}};
+  static const int ROWS[] = {1, 2, 16, 17, 40};
+  if (rf_isa_detect() < RF_ISA_AMX) {
+    print_message("this CPU has no tiles\n");
+    skip();
+  }
+  plain_dtype = RF_BF16;
+  for (int i = 0; i < 2; i++)
+    for (size_t r = 0; r < sizeof ROWS / sizeof *ROWS; r++)
+      for (size_t p = 0; p < sizeof PRODUCTS / sizeof *PRODUCTS; p++)
+        if (strcmp(PRODUCTS[p].op, "embed"))
+          same(&PRODUCTS[p], &panels[i], RF_BF16, ROWS[r], &RF_BACKEND_CPU, RF_ISA_AMX, RF_ISA_AMX, 1 + (int)r % 2);
+  plain_dtype = RF_F32;
+}
+
 /* ---- activations in 8 bits ------------------------------------------------------------------------------------------- */
 
 /* Against the reference on the widened matrix: rows are rounded alike, so what is left is the sums' own rounding. Every ISA and number of
@@ -268,9 +294,13 @@ static void fast_rows_do_not_depend_on_their_number(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(packed_bytes_come_out_again),          cmocka_unit_test(every_type_is_its_widened_self),
-      cmocka_unit_test(parts_have_types_of_their_own),        cmocka_unit_test(rows_do_not_depend_on_their_number),
-      cmocka_unit_test(fast_products_round_their_rows_alone), cmocka_unit_test(fast_rows_do_not_depend_on_their_number),
+      cmocka_unit_test(packed_bytes_come_out_again),
+      cmocka_unit_test(every_type_is_its_widened_self),
+      cmocka_unit_test(parts_have_types_of_their_own),
+      cmocka_unit_test(rows_do_not_depend_on_their_number),
+      cmocka_unit_test(bf16_on_tiles_is_plain_bf16),
+      cmocka_unit_test(fast_products_round_their_rows_alone),
+      cmocka_unit_test(fast_rows_do_not_depend_on_their_number),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,328 @@
+/* gemm_amx.c - the product of bf16 pairs with the tile unit (gemm.h defines its bits): a strip of 32 rows times a panel of 32 columns is four tiles of
+ * sums, two of rows and two of columns. What is packed is tiles of 1 KiB, one step of 32 k behind the other, within it piece by piece and then the upper or
+ * left sixteen before the others: rows as [row][k], columns as [pair of k][column][2]. Missing rows, columns and k are zeros. */
+#include "backend/cpu/gemm_tiles.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+enum { SIXTEEN = 16, DEPTH = RF_TILE_DEPTH, TILE_BYTES = 1024, PIECES = 3 };
+
+/* ---- sixteen rows or columns of a step of 32, in registers ------------------------------------------------------------- */
+
+/* Where a block lies: `lines` rows or columns, element (line, k) at from[line * line_step + k * k_step], one of them 1. */
+typedef struct block {
+  const void *from;
+  rf_dtype dtype;
+  int64_t line_step, k_step;
+  int lines, steps; /* the others are zeros */
+} block;
+static const void *element_at(const void *from, rf_dtype dtype, int64_t i) { return (const char *)from + i * (dtype == RF_BF16 ? 2 : 4); }
+
+/* An f32 is the sum of three bf16, the first the largest: each takes the upper half of what is left, which is exact. What is no finite number is the first
+ * alone. */
+static inline void cut(__m512 x, __m512i piece[PIECES]) {
+  const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
+  __m512i bits = _mm512_castps_si512(x), first = _mm512_and_si512(bits, upper);
+  __mmask16 finite = (__mmask16)~_mm512_fpclass_ps_mask(x, 0x99); /* NaNs and infinities */
+  first = _mm512_mask_or_epi32(first, _mm512_fpclass_ps_mask(x, 0x81), first, _mm512_set1_epi32(0x00400000));
+  __m512 rest = _mm512_maskz_sub_ps(finite, x, _mm512_castsi512_ps(first));
+  __m512i second = _mm512_and_si512(_mm512_castps_si512(rest), upper);
+  piece[0] = first, piece[1] = second;
+  piece[2] = _mm512_castps_si512(_mm512_sub_ps(rest, _mm512_castsi512_ps(second)));
+}
+/* Each of sixteen lines as 32 consecutive k. `full`: none is missing. */
+static inline void lines_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) {
+  __mmask32 mask = full || b->steps >= DEPTH ? 0xffffffffu : (1u << b->steps) - 1;
+#pragma GCC unroll 16
+  for (int i = 0; i < SIXTEEN; i++)
+    v[i] = full || i < b->lines ? _mm512_maskz_loadu_epi16(mask, (const uint16_t *)b->from + i * b->line_step) : _mm512_setzero_si512();
+}
+/* Each of sixteen pairs of k as sixteen lines. */
+static inline void pairs_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) {
+  __mmask16 mask = full || b->lines >= SIXTEEN ? 0xffff : (__mmask16)((1u << b->lines) - 1);
+  const uint16_t *at = b->from;
+#pragma GCC unroll 16
+  for (int p = 0; p < SIXTEEN; p++, at += 2 * b->k_step) {
+    __m256i even = full || 2 * p < b->steps ? _mm256_maskz_loadu_epi16(mask, at) : _mm256_setzero_si256();
+    __m256i odd = full || 2 * p + 1 < b->steps ? _mm256_maskz_loadu_epi16(mask, at + b->k_step) : _mm256_setzero_si256();
+    v[p] = _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
+  }
+}
+/* The same of f32, by pieces. */
+static inline void lines_of_f32(const block *b, __m512i v[PIECES][SIXTEEN]) {
+  static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+                                     33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+  const __m512i which = _mm512_loadu_si512(upper); /* the upper halves of two vectors */
+  const int steps = b->steps;
+  __mmask16 low = steps >= 16 ? 0xffff : (__mmask16)((1u << steps) - 1);
+  __mmask16 high = steps >= DEPTH ? 0xffff : steps <= 16 ? 0 : (__mmask16)((1u << (steps - 16)) - 1);
+  for (int i = 0; i < SIXTEEN; i++) {
+    const float *at = (const float *)b->from + i * b->line_step;
+    __m512i left[PIECES], right[PIECES];
+    cut(i < b->lines ? _mm512_maskz_loadu_ps(low, at) : _mm512_setzero_ps(), left);
+    cut(i < b->lines ? _mm512_maskz_loadu_ps(high, at + 16) : _mm512_setzero_ps(), right);
+    for (int p = 0; p < PIECES; p++) v[p][i] = _mm512_permutex2var_epi16(left[p], which, right[p]);
+  }
+}
+static inline void pairs_of_f32(const block *b, __m512i v[PIECES][SIXTEEN]) {
+  __mmask16 mask = b->lines >= SIXTEEN ? 0xffff : (__mmask16)((1u << b->lines) - 1);
+  const float *at = b->from;
+  for (int p = 0; p < SIXTEEN; p++, at += 2 * b->k_step) {
+    __m512i even[PIECES], odd[PIECES];
+    cut(2 * p < b->steps ? _mm512_maskz_loadu_ps(mask, at) : _mm512_setzero_ps(), even);
+    cut(2 * p + 1 < b->steps ? _mm512_maskz_loadu_ps(mask, at + b->k_step) : _mm512_setzero_ps(), odd);
+    for (int i = 0; i < PIECES; i++)
+      v[i][p] = _mm512_or_si512(_mm512_srli_epi32(even[i], 16), _mm512_and_si512(odd[i], _mm512_set1_epi32((int)0xffff0000u)));
+  }
+}
+/* Sixteen by sixteen pairs: lines become pairs, pairs lines. */
+static inline void turn(__m512i v[SIXTEEN]) {
+  __m512 a[SIXTEEN], b[SIXTEEN];
+#pragma GCC unroll 16
+  for (int i = 0; i < SIXTEEN; i++) b[i] = _mm512_castsi512_ps(v[i]);
+#pragma GCC unroll 16
+  for (int i = 0; i < SIXTEEN; i += 2) {
+    a[i] = _mm512_unpacklo_ps(b[i], b[i + 1]);
+    a[i + 1] = _mm512_unpackhi_ps(b[i], b[i + 1]);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < SIXTEEN; i += 4) {
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++) {
+      b[i + 2 * h] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
+      b[i + 2 * h + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) { /* b[i + 4 q]: pairs i, i+4, i+8, i+12 of lines 4 q .. 4 q + 3 */
+    __m512 even = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88), odd = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
+    __m512 even_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88), odd_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
+    v[i] = _mm512_castps_si512(_mm512_shuffle_f32x4(even, even_high, 0x88));
+    v[i + 8] = _mm512_castps_si512(_mm512_shuffle_f32x4(even, even_high, 0xdd));
+    v[i + 4] = _mm512_castps_si512(_mm512_shuffle_f32x4(odd, odd_high, 0x88));
+    v[i + 12] = _mm512_castps_si512(_mm512_shuffle_f32x4(odd, odd_high, 0xdd));
+  }
+}
+static inline void store(const __m512i v[SIXTEEN], char *to) {
+#pragma GCC unroll 16
+  for (int i = 0; i < SIXTEEN; i++) _mm512_store_si512(to + 64 * i, v[i]);
+}
+/* A block as a tile of rows (lines) or of columns (pairs). */
+static inline void pack_bf16(const block *b, bool full, bool as_lines, char *to) {
+  __m512i v[SIXTEEN];
+  bool lines = b->k_step == 1;
+  if (lines) lines_of_bf16(b, full, v);
+  else pairs_of_bf16(b, full, v);
+  if (lines != as_lines) turn(v);
+  store(v, to);
+}
+/* As one tile of each piece, `apart` bytes from one to the next. */
+static void pack_f32(const block *b, bool as_lines, char *to, int64_t apart) {
+  __m512i v[PIECES][SIXTEEN];
+  bool lines = b->k_step == 1;
+  if (lines) lines_of_f32(b, v);
+  else pairs_of_f32(b, v);
+  for (int p = 0; p < PIECES; p++, to += apart) {
+    if (lines != as_lines) turn(v[p]);
+    store(v[p], to);
+  }
+}
+static inline void pack(const block *b, bool as_lines, char *to, int64_t apart) {
+  _Alignas(64) char room[SIXTEEN * DEPTH * 4];
+  block copy = {room, b->dtype, DEPTH, 1, SIXTEEN, DEPTH};
+  if (b->k_step != 1 && b->line_step != 1) { /* by elements */
+    int item = b->dtype == RF_BF16 ? 2 : 4;
+    memset(room, 0, sizeof room);
+    for (int i = 0; i < b->lines; i++)
+      for (int k = 0; k < b->steps; k++)
+        memcpy(room + (i * DEPTH + k) * item, element_at(b->from, b->dtype, i * b->line_step + k * b->k_step), (size_t)item);
+    b = &copy;
+  }
+  if (b->dtype == RF_F32) pack_f32(b, as_lines, to, apart);
+  else if (b->lines == SIXTEEN && b->steps == DEPTH) pack_bf16(b, true, as_lines, to);
+  else pack_bf16(b, false, as_lines, to);
+}
+static int at_most(int64_t count, int most) { return count < most ? (int)count : most; }
+static int pieces_of(rf_dtype dtype) { return dtype == RF_BF16 ? 1 : PIECES; }
+
+/* ---- packing ------------------------------------------------------------------------------------------------------------ */
+
+void rf_tiles_pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to) {
+  int tiles = rows > SIXTEEN ? 2 : 1, pieces = pieces_of(g->a_dtype);
+  char *at = (char *)to;
+  for (int64_t k = 0; k < kc; k += DEPTH, at += tiles * pieces * TILE_BYTES)
+    for (int h = 0; h < tiles; h++) {
+      int64_t row = i0 + h * SIXTEEN;
+      block b = {element_at(g->a, g->a_dtype, row * g->a_row + (k0 + k) * g->a_step),
+                 g->a_dtype,
+                 g->a_row,
+                 g->a_step,
+                 at_most(rows - h * SIXTEEN, SIXTEEN),
+                 at_most(kc - k, DEPTH)};
+      pack(&b, true, at + h * TILE_BYTES, tiles * TILE_BYTES);
+    }
+}
+
+/* Sixteen columns that do not stand side by side in one panel, from row-major words [k][16]. */
+static void pack_gathered(const rf_gemm *g, int64_t j, int cols, int64_t k, int steps, char *to) {
+  _Alignas(64) uint16_t room[DEPTH * SIXTEEN] = {0};
+  for (int p = 0; p < steps; p++)
+    for (int i = 0; i < cols; i++) {
+      int64_t output = g->turned ? k + p : j + i, value = g->turned ? j + i : k + p;
+      rf_panel panel = rf_panels_find(g->panels, output);
+      room[p * SIXTEEN + i] = ((const uint16_t *)(const void *)((const char *)g->b + panel.offset))[value * panel.lanes + output - panel.first];
+    }
+  pack(&(block){room, RF_BF16, 1, SIXTEEN, SIXTEEN, DEPTH}, false, to, TILE_BYTES);
+}
+/* Panels of bf16: lanes are columns. Memory that comes `AHEAD` steps later is asked for, since hardware stops where a page of 4 KiB ends. */
+static void pack_lanes(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_t kc, char *to) {
+  enum { AHEAD = 64 };
+  rf_panel panel = rf_panels_find(g->panels, j);
+  int lane = (int)(j - panel.first);
+  bool whole = lane + cols <= panel.used && lane + SIXTEEN <= panel.lanes;
+  const uint16_t *at = (const uint16_t *)(const void *)((const char *)g->b + panel.offset) + k0 * panel.lanes + lane;
+  for (int64_t k = 0; k < kc; k += DEPTH, at += DEPTH * panel.lanes, to += 2 * TILE_BYTES) {
+    int steps = at_most(kc - k, DEPTH);
+    if (!whole) {
+      pack_gathered(g, j, cols, k0 + k, steps, to);
+      continue;
+    }
+    for (int p = 0; p < DEPTH && lane % 32 == 0; p++) _mm_prefetch((const char *)(at + (AHEAD + p) * panel.lanes), _MM_HINT_T0);
+    pack(&(block){at, RF_BF16, 1, panel.lanes, cols, steps}, false, to, TILE_BYTES);
+  }
+}
+/* Lanes are k, values columns. */
+static void pack_turned(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_t kc, char *to) {
+  for (int64_t k = 0; k < kc; k += DEPTH, to += 2 * TILE_BYTES) {
+    rf_panel panel = rf_panels_find(g->panels, k0 + k);
+    int lane = (int)(k0 + k - panel.first), steps = at_most(kc - k, DEPTH);
+    if (lane + steps > panel.used) {
+      pack_gathered(g, j, cols, k0 + k, steps, to);
+      continue;
+    }
+    const uint16_t *at = (const uint16_t *)(const void *)((const char *)g->b + panel.offset) + j * panel.lanes + lane;
+    pack(&(block){at, RF_BF16, panel.lanes, 1, cols, steps}, false, to, TILE_BYTES);
+  }
+}
+static void add_columns(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_t kc, bool resume, float *sum) {
+  __mmask16 mask = cols >= SIXTEEN ? 0xffff : (__mmask16)((1u << cols) - 1);
+  __m512 s = resume ? _mm512_maskz_loadu_ps(mask, sum) : _mm512_setzero_ps();
+  for (int64_t k = k0; k < k0 + kc; k++) {
+    const void *at = element_at(g->b, g->b_dtype, k * g->b_step + j);
+    __m512 x = g->b_dtype == RF_F32 ? _mm512_maskz_loadu_ps(mask, at)
+                                    : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, at)), 16));
+    s = _mm512_add_ps(s, x);
+  }
+  _mm512_mask_storeu_ps(sum, mask, s);
+}
+void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum) {
+  int pieces = g->panels ? 1 : pieces_of(g->b_dtype);
+  for (int h = 0; h < 2; h++) {
+    int64_t j = j0 + h * SIXTEEN;
+    int used = at_most(cols - h * SIXTEEN, SIXTEEN);
+    char *at = (char *)to + h * TILE_BYTES;
+    if (used <= 0) { /* the other columns of an edge */
+      for (int64_t k = 0; k < kc; k += DEPTH)
+        for (int p = 0; p < pieces; p++, at += 2 * TILE_BYTES) memset(at, 0, TILE_BYTES);
+      continue;
+    }
+    if (g->panels && g->turned) pack_turned(g, j, used, k0, kc, at);
+    else if (g->panels) pack_lanes(g, j, used, k0, kc, at);
+    else
+      for (int64_t k = 0; k < kc; k += DEPTH, at += 2 * pieces * TILE_BYTES) {
+        const void *from = element_at(g->b, g->b_dtype, (k0 + k) * g->b_step + j * g->b_col);
+        pack(&(block){from, g->b_dtype, g->b_col, g->b_step, used, at_most(kc - k, DEPTH)}, false, at, 2 * TILE_BYTES);
+      }
+    if (sum) add_columns(g, j, used, k0, kc, k0 > 0 || g->column_sum_accumulate, sum + h * SIXTEEN);
+  }
+}
+
+/* ---- multiplying ---------------------------------------------------------------------------------------------------------- */
+
+/* Tiles 0 to 3 hold sums, 4 and 5 rows, 6 and 7 columns. */
+static const struct {
+  uint8_t palette, start, zero[14];
+  uint16_t row_bytes[16];
+  uint8_t rows[16];
+} TILES = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+void rf_tiles_open(void) { _tile_loadconfig(&TILES); }
+void rf_tiles_close(void) { _tile_release(); }
+
+#define FETCH(ahead) \
+  for (int f = 0; f < 4 && ahead##_lines > 0; f++, ahead##_lines--, ahead##_at += ahead->stride) { \
+    _mm_prefetch(ahead##_at, _MM_HINT_T1); \
+    _mm_prefetch(ahead##_at + 64, _MM_HINT_T1); \
+  }
+/* Rows pass by the L1, where a panel of B has to stay: 2.9 TFLOP/s of 3.0 with 512 steps and 1 MiB of rows in the L2 of a Sapphire Rapids core, with ordinary
+ * loads 2.0. tiles: of rows, 1 or 2; a_pieces, b_pieces: of an element, one of them 1. All constants of a body. */
+static inline __attribute__((always_inline)) void micro(int tiles, int a_pieces, int b_pieces, int64_t kc, const float *a, const float *b,
+                                                        float *tile, bool resume, const rf_gemm_ahead *near, const rf_gemm_ahead *far,
+                                                        const char *const *tile_pieces) {
+  enum { ROW = 32 * 4 }; /* bytes of a row of sums */
+  const char *rows = (const char *)a, *columns = (const char *)b, *near_at = near->at, *far_at = far->at;
+  const float *next = tile + 32 * 32;
+  int64_t near_lines = near->lines, far_lines = far->lines;
+  if (resume) {
+    _tile_loadd(0, tile, ROW);
+    _tile_loadd(1, tile + 16, ROW);
+    if (tiles == 2) {
+      _tile_loadd(2, tile + 16 * 32, ROW);
+      _tile_loadd(3, tile + 16 * 32 + 16, ROW);
+    }
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    if (tiles == 2) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+  }
+  for (int64_t k = 0; k < kc; k += DEPTH) {
+#pragma GCC unroll 3
+    for (int p = 0; p < a_pieces * b_pieces; p++) {
+      if (p == 0 || a_pieces > 1) {
+        _tile_stream_loadd(4, rows, 64);
+        if (tiles == 2) _tile_stream_loadd(5, rows + TILE_BYTES, 64);
+        rows += tiles * TILE_BYTES;
+      }
+      if (p == 0 || b_pieces > 1) {
+        _tile_loadd(6, columns, 64);
+        _tile_loadd(7, columns + TILE_BYTES, 64);
+        columns += 2 * TILE_BYTES;
+      }
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
+      if (tiles == 2) {
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+    FETCH(near)
+    FETCH(far)
+    for (int f = 0; f < 4; f++, next += 16) _mm_prefetch((const char *)next, _MM_HINT_T0);
+    for (int f = 0; f < 4 && *tile_pieces; f++, tile_pieces++) {
+      _mm_prefetch(*tile_pieces, _MM_HINT_T0);
+      _mm_prefetch(*tile_pieces + 64, _MM_HINT_T0);
+    }
+  }
+  _tile_stored(0, tile, ROW);
+  _tile_stored(1, tile + 16, ROW);
+  if (tiles == 2) {
+    _tile_stored(2, tile + 16 * 32, ROW);
+    _tile_stored(3, tile + 16 * 32 + 16, ROW);
+  }
+}
+/* MICRO(2, 3, 1): static void micro_2_3_1(...) { micro(2, 3, 1, ...); } */
+#define MICRO(tiles, a_pieces, b_pieces) \
+  static void micro_##tiles##_##a_pieces##_##b_pieces(int64_t kc, const float *a, const float *b, float *tile, bool resume, \
+                                                      const rf_gemm_ahead *near, const rf_gemm_ahead *far, const char *const *tile_pieces) { \
+    micro(tiles, a_pieces, b_pieces, kc, a, b, tile, resume, near, far, tile_pieces); \
+  }
+/* (the formatter would take instances for the beginning of a declaration) */
+// clang-format off
+MICRO(1, 1, 1) MICRO(2, 1, 1) MICRO(1, 3, 1) MICRO(2, 3, 1) MICRO(1, 1, 3) MICRO(2, 1, 3)
+#define EIGHT(f) f, f, f, f, f, f, f, f
+#define ROWS(pieces) {NULL, EIGHT(micro_1_##pieces), EIGHT(micro_1_##pieces), EIGHT(micro_2_##pieces), EIGHT(micro_2_##pieces)}
+const rf_gemm_micro RF_TILE_MICROS[RF_TILE_FORMS][RF_TILE_ROWS + 1] = {ROWS(1_1), ROWS(3_1), ROWS(1_3)};
+// clang-format on

@@ -1,0 +1,15 @@
+/* gemm_tiles.h - what gemm_amx.c gives to the tables of gemm.h. Private to gemm*.c. */
+#ifndef RF_GEMM_TILES_H
+#define RF_GEMM_TILES_H
+
+#include "backend/cpu/gemm.h"
+
+enum { RF_TILE_ROWS = 32, RF_TILE_COLUMNS = 32 }; /* of a strip, of a panel */
+
+void rf_tiles_pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to);
+void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum);
+void rf_tiles_open(void);
+void rf_tiles_close(void);
+extern const rf_gemm_micro RF_TILE_MICROS[RF_TILE_FORMS][RF_TILE_ROWS + 1];
+
+#endif
