@@ -89,7 +89,7 @@ static rf_status make_train(rafter_plan *p, const rf_options *o, rf_error *error
   (void)o;
   if (s->fit) return rf_plan_fit(&s->model, &s->plan, s->vary, NULL, &p->plan, &p->found, error);
   RF_TRY(rf_plan_make(&s->model, &s->plan, &p->plan, error));
-  p->advice_count = rf_plan_advise(p->plan, p->advice);
+  if (!p->sized) p->advice_count = rf_plan_advise(p->plan, p->advice);
   return RAFTER_OK;
 }
 
@@ -523,7 +523,7 @@ static void size_fit(rf_settings *s, const rf_options *o) {
 static rf_status size_train(rafter_plan *p, const rf_options *o, rf_error *error) {
   rf_settings *s = &p->settings;
   size_fit(s, o);
-  return rf_plan_make(&s->model, &s->plan, &p->plan, error);
+  return rf_plan_make_size(&s->model, &s->plan, &p->plan, error);
 }
 
 static rf_status size_answers(rafter_plan *p, const rf_options *o, rf_error *error) {
@@ -586,7 +586,7 @@ static rf_status check_meant(const rf_options *o, const char *job, rf_error *err
 static rf_status run_job(rafter_plan *plan, const rf_options *options, const char *job, bool size, rf_error *error) {
   for (size_t i = 0; i < sizeof JOBS / sizeof *JOBS; i++) {
     if (strcmp(JOBS[i].name, job)) continue;
-    plan->job = JOBS[i].name;
+    plan->job = JOBS[i].name, plan->sized = size;
     RF_TRY(check_meant(options, job, error));
     RF_TRY(rf_settings_resolve(options, JOBS[i].settings, &plan->settings, error));
     return (size ? JOBS[i].size : JOBS[i].make)(plan, options, error);

@@ -10,7 +10,7 @@
 typedef struct remedy {
   const rf_options *from;
   const rafter_plan *plan; /* what does not fit */
-  int64_t bytes;           /* of the change tried last, where it fits */
+  rafter_plan *fits;       /* of the change tried last that fits */
 } remedy;
 
 static bool sized_to_fit(const rafter_plan *p) {
@@ -34,21 +34,20 @@ static bool tries(remedy *r, const char *format, ...) {
   rafter_plan *p = calloc(1, sizeof *p);
   bool fits =
       p && rf_options_apply(options, change, NULL) == RAFTER_OK && rf_plan_job_size(p, options, r->plan->job, NULL) == RAFTER_OK && sized_to_fit(p);
-  if (fits) r->bytes = bytes_of(p);
-  rafter_plan_free(p);
+  rafter_plan_free(fits ? r->fits : p);
+  if (fits) r->fits = p;
   rf_options_free(options);
   return fits;
 }
 
 /* The most sequences at once that fit, near enough: halved until they do, then a few steps back up. `with`: a change beside, or "". */
 static int64_t most_batch(remedy *r, const char *with) {
-  int64_t most = rf_options_int(r->from, "batch"), fits = most / 2, bytes = 0;
+  int64_t most = rf_options_int(r->from, "batch"), fits = most / 2;
   while (fits > 0 && !tries(r, "batch=%lld%s", (long long)fits, with)) most = fits, fits /= 2;
   for (int i = 0; i < 4 && fits > 0 && most - fits > 1; i++) {
     int64_t middle = fits + (most - fits) / 2;
-    bytes = r->bytes;
     if (tries(r, "batch=%lld%s", (long long)middle, with)) fits = middle;
-    else most = middle, r->bytes = bytes;
+    else most = middle;
   }
   return fits;
 }
@@ -73,10 +72,9 @@ static bool least_of(remedy *r, const char *on, int64_t chips, char text[400]) {
   if (batch % devices) return cut_products(r, on, batch, devices, text);
   if (!tries(r, "on=%s,remat=block,microbatch=%lld,accumulate=%lld", on, (long long)devices, (long long)(batch / devices))) return false;
   snprintf(text, 400, "--on %s --remat block --microbatch %lld --accumulate %lld", on, (long long)devices, (long long)(batch / devices));
-  int64_t bytes = r->bytes;
-  if (!tries(r, "on=%s,remat=block", on)) return r->bytes = bytes, true;
-  snprintf(text, 400, "--on %s --remat block", on), bytes = r->bytes;
-  if (!tries(r, "on=%s", on)) return r->bytes = bytes, true;
+  if (!tries(r, "on=%s,remat=block", on)) return true;
+  snprintf(text, 400, "--on %s --remat block", on);
+  if (!tries(r, "on=%s", on)) return true;
   return snprintf(text, 400, "--on %s", on) > 0;
 }
 
@@ -132,7 +130,7 @@ static bool find(remedy *r, char text[400]) {
 rf_status rf_plan_refuse(const rafter_job *job, const rafter_plan *plan, rf_error *error) {
   const rf_plan *largest = plan->prefill && plan->prefill->arena_bytes > plan->plan->arena_bytes ? plan->prefill : plan->plan;
   int64_t room = rf_plan_room(&plan->settings.plan);
-  remedy r = {job->options, plan, 0};
+  remedy r = {job->options, plan, NULL};
   char a[32], b[32], change[400];
   rf_error why = {0};
   if (rf_plan_require_fit(largest, &why) == RAFTER_OK) {
@@ -144,9 +142,12 @@ rf_status rf_plan_refuse(const rafter_job *job, const rafter_plan *plan, rf_erro
   bool named = strncmp(why.hint, RF_THIS_FITS, strlen(RF_THIS_FITS)) == 0 && strcmp(plan->job, "rl") != 0; /* a phase that fits is not all */
   if (!named && find(&r, change)) {
     char bytes[48] = "";
-    if (!plan->plan->searched) snprintf(bytes, sizeof bytes, ", in %.2f GiB", (double)r.bytes / 0x1p30); /* a search takes what makes it fast */
+    rf_plan_settle_size(r.fits->plan);
+    if (!plan->plan->searched)
+      snprintf(bytes, sizeof bytes, ", in %.2f GiB", (double)bytes_of(r.fits) / 0x1p30); /* a search takes what makes it fast */
     snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes, change);
   }
+  rafter_plan_free(r.fits);
   if (error) *error = why;
   return RAFTER_NO_FIT;
 }

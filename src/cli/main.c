@@ -3,6 +3,7 @@
 #include "rafter.h"
 
 #include <editline/readline.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -138,7 +139,15 @@ static bool reader_is_gone(void) {
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
 }
 
+/* Plans come and go by the dozen, and each page that the system gets back it has to clear again: what was freed stays, for all threads. */
+static void keep_memory(void) {
+#ifdef M_ARENA_MAX
+  mallopt(M_ARENA_MAX, 1), mallopt(M_MMAP_THRESHOLD, 32 << 20), mallopt(M_TRIM_THRESHOLD, 512 << 20), mallopt(M_TOP_PAD, 16 << 20);
+#endif
+}
+
 int main(int argc, char **argv) {
+  if (argc > 1 && may_just_end(argv[1])) keep_memory();
   if (argc < 2 || !may_just_end(argv[1])) wait_politely(argv); /* those have no threads that wait */
   if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) return help(argc > 2 ? argc - 2 : 0, argv + 2);
   if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) return puts(rafter_version()), 0;

@@ -110,6 +110,19 @@ rf_graph *rf_graph_copy(const rf_graph *graph) {
   return copy;
 }
 
+rf_graph *rf_graph_borrow(const rf_graph *graph) {
+  rf_pool *pool = rf_pool_new();
+  rf_graph *copy = rf_pool_alloc(pool, sizeof *copy);
+  *copy = *graph;
+  copy->pool = pool;
+  copy->tensor_capacity = graph->tensor_count + graph->op_count, copy->op_capacity = graph->op_count + graph->op_count / 4 + 1;
+  copy->tensor = rf_pool_raw(pool, ((size_t)copy->tensor_capacity + 1) * sizeof *copy->tensor);
+  copy->op = rf_pool_raw(pool, (size_t)copy->op_capacity * sizeof *copy->op);
+  if (graph->tensor_count) memcpy(copy->tensor, graph->tensor, (size_t)graph->tensor_count * sizeof *copy->tensor);
+  if (graph->op_count) memcpy(copy->op, graph->op, (size_t)graph->op_count * sizeof *copy->op);
+  return copy;
+}
+
 static void *grown(rf_pool *pool, const void *old, int count, int *capacity, size_t size) {
   *capacity = *capacity < 128 ? 256 : *capacity * 2;
   void *fresh = rf_pool_raw(pool, (size_t)*capacity * size);

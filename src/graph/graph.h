@@ -199,6 +199,7 @@ const char *rf_op_phase(const rf_op *op); /* "forward", "recompute", "backward",
 rf_graph *rf_graph_new(const rf_model *model);
 void rf_graph_free(rf_graph *graph);
 rf_graph *rf_graph_copy(const rf_graph *graph);
+rf_graph *rf_graph_borrow(const rf_graph *graph); /* the same with the names of `graph`, which has to outlive it */
 int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank, const int64_t *shape); /* new tensor id */
 int64_t rf_tensor_count(const rf_tensor *tensor);                                                                       /* elements */
 int64_t rf_tensor_bytes(const rf_tensor *tensor);

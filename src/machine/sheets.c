@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,24 +24,28 @@ extern const char rf_machines_text[], rf_machines_text_end[];
 
 enum { MAX_SHEETS = 64 };
 
-/* The parsed sheets. The text is ours, so a fault in it is our own mistake; a unit test reads every row. */
-static json_t *load_sheets(json_t **rows, rf_error *error) {
-  json_t *root;
-  if (rf_json_parse(rf_machines_text, (size_t)(rf_machines_text_end - rf_machines_text) - 1, "the built-in machines.json", &root, error) != RAFTER_OK)
-    return NULL;
-  *rows = json_object_get(root, "machines");
-  return root;
+static json_t *sheets; /* parsed once */
+static void parse_sheets(void) {
+  if (rf_json_parse(rf_machines_text, (size_t)(rf_machines_text_end - rf_machines_text) - 1, "the built-in machines.json", &sheets, NULL) !=
+      RAFTER_OK)
+    sheets = NULL;
+}
+
+/* The text is ours, so a fault in it is our own mistake; a unit test reads every row. */
+static json_t *sheet_rows(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, parse_sheets);
+  return json_object_get(sheets, "machines");
 }
 
 const char *rf_machine_name(int i) {
   static char names[MAX_SHEETS][64];
   static int count = -1;
   if (count < 0) {
-    json_t *rows, *root = load_sheets(&rows, NULL);
+    json_t *rows = sheet_rows();
     int n = 0;
-    for (size_t k = 0; root && k < json_array_size(rows) && n < MAX_SHEETS; k++)
+    for (size_t k = 0; k < json_array_size(rows) && n < MAX_SHEETS; k++)
       snprintf(names[n++], sizeof *names, "%s", json_string_value(json_object_get(json_array_get(rows, k), "name")));
-    json_decref(root);
     count = n;
   }
   return i >= 0 && i < count ? names[i] : NULL;
@@ -66,8 +71,7 @@ static rf_status with_edition(const json_t *row, const char *edition, json_t **s
 }
 
 static rf_status find_sheet(const char *name, const char *edition, rf_machine *machine, rf_error *error) {
-  json_t *rows, *root = load_sheets(&rows, error), *sheet = NULL;
-  if (!root) return RAFTER_FAILED;
+  json_t *rows = sheet_rows(), *sheet = NULL;
   rf_status status = RAFTER_INVALID;
   const char *names[MAX_SHEETS + 1] = {"local"};
   int count = 1;
@@ -89,7 +93,6 @@ static rf_status find_sheet(const char *name, const char *edition, rf_machine *m
   RF_FAIL(error, RAFTER_INVALID, hint, "unknown machine '%.60s' (--on: expected local, a data sheet's name or a machine file)", name);
 done:
   json_decref(sheet);
-  json_decref(root);
   return status;
 }
 

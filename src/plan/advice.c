@@ -1,5 +1,7 @@
 #include "plan/advice.h"
 
+#include "plan/parts.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -9,6 +11,7 @@
 typedef struct variant {
   char change[48];
   rf_plan_options options;
+  bool same_graph; /* before recomputation */
 } variant;
 
 static int variants_of(const rf_plan *plan, variant *list) {
@@ -17,12 +20,12 @@ static int variants_of(const rf_plan *plan, variant *list) {
   for (int remat = RF_REMAT_NONE; remat < RF_REMAT_AUTO; remat++) {
     if (from->remat == (rf_remat)remat || from->remat == RF_REMAT_AUTO) continue;
     variant *v = &list[count++];
-    v->options = *from, v->options.remat = (rf_remat)remat;
+    v->options = *from, v->options.remat = (rf_remat)remat, v->same_graph = true;
     snprintf(v->change, sizeof v->change, "remat=%s", rf_remat_name((rf_remat)remat));
   }
   for (int up = 0; up < 2; up++) {
     variant *v = &list[count];
-    v->options = *from;
+    v->options = *from, v->same_graph = false;
     rf_build_options *b = &v->options.build;
     if (up ? b->accumulate % 2 != 0 : b->microbatch % 2 != 0) continue;
     b->microbatch = up ? b->microbatch * 2 : b->microbatch / 2, b->accumulate = up ? b->accumulate / 2 : b->accumulate * 2;
@@ -31,7 +34,7 @@ static int variants_of(const rf_plan *plan, variant *list) {
   }
   if (from->build.dtype == RF_F32) {
     variant *v = &list[count++];
-    v->options = *from, v->options.build.dtype = RF_BF16;
+    v->options = *from, v->options.build.dtype = RF_BF16, v->same_graph = false;
     strcpy(v->change, "dtype=bf16");
   }
   return count;
@@ -41,6 +44,7 @@ static int variants_of(const rf_plan *plan, variant *list) {
 typedef struct bench {
   const rf_model *model;
   const variant *list;
+  const rf_graph *base;         /* of those that only recompute otherwise; NULL: each builds its own */
   rf_plan *made[RF_MAX_ADVICE]; /* NULL: there is no such plan */
   int count;
   atomic_int next;
@@ -48,8 +52,10 @@ typedef struct bench {
 
 static void *make_plans(void *self) {
   bench *b = self;
-  for (int i; (i = atomic_fetch_add(&b->next, 1)) < b->count;)
-    if (rf_plan_make(b->model, &b->list[i].options, &b->made[i], NULL) != RAFTER_OK) b->made[i] = NULL;
+  for (int i; (i = atomic_fetch_add(&b->next, 1)) < b->count;) {
+    const rf_graph *base = b->list[i].same_graph ? b->base : NULL;
+    if (rf_plan_make_to(RF_PLAN_PRICES, b->model, &b->list[i].options, base, &b->made[i], NULL) != RAFTER_OK) b->made[i] = NULL;
+  }
   return NULL;
 }
 
@@ -61,10 +67,24 @@ static void make_all(bench *b) {
   while (helpers > 0) pthread_join(helper[--helpers], NULL);
 }
 
+/* The graph of a plan before recomputation: its own as it was before kernels added their workspaces, where nothing else was rewritten; else `built`. */
+static const rf_graph *graph_before(const rf_plan *plan, rf_graph *own, rf_graph **built) {
+  const rf_plan_options *o = &plan->options;
+  if (plan->stages) return NULL;
+  if (o->remat != RF_REMAT_NONE || o->build.offload)
+    return rf_graph_build(&plan->graph->model, &o->build, NULL, built, NULL) == RAFTER_OK ? *built : NULL;
+  *own = *plan->graph;
+  for (int i = 0; i < plan->graph->op_count; i++)
+    if (plan->op[i].workspace != RF_NONE && plan->op[i].workspace < own->tensor_count) own->tensor_count = plan->op[i].workspace;
+  return own;
+}
+
 int rf_plan_advise(const rf_plan *plan, rf_advice advice[RF_MAX_ADVICE]) {
   variant list[RF_MAX_ADVICE];
   int kept = 0, count = plan->options.build.job == RF_JOB_TRAIN ? variants_of(plan, list) : 0;
+  rf_graph own, *built = NULL;
   bench all = {.model = &plan->graph->model, .list = list, .count = count};
+  if (count) all.base = graph_before(plan, &own, &built);
   make_all(&all);
   for (int i = 0; i < count; i++) {
     rf_plan *other = all.made[i];
@@ -79,5 +99,6 @@ int rf_plan_advise(const rf_plan *plan, rf_advice advice[RF_MAX_ADVICE]) {
     }
     rf_plan_free(other);
   }
+  rf_graph_free(built);
   return kept;
 }

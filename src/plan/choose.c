@@ -3,19 +3,19 @@
 
 #include <string.h>
 
-static int workspace_tensor(rf_plan *plan, int i, bool quick) {
+static int workspace_tensor(rf_plan *plan, int i, rf_plan_depth depth) {
   const rf_graph *graph = plan->graph;
   const rf_kernel *kernel = plan->op[i].kernel;
   size_t bytes = kernel->workspace_bytes ? kernel->workspace_bytes(graph, &graph->op[i], plan->options.threads) : 0;
   if (bytes == 0) return RF_NONE;
   int64_t shape[] = {(int64_t)bytes};
-  const char *name = quick ? "workspace" : rf_pool_format(graph->pool, "%s/workspace", graph->op[i].name);
+  const char *name = depth != RF_PLAN_WHOLE ? "workspace" : rf_pool_format(graph->pool, "%s/workspace", graph->op[i].name);
   int t = rf_graph_tensor(plan->graph, name, RF_CLASS_WORKSPACE, RF_U8, 1, shape);
   plan->graph->tensor[t].reason = "workspace of its kernel";
   return t;
 }
 
-void rf_plan_choose(rf_plan *plan, bool quick) {
+void rf_plan_choose(rf_plan *plan, rf_plan_depth depth) {
   const rf_graph *graph = plan->graph;
   const rf_plan_options *options = &plan->options;
   plan->op = rf_pool_alloc(graph->pool, ((size_t)graph->op_count + 1) * sizeof *plan->op);
@@ -26,9 +26,9 @@ void rf_plan_choose(rf_plan *plan, bool quick) {
     /* The same values must come out again, so the same kernel makes them. */
     if (of >= 0 && of < i && graph->op[of].def == op->def) p->kernel = plan->op[of].kernel;
     else p->kernel = rf_kernel_choose(options->backend, options->isa, graph, op);
-    if (!quick || of >= 0) p->work = op->def->work(graph, op); /* a quick plan is asked for bytes, and for the time of recomputation */
+    if (depth >= RF_PLAN_PRICES || of >= 0) p->work = op->def->work(graph, op); /* else it is asked for bytes, and for the time of recomputation */
     p->calls = op->section == RF_SECTION_MICRO ? graph->accumulate : 1;
-    p->workspace = workspace_tensor(plan, i, quick);
+    p->workspace = workspace_tensor(plan, i, depth);
   }
   plan->tensor = rf_pool_alloc(graph->pool, ((size_t)graph->tensor_count + 1) * sizeof *plan->tensor);
 }

@@ -455,18 +455,15 @@ static int64_t try_remedy(remedies *r, remedy change) {
   options.remat = change.remat, options.budget_bytes = r->room, options.build.mesh.zero = change.zero;
   options.build.microbatch /= change.part, options.build.accumulate *= (int)change.part;
   r->fits = false;
-  if (options.program.program == RF_PROGRAM_RAFTER && change.remat != RF_REMAT_AUTO) { /* what no layout can mend is not laid out */
-    if (rf_plan_make_quick(&r->plan->graph->model, &options, &other, NULL) != RAFTER_OK) return -1;
-    int64_t live = other->live_bytes;
-    if (live < r->least) r->persistent = kept_bytes(other);
-    rf_plan_free(other);
-    if (live > r->room) return live;
-  }
-  if (rf_plan_make(&r->plan->graph->model, &options, &other, NULL) != RAFTER_OK) return -1;
-  int64_t bytes = other->arena_bytes;
+  /* What no layout can mend is not laid out; of a search for single tensors the size is said. */
+  rf_status status = change.remat == RF_REMAT_AUTO ? rf_plan_make_to(RF_PLAN_PRICES, &r->plan->graph->model, &options, NULL, &other, NULL)
+                                                   : rf_plan_make_size(&r->plan->graph->model, &options, &other, NULL);
+  if (status != RAFTER_OK) return -1;
   r->fits = rf_plan_fits(other);
+  if (r->fits) rf_plan_settle_size(other);
+  int64_t bytes = other->arena_bytes;
   if (r->fits) say_remedy(r, &options, bytes);
-  if (bytes < r->least) r->persistent = other->persistent_bytes;
+  if (bytes < r->least) r->persistent = other->persistent_bytes ? other->persistent_bytes : kept_bytes(other);
   rf_plan_free(other);
   return bytes;
 }

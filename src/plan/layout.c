@@ -64,25 +64,32 @@ static inline unsigned meeting(const shelf *s, int at, int first, int last) {
 #endif
 
 /* Best fit: the smallest gap that holds the block between placed blocks of its lifetime, else on top of them. */
-static int64_t best_gap(const shelf *s, const rf_block *b) {
-  int64_t top = 0, best = -1;
-  const int64_t bytes = b->bytes;
-  uint64_t least = (uint64_t)INT64_MAX; /* what the best gap leaves over */
-  for (int j = 0; j < s->count; j += STRIDE) {
-    const int64_t *start = s->start + j, *end = s->end + j;
+typedef struct search {
+  int64_t bytes, top, best; /* top: end of what was passed */
+  uint64_t over;            /* what the best gap leaves over */
+} search;
+
+static inline search begin_search(const rf_block *b) { return (search){b->bytes, 0, -1, (uint64_t)INT64_MAX}; }
+static inline int64_t found(const search *f) { return f->best >= 0 ? f->best : f->top; }
+
+static inline void pass(search *f, int64_t start, int64_t end) {
+  uint64_t over = (uint64_t)(start - f->top - f->bytes); /* of a gap too small: huge */
+  if (over < f->over) f->best = f->top, f->over = over;
+  if (end > f->top) f->top = end;
+}
+
+static void pass_shelf(search *f, const shelf *s, const rf_block *b) {
+  for (int j = 0; j < s->count && f->over; j += STRIDE) {
     unsigned bits = meeting(s, j, b->first, b->last);
     if (s->count - j < STRIDE) bits &= (1u << (s->count - j)) - 1;
-    for (; bits; bits &= bits - 1) {
-      size_t k = (size_t)__builtin_ctz(bits);
-      uint64_t over = (uint64_t)(start[k] - top - bytes); /* of a gap too small: huge */
-      if (over < least) {
-        best = top, least = over;
-        if (!over) return best;
-      }
-      if (end[k] > top) top = end[k];
-    }
+    for (; bits; bits &= bits - 1) pass(f, s->start[j + __builtin_ctz(bits)], s->end[j + __builtin_ctz(bits)]);
   }
-  return best >= 0 ? best : top;
+}
+
+static int64_t best_gap(const shelf *s, const rf_block *b) {
+  search f = begin_search(b);
+  pass_shelf(&f, s, b);
+  return found(&f);
 }
 
 static void put(shelf *s, const rf_block *b) {
@@ -101,6 +108,90 @@ static void put(shelf *s, const rf_block *b) {
   s->count++;
 }
 
+/* Many placed blocks: shelves of a few, one above the other, each with a summary. What stands together often lives together, so that for most blocks a
+ * whole shelf is either no obstacle or a single one. */
+enum { ON_SHELF = 64 };
+typedef struct summary {
+  int least_first, most_first, least_last, most_last;
+  int64_t end, gap; /* the highest end; the largest gap between blocks when all of them live, once it was `measured` */
+  bool measured;
+} summary;
+typedef struct rack {
+  int count, *order; /* from the lowest to the highest */
+  shelf *shelf;
+  summary *summary;
+} rack;
+
+static void add_up(summary *m, int first, int last, int64_t end) {
+  if (first < m->least_first) m->least_first = first;
+  if (first > m->most_first) m->most_first = first;
+  if (last < m->least_last) m->least_last = last;
+  if (last > m->most_last) m->most_last = last;
+  if (end > m->end) m->end = end;
+  m->measured = false;
+}
+
+static const summary NOTHING = {INT32_MAX, INT32_MIN, INT32_MAX, INT32_MIN, 0, 0, false};
+
+static summary sum_up(const shelf *s) {
+  summary m = NOTHING;
+  for (int i = 0; i < s->count; i++) add_up(&m, s->first[i], s->last[i], s->end[i]);
+  return m;
+}
+
+static int64_t gap_of(const shelf *s, summary *m) {
+  int64_t top = s->end[0];
+  if (m->measured) return m->gap;
+  m->gap = INT64_MIN, m->measured = true;
+  for (int i = 1; i < s->count; i++) {
+    if (s->start[i] - top > m->gap) m->gap = s->start[i] - top;
+    if (s->end[i] > top) top = s->end[i];
+  }
+  return m->gap;
+}
+
+static int64_t best_gap_of(const rack *r, const rf_block *b) {
+  search f = begin_search(b);
+  for (int i = 0; i < r->count && f.over; i++) {
+    const shelf *s = &r->shelf[r->order[i]];
+    summary *m = &r->summary[r->order[i]];
+    if (m->least_first > b->last || m->most_last < b->first) continue;
+    bool all = m->most_first <= b->last && m->least_last >= b->first;
+    if (all && gap_of(s, m) < b->bytes) pass(&f, s->start[0], m->end);
+    else pass_shelf(&f, s, b);
+  }
+  return found(&f);
+}
+
+/* The upper half of a full shelf goes to a new one above it. */
+static void split(rack *r, int at) {
+  shelf *low = &r->shelf[r->order[at]], *high = &r->shelf[r->count];
+  int half = ON_SHELF / 2;
+  memmove(r->order + at + 2, r->order + at + 1, (size_t)(r->count - at - 1) * sizeof *r->order);
+  r->order[at + 1] = r->count++;
+  memcpy(high->first, low->first + half, (size_t)half * sizeof *low->first), memcpy(high->last, low->last + half, (size_t)half * sizeof *low->last);
+  memcpy(high->start, low->start + half, (size_t)half * sizeof *low->start), memcpy(high->end, low->end + half, (size_t)half * sizeof *low->end);
+  low->count = high->count = half;
+  r->summary[r->order[at]] = sum_up(low), r->summary[r->order[at + 1]] = sum_up(high);
+}
+
+static void put_on(rack *r, const rf_block *b) {
+  int low = 0, high = r->count - 1; /* the highest shelf that begins below the block, or the lowest of all */
+  while (low < high) {
+    int middle = (low + high + 1) / 2;
+    if (r->shelf[r->order[middle]].start[0] < b->offset) low = middle;
+    else high = middle - 1;
+  }
+  if (r->shelf[r->order[low]].count == ON_SHELF) {
+    split(r, low);
+    low += r->shelf[r->order[low + 1]].start[0] < b->offset;
+  }
+  put(&r->shelf[r->order[low]], b);
+  add_up(&r->summary[r->order[low]], b->first, b->last, b->offset + b->bytes);
+}
+
+static void clear(rack *r) { r->count = 1, r->order[0] = 0, r->shelf[0].count = 0, r->summary[0] = NOTHING; }
+
 /* Scanning every placed block for each new one is quadratic. In a deep model most blocks live for a few ops only, so above MANY blocks the
  * short ones come last, op by op, among the gaps that the long ones leave there: those are few. */
 enum { MANY = 1500, SHORT = 8 };
@@ -111,7 +202,7 @@ typedef struct packer {
   int count, ops, base;  /* ops: how many instants; base: the earliest */
   int shortest;          /* lifetimes below this wait for the second phase */
   int64_t *offset;
-  shelf longs;
+  rack longs;
   int *begin, *begin_next, *end, *end_next; /* long blocks by their first and last instant; begin also lists the short ones */
   int64_t *gap_start, *gap_end;             /* what the long blocks leave free at the instant reached, ascending; the last gap has no end */
   int gaps;
@@ -123,6 +214,15 @@ static shelf shelf_new(rf_pool *pool, int count) {
   size_t n = (size_t)count + STRIDE; /* they are read in strides */
   return (shelf){0, rf_pool_alloc(pool, n * sizeof(int)), rf_pool_alloc(pool, n * sizeof(int)), rf_pool_alloc(pool, n * sizeof(int64_t)),
                  rf_pool_alloc(pool, n * sizeof(int64_t))};
+}
+
+/* Each shelf is half full or more: all but the first come of splits. */
+static rack rack_new(rf_pool *pool, int count) {
+  int shelves = count / (ON_SHELF / 2) + 1;
+  rack r = {0, rf_pool_alloc(pool, ((size_t)shelves + 1) * sizeof(int)), rf_pool_alloc(pool, (size_t)shelves * sizeof(shelf)),
+            rf_pool_alloc(pool, (size_t)shelves * sizeof(summary))};
+  for (int i = 0; i < shelves; i++) r.shelf[i] = shelf_new(pool, ON_SHELF);
+  return r;
 }
 
 static int gap_at(const packer *p, int64_t at) { /* the last gap that starts at or before `at`, or -1 */
@@ -227,7 +327,7 @@ static int64_t place_short(packer *p, const int *order, int64_t height) {
 static int64_t place(packer *p, const int *order, int64_t enough) {
   int64_t height = 0;
   int waiting = 0;
-  p->longs.count = 0;
+  clear(&p->longs);
   for (int k = 0; k < p->count; k++) {
     int i = order[k];
     rf_block b = p->shape[i];
@@ -235,8 +335,8 @@ static int64_t place(packer *p, const int *order, int64_t enough) {
       waiting++;
       continue;
     }
-    b.offset = p->offset[i] = best_gap(&p->longs, &b);
-    put(&p->longs, &b);
+    b.offset = p->offset[i] = best_gap_of(&p->longs, &b);
+    put_on(&p->longs, &b);
     if (b.offset + b.bytes > height) height = b.offset + b.bytes;
     if (height >= enough) return height;
   }
@@ -278,7 +378,7 @@ static int64_t place_and_keep(packer *p, const int *order, int64_t enough, int64
   return height;
 }
 
-int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
+int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t asked) {
   if (count < 1) return 0;
   rf_pool *pool = rf_pool_new();
   packer p = {.pool = pool, .shape = block, .count = count};
@@ -291,7 +391,7 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
   p.ops = end - p.base + 1;
   size_t n = (size_t)count + 1, instants = (size_t)p.ops + 1;
   p.shortest = count > MANY ? SHORT : 0;
-  p.longs = shelf_new(pool, count), p.around = shelf_new(pool, 2 * count);
+  p.longs = rack_new(pool, count), p.around = shelf_new(pool, 2 * count);
   p.begin = rf_pool_alloc(pool, instants * sizeof(int)), p.end = rf_pool_alloc(pool, instants * sizeof(int));
   p.begin_next = rf_pool_alloc(pool, n * sizeof(int)), p.end_next = rf_pool_alloc(pool, n * sizeof(int)),
   p.near = rf_pool_alloc(pool, n * sizeof(int));
@@ -300,7 +400,7 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
   int *order[BY_RANKS], *scratch = rf_pool_alloc(pool, n * sizeof(int));
   ranked *keys = rf_pool_alloc(pool, n * sizeof *keys);
   int64_t least = lower_bound(&p), best = INT64_MAX, *kept = rf_pool_alloc(pool, n * sizeof(int64_t));
-  const int64_t enough = least + waste;
+  const int64_t enough = least + waste > asked ? least + waste : asked;
   /* Every order once; then those that came nearest go on, each for as long as it gets lower. Milliseconds, whatever the model. */
   const int rounds = count < 1000 ? 12 : count < 3000 ? 4 : 1;
   int64_t reached[BY_RANKS] = {0};
@@ -366,7 +466,7 @@ static int64_t place_persistent(rf_plan *plan, rf_pool *scratch, bool host) {
 }
 
 /* Places the tensors of the chip's memory or of the host's; returns the height and, in *persistent, where what stays from step to step ends. */
-static int64_t lay_out(rf_plan *plan, bool host, int64_t waste, int64_t *persistent) {
+static int64_t lay_out(rf_plan *plan, bool host, int64_t waste, int64_t enough, int64_t *persistent) {
   const rf_graph *graph = plan->graph;
   rf_pool *scratch = rf_pool_new();
   size_t tensors = (size_t)graph->tensor_count + 1;
@@ -388,16 +488,16 @@ static int64_t lay_out(rf_plan *plan, bool host, int64_t waste, int64_t *persist
     block_of[t] = block_of[root];
     if (plan->tensor[t].last > block[block_of[t]].last) block[block_of[t]].last = plan->tensor[t].last;
   }
-  int64_t height = *persistent + rf_layout_blocks(block, count, waste / (count > MANY ? 500 : 2000));
+  int64_t height = *persistent + rf_layout_blocks(block, count, waste / (count > MANY ? 500 : 2000), enough - *persistent);
   for (int t = 0; t < graph->tensor_count; t++)
     if (block_of[t] != RF_NONE) plan->tensor[t].offset = *persistent + block[block_of[t]].offset;
   rf_pool_free(scratch);
   return height;
 }
 
-void rf_plan_layout(rf_plan *plan) {
+void rf_plan_layout(rf_plan *plan, int64_t enough) {
   bool host = false;
-  plan->arena_bytes = lay_out(plan, false, rf_plan_live_bytes(plan, NULL, NULL), &plan->persistent_bytes);
+  plan->arena_bytes = lay_out(plan, false, rf_plan_live_bytes(plan, NULL, NULL), enough, &plan->persistent_bytes);
   for (int t = 0; t < plan->graph->tensor_count; t++) host |= plan->graph->tensor[t].host;
-  if (host) plan->host_bytes = lay_out(plan, true, plan->arena_bytes, &plan->host_persistent_bytes);
+  if (host) plan->host_bytes = lay_out(plan, true, plan->arena_bytes, 0, &plan->host_persistent_bytes);
 }

@@ -210,9 +210,7 @@ static bool join(rf_plan *plan, const rf_piece_times *piece, rf_plan_stage *stag
   return true;
 }
 
-static int64_t size_of(const rf_plan *plan, bool quick) { return quick ? plan->live_bytes : plan->arena_bytes; }
-
-rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *options, bool quick, rf_plan **out, rf_error *error) {
+rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *options, rf_plan_depth depth, rf_plan **out, rf_error *error) {
   int stages = rf_pipeline_stages(&options->build.mesh), pieces = rf_pipeline_pieces(&options->build.mesh);
   rf_graph *whole = NULL, *graph = NULL;
   rf_plan *plan = NULL, *most = NULL;
@@ -229,18 +227,18 @@ rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *opti
     rf_plan_options of_stage = *options;
     of_stage.build.mesh.stage = i;
     RF_GO(rf_graph_stage(whole, &of_stage.build, &graph, error));
-    status = rf_plan_finish(graph, &of_stage, quick, &plan, error); /* takes the graph */
+    status = rf_plan_finish(graph, &of_stage, depth, &plan, error); /* takes the graph */
     if (status != RAFTER_OK) goto done;
-    if (!quick) {
+    if (depth >= RF_PLAN_PRICES) {
       describe(plan, &stage[i]);
       if (!time_pieces(plan, piece, &stage[i])) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
       add_work(&sum, plan, 1.0 / stages);
     }
-    rf_plan *less = most && size_of(most, quick) >= size_of(plan, quick) ? plan : most;
+    rf_plan *less = most && most->arena_bytes >= plan->arena_bytes ? plan : most;
     most = less == plan ? most : plan, plan = NULL;
     rf_plan_free(less);
   }
-  if (!quick) {
+  if (depth >= RF_PLAN_PRICES) {
     if (!join(most, piece, stage, stages, &sum)) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
     stage = NULL; /* the plan's */
   }

@@ -12,12 +12,28 @@
 
 /* ---- digest ------------------------------------------------------------------------------------------------------ */
 
-static void hash_bytes(XXH3_state_t *state, const void *data, size_t bytes) { XXH3_64bits_update(state, data, bytes); }
-static void hash_int(XXH3_state_t *state, int64_t value) { hash_bytes(state, &value, sizeof value); }
-static void hash_float(XXH3_state_t *state, double value) { hash_bytes(state, &value, sizeof value); }
-static void hash_text(XXH3_state_t *state, const char *text) { hash_bytes(state, text ? text : "", text ? strlen(text) + 1 : 1); }
+/* What is hashed comes in pieces of a few bytes: they are gathered first. */
+typedef struct hasher {
+  XXH3_state_t *state;
+  size_t used;
+  unsigned char bytes[1024];
+} hasher;
 
-static void hash_attr(XXH3_state_t *state, const rf_attr *a) {
+static void hash_gathered(hasher *h) {
+  XXH3_64bits_update(h->state, h->bytes, h->used);
+  h->used = 0;
+}
+
+static inline void hash_bytes(hasher *h, const void *data, size_t bytes) {
+  if (bytes > sizeof h->bytes - h->used) hash_gathered(h);
+  if (bytes > sizeof h->bytes) XXH3_64bits_update(h->state, data, bytes);
+  else memcpy(h->bytes + h->used, data, bytes), h->used += bytes;
+}
+static inline void hash_int(hasher *h, int64_t value) { hash_bytes(h, &value, sizeof value); }
+static inline void hash_float(hasher *h, double value) { hash_bytes(h, &value, sizeof value); }
+static inline void hash_text(hasher *h, const char *text) { hash_bytes(h, text ? text : "", text ? strlen(text) + 1 : 1); }
+
+static void hash_attr(hasher *h, const rf_attr *a) {
   const rf_rope *r = &a->rope;
   const float floats[] = {a->eps,      a->offset,  a->scale, a->softcap, r->theta,        r->factor, r->low,         r->high,
                           r->original, a->dropout, a->beta1, a->beta2,   a->weight_decay, a->clip,   a->router.scale};
@@ -39,57 +55,57 @@ static void hash_attr(XXH3_state_t *state, const rf_attr *a) {
                           a->router.as_is,
                           a->router.groups,
                           a->router.groups_used};
-  hash_bytes(state, floats, sizeof floats);
-  hash_bytes(state, ints, sizeof ints);
-  hash_int(state, (int64_t)a->site);
-  hash_bytes(state, &a->lora, sizeof a->lora);
-  hash_int(state, a->experts), hash_int(state, a->experts_used);
-  if (a->axes)
-    hash_int(state, (int64_t)a->axes << 32 | a->group), hash_int(state, (int64_t)a->form << 32 | a->dim << 8 | a->to), hash_int(state, a->whole);
-  if (a->part && !a->axes) hash_int(state, a->part);
-  if (r->scaling == RF_ROPE_TABLE) hash_bytes(state, r->divisor, (size_t)(r->dim / 2) * sizeof *r->divisor);
-  for (int i = 0; i < RF_MAX_OUTPUTS; i++) hash_int(state, a->accumulate[i]);
+  hash_bytes(h, floats, sizeof floats);
+  hash_bytes(h, ints, sizeof ints);
+  hash_int(h, (int64_t)a->site);
+  hash_bytes(h, &a->lora, sizeof a->lora);
+  hash_int(h, a->experts), hash_int(h, a->experts_used);
+  if (a->axes) hash_int(h, (int64_t)a->axes << 32 | a->group), hash_int(h, (int64_t)a->form << 32 | a->dim << 8 | a->to), hash_int(h, a->whole);
+  if (a->part && !a->axes) hash_int(h, a->part);
+  if (r->scaling == RF_ROPE_TABLE) hash_bytes(h, r->divisor, (size_t)(r->dim / 2) * sizeof *r->divisor);
+  for (int i = 0; i < RF_MAX_OUTPUTS; i++) hash_int(h, a->accumulate[i]);
 }
 
 /* Everything a run depends on: what is computed, by which kernels, on how many threads, at which offsets. Not the machine's speed. */
 static void make_digest(rf_plan *plan) {
   const rf_graph *graph = plan->graph;
-  XXH3_state_t *state = XXH3_createState();
-  if (!state) return;
-  XXH3_64bits_reset(state);
-  hash_text(state, plan->options.backend->name);
-  hash_text(state, graph->model.init);
+  hasher *h = &(hasher){.state = XXH3_createState()};
+  if (!h->state) return;
+  XXH3_64bits_reset(h->state);
+  hash_text(h, plan->options.backend->name);
+  hash_text(h, graph->model.init);
   const int64_t whole[] = {
       graph->accumulate,      graph->rows,       graph->seq,          plan->options.threads, plan->options.isa, plan->options.build.optimizer,
       plan->persistent_bytes, plan->arena_bytes, graph->tensor_count, graph->op_count};
-  hash_bytes(state, whole, sizeof whole);
-  hash_float(state, (double)graph->model.dropout);
+  hash_bytes(h, whole, sizeof whole);
+  hash_float(h, (double)graph->model.dropout);
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
-    hash_text(state, tensor->name);
-    hash_int(state, (int64_t)tensor->dtype << 8 | (int64_t)tensor->class << 4 | tensor->host << 3 | tensor->persistent << 2 | tensor->input << 1 |
-                        tensor->output);
-    hash_bytes(state, tensor->shape, (size_t)tensor->rank * sizeof *tensor->shape);
-    hash_int(state, plan->tensor[t].offset);
-    if (tensor->slots > 1) hash_int(state, tensor->slots);
-    if (tensor->panels.experts > 0) hash_int(state, tensor->panels.experts);
+    hash_text(h, tensor->name);
+    hash_int(h, (int64_t)tensor->dtype << 8 | (int64_t)tensor->class << 4 | tensor->host << 3 | tensor->persistent << 2 | tensor->input << 1 |
+                    tensor->output);
+    hash_bytes(h, tensor->shape, (size_t)tensor->rank * sizeof *tensor->shape);
+    hash_int(h, plan->tensor[t].offset);
+    if (tensor->slots > 1) hash_int(h, tensor->slots);
+    if (tensor->panels.experts > 0) hash_int(h, tensor->panels.experts);
     for (int i = 0; i < tensor->panels.parts; i++) {
-      hash_int(state, tensor->panels.part[i].outputs);
-      hash_text(state, tensor->panels.part[i].type->name);
+      hash_int(h, tensor->panels.part[i].outputs);
+      hash_text(h, tensor->panels.part[i].type->name);
     }
   }
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];
-    hash_text(state, op->def->name);
-    hash_text(state, op->name);
-    hash_text(state, plan->op[i].kernel->name);
-    hash_int(state, op->section);
-    hash_attr(state, &op->attr);
-    hash_bytes(state, op->input, (size_t)op->input_count * sizeof *op->input);
-    hash_bytes(state, op->output, (size_t)op->output_count * sizeof *op->output);
+    hash_text(h, op->def->name);
+    hash_text(h, op->name);
+    hash_text(h, plan->op[i].kernel->name);
+    hash_int(h, op->section);
+    hash_attr(h, &op->attr);
+    hash_bytes(h, op->input, (size_t)op->input_count * sizeof *op->input);
+    hash_bytes(h, op->output, (size_t)op->output_count * sizeof *op->output);
   }
-  snprintf(plan->digest, sizeof plan->digest, "%016llx", (unsigned long long)XXH3_64bits_digest(state));
-  XXH3_freeState(state);
+  hash_gathered(h);
+  snprintf(plan->digest, sizeof plan->digest, "%016llx", (unsigned long long)XXH3_64bits_digest(h->state));
+  XXH3_freeState(h->state);
 }
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
@@ -115,26 +131,29 @@ const char *rf_plan_peak(const rf_plan *plan) {
   return plan->graph->op_count ? plan->graph->op[plan->peak_op].name : "";
 }
 
-rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, bool quick) {
+rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth) {
   rf_plan *plan = calloc(1, sizeof *plan);
   if (!plan) return NULL;
   plan->graph = graph;
   plan->options = *options;
   rf_pass_slots(graph);
-  rf_plan_choose(plan, quick);
+  rf_plan_choose(plan, depth);
   rf_plan_lifetimes(plan);
-  if (quick) {
-    plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, NULL);
+  if (depth < RF_PLAN_PRICES) {
+    plan->arena_bytes = plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, NULL);
+    /* Stages are weighed against each other by their bytes. */
+    int64_t room = rf_plan_room(options), enough = rf_pipeline_stages(&options->build.mesh) > 1 ? 0 : room;
+    if (depth == RF_PLAN_SIZE && plan->live_bytes <= room) rf_plan_layout(plan, enough);
     return plan;
   }
   plan->machine = *options->machine;
   plan->options.machine = &plan->machine; /* the caller's may go */
   rf_machine_for_threads(&plan->machine, options->threads);
-  rf_plan_layout(plan);
+  rf_plan_layout(plan, 0);
   plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, plan->by_class);
   plan->by_class[RF_CLASS_PADDING] += plan->arena_bytes - plan->live_bytes;
   rf_plan_cost(plan);
-  make_digest(plan);
+  if (depth == RF_PLAN_WHOLE) make_digest(plan);
   return plan;
 }
 
@@ -169,45 +188,57 @@ static rf_status check_bytes(const rf_graph *graph, rf_error *error) {
                  "the tensors of the step are too large to count (expected below 2^61 bytes, got %.3g)", sum);
 }
 
-rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, bool quick, rf_plan **plan, rf_error *error) {
+rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth, rf_plan **plan, rf_error *error) {
   rf_status status = check_bytes(graph, error);
   if (status == RAFTER_OK) status = apply_remat(graph, options, error);
   if (status == RAFTER_OK && options->build.offload) status = rf_pass_offload(graph, options->build.offload, error);
   if (status == RAFTER_OK) status = rf_plan_check_transfers(graph, options->machine, error);
-  *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, options, quick) : NULL;
+  *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, options, depth) : NULL;
   if (*plan) return RAFTER_OK;
   rf_graph_free(graph);
   return status == RAFTER_OK ? RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning") : status;
 }
 
-static rf_status make(const rf_model *model, const rf_plan_options *options, bool quick, rf_plan **plan, rf_error *error) {
+rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_plan_options *options, const rf_graph *base, rf_plan **out,
+                          rf_error *error) {
   rf_graph *graph = NULL;
+  rf_plan *plan = NULL;
   RF_TRY(check_options(options, error));
   if (rf_pipeline_stages(&options->build.mesh) > 1) {
     RF_TRY(rf_mesh_check(&options->build.mesh, model, &options->build, error));
-    return rf_plan_make_stages(model, options, quick, plan, error);
+    RF_TRY(rf_plan_make_stages(model, options, depth, &plan, error));
+  } else {
+    rf_group group;
+    RF_TRY(rf_mesh_check(&options->build.mesh, model, &options->build, error));
+    if (rf_mesh_chips(&options->build.mesh) > 1)
+      RF_TRY(rf_machine_group(options->machine, &options->build.mesh, 0, &group, error)); /* before there is a graph */
+    if (base) graph = rf_graph_borrow(base);
+    else RF_TRY(rf_graph_build(model, &options->build, NULL, &graph, error));
+    RF_TRY(rf_plan_finish(graph, options, depth, &plan, error));
   }
-  RF_TRY(rf_graph_build(model, &options->build, NULL, &graph, error));
-  return rf_plan_finish(graph, options, quick, plan, error);
-}
-
-rf_status rf_plan_make_quick(const rf_model *model, const rf_plan_options *options, rf_plan **plan, rf_error *error) {
-  return make(model, options, true, plan, error);
-}
-
-rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf_plan **out, rf_error *error) {
-  double start = rf_now_seconds();
-  rf_plan *plan = NULL;
-  rf_status status = RAFTER_OK;
-  RF_TRY(make(model, options, false, &plan, error));
-  if (options->program.program != RF_PROGRAM_RAFTER) status = rf_plan_as_program(plan, error);
-  if (status != RAFTER_OK) {
-    rf_plan_free(plan);
-    return status;
+  if (depth >= RF_PLAN_PRICES && options->program.program != RF_PROGRAM_RAFTER) {
+    rf_status status = rf_plan_as_program(plan, error);
+    if (status != RAFTER_OK) return rf_plan_free(plan), status;
   }
-  plan->build_seconds = rf_now_seconds() - start;
   *out = plan;
   return RAFTER_OK;
+}
+
+rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf_plan **plan, rf_error *error) {
+  double start = rf_now_seconds();
+  RF_TRY(rf_plan_make_to(RF_PLAN_WHOLE, model, options, NULL, plan, error));
+  (*plan)->build_seconds = rf_now_seconds() - start;
+  return RAFTER_OK;
+}
+
+rf_status rf_plan_make_size(const rf_model *model, const rf_plan_options *options, rf_plan **plan, rf_error *error) {
+  bool ours = options->program.program == RF_PROGRAM_RAFTER;
+  return rf_plan_make_to(ours ? RF_PLAN_SIZE : RF_PLAN_WHOLE, model, options, NULL, plan, error);
+}
+
+void rf_plan_settle_size(rf_plan *plan) {
+  bool loose = !*plan->digest && !plan->stages && plan->options.program.program == RF_PROGRAM_RAFTER;
+  if (loose) rf_plan_layout(plan, 0);
 }
 
 void rf_plan_free(rf_plan *plan) {

@@ -100,6 +100,10 @@ typedef struct rf_plan {
 } rf_plan;
 
 rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf_plan **plan, rf_error *error);
+/* The same to see whether it fits: without times and digest. Where its live bytes alone do not fit, they stand for arena_bytes; where it fits, its arena may
+ * become smaller: rf_plan_settle_size makes it that of rf_plan_make. */
+rf_status rf_plan_make_size(const rf_model *model, const rf_plan_options *options, rf_plan **plan, rf_error *error);
+void rf_plan_settle_size(rf_plan *plan);
 void rf_plan_free(rf_plan *plan);
 /* Bytes a plan with these options may take: the budget, or the machine's memory less its reserve. */
 int64_t rf_plan_room(const rf_plan_options *options);

@@ -32,6 +32,8 @@ typedef struct search {
   rf_error *error;
   kind kind[MAX_KINDS];
   int kinds;
+  int64_t room;
+  trial best;
   int dropped[MAX_KINDS]; /* how many tensors of each kind are dropped, from block 0 on */
   bool *drop;             /* scratch, by tensor of the base graph */
   known *known;           /* KNOWN places, by their sets' hash */
@@ -104,20 +106,29 @@ static rf_graph *trial_graph(search *s) {
   return graph;
 }
 
-static rf_status try_drop(search *s, const bool *drop, bool lay_out, trial *result) {
+/* A trial that fits `room` is better by its seconds, of others by its bytes. */
+static bool beats(trial a, trial b, int64_t room) {
+  bool fits = a.bytes <= room;
+  return fits != (b.bytes <= room) ? fits : fits ? a.seconds < b.seconds : a.bytes < b.bytes;
+}
+
+/* How far a trial goes: its live bytes; also its layout; its layout where it may beat the best, which its live bytes tell: no layout takes fewer. */
+typedef enum how_far { LIVE, LAID, LAID_TO_BEAT } how_far;
+
+static rf_status try_drop(search *s, const bool *drop, how_far effort, trial *result) {
   rf_graph *graph = trial_graph(s);
   rf_status status = rf_pass_remat(graph, drop, s->error);
   if (status == RAFTER_OK && s->options->build.offload) status = rf_pass_offload(graph, s->options->build.offload, s->error);
-  rf_plan *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, s->options, true) : NULL;
+  rf_plan *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, s->options, RF_PLAN_BYTES) : NULL;
   if (!plan) {
     rf_graph_free(graph);
     return status == RAFTER_OK ? RF_FAIL(s->error, RAFTER_FAILED, NULL, "out of memory while planning") : status;
   }
-  if (lay_out) rf_plan_layout(plan);
-  *result = (trial){.bytes = lay_out ? plan->arena_bytes : plan->live_bytes};
+  *result = (trial){.bytes = plan->live_bytes};
   for (int i = 0; i < graph->op_count; i++)
     if (graph->op[i].recompute_of != RF_NONE)
       result->seconds += plan->op[i].calls * rf_cost_op(s->options->machine, graph, &graph->op[i], plan->op[i].kernel, plan->op[i].work, NULL);
+  if (effort == LAID || (effort == LAID_TO_BEAT && beats(*result, s->best, s->room))) rf_plan_layout(plan, 0), result->bytes = plan->arena_bytes;
   rf_plan_free(plan);
   return RAFTER_OK;
 }
@@ -131,12 +142,12 @@ static known *recall(search *s) {
   return place;
 }
 
-static rf_status try_now(search *s, bool lay_out, trial *result) {
+static rf_status try_now(search *s, how_far effort, trial *result) {
   known *place = recall(s);
-  if (!lay_out && place->there) return *result = place->result, RAFTER_OK;
+  if (effort == LIVE && place->there) return *result = place->result, RAFTER_OK;
   drop_set(s);
-  RF_TRY(try_drop(s, s->drop, lay_out, result));
-  if (lay_out) return RAFTER_OK;
+  RF_TRY(try_drop(s, s->drop, effort, result));
+  if (effort != LIVE) return RAFTER_OK;
   place->there = true, place->result = *result;
   memcpy(place->dropped, s->dropped, sizeof s->dropped);
   return RAFTER_OK;
@@ -147,7 +158,7 @@ static rf_status try_now(search *s, bool lay_out, trial *result) {
 /* Drops whole kinds until the live bytes are at most `room`; *now is the state reached, fitting or not. `thrifty`: bytes beyond what is
  * still needed count for nothing, so a small cheap kind may win; else the best rate does, to be dropped in fewer blocks afterwards. */
 static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
-  RF_TRY(try_now(s, false, now));
+  RF_TRY(try_now(s, LIVE, now));
   while (now->bytes > room) {
     int best = RF_NONE;
     double best_rate = 0;
@@ -156,7 +167,7 @@ static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
       if (s->dropped[k]) continue;
       trial t;
       s->dropped[k] = s->kind[k].count;
-      rf_status status = try_now(s, false, &t);
+      rf_status status = try_now(s, LIVE, &t);
       s->dropped[k] = 0;
       RF_TRY(status);
       double freed = (double)(now->bytes - t.bytes), seconds = t.seconds - now->seconds;
@@ -179,7 +190,7 @@ static rf_status shrink_kind(search *s, int k, int64_t room, trial *now) {
     int middle = (low + high) / 2;
     trial t;
     s->dropped[k] = middle;
-    rf_status status = try_now(s, false, &t);
+    rf_status status = try_now(s, LIVE, &t);
     s->dropped[k] = high;
     RF_TRY(status);
     if (t.bytes <= room) high = middle, *now = t;
@@ -197,7 +208,7 @@ static rf_status shrink_all(search *s, int64_t room, trial *now) {
     trial without;
     int was = s->dropped[k];
     s->dropped[k] = 0;
-    rf_status status = try_now(s, false, &without);
+    rf_status status = try_now(s, LIVE, &without);
     s->dropped[k] = was;
     RF_TRY(status);
     price[k] = now->seconds - without.seconds;
@@ -213,7 +224,8 @@ static rf_status shrink_all(search *s, int64_t room, trial *now) {
 }
 
 /* One greedy search; leaves its set in s->dropped and what it comes to in *laid. */
-static rf_status greedy(search *s, int64_t room, bool thrifty, trial *laid) {
+static rf_status greedy(search *s, bool thrifty, trial *laid) {
+  const int64_t room = s->room;
   /* The search counts live bytes; the layout may need a little more, and then the search is asked for that much less. */
   int64_t target = room;
   for (int round = 0; round < 6; round++) {
@@ -222,40 +234,35 @@ static rf_status greedy(search *s, int64_t room, bool thrifty, trial *laid) {
     RF_TRY(drop_kinds(s, target, thrifty, &now));
     bool reached = now.bytes <= target;
     if (reached) RF_TRY(shrink_all(s, target, &now));
-    RF_TRY(try_now(s, true, laid));
+    RF_TRY(try_now(s, reached ? LAID : LAID_TO_BEAT, laid));
     if (laid->bytes <= room || !reached) break;
     target -= (laid->bytes - room) * (1 + round) + room / 4096;
   }
   return RAFTER_OK;
 }
 
-static bool beats(trial a, trial b, int64_t room) {
-  bool fits = a.bytes <= room;
-  return fits != (b.bytes <= room) ? fits : fits ? a.seconds < b.seconds : a.bytes < b.bytes;
-}
-
-static rf_status run_search(search *s, int64_t room, bool *drop) {
+static rf_status run_search(search *s, bool *drop) {
   rf_remat policies[RF_REMAT_NAMED];
   int named = rf_remat_named(policies);
   size_t tensors = (size_t)s->base->tensor_count;
-  trial best, t;
+  trial t;
   memset(s->dropped, 0, sizeof s->dropped);
-  RF_TRY(try_now(s, true, &best));
+  RF_TRY(try_now(s, LAID, &s->best));
   memset(drop, 0, tensors);
-  if (best.bytes <= room) return RAFTER_OK;
+  if (s->best.bytes <= s->room) return RAFTER_OK;
   for (int thrifty = 0; thrifty < 2; thrifty++) {
-    RF_TRY(greedy(s, room, thrifty, &t));
-    if (!beats(t, best, room)) continue;
-    best = t;
+    RF_TRY(greedy(s, thrifty, &t));
+    if (!beats(t, s->best, s->room)) continue;
+    s->best = t;
     drop_set(s);
     memcpy(drop, s->drop, tensors);
   }
   /* The named policies are sets too: one of them may reach what single steps, each of which must gain, do not. */
   for (int i = 0; i < named; i++) {
     rf_remat_policy(s->base, policies[i], s->drop);
-    RF_TRY(try_drop(s, s->drop, true, &t));
-    if (!beats(t, best, room)) continue;
-    best = t;
+    RF_TRY(try_drop(s, s->drop, LAID_TO_BEAT, &t));
+    if (!beats(t, s->best, s->room)) continue;
+    s->best = t;
     memcpy(drop, s->drop, tensors);
   }
   return RAFTER_OK;
@@ -269,14 +276,14 @@ rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *option
   rf_pool_free(piece);
   search *s = calloc(1, sizeof *s);
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
-  s->base = base, s->options = options, s->error = error, s->pool = rf_pool_new();
+  s->base = base, s->options = options, s->error = error, s->room = room, s->pool = rf_pool_new();
   s->drop = rf_pool_alloc(s->pool, (size_t)base->tensor_count + 1);
   s->known = rf_pool_alloc(s->pool, KNOWN * sizeof *s->known);
   s->tensor_capacity = base->tensor_count + base->op_count, s->op_capacity = base->op_count + base->op_count / 4;
   s->tensor = rf_pool_raw(s->pool, (size_t)s->tensor_capacity * sizeof *s->tensor);
   s->op = rf_pool_raw(s->pool, (size_t)s->op_capacity * sizeof *s->op);
   find_candidates(s);
-  rf_status status = run_search(s, room, drop);
+  rf_status status = run_search(s, drop);
   rf_pool_free(s->pool);
   free(s);
   return status;

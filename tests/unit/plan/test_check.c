@@ -171,7 +171,7 @@ static bool plant_forgotten_loop(rf_plan *plan, uint64_t *seed) {
     forgotten += p->first < writer, p->first = writer;
   }
   int64_t before = plan->arena_bytes;
-  rf_plan_layout(plan);
+  rf_plan_layout(plan, 0);
   plan->by_class[RF_CLASS_PADDING] += plan->arena_bytes - before;
   if (plan->live_bytes > plan->arena_bytes) plan->live_bytes = plan->arena_bytes;
   return forgotten > 3 && plan->arena_bytes < before;
@@ -253,7 +253,7 @@ static void lifetimes_follow_the_loop(void **state) {
     op("add", RF_SECTION_END, sum, last, out, RF_WRITE);              /* 6 */
     rf_plan_options options = train_options(machine_named("a5000"), RF_F32, 1, accumulate, 4, RF_REMAT_NONE);
     options.backend = &RF_BACKEND_REFERENCE;
-    rf_plan *plan = rf_plan_of_graph(graph, &options, false);
+    rf_plan *plan = rf_plan_of_graph(graph, &options, RF_PLAN_WHOLE);
     assert_int_equal(rf_plan_check(plan, NULL), RAFTER_OK);
     const rf_plan_tensor *p = plan->tensor;
     bool loop = accumulate > 1;
@@ -294,7 +294,7 @@ static void two_readers_forbid_inplace(void **state) {
   op("add", RF_SECTION_MICRO, z, z, out, RF_WRITE); /* the same input twice */
   rf_plan_options options = train_options(machine_named("a5000"), RF_F32, 1, 1, 4, RF_REMAT_NONE);
   options.backend = &RF_BACKEND_REFERENCE;
-  rf_plan *plan = rf_plan_of_graph(graph, &options, false);
+  rf_plan *plan = rf_plan_of_graph(graph, &options, RF_PLAN_WHOLE);
   assert_int_equal(rf_plan_check(plan, NULL), RAFTER_OK);
   assert_int_equal(plan->tensor[x].shares, RF_NONE); /* `in` is the caller's */
   assert_int_equal(plan->tensor[y].shares, RF_NONE);

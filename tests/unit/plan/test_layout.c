@@ -13,7 +13,7 @@ static int64_t bound_of(const rf_block *block, int count) {
 
 /* Brute force over all pairs; returns height / bound. */
 static double proven(rf_block *block, int count) {
-  int64_t height = rf_layout_blocks(block, count, 0), top = 0;
+  int64_t height = rf_layout_blocks(block, count, 0, 0), top = 0;
   for (int i = 0; i < count; i++) {
     assert_true(block[i].offset >= 0 && block[i].offset % 64 == 0);
     if (block[i].offset + block[i].bytes > top) top = block[i].offset + block[i].bytes;
@@ -31,11 +31,11 @@ static double proven(rf_block *block, int count) {
 
 static void simple_shapes_are_packed_perfectly(void **state) {
   (void)state;
-  assert_int_equal(rf_layout_blocks(NULL, 0, 0), 0);
+  assert_int_equal(rf_layout_blocks(NULL, 0, 0, 0), 0);
   rf_block one[] = {{.bytes = 64, .first = 3, .last = 3}};
-  assert_int_equal(rf_layout_blocks(one, 1, 0), 64);
+  assert_int_equal(rf_layout_blocks(one, 1, 0, 0), 64);
   rf_block apart[] = {{.bytes = 640, .first = 0, .last = 1}, {.bytes = 320, .first = 2, .last = 3}, {.bytes = 320, .first = 2, .last = 9}};
-  assert_int_equal(rf_layout_blocks(apart, 3, 0), 640);
+  assert_int_equal(rf_layout_blocks(apart, 3, 0, 0), 640);
   rf_block nested[40]; /* forward activations and their backward */
   for (int i = 0; i < 40; i++) nested[i] = (rf_block){.bytes = 64 * (1 + i * 7 % 13), .first = i, .last = 80 - i};
   assert_true(proven(nested, 40) == 1.0);
@@ -46,7 +46,7 @@ static void simple_shapes_are_packed_perfectly(void **state) {
   }
   assert_true(proven(stairs, 80) <= 1.03);
   rf_block empty[] = {{.bytes = 0, .first = 0, .last = 9}, {.bytes = 64, .first = 0, .last = 9}, {.bytes = 0, .first = -1, .last = -1}};
-  assert_int_equal(rf_layout_blocks(empty, 3, 0), 64);
+  assert_int_equal(rf_layout_blocks(empty, 3, 0, 0), 64);
 }
 
 static void random_blocks_never_overlap(void **state) {
@@ -92,6 +92,53 @@ static void many_blocks(void **state) {
   }
 }
 
+static int by_offset(const void *a, const void *b) {
+  const rf_block *x = a, *y = b;
+  return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* Best fit in the order of lifetimes, by looking at all that is placed: what the first order of the search has to give. */
+static void place_plainly(rf_block *block, int count) {
+  static bool placed[1500];
+  static rf_block met[1500];
+  memset(placed, 0, sizeof placed);
+  for (int round = 0; round < count; round++) {
+    int next = -1, meets = 0;
+    for (int i = 0; i < count; i++) {
+      int life = block[i].last - block[i].first, most = next < 0 ? -1 : block[next].last - block[next].first;
+      if (!placed[i] && (life > most || (life == most && block[i].bytes > block[next].bytes))) next = i;
+    }
+    for (int i = 0; i < count; i++)
+      if (placed[i] && block[i].first <= block[next].last && block[i].last >= block[next].first) met[meets++] = block[i];
+    qsort(met, (size_t)meets, sizeof *met, by_offset);
+    int64_t over = INT64_MAX, best = -1, top = 0;
+    for (int i = 0; i < meets; i++) {
+      int64_t gap = met[i].offset - top - block[next].bytes;
+      if (gap >= 0 && gap < over) best = top, over = gap;
+      if (met[i].offset + met[i].bytes > top) top = met[i].offset + met[i].bytes;
+    }
+    block[next].offset = best >= 0 ? best : top, placed[next] = true;
+  }
+}
+
+static void one_order_is_best_fit(void **state) {
+  (void)state;
+  uint64_t seed = 11;
+  static rf_block block[1500], plain[1500];
+  for (int trial = 0; trial < 40; trial++) {
+    int count = trial ? (int)draw_in(&seed, 1, 300) : 1500, ops = (int)draw_in(&seed, 1, trial % 2 ? 40 : 400);
+    for (int i = 0; i < count; i++) {
+      int nested = (int)draw_in(&seed, 0, ops / 2), first = (int)draw_in(&seed, 0, ops), life = (int)draw_in(&seed, 0, trial % 3 ? 6 : ops);
+      block[i] = (rf_block){.bytes = 64 * draw_in(&seed, 1, trial % 5 ? 40 : 4), .first = first, .last = first + life};
+      if (i % 2) block[i].first = nested, block[i].last = ops - nested; /* as what backward reads of forward */
+    }
+    memcpy(plain, block, sizeof plain);
+    place_plainly(plain, count);
+    rf_layout_blocks(block, count, INT64_MAX / 2, 0); /* any height is good enough */
+    for (int i = 0; i < count; i++) assert_int_equal(block[i].offset, plain[i].offset);
+  }
+}
+
 static void the_same_blocks_get_the_same_offsets(void **state) {
   (void)state;
   uint64_t seed = 3;
@@ -100,7 +147,7 @@ static void the_same_blocks_get_the_same_offsets(void **state) {
     int first = (int)draw_in(&seed, 0, 50);
     a[i] = b[i] = (rf_block){.bytes = 64 * draw_in(&seed, 1, 9), .first = first, .last = first + (int)draw_in(&seed, 0, 20)};
   }
-  assert_int_equal(rf_layout_blocks(a, 300, 0), rf_layout_blocks(b, 300, 0));
+  assert_int_equal(rf_layout_blocks(a, 300, 0, 0), rf_layout_blocks(b, 300, 0, 0));
   for (int i = 0; i < 300; i++) assert_int_equal(a[i].offset, b[i].offset);
 }
 
@@ -109,6 +156,7 @@ int main(void) {
       cmocka_unit_test(simple_shapes_are_packed_perfectly),
       cmocka_unit_test(random_blocks_never_overlap),
       cmocka_unit_test(many_blocks),
+      cmocka_unit_test(one_order_is_best_fit),
       cmocka_unit_test(the_same_blocks_get_the_same_offsets),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,7 +49,7 @@ static rf_step_time time_of(build *b, const rf_machine *machine, rf_collectives 
   options.backend = &RF_BACKEND_SHEET, options.collectives = how, options.build.mesh = b->mesh;
   rf_error error = {0};
   if (rf_plan_check_transfers(b->graph, machine, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  rf_plan *plan = rf_plan_of_graph(b->graph, &options, false);
+  rf_plan *plan = rf_plan_of_graph(b->graph, &options, RF_PLAN_WHOLE);
   rf_step_time time = plan->time;
   double sum = 0;
   for (int i = 0; i < RF_BOUNDS; i++) sum += time.by[i];

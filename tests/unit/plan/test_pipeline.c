@@ -201,7 +201,7 @@ static rf_plan *stage_plan(const rf_model *model, rf_plan_options options, int s
   rf_error error = {0};
   options.build.mesh.stage = stage;
   if (rf_graph_build(model, &options.build, NULL, &graph, &error) != RAFTER_OK ||
-      rf_plan_finish(graph, &options, false, &plan, &error) != RAFTER_OK || rf_plan_check(plan, &error) != RAFTER_OK)
+      rf_plan_finish(graph, &options, RF_PLAN_WHOLE, &plan, &error) != RAFTER_OK || rf_plan_check(plan, &error) != RAFTER_OK)
     fail_msg("stage %d: %s", stage, error.message);
   return plan;
 }

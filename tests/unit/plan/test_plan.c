@@ -1,4 +1,5 @@
 /* Plans of known models: published figures, orderings every planner must get right, auto, the search, what does not fit, the digest. */
+#include "plan/advice.h"
 #include "unit/plan/plans.h"
 
 static rf_plan *uva_on(const rf_backend *backend, int threads, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat) {
@@ -336,6 +337,58 @@ static void the_digest_knows_what_matters(void **state) {
 }
 
 /* No sum of bytes leaves 63 bits: what cannot be counted is said. */
+/* Advice shares the graph of the plan it is for and leaves out what it does not show; its numbers are those of whole plans. */
+static void advice_is_what_whole_plans_say(void **state) {
+  (void)state;
+  const rf_remat from[] = {RF_REMAT_NONE, RF_REMAT_ATTN};
+  for (int i = 0; i < 2; i++) {
+    rf_model model = model_named("uva");
+    rf_plan_options options = train_options(machine_named("a5000"), RF_F32, 8, 2, 512, from[i]);
+    rf_plan *plan = plan_of(&model, &options);
+    rf_advice advice[RF_MAX_ADVICE];
+    int count = rf_plan_advise(plan, advice), wider = 0;
+    assert_in_range(count, 4, RF_MAX_ADVICE);
+    for (int k = 0; k < count; k++) {
+      rf_plan_options changed = options;
+      long long micro;
+      int accumulate;
+      if (!strncmp(advice[k].change, "remat=", 6)) assert_int_equal(rf_remat_parse(advice[k].change + 6, &changed.remat, NULL), RAFTER_OK);
+      else if (sscanf(advice[k].change, "microbatch=%lld accumulate=%d", &micro, &accumulate) == 2)
+        changed.build.microbatch = micro, changed.build.accumulate = accumulate, wider += micro > 8;
+      else changed.build.dtype = RF_BF16;
+      rf_plan *whole = plan_of(&model, &changed);
+      assert_int_equal(advice[k].peak_bytes, whole->arena_bytes);
+      assert_true(advice[k].seconds == whole->step_seconds);
+      rf_plan_free(whole);
+    }
+    assert_true(wider <= 1);
+    rf_plan_free(plan);
+  }
+}
+
+/* A plan made for its size ends where the answer is known, and says what the whole one says. */
+static void sizes_are_those_of_whole_plans(void **state) {
+  (void)state;
+  rf_model model = model_named("uva");
+  for (int remat = RF_REMAT_NONE; remat < RF_REMAT_AUTO; remat++) {
+    rf_plan_options options = train_options(machine_named("a5000"), RF_F32, 8, remat % 2 ? 1 : 4, 512, (rf_remat)remat);
+    rf_plan *whole = plan_of(&model, &options), *size = NULL;
+    const int64_t room[] = {whole->arena_bytes, whole->arena_bytes - 1, whole->live_bytes - 1, 2 * whole->arena_bytes};
+    for (int i = 0; i < 4; i++) {
+      options.budget_bytes = room[i];
+      assert_int_equal(rf_plan_make_size(&model, &options, &size, NULL), RAFTER_OK);
+      assert_int_equal(rf_plan_fits(size), whole->arena_bytes <= room[i]);
+      if (rf_plan_fits(size)) {
+        rf_plan_settle_size(size);
+        assert_int_equal(size->arena_bytes, whole->arena_bytes);
+        assert_int_equal(size->persistent_bytes, whole->persistent_bytes);
+      } else assert_true(size->arena_bytes > room[i] && size->arena_bytes <= whole->arena_bytes);
+      rf_plan_free(size);
+    }
+    rf_plan_free(whole);
+  }
+}
+
 static void what_cannot_be_counted_is_refused(void **state) {
   (void)state;
   rf_model model = model_named("llama:layers=128,width=262144,heads=256,head_dim=1024,kv_heads=256,ff=1048576,vocab=256,seq=1048576");
@@ -378,6 +431,8 @@ int main(void) {
       cmocka_unit_test(what_does_not_fit_says_what_would),
       cmocka_unit_test(weights_stand_at_the_same_place_in_every_plan),
       cmocka_unit_test(the_digest_knows_what_matters),
+      cmocka_unit_test(advice_is_what_whole_plans_say),
+      cmocka_unit_test(sizes_are_those_of_whole_plans),
       cmocka_unit_test(what_cannot_be_counted_is_refused),
       cmocka_unit_test(bad_options_are_refused),
   };
