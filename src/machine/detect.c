@@ -8,6 +8,9 @@
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
 #endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 
 /* Physical cores (not hardware threads) that this process may use. */
 static int usable_cores(void) {
@@ -45,6 +48,18 @@ static double clock_hertz(void) {
   return mhz > 0 ? mhz * 1e6 : 2.5e9;
 }
 
+bool rf_machine_has_tiles(void) {
+#if defined(__x86_64__) && defined(__linux__)
+  enum { ASK = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+  unsigned a, b, c, d;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  bool tiles = d >> 24 & 1, bytes = d >> 25 & 1, pairs = d >> 22 & 1;
+  return tiles && bytes && pairs && syscall(SYS_arch_prctl, ASK, TILE_DATA) == 0;
+#else
+  return false;
+#endif
+}
+
 /* f32 FLOPs of one core and cycle, multiply and add counted as two, with two vector ports. */
 static double flops_per_cycle(rf_machine *machine) {
   double flops = 8;
@@ -56,6 +71,7 @@ static double flops_per_cycle(rf_machine *machine) {
       __builtin_cpu_supports("avx512vl")) {
     /* AMD's first AVX-512 cores split a 512-bit operation in two; Intel's server cores have two full ports. */
     flops = __builtin_cpu_is("amd") ? 32 : 64, isa = __builtin_cpu_supports("avx512bf16") ? "avx512bf16" : "avx512";
+    if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") && rf_machine_has_tiles()) isa = "amx";
   }
 #elif defined(__aarch64__)
   flops = 16;

@@ -117,6 +117,8 @@ rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error); /* beside, then renamed */
 /* What the operating system and the CPU say about this machine, without measuring anything: source "detected", low confidence. */
 rf_status rf_machine_detect(rf_machine *machine, rf_error *error);
+/* Whether this CPU has tiles with products of bytes and of bf16, and the system gives them to this process: their state is saved only for those who ask. */
+bool rf_machine_has_tiles(void);
 /* Where calibrate stores this machine's file: $XDG_CACHE_HOME/rafter/HOST.json or ~/.cache/rafter/HOST.json. */
 void rf_machine_local_path(char path[4096]);
 

@@ -137,8 +137,8 @@ BIND_ALL(base, RF_GEMM_BASE)
 
 const rf_kernel RF_CPU_EXPERTS[] = {
 #if defined(__x86_64__)
-    FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2) TILES(matmul_experts) TILES(matmul_experts_dx)
-        TILES(matmul_experts_dw) ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512),
+    FAST(amx, RF_ISA_AMX) FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2) TILES(matmul_experts)
+        TILES(matmul_experts_dx) TILES(matmul_experts_dw) ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512),
     ROWS(avx2, "gemm_avx2_6x16", RF_ISA_AVX2),
 #endif
     ROWS(base, "gemm_base_4x16", RF_ISA_BASE),

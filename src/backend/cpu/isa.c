@@ -1,30 +1,9 @@
 /* isa.c - what this CPU can do, by cpuid: also asks whether the system saves the wide registers. And how large its L2 is. */
 #include "backend/cpu/cpu.h"
+#include "machine/machine.h"
 
 #include <string.h>
 #include <unistd.h>
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-#if defined(__linux__)
-#include <sys/syscall.h>
-#endif
-
-#if defined(__x86_64__)
-/* Whether there are tiles with products of bytes and of bf16, and the system gives them to this process: their state is saved only for those who ask. */
-static bool has_tiles(void) {
-#if defined(__linux__)
-  enum { ASK = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
-  unsigned a, b, c, d;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  bool tiles = d >> 24 & 1, bytes = d >> 25 & 1, pairs = d >> 22 & 1;
-  return tiles && bytes && pairs && syscall(SYS_arch_prctl, ASK, TILE_DATA) == 0;
-#else
-  return false;
-#endif
-}
-#endif
 
 static rf_isa detect(void) {
 #if defined(__x86_64__)
@@ -34,7 +13,7 @@ static rf_isa detect(void) {
       !__builtin_cpu_supports("avx512vl"))
     return RF_ISA_AVX2;
   if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vnni")) return RF_ISA_AVX512;
-  return has_tiles() ? RF_ISA_AMX : RF_ISA_AVX512BF16;
+  return rf_machine_has_tiles() ? RF_ISA_AMX : RF_ISA_AVX512BF16;
 #else
   return RF_ISA_BASE;
 #endif

@@ -349,6 +349,9 @@ static void test_choice_respects_the_isa(void **state) {
   (void)state;
   assert_string_equal(rf_isa_name(RF_ISA_AVX512BF16), "avx512bf16");
   assert_string_equal(rf_isa_name(RF_ISA_AMX), "amx");
+  static rf_machine machine; /* plans of a machine that was not measured name the same level */
+  assert_int_equal(rf_machine_detect(&machine, NULL), RAFTER_OK);
+  assert_string_equal(machine.isa, rf_isa_name(rf_isa_detect()));
   assert_true(rf_backend_find("cpu") == &RF_BACKEND_CPU && rf_backend_find("auto") == &RF_BACKEND_CPU && rf_backend_find("gpu") == NULL);
   op_harness *h = op_harness_new(RF_F32, 4);
   op_apply(h, "gelu", OP_IDS(rows_of(h, "x", 4, 16)), OP_IDS(RF_WANTED), NULL);
