@@ -126,7 +126,7 @@ static int64_t stream_cols(int64_t n, int threads) {
 static bool may_stream(const rf_gemm *g) { return !g->column_sum && !g->turned; }
 static bool streams(const rf_gemm *g) { return g->m <= RF_GEMM_STREAM_ROWS && may_stream(g); }
 /* Few rows with tiles: columns that a thread takes at a time, in panels, and steps of B that are packed at a time. */
-enum { FEW_PANELS = 2, FEW_STEPS = 128 };
+enum { FEW_PANELS = 2, FEW_STEPS = 256 };
 /* Floats of A, packed as one strip; a few are read too many, for sums nobody stores. */
 static int64_t few_floats(const rf_gemm_isa *isa, int64_t few, int64_t k) {
   return isa->depth > 1 ? packed_floats(isa, isa->a_words, RF_GEMM_STREAM_ROWS, k) : few * k + RF_GEMM_STREAM_ROWS;
@@ -212,6 +212,12 @@ static void run_few(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float
     RF_STAMP_BARRIER;
     for (int64_t c; rf_shares_take(&shares, omp_get_thread_num(), 1, &c);) {
       int64_t j0 = c * width, j1 = j0 + width < g->n ? j0 + width : g->n;
+      rf_panel panel = g->panels ? rf_panels_find(g->panels, j0) : (rf_panel){0};
+      if (isa->stream_panel && panel.used == width && panel.first == j0) {
+        isa->stream_panel(g, &panel, a, tiles, b);
+        isa->finish(g, tiles, RF_PANEL_LANES, 0, m, j0, (int)width);
+        continue;
+      }
       for (int64_t k = 0; k < g->k; k += FEW_STEPS) {
         int64_t kc = g->k - k < FEW_STEPS ? g->k - k : FEW_STEPS;
         float *tile = tiles;

@@ -348,7 +348,8 @@ static float number(numbers kind, int64_t i) {
 /* The hardware against tile_sum over all sorts of numbers, and against what would be wrong: every planted fault shows. */
 static void test_tiles_are_their_definition(void **state) {
   (void)state;
-  enum { M = 17, N = 35, K = 165 };
+  enum { M = 17, N = RF_PANEL_LANES + 3, K = 165 };
+  static const int64_t few[] = {1, 2, 3, 16, 17};
   if (rf_isa_detect() < RF_ISA_AMX) {
     print_message("this CPU has no tiles\n");
     skip();
@@ -386,6 +387,31 @@ static void test_tiles_are_their_definition(void **state) {
       void *work = aligned_alloc(64, (rf_gemm_workspace(&RF_GEMM_AMX, &g, 2) + 63) / 64 * 64);
       rf_gemm_run(&RF_GEMM_AMX, &g, 2, work);
       free(work);
+      rf_panels panels = {.inner = K, .parts = 1, .part = {{rf_quant_type_of(RF_Q_BF16), N}}};
+      char *packed = aligned_alloc(64, (size_t)(rf_panels_bytes(&panels) + 63) / 64 * 64);
+      for (int64_t p = 0; b_dtype == RF_BF16 && p < rf_panels_count(&panels); p++) {
+        rf_panel panel = rf_panels_at(&panels, p);
+        static rf_bf16 output[RF_PANEL_LANES][K];
+        const void *lane[RF_PANEL_LANES] = {NULL};
+        for (int i = 0; i < panel.used; i++) {
+          for (int k = 0; k < K; k++) output[i][k] = ((rf_bf16 *)b)[k * N + panel.first + i];
+          lane[i] = output[i];
+        }
+        rf_panel_pack(&panel, K, lane, packed + panel.offset);
+      }
+      for (size_t f = 0; b_dtype == RF_BF16 && f < sizeof few / sizeof *few; f++) { /* fewer rows, from panels: the same */
+        float again[M * N];
+        rf_gemm h = g;
+        h.m = few[f], h.b = packed, h.panels = &panels, h.u = again;
+        work = aligned_alloc(64, (rf_gemm_workspace(&RF_GEMM_AMX, &h, 2) + 63) / 64 * 64);
+        rf_gemm_run(&RF_GEMM_AMX, &h, 2, work);
+        free(work);
+        for (int64_t e = 0; e < few[f] * N; e++)
+          if (!same_float(again[e], u[e]))
+            fail_msg("numbers %d, %d rows of a panel: element (%d,%d) is %.9g, expected %.9g", kind, (int)few[f], (int)(e / N), (int)(e % N),
+                     (double)again[e], (double)u[e]);
+      }
+      free(packed);
       for (int64_t e = 0; e < M * N; e++) {
         for (int p = 0; p < K; p++) row[p] = at(a, a_dtype, e / N * K + p), column[p] = at(b, b_dtype, p * N + e % N);
         for (int fault = 0; fault < TILE_FAULTS; fault++) {
