@@ -345,19 +345,20 @@ enum { FEWEST = 2, SOON = 2 << 10, FLUSH = 0x8040 }; /* SOON: bytes; FLUSH: subn
   _mm_prefetch(at + SOON, _MM_HINT_T0); \
   _mm_prefetch(at + SOON + 64, _MM_HINT_T0); \
   at += 2 * RF_PANEL_LANES;
-static inline __attribute__((always_inline)) void stream_rows(int rows, const char *at, int64_t inner, const uint32_t *a, float *y) {
+static inline __attribute__((always_inline)) void stream_rows(int rows, const char *at, int64_t inner, const void *row0, const void *row1, float *y) {
+  const uint32_t *a0 = row0, *a1 = row1;
   const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
   const unsigned before = _mm_getcsr();
   _mm_setcsr(before | FLUSH);
   LANES(ROW_SUMS, 0)
   LANES(ROW_SUMS, 1)
-  for (int64_t k = 0; k < inner; k += DEPTH, a += TILE_BYTES / 4) {
+  for (int64_t k = 0; k < inner; k += DEPTH, a0 += DEPTH / 2, a1 += DEPTH / 2) {
     LANES(ROW_CHAINS, 0)
     LANES(ROW_CHAINS, 1)
     int64_t end = inner - k < DEPTH ? inner - k : DEPTH;
 #pragma GCC unroll 2
     for (int p = 0; p < end / 2; p++) {
-      __m512i pair0 = _mm512_set1_epi32((int)a[p]), pair1 = _mm512_set1_epi32((int)a[SIXTEEN + p]);
+      __m512i pair0 = _mm512_set1_epi32((int)a0[p]), pair1 = _mm512_set1_epi32((int)a1[p]);
       {
         __m512 x0 = _mm512_castsi512_ps(_mm512_slli_epi32(pair0, 16)), x1 = _mm512_castsi512_ps(_mm512_slli_epi32(pair1, 16));
         WIDEN_LANES
@@ -372,8 +373,8 @@ static inline __attribute__((always_inline)) void stream_rows(int rows, const ch
       }
     }
     if (end % 2) {
-      __m512 x0 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_set1_epi32((int)a[end / 2]), 16));
-      __m512 x1 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_set1_epi32((int)a[SIXTEEN + end / 2]), 16));
+      __m512 x0 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_set1_epi32((int)a0[end / 2]), 16));
+      __m512 x1 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_set1_epi32((int)a1[end / 2]), 16));
       WIDEN_LANES
       LANES(ROW_EVEN, 0)
       LANES(ROW_EVEN, 1)
@@ -399,9 +400,11 @@ void rf_tiles_stream_panel(const rf_gemm *g, const rf_panel *panel, const float 
   const char *at = (const char *)g->b + panel->offset, *rows = (const char *)a;
   const int64_t steps = (g->k + DEPTH - 1) / DEPTH, left = g->k % DEPTH;
   char *room = (char *)wide;
-  if (g->m <= FEWEST) {
-    if (g->m == 1) stream_rows(1, at, g->k, (const uint32_t *)(const void *)a, y);
-    else stream_rows(2, at, g->k, (const uint32_t *)(const void *)a, y);
+  if (g->m <= FEWEST && g->m * steps * DEPTH * 2 <= SLOTS * STEP_BYTES) {
+    for (int64_t r = 0; r < g->m; r++) /* side by side: a line of the L1 for each step would wait in the queue for memory */
+      for (int64_t i = 0; i < steps; i++) _mm512_store_si512(room + 64 * (r * steps + i), _mm512_load_si512(rows + TILE_BYTES * i + 64 * r));
+    if (g->m == 1) stream_rows(1, at, g->k, wide, wide, y);
+    else stream_rows(2, at, g->k, wide, room + 64 * steps, y);
     return;
   }
   _tile_zero(0);
@@ -419,6 +422,8 @@ void rf_tiles_stream_panel(const rf_gemm *g, const rf_panel *panel, const float 
         pair_lanes(at + i * STEP_BYTES, at + i * STEP_BYTES + AHEAD * RF_PANEL_LANES * 2, to);
       }
     }
+    const char *soon = rows + (i + 4) * TILE_BYTES;
+    for (int64_t r = 0; r < g->m && i + 4 < steps; r++) _mm_prefetch(soon + 64 * r, _MM_HINT_T0);
     if (i < DELAY) continue;
     const char *pairs = room + (i - DELAY) % SLOTS * STEP_BYTES;
     _tile_loadd(4, rows + (i - DELAY) * TILE_BYTES, 64);
