@@ -66,7 +66,7 @@ static json_t *row_of(const rafter_plan *made, const char *change, int results) 
                    plans);
 }
 
-json_t *rf_journal_advise(const json_t *entry, double seconds) {
+json_t *rf_journal_advise(json_t *entry, double seconds) {
   const json_t *plan = json_object_get(entry, "plan");
   const char *job = json_string_value(json_object_get(plan, "job")), *digest = json_string_value(json_object_get(plan, "digest"));
   json_t *list = json_array();
@@ -75,6 +75,7 @@ json_t *rf_journal_advise(const json_t *entry, double seconds) {
   rafter_plan *own = NULL;
   if (!job || !digest || rf_report_replan(entry, "", &own, NULL) != RAFTER_OK) return list;
   bool same = !strcmp(own->plan->digest, digest);
+  if (!same) json_object_set_new(entry, "replans", json_false());
   rafter_plan_free(own);
   for (size_t i = 0; same && i < sizeof CHANGES / sizeof *CHANGES && rf_now_seconds() - start < seconds; i++) {
     rafter_plan *made = NULL;

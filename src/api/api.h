@@ -69,6 +69,8 @@ rf_progress rf_load_bar(const rafter_sink *sink);
 void rf_put_json(const rafter_sink *sink, json_t *json);
 /* Where runs go: $RAFTER_RUNS, else "runs". */
 const char *rf_runs_root(void);
+/* The folder of a run that is given by its number in the history; "" where `which` is no number, or a file or folder is called by it. */
+rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error);
 bool rf_asked_to_stop(const rafter_sink *sink);
 
 /* The plan that a trainer walks; the trainer's. */

@@ -159,6 +159,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const c
   char now[32], *here = getcwd(NULL, 0);
   *journal = (rf_journal){.sink = sink, .beside = journal->beside};
   snprintf(journal->folder, sizeof journal->folder, "%s", folder);
+  for (size_t n = strlen(journal->folder); n > 1 && journal->folder[n - 1] == '/'; n--) journal->folder[n - 1] = 0; /* its name is the last part */
   now_text(now);
   journal->run = json_pack("{ss ss so ss ss si ss ss?}", "rafter", rafter_version(), "command", command, "options", options, "digest", plan->digest,
                            "machine", plan->machine.name, "threads", plan->options.threads, "started", now, "directory", here);

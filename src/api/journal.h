@@ -36,7 +36,7 @@ json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int wal
 /* A plan object gets the name of its walk, and in "plans" the prefill plan beside a decode plan. */
 void rf_journal_name_plans(json_t *json, const rf_plan *plan, const rf_plan *prefill);
 /* advise.c: what single changes of a run's options would do, each a plan that was made, with seconds by kind of op; nothing when the run is not planned here
- * as it was there. Ends after `seconds`. The caller's. */
-json_t *rf_journal_advise(const json_t *entry, double seconds);
+ * as it was there: then the entry's "replans" is false. Ends after `seconds`. The caller's. */
+json_t *rf_journal_advise(json_t *entry, double seconds);
 
 #endif

@@ -571,6 +571,7 @@ static rf_status check_meant(const rf_options *o, const char *job, rf_error *err
       {"fit", "train rl", "the settings of training steps are searched; --sweep batch=1..256 shows where the others end"},
       {"remat", "train rl", "training steps keep something for a backward pass"},
       {"kv-dtype", "generate prefill rollout serve rl", "jobs that answer have a cache of keys and values"},
+      {"sequences", "generate", "the cache of --job generate is sized by sequences; that of rollout and serve by what their prompts need"},
       {"prefill-chunk", "generate prefill rollout serve rl", "jobs that answer walk prompts"},
       {"optimizer", "train rl", "training steps have an optimizer"},
       {"pipeline", "train rl", "training steps have stages"},

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Rows of each list of a comparison that a page of so many entries carries: it stays a file to be mailed. */
 static size_t page_rows(size_t entries) { return entries < 4 ? 200 : entries < 6 ? 120 : 70; }
@@ -31,7 +32,7 @@ static const char *job_of(const json_t *run, const json_t *plan) {
 /* The options of `rafter plan` that plan a run again: those of run.json, and of its plan what the command found out by itself. */
 static rf_status plan_options(const json_t *entry, rf_options **out, rf_error *error) {
   const json_t *run = json_object_get(entry, "run"), *plan = json_object_get(entry, "plan"), *settings = json_object_get(plan, "settings");
-  static const char *const found[] = {"batch", "seq"};
+  static const char *const found[] = {"batch", "seq", "sequences"};
   const char *id = json_string_value(json_object_get(entry, "id"));
   rf_options *o = NULL;
   rf_status status = RAFTER_OK;
@@ -156,7 +157,13 @@ rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_e
   const rf_options *o = job->options;
   json_t *model = rf_report_model();
   rf_status status = RAFTER_OK;
-  for (int i = 0; i < rf_options_argument_count(o); i++) RF_GO(rf_report_add(model, rf_runs_root(), rf_options_argument(o, i), error));
+  for (int i = 0; i < rf_options_argument_count(o); i++) {
+    char folder[4096], named[4400]; /* of a run that is given by its number in the history */
+    snprintf(named, sizeof named, "%.300s/%.4000s", rf_runs_root(), rf_options_argument(o, i));
+    *folder = 0;
+    if (access(named, F_OK)) RF_GO(rf_runs_folder(rf_options_argument(o, i), folder, error));
+    RF_GO(rf_report_add(model, rf_runs_root(), *folder ? folder : rf_options_argument(o, i), error));
+  }
   RF_GO(add_against(o, model, error));
   for (size_t i = 0; i < json_array_size(json_object_get(model, "runs")); i++) sum_up(json_array_get(json_object_get(model, "runs"), i));
   bool json = rf_options_flag(o, "json");

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static double number(const json_t *object, const char *key) { return json_number_value(json_object_get(object, key)); }
 static const char *text_of(const json_t *object, const char *key) {
@@ -24,8 +25,21 @@ static const char *text_of(const json_t *object, const char *key) {
 static void when_text(double seconds, char text[32]) {
   time_t at = (time_t)seconds;
   struct tm broken;
-  localtime_r(&at, &broken);
-  strftime(text, 32, "%Y-%m-%d %H:%M", &broken);
+  bool known = fabs(seconds) < 1e15 && localtime_r(&at, &broken);
+  if (!known || !strftime(text, 32, "%Y-%m-%d %H:%M", &broken)) snprintf(text, 32, "?");
+}
+
+/* A text of a row as a terminal may have it: without characters that would move it. Any program may have written the file. */
+static const char *clean(const json_t *object, const char *key, char out[512]) {
+  const char *from = text_of(object, key);
+  size_t n = 0;
+  for (; *from && n < 511; from++) {
+    unsigned char c = (unsigned char)*from, next = (unsigned char)from[1];
+    if (c == 0xC2 && next >= 0x80 && next < 0xA0) from++, out[n++] = ' '; /* C1 */
+    else out[n++] = (char)(c < 0x20 || c == 0x7F ? ' ' : c);
+  }
+  out[n] = 0;
+  return out;
 }
 
 /* "" where it is not known. */
@@ -35,7 +49,12 @@ static const char *shown(const json_t *object, const char *key, char *(*text)(do
 }
 static char *plain(double value, char text[32]) { return snprintf(text, 32, "%.4g", value), text; }
 
-static const char *folder_note(const json_t *row) { return json_is_false(json_object_get(row, "folder_is_there")) ? " (its folder is gone)" : ""; }
+static const char *folder_note(const json_t *row, char note[64]) {
+  const json_t *taken = json_object_get(row, "folder_taken_by");
+  if (!json_is_false(json_object_get(row, "folder_is_there"))) return "";
+  if (!taken) return " (its folder is gone)";
+  return snprintf(note, 64, " (run %lld has its folder now)", (long long)json_integer_value(taken)), note;
+}
 
 /* Of a name that is too long its end: the front of a path is the same in many. */
 static const char *end_of(const char *name, char text[32]) {
@@ -48,7 +67,7 @@ static const char *end_of(const char *name, char text[32]) {
 static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit, const char *metric) {
   const json_t *row;
   size_t i;
-  char when[32], a[32], b[32], c[32], d[32], model[32], title[80] = "";
+  char when[32], a[32], b[32], c[32], d[32], model[32], title[80] = "", command[512], name[512], folder[512], note[64];
   if (metric) snprintf(title, sizeof title, " %18.40s", metric);
   rf_say(sink, "%5s  %-16s  %-8s  %-24s  %-12s%s %9s %9s %8s %10s  %s\n", "id", "started", "command", "model", "status", title, "tokens/s", "planned",
          "loss", "memory", "folder");
@@ -62,9 +81,9 @@ static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit,
     when_text(number(row, "started"), when);
     if (metric) snprintf(title, sizeof title, " %18s", shown(results, metric, plain, a));
     rf_say(sink, "%5lld  %-16s  %-8.8s  %-24.24s  %-12s%s %9s %9s %8s %10s  %s%s\n", (long long)json_integer_value(json_object_get(row, "id")), when,
-           text_of(row, "command"), end_of(text_of(row, "model"), model), strcmp(status, "ended without a word") ? status : "no word", title,
-           shown(results, "tokens_per_second", rf_text_count, a), shown(results, "predicted_tokens_per_second", rf_text_count, b),
-           shown(results, "loss", plain, c), shown(results, "peak_bytes", rf_text_bytes, d), text_of(row, "folder"), folder_note(row));
+           clean(row, "command", command), end_of(clean(row, "model", name), model), strcmp(status, "ended without a word") ? status : "no word",
+           title, shown(results, "tokens_per_second", rf_text_count, a), shown(results, "predicted_tokens_per_second", rf_text_count, b),
+           shown(results, "loss", plain, c), shown(results, "peak_bytes", rf_text_bytes, d), clean(row, "folder", folder), folder_note(row, note));
   }
 }
 
@@ -104,7 +123,10 @@ static void add_left(json_t *row) {
   char path[4400], text[LEFT_BYTES + 1];
   json_t *results = json_object_get(row, "results"), *left;
   snprintf(path, sizeof path, "%.4000s/metrics.jsonl", text_of(row, "folder"));
-  FILE *file = *text_of(row, "folder") && !json_object_get(results, "steps") && !strcmp(text_of(row, "command"), "train") ? fopen(path, "re") : NULL;
+  FILE *file =
+      json_is_true(json_object_get(row, "folder_is_there")) && !json_object_get(results, "steps") && !strcmp(text_of(row, "command"), "train")
+          ? fopen(path, "re")
+          : NULL;
   if (!file) return;
   long size = fseek(file, 0, SEEK_END) ? 0 : ftell(file), from = size > LEFT_BYTES ? size - LEFT_BYTES : 0;
   size_t bytes = fseek(file, from, SEEK_SET) ? 0 : fread(text, 1, LEFT_BYTES, file);
@@ -128,6 +150,11 @@ static rf_status find(rf_history *history, const char *which, json_t **row, rf_e
   if (rf_text_int(which, &id) && id > 0) filter.id = id;
   else filter.name = which;
   RF_TRY(rf_history_rows(history, &filter, &rows, error));
+  if (!json_array_size(rows) && filter.id) { /* a folder may be called by a number */
+    json_decref(rows);
+    filter = (rf_history_filter){.name = which};
+    RF_TRY(rf_history_rows(history, &filter, &rows, error));
+  }
   if (!json_array_size(rows) && !filter.id && (folder = realpath(which, NULL))) {
     json_decref(rows);
     filter.name = folder;
@@ -139,6 +166,23 @@ static rf_status find(rf_history *history, const char *which, json_t **row, rf_e
   json_decref(rows);
   if (*row) add_left(*row);
   return *row ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, "`rafter runs list` shows which there are", "there is no run %s in the history", which);
+}
+
+rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error) {
+  rf_history *history = NULL;
+  json_t *row = NULL;
+  int64_t id;
+  *folder = 0;
+  if (!rf_text_int(which, &id) || !access(which, F_OK)) return RAFTER_OK;
+  RF_TRY(rf_history_open(rf_runs_root(), false, &history, error));
+  rf_status status = find(history, which, &row, error);
+  if (status == RAFTER_OK && !json_is_true(json_object_get(row, "folder_is_there")))
+    status = RF_FAIL(error, RAFTER_FAILED, "`rafter runs show` says what the history knows of it", "run %s has no folder%s", which,
+                     *text_of(row, "folder") ? " any more" : "");
+  if (status == RAFTER_OK) snprintf(folder, 4096, "%s", text_of(row, "folder"));
+  json_decref(row);
+  rf_history_close(history);
+  return status;
 }
 
 static rf_history_filter filter_of(const rf_options *o) {
@@ -169,24 +213,25 @@ static rf_status list(rf_history *history, const rf_options *o, const rafter_sin
 
 static rf_status show(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   json_t *row = NULL, *value;
-  char when[32], text[64];
+  char when[32], text[512], said[7][512], note[64];
   const char *key;
   RF_TRY(find(history, rf_options_argument(o, 1), &row, error));
   when_text(number(row, "started"), when);
-  rf_say(sink, "run %lld: %s of %s on %s, %s%s%s\n", (long long)json_integer_value(json_object_get(row, "id")), text_of(row, "command"),
-         text_of(row, "model"), text_of(row, "machine"), text_of(row, "status"), *text_of(row, "message") ? ": " : "", text_of(row, "message"));
-  rf_say(sink, "started  %s by %s in %s\nfolder   %s%s\nplan     %s\n\nresults%s\n", when, text_of(row, "version"), text_of(row, "directory"),
-         *text_of(row, "folder") ? text_of(row, "folder") : "none", folder_note(row), text_of(row, "digest"),
-         json_object_get(row, "results_from") ? ", as far as its steps stand in metrics.jsonl" : "");
+  rf_say(sink, "run %lld: %s of %s on %s, %s%s%s\n", (long long)json_integer_value(json_object_get(row, "id")), clean(row, "command", said[0]),
+         clean(row, "model", said[1]), clean(row, "machine", said[2]), text_of(row, "status"), *text_of(row, "message") ? ": " : "",
+         clean(row, "message", said[3]));
+  rf_say(sink, "started  %s by %s in %s\nfolder   %s%s\nplan     %s\n\nresults%s\n", when, clean(row, "version", said[4]),
+         clean(row, "directory", said[5]), *text_of(row, "folder") ? clean(row, "folder", text) : "none", folder_note(row, note),
+         clean(row, "digest", said[6]), json_object_get(row, "results_from") ? ", as far as its steps stand in metrics.jsonl" : "");
   json_object_foreach(json_object_get(row, "results"), key, value) {
     if (json_is_number(value)) snprintf(text, sizeof text, json_is_integer(value) ? "%.0f" : "%.6g", json_number_value(value));
-    else snprintf(text, sizeof text, "%.60s", json_string_value(value) ? json_string_value(value) : "");
-    rf_say(sink, "  %-32s %s\n", key, text);
+    else clean(json_object_get(row, "results"), key, text), text[60] = 0;
+    rf_say(sink, "  %-32.60s %s\n", key, text);
   }
   rf_say(sink, "\noptions\n");
   json_object_foreach(json_object_get(row, "options"), key, value) {
     char *dumped = json_dumps(value, JSON_ENCODE_ANY);
-    rf_say(sink, "  %-32s %.3000s\n", key, dumped ? dumped : "");
+    rf_say(sink, "  %-32.60s %.3000s\n", key, dumped ? dumped : "");
     free(dumped);
   }
   rf_put_json(sink, row);
@@ -220,6 +265,9 @@ static rf_status compare(rf_history *history, const rf_options *o, const rafter_
     folders = false;
   }
   const json_t *runs = json_object_get(model, "runs");
+  bool alike = !folders || rf_report_comparable(json_array_get(runs, 0), json_array_get(runs, 1));
+  const char *why_not = alike ? "one of the folders is gone" : "the two walked other things, which are not compared op by op";
+  folders &= alike;
   if (folders) json = rf_report_compare(json_array_get(runs, 0), json_array_get(runs, 1));
   else
     json = json_pack("{s{ss} s{ss} so so so}", "a", "id", text_of(a, "name"), "b", "id", text_of(b, "name"), "options",
@@ -228,7 +276,7 @@ static rf_status compare(rf_history *history, const rf_options *o, const rafter_
   json_object_set_new(json, "results", results);
   if (folders) rf_say_text(sink, rf_report_compare_text(json, (int)rf_options_int(o, "limit") ? (int)rf_options_int(o, "limit") : 1 << 20));
   else {
-    rf_say(sink, "one of the folders is gone: this is what the history knows\n\n%-32s %16s %16s\n", "options that differ", "A", "B");
+    rf_say(sink, "%s: this is what the history knows\n\n%-32s %16s %16s\n", why_not, "options that differ", "A", "B");
     json_array_foreach(json_object_get(json, "options"), i, row) {
       char *x = json_dumps(json_object_get(row, "a"), JSON_ENCODE_ANY), *y = json_dumps(json_object_get(row, "b"), JSON_ENCODE_ANY);
       rf_say(sink, "%-32s %16.1000s %16.1000s\n", text_of(row, "name"), x ? x : "", y ? y : "");

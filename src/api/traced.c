@@ -14,6 +14,16 @@ rf_status rf_traced_open(const rf_options *options, rf_record **record, rf_error
   return rf_record_open(&when, rf_options_is_set(options, "threads") ? (int)rf_options_int(options, "threads") : omp_get_num_procs(), record, error);
 }
 
+rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last, rf_error *error) {
+  rf_trace_when when;
+  RF_TRY(rf_trace_when_parse(rf_options_text(options, "trace"), &when, error));
+  int64_t next = when.first >= first ? when.first : when.first + (first - when.first + when.stride - 1) / when.stride * when.stride;
+  if (next <= last && next <= when.last) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "steps are counted from 1; a resumed run goes on counting",
+                 "--trace %s asks for none of the run's steps (expected some of %lld to %lld)", rf_options_text(options, "trace"), (long long)first,
+                 (long long)last);
+}
+
 typedef void (*say_fn)(const rafter_sink *sink, const char *format, ...);
 
 /* What the gaps were, largest first, in one line. */

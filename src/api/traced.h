@@ -7,6 +7,8 @@
 
 /* Opens a record where --trace asks for one; else *record is NULL. Before the first phase that should be seen. */
 rf_status rf_traced_open(const rf_options *options, rf_record **record, rf_error *error);
+/* Refuses a --trace that asks for none of the steps that a run will take. */
+rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last, rf_error *error);
 /* Writes what was recorded into the journal's folder and says so: before the run is summed up, whose summary knows the trace's causes then. `walk`: the plans
  * in the order of the run that walked them. Without a record it does nothing. The record stays open. */
 rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_walk *walk, int walks, rf_error *error);

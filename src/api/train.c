@@ -114,6 +114,11 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
 }
 
 /* `sink` NULL: nobody is told how much of a long load is done. */
+/* What a run that is resumed was told to record before, it has recorded. */
+static bool traces(const rf_options *o) {
+  return rf_options_is_set(o, "trace") && (!rf_options_is_set(o, "resume") || rf_options_source(o, "trace") == RF_OPTION_GIVEN);
+}
+
 static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out, rf_error *error) {
   rf_status status = RAFTER_OK;
   const rf_options *o = job->options;
@@ -142,6 +147,7 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, ra
     status = rf_loader_steps(&t->trainer->loader, rf_options_float(o, "epochs"), &steps, error);
     if (status == RAFTER_OK) status = schedule_of(o, steps, &t->trainer->settings.schedule, error);
   }
+  if (status == RAFTER_OK && trains && traces(o)) status = rf_traced_check(o, t->trainer->step + 1, t->trainer->settings.schedule.steps, error);
   if (ours && status != RAFTER_OK) rf_remove_folder(t->out); /* with the shards that were made of the data */
 done:
   free(s);
@@ -435,8 +441,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
                  .json = rf_options_flag(o, "json"),
                  .val_loss = NAN};
   if (rf_options_is_set(o, "max-seconds")) log.seconds_limit = rf_options_float(o, "max-seconds");
-  /* What the run was told to record before, it has recorded. */
-  if (!rf_options_is_set(o, "resume") || rf_options_source(o, "trace") == RF_OPTION_GIVEN) RF_TRY(rf_traced_open(o, &traced, error));
+  if (traces(o)) RF_TRY(rf_traced_open(o, &traced, error));
   RF_GO(open_trainer(job, sink, &t, error));
   log.first_step = t->trainer->step, log.first_tokens = t->trainer->tokens, log.steps = t->trainer->settings.schedule.steps;
   rf_report_walk walk[2];

@@ -69,6 +69,7 @@ const rf_option RF_OPTION_ROWS[] = {
   /* the job */
   CHOICE("job", "train|generate|prefill|score|rollout|serve|rl", "train", PLAN, "what is planned; rollout: samples of prompts that are all there; serve: requests that arrive; rl: rollout, reference and policy"),
   NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "8", PLAN | TRAIN, "sequences of a step; of --job generate: sequences at once"),
+  NUMBER("sequences", INT, NULL, 1, 1 << 20, NULL, PLAN, "of --job generate: whole sequences that the cache has room for, at least one for each at once; unset: that many"),
   NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "4", BENCH, "sequences of a training step"),
   NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "1", ROOFLINE, "sequences"),
   NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, NULL, SCORE, "walks take that many times --seq tokens; unset: about 1024 tokens"),

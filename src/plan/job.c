@@ -248,7 +248,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   RF_TRY(resolve_seq(options, &s->model, build, error));
   RF_TRY(resolve_narrow(options, &s->machine, build, error));
   build->fast = !train && !strcmp(text_or(options, "compute", "exact"), "fast");
-  build->chunk = int_or(options, "prefill-chunk", 0);
+  build->chunk = int_or(options, "prefill-chunk", 0), build->sequences = int_or(options, "sequences", 0);
   build->top = score ? (int)int_or(options, "top", 0) : 0;
   build->dtype = !strcmp(text_or(options, "dtype", "f32"), "bf16") ? RF_BF16 : RF_F32;
   build->softmax = !strcmp(text_or(options, "softmax", "f32"), "bf16") ? RF_BF16 : RF_F32;

@@ -183,8 +183,9 @@ static json_t *side_json(const json_t *entry, const char *walk_name, bool measur
 static char *doubts(const json_t *a, const json_t *b) {
   const json_t *x = json_object_get(a, "step_seconds"), *y = json_object_get(b, "step_seconds");
   const char *digest = text_of(a, "digest");
-  char *text = NULL, *others = NULL, s[32], t[32];
+  char *text = NULL, *others = NULL, s[32], t[32], u[32];
   double median_a = number(x, "median"), median_b = number(y, "median");
+  bool of_a = number(x, "p90") - median_a >= number(y, "p90") - median_b; /* whose steps differ more */
   double spread = fmax(number(x, "p90") - median_a, number(y, "p90") - median_b), most = fmax(number(a, "others"), number(b, "others"));
   bool same = *digest && !strcmp(digest, text_of(b, "digest")) && !strcmp(text_of(a, "machine"), text_of(b, "machine")) &&
               number(a, "seconds") != number(b, "seconds");
@@ -192,11 +193,14 @@ static char *doubts(const json_t *a, const json_t *b) {
   if (most > OTHERS_WORTH && asprintf(&others, " Others had the cores for at least %.0f %% of the walks of %.80s and %.0f %% of those of %.80s.",
                                       100 * number(a, "others"), text_of(a, "id"), 100 * number(b, "others"), text_of(b, "id")) < 0)
     others = NULL;
-  int n = same     ? asprintf(&text, "Both walked the same plan: what differs is noise, or other programs.%s", others ? others : "")
-          : within ? asprintf(&text,
-                              "That is no sure difference: the medians of their steps (%s, %s) are nearer than a tenth of the steps lie from them.%s",
-                              rf_text_seconds(median_a, s), rf_text_seconds(median_b, t), others ? others : "")
-                   : asprintf(&text, "%s", others ? others + 1 : "");
+  int n = same ? asprintf(&text, "Both walked the same plan: what differs is noise, or other programs.%s", others ? others : "")
+          : within
+              ? asprintf(
+                    &text,
+                    "That is not sure: half of the steps take less than %s and %s, and those of %.80s differ by as much (a tenth take %s or more).%s",
+                    rf_text_seconds(median_a, s), rf_text_seconds(median_b, t), text_of(of_a ? a : b, "id"),
+                    rf_text_seconds(number(of_a ? x : y, "p90"), u), others ? others : "")
+              : asprintf(&text, "%s", others ? others + 1 : "");
   free(others);
   return n < 0 ? NULL : text;
 }
@@ -205,8 +209,11 @@ static char *sentence_of(const json_t *a, const json_t *b, bool predicted, const
   char *text = NULL, m[32];
   double time = number(a, "seconds") > 0 ? number(b, "seconds") / number(a, "seconds") - 1 : 0,
          memory = number(b, "peak_bytes") - number(a, "peak_bytes");
-  int n = asprintf(&text, "B %s %.1f %% %s time and %s%s memory.%s%s", predicted ? "is predicted to take" : "takes", 100 * fabs(time),
-                   time < 0 ? "less" : "more", memory ? rf_text_bytes(fabs(memory), m) : "the same",
+  char times[48];
+  if (time > 2) snprintf(times, sizeof times, "%.*f times as long", time < 9 ? 2 : 0, time + 1);
+  else snprintf(times, sizeof times, "%.1f %% %s time", 100 * fabs(time), time < 0 ? "less" : "more");
+  int n = asprintf(&text, "B %s %s and %s%s memory.%s%s", predicted ? "is predicted to take" : "takes", times,
+                   memory ? rf_text_bytes(fabs(memory), m) : "the same",
                    memory < 0   ? " less"
                    : memory > 0 ? " more"
                                 : "",
@@ -242,6 +249,21 @@ static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran,
   return json;
 }
 
+static const char *walk_name(const json_t *entry, size_t i) {
+  const json_t *plan = json_object_get(entry, "plan");
+  return json_string_value(json_object_get(i ? json_array_get(json_object_get(plan, "plans"), i - 1) : plan, "name"));
+}
+static bool has_walk(const json_t *entry, const char *walk) {
+  const json_t *plan = rf_report_plan_of(entry, walk);
+  const char *name = json_string_value(json_object_get(plan, "name"));
+  return plan && (!walk || !name || !strcmp(name, walk));
+}
+
+bool rf_report_comparable(const json_t *a, const json_t *b) {
+  const char *walk = walk_name(a, 0) ? walk_name(a, 0) : walk_name(b, 0);
+  return has_walk(a, walk) && has_walk(b, walk);
+}
+
 json_t *rf_report_compare(const json_t *a, const json_t *b) {
   const char *walk = json_string_value(json_object_get(json_object_get(a, "plan"), "name"));
   if (!walk) walk = json_string_value(json_object_get(json_object_get(b, "plan"), "name"));
@@ -263,16 +285,6 @@ static void append_cut(json_t *list, json_t *comparison, size_t ops) {
     while (json_array_size(rows) > ops) json_array_remove(rows, json_array_size(rows) - 1);
   }
   json_array_append_new(list, comparison);
-}
-
-static const char *walk_name(const json_t *entry, size_t i) {
-  const json_t *plan = json_object_get(entry, "plan");
-  return json_string_value(json_object_get(i ? json_array_get(json_object_get(plan, "plans"), i - 1) : plan, "name"));
-}
-static bool has_walk(const json_t *entry, const char *walk) {
-  const json_t *plan = rf_report_plan_of(entry, walk);
-  const char *name = json_string_value(json_object_get(plan, "name"));
-  return plan && (!walk || !name || !strcmp(name, walk));
 }
 
 json_t *rf_report_comparisons(const json_t *runs, size_t rows) {

@@ -235,7 +235,11 @@ static json_t *row_of(sqlite3_stmt *query) {
                 "started", real_at(query, 2), "ended", real_at(query, 3), "command", text_at(query, 4), "model", text_at(query, 5), "directory",
                 text_at(query, 6), "folder", text_at(query, 7), "digest", text_at(query, 8), "machine", text_at(query, 9), "version",
                 text_at(query, 10), "status", status, "message", text_at(query, 12), "results", object_at(query, 13), "host", text_at(query, 14));
-  if (row && folder) json_object_set_new(row, "folder_is_there", json_boolean(!stat(folder, &info)));
+  /* A folder that a later run was told to use is that one's. */
+  int64_t last = sqlite3_column_int64(query, 19);
+  bool taken = last > sqlite3_column_int64(query, 0);
+  if (row && folder) json_object_set_new(row, "folder_is_there", json_boolean(!taken && !stat(folder, &info)));
+  if (row && taken) json_object_set_new(row, "folder_taken_by", json_integer(last));
   return row;
 }
 
@@ -251,14 +255,16 @@ rf_status rf_history_rows(rf_history *h, const rf_history_filter *f, json_t **ro
   if (!h->db || number_of(h, "PRAGMA user_version") == 0) return RAFTER_OK;
   bool owners = number_of(h, "PRAGMA user_version") >= 2; /* a file of version 1 that may not be written to is read as it is */
   if (f->metric) snprintf(path, sizeof path, "$.\"%.100s\"", f->metric);
-  snprintf(sql, sizeof sql,
-           "SELECT %s, %s, options FROM runs WHERE (?1 IS NULL OR instr(model, ?1)) AND (?2 IS NULL OR instr(machine, ?2)) AND (?3 IS NULL OR "
-           "command = ?3)"
-           " AND (?4 = '' OR (status = 'done' AND CASE WHEN json_valid(results) THEN json_type(results, ?4) END IN ('integer', 'real'))) AND (?5 = 0 "
-           "OR id = ?5) AND (?6 IS NULL OR name = "
-           "?6 OR folder = ?6)"
-           " ORDER BY id DESC",
-           COLUMNS, owners ? "host, boot, pid, process" : "NULL, NULL, 0, 0");
+  snprintf(
+      sql, sizeof sql,
+      "SELECT %s, %s, options, last FROM runs LEFT JOIN (SELECT folder AS place, max(id) AS last FROM runs WHERE folder IS NOT NULL GROUP BY folder) "
+      "ON place = folder WHERE (?1 IS NULL OR instr(model, ?1)) AND (?2 IS NULL OR instr(machine, ?2)) AND (?3 IS NULL OR "
+      "command = ?3)"
+      " AND (?4 = '' OR (status = 'done' AND CASE WHEN json_valid(results) THEN json_type(results, ?4) END IN ('integer', 'real'))) AND (?5 = 0 "
+      "OR id = ?5) AND (?6 IS NULL OR name = "
+      "?6 OR folder = ?6)"
+      " ORDER BY id DESC",
+      COLUMNS, owners ? "host, boot, pid, process" : "NULL, NULL, 0, 0");
   if (sqlite3_prepare_v2(h->db, sql, -1, &query, NULL) != SQLITE_OK) return failed(h, "read", error);
   bind_text(query, 1, f->model), bind_text(query, 2, f->machine), bind_text(query, 3, f->command), bind_text(query, 4, path);
   sqlite3_bind_int64(query, 5, f->id), bind_text(query, 6, f->name);

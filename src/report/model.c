@@ -409,6 +409,14 @@ static rf_status add_file(json_t *model, const char *path, rf_error *error) {
   json_t *json = NULL;
   char base[256];
   base_of(path, base);
+  static const char *const OF_RUNS[] = {"run.json", "report.json", "metrics.jsonl", "trace.bin", "trace.json"};
+  const char *slash = strrchr(path, '/');
+  int before = slash ? (int)(slash - path) : 1;
+  char run[4400];
+  snprintf(run, sizeof run, "%.*s/run.json", before < 4000 ? before : 4000, slash ? path : ".");
+  for (size_t i = 0; i < sizeof OF_RUNS / sizeof *OF_RUNS; i++)
+    if (!strcmp(base, OF_RUNS[i]) && !access(run, F_OK))
+      return RF_FAIL(error, RAFTER_FAILED, "give the folder", "%s is a file of the run in %.*s", path, before, slash ? path : ".");
   if (rf_report_is_bench(path)) return rf_report_add_bench(model, path, base, error);
   RF_TRY(rf_json_read(path, PLAN_MOST, &json, error));
   rf_status status = RAFTER_OK;
@@ -430,8 +438,8 @@ static rf_status add_file(json_t *model, const char *path, rf_error *error) {
 rf_status rf_report_add(json_t *model, const char *root, const char *given, rf_error *error) {
   char named[4400], run[4400];
   struct stat info;
-  const char *path = given;
-  if (stat(path, &info) && root && !strchr(given, '/') && there(root, given, named)) path = named;
+  const char *path = given, *slash = strchr(given, '/');
+  if (stat(path, &info) && root && (!slash || !slash[1]) && there(root, given, named)) path = named;
   if (stat(path, &info))
     return RF_FAIL(error, RAFTER_FAILED, "`rafter runs list` shows which there are", "%s is neither a run nor a file (%s)", given, strerror(errno));
   if (!S_ISDIR(info.st_mode)) return add_file(model, path, error);

@@ -50,12 +50,15 @@ static json_t *offload_json(unsigned what) {
 static json_t *settings_json(const rf_plan *plan) {
   const rf_build_options *b = &plan->options.build;
   bool host = plan->options.backend != &RF_BACKEND_SHEET; /* a data sheet's plan has no threads */
-  return json_pack("{sI sI sI si ss ss ss ss so sf so so}", "batch", (json_int_t)(b->microbatch * b->accumulate), "seq", (json_int_t)b->seq,
-                   "microbatch", (json_int_t)b->microbatch, "accumulate", b->accumulate, "dtype", rf_dtype_name(b->dtype), "softmax",
-                   rf_dtype_name(b->softmax), "remat", rf_remat_name(plan->options.remat), "backend", plan->options.backend->name, "threads",
-                   host ? json_integer(plan->options.threads) : json_null(), "dropout",
-                   b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh", mesh_json(&b->mesh), "offload",
-                   offload_json(b->offload));
+  json_t *json = json_pack("{sI sI sI si ss ss ss ss so sf so so}", "batch", (json_int_t)(b->microbatch * b->accumulate), "seq", (json_int_t)b->seq,
+                           "microbatch", (json_int_t)b->microbatch, "accumulate", b->accumulate, "dtype", rf_dtype_name(b->dtype), "softmax",
+                           rf_dtype_name(b->softmax), "remat", rf_remat_name(plan->options.remat), "backend", plan->options.backend->name, "threads",
+                           host ? json_integer(plan->options.threads) : json_null(), "dropout",
+                           b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh", mesh_json(&b->mesh), "offload",
+                           offload_json(b->offload));
+  if (b->job == RF_JOB_GENERATE)
+    json_object_set_new(json, "sequences", json_integer((json_int_t)(b->sequences > b->microbatch ? b->sequences : b->microbatch)));
+  return json;
 }
 
 static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {

@@ -13,7 +13,7 @@
 #include "report/thin.h"
 
 enum { GROUPS = 32, LOSSES = 10, OUTLIER = 10 };
-static const char OTHERS[] = "other programs";
+static const char OTHERS[] = "other programs", STOPPED[] = "stopped";
 /* From these on a difference is worth a sentence: of the prediction, and of the step. */
 static const double MISSED = 1.1, WORTH = 0.02;
 /* Below so much of its roofline an op is not held up by the machine. */
@@ -317,13 +317,18 @@ static char *bound_sentence(const json_t *walk, const char *of, bool measured) {
                 b, a, 100 * number(kind, "limit_fraction"));
   double missed = number(walk, "predicted_seconds") > 0 ? number(walk, "seconds") / number(walk, "predicted_seconds") : 1;
   char times[64] = "";
-  if (missed > MISSED || missed < 1 / MISSED) snprintf(times, sizeof times, " It takes %.*f x the predicted time.", missed < 10 ? 2 : 0, missed);
+  if (missed > MISSED || missed < 1 / MISSED)
+    snprintf(times, sizeof times, missed > 3 ? " It takes %.*f times as long as predicted." : " It takes %.*f x the predicted time.",
+             missed < 10 ? 2 : 0, missed);
   if (!strcmp(text_of(bound, "name"), "between ops"))
     return join("%s is bound by what lies between its ops: %s of %s.%s", of, rf_text_seconds(number(bound, "seconds"), b), a, times);
-  double reached = number(kind, "limit_fraction");
-  return join("%s is bound by %s: %.0f %% of its %s, most in %s (%s), which runs at %.0f %% of its limit%s.%s", of, text_of(bound, "name"),
-              100 * number(bound, "share"), a, text_of(kind, "name"), b, 100 * reached,
-              reached < NEAR_LIMIT ? ": its kernels bind before the machine does" : "", times);
+  double reached = number(kind, "limit_fraction"), least = number(kind, "least_seconds");
+  char part[32] = "less than 1";
+  if (reached >= 0.01) snprintf(part, sizeof part, "%.0f", 100 * reached);
+  /* Its fastest calls are far from the limit too: then no interference holds it up. */
+  bool kernels = is_alike(walk) && least > 0 && number(kind, "limit_seconds") / least < NEAR_LIMIT;
+  return join("%s is bound by %s: %.0f %% of its %s, most in %s (%s), which runs at %s %% of its limit%s.%s", of, text_of(bound, "name"),
+              100 * number(bound, "share"), a, text_of(kind, "name"), b, part, kernels ? ": its kernels bind before the machine does" : "", times);
 }
 
 /* `short_of_time`: the run itself priced them and stopped early. */
@@ -344,7 +349,7 @@ static char *change_sentence(const json_t *best, size_t tried, bool whole, bool 
 }
 
 /* Why measured and predicted differ, as far as the numbers say. */
-static void explain(json_t *notes, const json_t *entry, const json_t *walk) {
+static void explain(json_t *notes, const json_t *entry, const json_t *walk, double stopped) {
   const json_t *kind;
   char a[32], b[32];
   double wall = number(walk, "seconds"), inside = number(walk, "inside_seconds"), predicted = number(walk, "predicted_seconds");
@@ -353,9 +358,9 @@ static void explain(json_t *notes, const json_t *entry, const json_t *walk) {
   if (predicted <= 0 || wall <= 0) return;
   json_array_foreach(json_object_get(walk, "kinds"), i, kind) {
     double here = number(kind, "seconds"), planned = number(kind, "predicted_seconds"), ratio = planned > 0 ? here / planned : 1;
-    if (fabs(here - planned) < WORTH * wall || (ratio < MISSED && ratio > 1 / MISSED) || json_array_size(notes) >= 4) continue;
-    say(notes, join("%s takes %s instead of the predicted %s (%.2f x)", text_of(kind, "name"), rf_text_seconds(here, a), rf_text_seconds(planned, b),
-                    ratio));
+    if (stopped > WORTH || fabs(here - planned) < WORTH * wall || (ratio < MISSED && ratio > 1 / MISSED) || json_array_size(notes) >= 4) continue;
+    say(notes, join("%s takes %s instead of the predicted %s (%.*f x)", text_of(kind, "name"), rf_text_seconds(here, a), rf_text_seconds(planned, b),
+                    ratio < 10 ? 2 : 0, ratio));
   }
   if (gaps > WORTH * wall) say(notes, join("%s (%.1f %%) lie between ops", rf_text_seconds(gaps, a), 100 * gaps / wall));
   if (is_alike(walk) && inside > MISSED * predicted && least < MISSED * predicted)
@@ -485,7 +490,7 @@ static json_t *memory_json(const json_t *entry) {
   const json_t *plan = json_object_get(json_object_get(entry, "plan"), "memory"), *measured = json_object_get(entry, "measured");
   const json_t *outside = json_object_get(json_object_get(entry, "start"), "outside_arena_bytes");
   json_t *json = json_pack("{sO sO}", "predicted_bytes", json_object_get(plan, "peak_bytes"), "limit_bytes", json_object_get(plan, "capacity_bytes"));
-  const json_t *arena = json_object_get(measured, "arena_bytes");
+  const json_t *arena = json_object_get(measured ? measured : json_object_get(entry, "start"), "arena_bytes");
   if (json && json_is_integer(arena)) json_object_set(json, "measured_bytes", (json_t *)arena);
   if (!outside) outside = json_object_get(measured, "outside_arena_bytes");
   if (json && json_is_integer(json_object_get(outside, "total"))) json_object_set(json, "outside_bytes", json_object_get(outside, "total"));
@@ -511,6 +516,10 @@ static char *bound_of(const json_t *entry, const json_t *walk, const json_t *thr
     free(note);
   }
   if (!gap && !taken) return inside;
+  if (gap && !strcmp(gap, STOPPED)) {
+    free(inside);
+    return join("The process was stopped for %.0f %% of the recorded time, and what was measured tells little: run it again.", 100 * part);
+  }
   if (gap) text = join("%s is bound by %s: %.0f %% of its threads' time, as recorded. Beside that %s", of, gap, 100 * part, inside ? inside : "");
   else
     text = join(
@@ -551,9 +560,10 @@ static void explain_outliers(json_t *notes, const json_t *entry) {
 
 static char *steps_sentence(const json_t *steps) {
   char a[32], b[32], c[32];
+  double predicted = number(steps, "predicted_seconds"), times = predicted > 0 ? number(steps, "seconds") / predicted : 0;
   return join("This run left no report: it still runs, or ended without a word after step %.0f. Half of its steps took less than %s, predicted were "
-              "%s: %s tokens a second. ",
-              number(steps, "last"), rf_text_seconds(number(steps, "seconds"), a), rf_text_seconds(number(steps, "predicted_seconds"), b),
+              "%s (%.*f x): %s tokens a second. ",
+              number(steps, "last"), rf_text_seconds(number(steps, "seconds"), a), rf_text_seconds(predicted, b), times < 10 ? 2 : 0, times,
               rf_text_count(number(steps, "tokens_per_second"), c));
 }
 
@@ -573,15 +583,18 @@ json_t *rf_report_summary(const json_t *entry) {
   if (threads) json_object_set_new(summary, "threads", threads);
   if (most) {
     const char *word = NULL;
-    if (measured) explain(notes, entry, most);
+    if (measured) explain(notes, entry, most, number(json_object_get(threads, "gaps"), STOPPED));
+    if (measured && json_is_false(json_object_get(entry, "replans")))
+      say(notes, join("no change was priced: this program plans the run otherwise here than it was planned"));
     if (!strcmp(text_of(most, "walk"), "train")) explain_outliers(notes, entry);
     char *bound = bound_of(entry, most, threads, notes, &word);
     bool crowded = is_crowded(word);
-    const json_t *best = best_of(advice, crowded);
-    if (best) json_object_set(summary, "best", (json_t *)best);
-    char *change = change_sentence(best, json_array_size(advice), json_array_size(walks) > 1 && strcmp(text_of(most, "walk"), "train"), crowded,
-                                   measured && !json_object_get(entry, "advice"));
     json_t *steps = steps_json(entry);
+    const json_t *best = steps ? NULL : best_of(advice, crowded); /* prices are of a prediction, which such a run may be far from */
+    if (best) json_object_set(summary, "best", (json_t *)best);
+    char *change = steps ? NULL
+                         : change_sentence(best, json_array_size(advice), json_array_size(walks) > 1 && strcmp(text_of(most, "walk"), "train"),
+                                           crowded, measured && !json_object_get(entry, "advice"));
     char *before = steps ? steps_sentence(steps) : NULL;
     char *sentence = join("%s%s%s%s", before ? before : "", bound ? bound : "", change ? " " : "", change ? change : "");
     if (steps) json_object_set_new(summary, "steps", steps);

@@ -124,7 +124,8 @@ static void put_lanes(pen *p, const rf_trace_file *file) {
   const char *command = json_string_value(json_object_get(about, "command"));
   json_t *process = json_sprintf("rafter %s", command ? command : "");
   char *text = json_dumps(process, JSON_ENCODE_ANY);
-  putf(p, "{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":%.300s}}", text ? text : "\"rafter\"");
+  put(p, "{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":");
+  put(p, text ? text : "\"rafter\""), put(p, "}}");
   free(text);
   json_decref(process);
   for (size_t l = 0; l < json_array_size(lanes); l++) {
@@ -132,7 +133,8 @@ static void put_lanes(pen *p, const rf_trace_file *file) {
     const char *kind = json_string_value(json_object_get(lane, "kind"));
     char *name = json_dumps(json_object_get(lane, "name"), JSON_ENCODE_ANY);
     if (strcmp(kind, "counters")) {
-      putf(p, ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%zu,\"name\":\"thread_name\",\"args\":{\"name\":%.300s}}", l + 1, name ? name : "\"lane\"");
+      putf(p, ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%zu,\"name\":\"thread_name\",\"args\":{\"name\":", l + 1);
+      put(p, name ? name : "\"lane\""), put(p, "}}");
       putf(p, ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%zu,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%d}}", l + 1, order_of(kind, l));
     }
     free(name);

@@ -88,6 +88,23 @@ rm -r runs/b
 status 0 "${RUNS[@]}" list && says 'its folder is gone' out
 status 0 "${RUNS[@]}" compare a b && says 'folders is gone' out && says 'remat' out
 
+# A slash behind the name of a folder, and folders that are called by a number; a number of the history is a run of a report.
+status 0 "${TRAIN[@]}" --steps 1 --out runs/ring/ && status 0 "${RUNS[@]}" show ring && says 'runs/ring$' out
+status 0 "${TRAIN[@]}" --steps 1 --out runs/4711 && status 0 "${RUNS[@]}" show 4711 && says 'runs/4711' out
+status 0 "$RAFTER" report 1 --json && holds out 'd["runs"][0]["folder"].endswith("runs/a")' 'a report by number'
+refuses 1 'no run 99' "$RAFTER" report 99 --json
+refuses 1 'run 2 has no folder any more' "$RAFTER" report 2 --json
+# A folder that was removed and used again is the later run's; a training and a scoring are not compared op by op; a file of a run names its folder.
+rm -r runs/ring && status 0 "${TRAIN[@]}" --steps 2 --remat block --out runs/ring && status 0 "${RUNS[@]}" list --json && holds out '[r["folder_is_there"] for r in d["runs"] if r["name"] == "ring"] == [True, False] and sum("folder_taken_by" in r for r in d["runs"]) == 1'
+status 0 "${RUNS[@]}" list && says 'has its folder now' out
+status 0 "${RUNS[@]}" compare a eval && says 'not compared op by op' out && says 'tokens_per_second' out && ! grep -q '100.0 % less' out || fail 'a training beside an evaluation'
+status 0 "$RAFTER" report ring/ --json && holds out 'd["runs"][0]["name"] == "ring"'
+for file in run.json report.json metrics.jsonl; do refuses 1 'is a file of the run in runs/ring' "$RAFTER" report runs/ring/$file; done
+# The terminal is not moved by what another program wrote into the history.
+cp runs/history.db sound.db && python3 -c 'import sqlite3; db = sqlite3.connect("runs/history.db"); db.execute("UPDATE runs SET model = ?, machine = ?, started = ?, name = ?, folder = ? WHERE name = ?", ("m\n\nFAKE ROW\x1b[2J\u009b", "\x07", 9e18, "moved", "f\n\x1b[1mx", "4711")); db.commit()'
+for verb in 'list' 'show moved' 'best --metric loss'; do status 0 "${RUNS[@]}" $verb && ! LC_ALL=C grep -qP '\x1b|\x07|\xc2\x9b|^FAKE' out || fail "runs $verb prints control characters"; done
+cp sound.db runs/history.db && rm -r runs/ring runs/4711
+
 # Runs without --out that begin in one second have folders of their own.
 pids=()
 for _ in 1 2 3; do (RAFTER_RUNS=$WORK/together "${TRAIN[@]}" --steps 1 >/dev/null 2>>together.err || echo failed >>together.err) & pids+=($!); done
@@ -111,5 +128,5 @@ cp runs/history.db good.db && head -c 5000 book.txt >runs/history.db
 status 0 "${TRAIN[@]}" --steps 1 --out more && says 'warning: cannot .* history' && status 0 "${TRAIN[@]}" --steps 1 --quiet --out still
 refuses 1 'history.db' "${RUNS[@]}" list
 cp good.db runs/history.db
-RAFTER_RUNS='' status 0 "${TRAIN[@]}" --steps 1 --out none && status 0 "${RUNS[@]}" list --limit 0 --json && holds out 'len(d["runs"]) == 7'
+RAFTER_RUNS='' status 0 "${TRAIN[@]}" --steps 1 --out none && status 0 "${RUNS[@]}" list --limit 0 --json && holds out 'len(d["runs"]) == 10'
 finish

@@ -68,6 +68,15 @@ for row, event in zip(ops, complete):
     assert row["name"] == event["name"] and abs(float(row["duration_us"]) - event["dur"]) < 1e-3 and float(row["flops"]) == event["args"]["flops"]
 PY
 refuses 1 'no RUN has a trace' "$RAFTER" report plain --perfetto no.json
+cp -r traced named && python3 - <<'PY'
+import json
+header, rest = open("traced/trace.bin", "rb").read().split(b"\n", 1)
+said = json.loads(header)
+said["lanes"][0]["name"] = 500 * 'L"'
+text = json.dumps(said, separators=(",", ":")).encode()
+open("named/trace.bin", "wb").write(text.ljust(len(text) + -(len(text) + 1) % 8) + b"\n" + rest)
+PY
+status 0 "$RAFTER" report named --perfetto named.json && python3 -c 'import json; assert 500 * "L\"" in [e["args"]["name"] for e in json.load(open("named.json"))["traceEvents"] if e["name"] == "thread_name"]' || fail 'a long name is cut'
 [ ! -e no.json ] || fail 'half a file'
 head -c 3000 traced/trace.bin >cut.bin && cp -r traced damaged && cp cut.bin damaged/trace.bin
 refuses 1 'trace.bin' "$RAFTER" report damaged --perfetto no.json
@@ -99,7 +108,9 @@ for bad in steps=5..4 steps=1..2:0 everything; do refuses 2 '--trace' "${TRAIN[@
 # Resuming records nothing unless asked to, and nothing empty takes the place of a trace.
 cp traced/trace.bin before.bin && cp traced/trace.json before.json
 status 0 "$RAFTER" train --resume traced --steps 6 && same before.bin traced/trace.bin 'resuming changes a trace'
-status 0 "$RAFTER" train --resume traced --steps 7 --trace steps=2..3 && says 'no step of --trace was reached' out
+status 0 "$RAFTER" train --resume traced --steps 7
+for never in steps=2..3 steps=8..9 steps=1..9:8; do refuses 2 "asks for none of the run's steps" "$RAFTER" train --resume traced --steps 7 --trace $never; done
+refuses 2 "asks for none of the run's steps .expected some of 1 to 5" "${TRAIN[@]}" --out never --trace steps=100..200 && [ ! -e never ] || fail 'a run whose trace is never reached leaves a folder'
 same before.bin traced/trace.bin 'a trace of no step takes the place of one' && same before.json traced/trace.json 'a trace.json of no step'
 status 0 "$RAFTER" train --resume traced --steps 8 --trace steps=8 && says '1 steps' out && ! cmp -s before.bin traced/trace.bin || fail 'a resumed run that is told to record does not'
 finish

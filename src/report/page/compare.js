@@ -14,16 +14,6 @@
 
   const plannedOf = (list, side) => list.find((one) => one.r === side.r && one.w === side.w && !one.ran) || side;
 
-  /* What is most likely asked: two runs as they ran, else a run's plan beside another plan, else a run beside its plan, else two plans. */
-  const first = (list) => {
-    const ran = list.filter((side) => side.ran && side.w === 0), other = ran.find((side) => side.r !== ran[0].r);
-    if (other) return [list.indexOf(ran[0]), list.indexOf(other)];
-    const plan = ran.length ? list.findIndex((side) => side.r !== ran[0].r && side.w === 0 && !side.ran) : -1;
-    if (plan >= 0) return [list.indexOf(plannedOf(list, ran[0])), plan];
-    if (ran.length) return [list.findIndex((side) => side.r === ran[0].r && side.w === 0 && !side.ran), list.indexOf(ran[0])];
-    return [0, Math.min(1, list.length - 1)];
-  };
-
   /* The program compared them (compare[] of the model); what it put the other way round is turned. */
   const turned = (row) => {
     const other = {...row, seconds: -row.seconds, bytes: -row.bytes};
@@ -40,6 +30,15 @@
       return {...one, ...lists, a: one.b, b: one.a, options: rafter.objects(one.options).map((row) => ({...row, a: row.b, b: row.a}))};
     }
     return null;
+  };
+
+  /* What is most likely asked: two runs as they ran, else a run's plan beside another plan, else a run beside its plan, else two plans. */
+  const first = (model, list) => {
+    const sides = list.filter((side) => side.w === 0), pairs = (as, bs) => as.flatMap((a) => bs.filter((b) => b !== a && b.r >= a.r).map((b) => [a, b]));
+    const ran = sides.filter((side) => side.ran), planned = sides.filter((side) => !side.ran);
+    const wanted = [...pairs(ran, ran), ...pairs(planned, planned), ...pairs(planned, ran), ...pairs(sides, list)];
+    const found = wanted.find(([a, b]) => comparison(model, a, b));
+    return found ? found.map((side) => list.indexOf(side)) : [0, Math.min(1, list.length - 1)];
   };
 
   const part = (a, b) => (a > 0 && Number.isFinite(b) ? `${b > a ? '+' : b < a ? '−' : ''}${rafter.percent(Math.abs(b - a) / a)}` : '');
@@ -152,7 +151,7 @@
             rafter.code('rafter report RUN --against remat=mlp'), ' a run with what another setting would give.'));
         return;
       }
-      const asked = {by: 'kind', at: first(list)}, place = el('div'), again = () => show(place, model, list, state, asked),
+      const asked = {by: 'kind', at: first(model, list)}, place = el('div'), again = () => show(place, model, list, state, asked),
             names = list.map((side) => side.title);
       const pick = (k) => rafter.select('AB'[k], names, (i) => {
         asked.at[k] = i;

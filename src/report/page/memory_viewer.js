@@ -168,7 +168,7 @@
       c.textAlign = 'right', c.textBaseline = 'middle';
       for (const y of byteTicks(view.y0, view.y1, 8)) {
         const py = Y(y);
-        if (py < MAP_TOP - 1 || py > mapBottom - band() + 1) continue;
+        if (py < MAP_TOP - 1 || py > mapBottom - band() + 1 || (state.folded && py > mapBottom - BAND / 2 - 20)) continue; /* the band has a number of its own */
         c.beginPath(), c.moveTo(GUTTER - 4, py), c.lineTo(GUTTER, py), c.stroke(), c.fillText(rafter.bytes(y), GUTTER - 7, py);
       }
       if (state.folded && p.persistent > 0) {

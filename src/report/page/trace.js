@@ -67,6 +67,8 @@
       }
       this.legend = el('div', {class: 'bar paints', role: 'group', 'aria-label': 'Show only'});
       element.append(this.legend);
+      this.onPaper = el('ul', {class: 'legend on-paper'});
+      element.append(this.onPaper);
       const frame = el('div', {class: 'trace'});
       element.append(frame);
       this.view = rafter.canvas(frame, {label: this.label(), height: this.height, focusable: true, role: 'application', draw: (context, w, h) => rafter.traceParts.draw(this, context, w, h)});
@@ -119,6 +121,7 @@
       const seen = new Set();
       for (const row of this.trace.rows) if (row.kind === 'op' || row.kind === 'thread') for (let i = 0; i < row.count; i++) seen.add(this.paintOf(row.key[i]));
       const {things} = this.trace, order = [...things.paints.keys()].filter((index) => seen.has(index)).sort((a, b) => rafter.traceParts.isGap(things, a) - rafter.traceParts.isGap(things, b) || a - b);
+      this.onPaper.replaceChildren(...order.map((index) => things.paints[index]).map((paint) => el('li', {}, el('span', {class: 'swatch', style: {background: `var(--${paint.colour})`}}), paint.title)));
       this.legend.replaceChildren(...order.map((index) => [index, things.paints[index]]).map(([index, paint]) => el('button', {type: 'button', class: 'paint', 'aria-pressed': 'false',
         'data-paint': paint.id, onclick: (event) => this.toggle(index, event.currentTarget)}, el('span', {class: `swatch ${paint.colour}`, style: {background: `var(--${paint.colour})`}}), paint.title)));
     }

@@ -341,9 +341,9 @@ static void noise_is_no_saving(void **state) {
   static const struct {
     double b;
     const char *digest, *machine, *says, *silent;
-  } cases[] = {{1.05, "other", "here", "no sure difference", "same plan"},
-               {2, "other", "here", "100.0 % more time", "sure"},
-               {2, "one", "here", "same plan", "sure"},
+  } cases[] = {{1.05, "other", "here", "not sure", "same plan"},
+               {2, "other", "here", "100.0 % more time", "not sure"},
+               {2, "one", "here", "same plan", "not sure"},
                {2, "one", "there", "100.0 % more time", "same plan"}}; /* a digest does not say the machine */
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     json_t *a = entry_of("a", OPS, COUNT, 100, 1.0, 1e6), *b = entry_of("b", OPS, COUNT, 100, cases[i].b, 1e6);
@@ -373,6 +373,9 @@ static void a_run_without_a_report_has_its_steps(void **state) {
   assert_non_null(strstr(text(summary, "sentence"), "after step 41"));
   near(at(json_object_get(summary, "steps"), "seconds"), 2 * 1.09); /* 40 steps, of which each of 20 lengths took two */
   near(at(json_object_get(summary, "steps"), "tokens_per_second"), 200 / (2 * 1.09));
+  assert_non_null(strstr(text(summary, "sentence"), "(2.18 x)"));
+  assert_null(strstr(text(summary, "sentence"), "change")); /* prices would be of the prediction */
+  assert_null(json_object_get(summary, "best"));
   json_decref(summary), json_decref(entry);
 }
 
