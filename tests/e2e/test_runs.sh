@@ -16,7 +16,7 @@ status 0 "$RAFTER" eval perplexity runs/a --data book.txt --limit 2 --trace all 
 stopped=$!
 "${TRAIN[@]}" --steps 100000000 --out runs/killed >/dev/null 2>&1 &
 killed=$!
-for _ in $(seq 100); do [ -s runs/stopped/metrics.jsonl ] && [ -s runs/killed/metrics.jsonl ] && break; sleep 0.1; done
+for _ in $(seq 600); do [ -s runs/stopped/metrics.jsonl ] && [ -s runs/killed/metrics.jsonl ] && break; sleep 0.1; done
 status 0 "${RUNS[@]}" list --json && holds out '[r["status"] for r in d["runs"]] == ["running", "running", "done", "done", "done", "done", "done"]' 'what runs is said to run'
 kill -INT $stopped && wait $stopped
 kill -9 $killed && wait $killed 2>/dev/null
