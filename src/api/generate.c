@@ -106,10 +106,12 @@ static double planned_load(const job *j) {
   return *s->weights_folder && !j->converts ? rf_plan_load_seconds(j->generator->prefill) : -1;
 }
 
-/* Of the time to open the vocabulary: its scored pieces, where the machine's curves know them. */
+/* Of the time to open the vocabulary: a tokenizer.json, or the scored pieces of other files, where the machine's curves know them. */
 static double planned_tokenizer(const job *j) {
-  double bytes = j->prompts.tokenizer ? (double)rf_tokenizer_scored_bytes(j->prompts.tokenizer) : 0;
-  double seconds = bytes > 0 ? rf_cost_load_seconds(&j->prompts.settings.machine, "vocabulary", bytes) : 0;
+  const rf_tokenizer *tokenizer = j->prompts.tokenizer;
+  bool json = tokenizer && rf_tokenizer_json_bytes(tokenizer) > 0;
+  double bytes = json ? (double)rf_tokenizer_json_bytes(tokenizer) : tokenizer ? (double)rf_tokenizer_scored_bytes(tokenizer) : 0;
+  double seconds = bytes > 0 ? rf_cost_load_seconds(&j->prompts.settings.machine, json ? "tokenizer.json" : "vocabulary", bytes) : 0;
   return seconds > 0 ? seconds : 0;
 }
 

@@ -285,6 +285,7 @@ const char *rf_tokenizer_name(const rf_tokenizer *tokenizer) {
 }
 int64_t rf_tokenizer_vocab(const rf_tokenizer *tokenizer) { return tokenizer->pieces.count; }
 int64_t rf_tokenizer_scored_bytes(const rf_tokenizer *tokenizer) { return tokenizer->scored_bytes; }
+int64_t rf_tokenizer_json_bytes(const rf_tokenizer *tokenizer) { return tokenizer->json_bytes; }
 bool rf_tokenizer_is_special(const rf_tokenizer *tokenizer, int32_t id) {
   return id >= 0 && id < tokenizer->pieces.count && tokenizer->pieces.row[id].special;
 }

@@ -74,6 +74,8 @@ typedef struct rf_vocabulary {
   bool remove_extra_whitespace; /* runs of spaces become one, those at both ends go */
 } rf_vocabulary;
 rf_status rf_tokenizer_build(const rf_vocabulary *vocabulary, const char *where, rf_tokenizer **tokenizer, rf_error *error);
+/* A tokenizer.json by its text; `where` begins messages. */
+rf_status rf_tokenizer_json_read(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer, rf_error *error);
 
 /* The tokenizer as metadata of a GGUF file for a model with `vocab` rows. RAFTER_INVALID, with the reason: GGUF has no place for it. */
 struct rf_gguf_meta;
@@ -130,6 +132,8 @@ const char *rf_tokenizer_name(const rf_tokenizer *tokenizer); /* "byte", "bpe", 
 int64_t rf_tokenizer_vocab(const rf_tokenizer *tokenizer);    /* every id is below this */
 /* Bytes of the pieces that merge by their scores, which is what takes time to open such a vocabulary; 0: merges are listed, or there are none. */
 int64_t rf_tokenizer_scored_bytes(const rf_tokenizer *tokenizer);
+/* Of the tokenizer.json it was read from; 0 of other files. */
+int64_t rf_tokenizer_json_bytes(const rf_tokenizer *tokenizer);
 bool rf_tokenizer_is_special(const rf_tokenizer *tokenizer, int32_t id);
 int32_t rf_tokenizer_bos(const rf_tokenizer *tokenizer); /* -1: none, here and below */
 int32_t rf_tokenizer_eos(const rf_tokenizer *tokenizer);

@@ -476,6 +476,6 @@ rf_status rf_tokenizer_json_read(const char *text, size_t bytes, const char *whe
 done:
   json_decref(p.small), json_decref(p.model);
   if (status != RAFTER_OK) rf_tokenizer_close(made);
-  else *tokenizer = made;
+  else made->json_bytes = (int64_t)bytes, *tokenizer = made;
   return status;
 }

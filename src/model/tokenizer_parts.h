@@ -182,6 +182,7 @@ struct rf_tokenizer {
   uint64_t *decoded_at; /* first byte in `decoded` << 16 | bytes; UINT64_MAX: the spelling */
   size_t longest;       /* text of one id */
   int64_t scored_bytes; /* of the pieces that merge by their scores */
+  int64_t json_bytes;   /* of the tokenizer.json it was read from; 0: another file */
   bool strip_leading;   /* one space at the beginning was not in the text */
 };
 
@@ -241,7 +242,6 @@ int64_t rf_alphabet_bytes(rf_span piece, char *out);
 size_t rf_alphabet_text(rf_span bytes, char *out);
 int rf_byte_piece(rf_span piece); /* "<0x41>" -> 65; -1: it is none */
 
-rf_status rf_tokenizer_json_read(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer, rf_error *error);
 rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer, rf_error *error);
 rf_status rf_tokenizer_llama2c_read(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer, rf_error *error);
 /* tokenizer_config.json beside a tokenizer, if it is there; `says_marks`: also whether BOS and EOS go around a text. */

@@ -358,6 +358,46 @@ done:
   return status;
 }
 
+/* A byte-level BPE of the same words, each merged of the one before its last letter and that letter, as tokenizer.json says it. */
+static char *write_json(int64_t count, size_t *bytes) {
+  char *text = malloc((size_t)count * 40 + 200), word[WORD_MOST], *at = text;
+  if (!text) return NULL;
+  at += sprintf(at, "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"model\":{\"type\":\"BPE\",\"vocab\":{");
+  for (int64_t i = 0; i < count; i++) {
+    int length = spell(i, word);
+    at += sprintf(at, "%s\"%.*s\":%lld", i ? "," : "", length, word, (long long)i);
+  }
+  at += sprintf(at, "},\"merges\":[");
+  for (int64_t i = LETTERS; i < count; i++) {
+    int length = spell(i, word);
+    at += sprintf(at, "%s[\"%.*s\",\"%c\"]", i > LETTERS ? "," : "", length - 1, word, word[length - 1]);
+  }
+  at += sprintf(at, "]}}");
+  *bytes = (size_t)(at - text);
+  return text;
+}
+
+static rf_status measure_json(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
+  enum { TIMES = 3 };
+  rf_status status = RAFTER_OK;
+  for (int64_t count = o->quick ? 1 << 12 : 1 << 14; status == RAFTER_OK && count <= (o->quick ? 1 << 14 : 1 << 18); count *= 16) {
+    double seconds[TIMES];
+    size_t bytes = 0;
+    char *text = write_json(count, &bytes);
+    if (!text) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast a tokenizer.json loads");
+    for (int k = 0; k < TIMES && status == RAFTER_OK; k++) {
+      rf_tokenizer *tokenizer = NULL;
+      double start = rf_now_seconds();
+      status = rf_tokenizer_json_read(text, bytes, "a tokenizer.json to measure", &tokenizer, error);
+      seconds[k] = rf_now_seconds() - start;
+      rf_tokenizer_close(tokenizer);
+    }
+    if (status == RAFTER_OK) add_load(m, "tokenizer.json", (double)bytes, seconds, TIMES);
+    free(text);
+  }
+  return status;
+}
+
 rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_error *error) {
   RF_TRY(rf_machine_detect(machine, error));
   machine->threads = o->threads, machine->curve_count = 0;
@@ -384,6 +424,7 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
   if (touched[slowest] > 0) add_load(machine, "touch", (double)bytes[slowest], &touched[slowest], 1);
   RF_TRY(measure_loading(o, machine, error));
   RF_TRY(measure_vocabulary(o, machine, error));
+  RF_TRY(measure_json(o, machine, error));
   snprintf(machine->source, sizeof machine->source, "calibrated");
   snprintf(machine->source_note, sizeof machine->source_note, "measured by rafter calibrate%s with %d threads, %s", o->quick ? " --quick" : "",
            o->threads, rf_isa_name(o->isa));

@@ -68,8 +68,8 @@ static int32_t argmax_of(const float *logits, int64_t vocab, double *margin) {
 
 /* ---- the tiny GPT-2 ----------------------------------------------------------------------------------------------- */
 
-/* Largest error of a sequence's logits, and of the log-probabilities of its own tokens. */
-static void check_sequence(rf_generator *g, int index, feeding how, double *logit_error, double *logprob_error) {
+/* Largest error of a sequence's logits, and of the log-probabilities of its own tokens; of prefixes, every `step`-th and the whole. */
+static void check_sequence(rf_generator *g, int index, feeding how, int64_t step, double *logit_error, double *logprob_error) {
   char name[32];
   snprintf(name, sizeof name, "logits.%d", index);
   const rf_stored *stored = rf_tensor_file_find(golden_logits, name);
@@ -82,6 +82,7 @@ static void check_sequence(rf_generator *g, int index, feeding how, double *logi
   rf_generator_reset(g);
   for (int64_t t = 0; t < count; t++) {
     rf_error error;
+    if (how == FEED_PREFIXES && t % step && t + 1 < count) continue;
     if (how == FEED_PREFIXES) rf_generator_reset(g);
     const float *logits = how == FEED_PREFIXES ? feed_or_fail(g, ids, t + 1) : feed_or_fail(g, ids + t, 1);
     assert_int_equal(rf_stored_read(stored, t * vocab, vocab, want, &error), RAFTER_OK);
@@ -92,10 +93,10 @@ static void check_sequence(rf_generator *g, int index, feeding how, double *logi
   free(want);
 }
 
-static double check_model(rf_generator *g, double *logprob_error) {
+static double check_model(rf_generator *g, int64_t step, double *logprob_error) {
   double logit_error = 0;
-  for (int sequence = 0; sequence < 2; sequence++) check_sequence(g, sequence, FEED_ONE_BY_ONE, &logit_error, logprob_error);
-  for (int sequence = 0; sequence < 2; sequence++) check_sequence(g, sequence, FEED_PREFIXES, &logit_error, logprob_error);
+  for (int sequence = 0; sequence < 2; sequence++) check_sequence(g, sequence, FEED_ONE_BY_ONE, 1, &logit_error, logprob_error);
+  for (int sequence = 0; sequence < 2; sequence++) check_sequence(g, sequence, FEED_PREFIXES, step, &logit_error, logprob_error);
   return logit_error;
 }
 
@@ -124,9 +125,9 @@ static void check_greedy(rf_generator *g) {
   rf_sampler_close(&sampler);
 }
 
-static void check_variant(const rf_backend *backend, rf_isa isa, bool poison) {
+static void check_variant(const rf_backend *backend, rf_isa isa, bool poison, int64_t step) {
   rf_generator *g = open_or_fail(model_folder, backend, isa, 64, poison);
-  double logprob_error = 0, logit_error = check_model(g, &logprob_error);
+  double logprob_error = 0, logit_error = check_model(g, step, &logprob_error);
   print_message("%-10s%-11s%s errors: logits %.1e, log-probabilities %.1e\n", backend->name, rf_isa_name(isa), poison ? " poisoned" : "", logit_error,
                 logprob_error);
   assert_true(logit_error <= LOGIT_BOUND && logprob_error <= LOGIT_BOUND);
@@ -149,31 +150,34 @@ static bool choose_family(const char *name) {
   return there;
 }
 
+/* All but the GPT-2, which the others take whole. The slow ways take some of the prefixes, the fast one all. */
 static void every_family_agrees(void **state) {
+  enum { SOME = 7 };
   (void)state;
   for (int f = 0; f < FAMILY_COUNT; f++) {
+    if (strcmp(FAMILIES[f], "gpt2") == 0) continue;
     assert_true(choose_family(FAMILIES[f]));
     print_message("%s\n", FAMILIES[f]);
-    check_variant(&RF_BACKEND_REFERENCE, RF_ISA_BASE, false);
-    check_variant(&RF_BACKEND_CPU, RF_ISA_BASE, false);
-    check_variant(&RF_BACKEND_CPU, rf_isa_detect(), true);
+    check_variant(&RF_BACKEND_REFERENCE, RF_ISA_BASE, false, SOME);
+    check_variant(&RF_BACKEND_CPU, RF_ISA_BASE, false, 1);
+    check_variant(&RF_BACKEND_CPU, rf_isa_detect(), true, SOME);
   }
   assert_true(choose_family("gpt2"));
 }
 
 static void cpu_agrees_on_every_isa(void **state) {
   (void)state;
-  for (int isa = (int)rf_isa_detect(); isa >= RF_ISA_BASE; isa--) check_variant(&RF_BACKEND_CPU, (rf_isa)isa, false);
+  for (int isa = (int)rf_isa_detect(); isa >= RF_ISA_BASE; isa--) check_variant(&RF_BACKEND_CPU, (rf_isa)isa, false, 1);
 }
 
 static void reference_agrees(void **state) {
   (void)state;
-  check_variant(&RF_BACKEND_REFERENCE, RF_ISA_BASE, false);
+  check_variant(&RF_BACKEND_REFERENCE, RF_ISA_BASE, false, 1);
 }
 
 static void poisoned_memory_changes_nothing(void **state) {
   (void)state;
-  check_variant(&RF_BACKEND_CPU, rf_isa_detect(), true);
+  check_variant(&RF_BACKEND_CPU, rf_isa_detect(), true, 1);
 }
 
 /* ---- planted faults ----------------------------------------------------------------------------------------------- */
@@ -195,7 +199,7 @@ static void faults_are_seen(void **state) {
           if (!strcmp(graph->op[i].def->name, "layernorm")) graph->op[i].attr.eps = 1e-6f;
       }
     }
-    if (fault < 3) error = check_model(g, &logprob_error);
+    if (fault < 3) error = check_model(g, 1, &logprob_error);
     else {
       int32_t ids[MOST];
       const rf_stored *stored = rf_tensor_file_find(golden_logits, "logits.0");
