@@ -16,7 +16,11 @@ double rf_cost_work(rf_work work) {
 
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
   /* Over a cache, rows that share its keys make the difference: one of them reads, many multiply. */
-  if (!strcmp(op->def->name, "attention_kv")) return (double)rf_tensor_count(&graph->tensor[op->output[0]]) / (double)op->attr.heads;
+  if (!strcmp(op->def->name, "attention_kv")) {
+    const rf_tensor *out = &graph->tensor[op->output[0]];
+    int64_t slots = graph->tensor[rf_cached_of(graph, op).table].shape[0], sequences = slots < out->shape[0] ? slots : out->shape[0];
+    return (double)rf_tensor_count(out) / (double)(op->attr.heads * (sequences > 0 ? sequences : 1));
+  }
   /* Short segments of narrow heads spend their time at the edges of tiles and in the softmax, however many of them there are. */
   if (!strncmp(op->def->name, "attention", 9) && graph->seq > 0) return (double)graph->seq * op->attr.head_dim;
   return rf_cost_work(work);
@@ -64,13 +68,21 @@ static double rows_of(const rf_op *op, const rf_tensor *w, rf_work work) {
   return experts > 1 ? rows * group / rf_experts_met(experts * group, used, rows * group / used) : rows;
 }
 
+const char *const RF_COST_PRODUCT_NAMES[] = {"matmul_exact", "matmul_fast", "matmul_bf16"};
+
+static rf_cost_products products_of(const rf_graph *graph, const rf_op *op, const rf_tensor *w) {
+  bool bf16 = graph->tensor[op->input[0]].dtype == RF_BF16;
+  for (int k = 0; k < w->panels.parts; k++) bf16 &= w->panels.part[k].type->number == RF_Q_BF16;
+  return op->attr.fast ? RF_PRODUCTS_FAST : bf16 ? RF_PRODUCTS_BF16 : RF_PRODUCTS_EXACT;
+}
+
 int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work, rf_cost_class class[RF_PANEL_PARTS]) {
   const rf_tensor *w = packed_of(graph, op);
   int64_t outputs = 0;
   if (!w) return 0;
   for (int k = 0; k < w->panels.parts; k++) outputs += w->panels.part[k].outputs;
   for (int k = 0; k < w->panels.parts; k++)
-    class[k] = (rf_cost_class){.name = op->attr.fast ? "matmul_fast" : "matmul_exact",
+    class[k] = (rf_cost_class){.name = RF_COST_PRODUCT_NAMES[products_of(graph, op, w)],
                                .type = w->panels.part[k].type->name,
                                .share = (double)w->panels.part[k].outputs / (double)outputs,
                                .size = rows_of(op, w, work)};
@@ -240,17 +252,29 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   return share;
 }
 
+/* What a product with `rows` takes beside its multiplications for `count` of its outputs or steps. */
+static double edge_seconds(const rf_machine *machine, const char *op, const char *products, double rows, double count) {
+  const rf_curve *curve = curve_of(machine, op, RF_F32, products);
+  return curve ? count / curve_rate(curve, rows) : 0;
+}
+
 /* Of a packed matrix, its parts one after the other: -1 where the machine has no curves of such products. */
 static double packed_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op, rf_work work) {
   rf_cost_class class[RF_PANEL_PARTS];
   int classes = machine->curve_count ? rf_cost_classes(graph, op, work, class) : 0;
-  double seconds = 0;
+  double seconds = 0, flops = rf_cost_flops(work), outputs = 0;
+  if (!classes || !(flops > 0)) return -1;
   for (int k = 0; k < classes; k++) {
     const rf_curve *curve = curve_of(machine, class[k].name, RF_F32, class[k].type);
     if (!curve) return -1;
-    seconds += class[k].share * rf_cost_flops(work) / curve_rate(curve, class[k].size);
+    seconds += class[k].share * flops / curve_rate(curve, class[k].size);
   }
-  return classes ? seconds : -1;
+  const rf_panels *panels = &packed_of(graph, op)->panels;
+  for (int k = 0; k < classes; k++) outputs += (double)panels->part[k].outputs;
+  double inner = (double)panels->inner, rows = class->size, times = flops / (2 * rows * inner * outputs); /* more than one: experts */
+  return seconds +
+         times * (edge_seconds(machine, "matmul_start", class->name, rows, 1) + edge_seconds(machine, "matmul_outputs", class->name, rows, outputs) +
+                  edge_seconds(machine, "matmul_inner", class->name, rows, inner));
 }
 
 /* What an op multiplies in: on a CPU rounded activations are bytes. */

@@ -165,10 +165,13 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
 /* ---- cost ---------------------------------------------------------------------------------------------------------- */
 
 /* The number that the efficiency of an op depends on, in curves of a machine: for attention the sequence length times the head width, over a
- * cache the walk's rows times it, for everything else the work itself. */
+ * cache a sequence's rows times it, for everything else the work itself. */
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work);
-/* Products of a packed matrix have curves of their own: "matmul_fast" with activations in 8 bits (--compute fast), else "matmul_exact", the storage type in
- * place of a kernel, the rows that are multiplied as size. */
+/* Products of a packed matrix have curves of their own: with activations in 8 bits (--compute fast), of bf16 with bf16, which some CPUs multiply in tiles, and
+ * all others. The storage type stands in place of a kernel, and size is the rows that are multiplied. Beside the multiplications each takes "matmul_start",
+ * "matmul_outputs" for each output and "matmul_inner" for each step of its sums, whose kernel is the name of those curves. */
+typedef enum rf_cost_products { RF_PRODUCTS_EXACT, RF_PRODUCTS_FAST, RF_PRODUCTS_BF16, RF_COST_PRODUCTS } rf_cost_products;
+extern const char *const RF_COST_PRODUCT_NAMES[RF_COST_PRODUCTS];
 typedef struct rf_cost_class {
   const char *name, *type;
   double share, size; /* share: of the op's products */
@@ -196,6 +199,8 @@ double rf_cost_load_seconds(const rf_machine *machine, const char *what, double 
 typedef struct rf_extent {
   int64_t rows, context; /* context: keys that the last of them sees, itself among them */
 } rf_extent;
+/* What an op does in a walk of all the plan's rows. */
+rf_work rf_plan_walk_work(const rf_plan *plan, int op, const rf_extent *part, int parts);
 /* Predicted seconds of a walk of a prefill or decode plan in which these sequences take part; the plan's own step_seconds is that of full rows and
  * contexts. The logits are made of one row of each sequence. */
 double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int parts);

@@ -64,6 +64,10 @@ static rf_work work_of(const rf_graph *graph, const rf_op *op, const rf_extent *
                                   : plain_work(graph, op, rows);
 }
 
+rf_work rf_plan_walk_work(const rf_plan *plan, int op, const rf_extent *part, int parts) {
+  return work_of(plan->graph, &plan->graph->op[op], part, parts);
+}
+
 /* Rows of a tensor in a walk of `rows`: a chip's run of them, or where chips that deal them out come together, all. */
 static int64_t rows_of(const rf_graph *graph, int64_t bound, int64_t rows) {
   int64_t chips = rf_mesh_size(&graph->mesh, RF_AXES_OF_WALK), all = graph->rows * chips;
@@ -71,7 +75,7 @@ static int64_t rows_of(const rf_graph *graph, int64_t bound, int64_t rows) {
   return rf_rows_of_walk(graph, bound, (rows + chips - 1) / chips);
 }
 
-/* Activations have their rows first; the logits' rows and what picks them are one for each sequence. */
+/* Activations have their rows first; the logits' rows and what picks them are one for each sequence, and so are the tables of pages. */
 static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
   int64_t slots = 0;
   for (int i = 0; i < graph->op_count; i++) {
@@ -87,6 +91,8 @@ static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
     bool moves = tensor->class == RF_CLASS_ACTIVATION || tensor->class == RF_CLASS_IO || tensor->class == RF_CLASS_COLLECTIVE;
     if (moves && !tensor->persistent && tensor->rank > 0) tensor->shape[0] = rows_of(graph, tensor->shape[0], rows);
   }
+  for (int i = 0; i < graph->op_count; i++)
+    if (rf_op_is_cached(&graph->op[i])) graph->tensor[rf_cached_of(graph, &graph->op[i]).table].shape[0] = sequences;
 }
 
 /* What comes from the host was asked for a block ahead, beside the walk's other work. */
@@ -226,6 +232,7 @@ double rf_walk_price(rf_walk_prices *w, const rf_extent *part, int parts) {
       continue;
     }
     for (int t = 0; t < 2; t++) w->graph.tensor[own[t]].shape[0] = rows_of(plan->graph, plan->graph->tensor[own[t]].shape[0], rows);
+    w->graph.tensor[rf_cached_of(&w->graph, op).table].shape[0] = parts;
     rf_work work = cached_work(&w->graph, op, part, parts);
     sum.chip += rf_cost_op(&plan->machine, &w->graph, op, plan->op[w->alike[k]].kernel, work, NULL) * w->count[k];
   }

@@ -124,7 +124,7 @@ rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Repeatable inputs: ids inside the vocabulary, whole rows as segments, each slot's pages one behind the other. Other tensors take their place during a
+/* Repeatable inputs: ids inside the vocabulary, whole rows as segments; over a cache the last rows of one sequence, its pages one behind the other. Other tensors take their place during a
  * walk, so they are written before every one. */
 static void fill_inputs(rf_run *run, const rf_plan *plan) {
   const rf_graph *graph = plan->graph;
@@ -134,7 +134,7 @@ static void fill_inputs(rf_run *run, const rf_plan *plan) {
   int32_t *segments = rf_run_named(run, 0, "segments", NULL), *slots = rf_run_named(run, 0, "slots", NULL),
           *rows = rf_run_named(run, 0, "rows", NULL);
   for (int64_t i = 0; i < n; i++) {
-    tokens[i] = (int32_t)((i * 7919 + 13) % graph->model.vocab), positions[i] = (int32_t)(slots && n == 1 ? graph->seq - 1 : i % graph->seq);
+    tokens[i] = (int32_t)((i * 7919 + 13) % graph->model.vocab), positions[i] = (int32_t)(slots ? graph->seq - n + i : i % graph->seq);
     if (labels) labels[i] = (int32_t)((i * 104729 + 5) % graph->model.vocab);
     if (segments) segments[i] = (int32_t)(i * graph->seq < n ? i * graph->seq : n);
     if (slots) slots[i] = 0;
@@ -170,11 +170,14 @@ static void add_point(rf_curve *c, double size, double work, double seconds) {
   c->size[at] = size, c->work[at] = work, c->seconds[at] = seconds;
 }
 
+/* The middle of what an op takes in several walks counts: one that others interrupt takes a thousand times as long. */
+enum { WALKS_MOST = 200 };
 static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dtype dtype, rf_machine *m, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_model model;
   rf_plan *plan = NULL;
   rf_run *run = NULL;
+  double *took = NULL;
   RF_TRY(rf_model_resolve(s->model, &model, NULL, error));
   rf_plan_options options = {.build = {.job = s->generate ? RF_JOB_GENERATE : RF_JOB_TRAIN,
                                        .dtype = dtype,
@@ -201,22 +204,29 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
   RF_GO(rf_run_open(plans, 1, (rf_run_debug){0}, &run, error));
   RF_GO(rf_calibrate_fill(run, plan, error));
   double start = 0, budget = o->quick ? 0.08 : 0.7;
-  for (int walk = -1; walk < 2 || (rf_now_seconds() - start < budget && walk < 200); walk++) {
-    if (walk == 0) rf_run_measured_reset(run), start = rf_now_seconds(); /* the first walk wakes threads and fills caches */
+  int walk = -1;
+  took = calloc((size_t)plan->graph->op_count * WALKS_MOST, sizeof *took);
+  if (!took) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while calibrating"));
+  for (; walk < 2 || (rf_now_seconds() - start < budget && walk < WALKS_MOST); walk++) {
+    if (walk == 0) start = rf_now_seconds(); /* the first walk wakes threads and fills caches */
+    rf_run_measured_reset(run);
     rf_run_inputs inputs = {.seed = 1, .step = walk + 2, .loss_scale = 1e-3f, .lr = 1e-6f, .rows = plan->graph->rows};
     fill_inputs(run, plan);
     for (int section = 0; section < RF_SECTIONS; section++) RF_GO(rf_run_section(run, 0, (rf_section)section, &inputs, error));
+    for (int i = 0; i < plan->graph->op_count && walk >= 0; i++) took[i * WALKS_MOST + walk] = rf_run_measured(run, 0)[i].seconds;
   }
-  const rf_measured *measured = rf_run_measured(run, 0);
   for (int i = 0; i < plan->graph->op_count; i++) {
-    double work = rf_cost_work(plan->op[i].work), seconds = measured[i].calls ? measured[i].seconds / (double)measured[i].calls : 0;
+    const rf_extent part = {plan->graph->rows, plan->graph->seq};
+    const rf_work done = s->generate ? rf_plan_walk_work(plan, i, &part, 1) : plan->op[i].work;
+    double work = rf_cost_work(done), seconds = rf_ceiling_of(took + i * WALKS_MOST, walk).median;
     const rf_op *op = &plan->graph->op[i];
     rf_cost_class class[RF_PANEL_PARTS];
-    if (work <= 0 || seconds <= 0 || rf_cost_classes(plan->graph, op, plan->op[i].work, class)) continue;
+    if (work <= 0 || seconds <= 0 || rf_cost_classes(plan->graph, op, done, class)) continue;
     rf_curve *c = rf_calibrate_curve(m, op->def->name, dtype, plan->op[i].kernel->name);
-    if (c) add_point(c, rf_cost_size(plan->graph, op, plan->op[i].work), work, fmax(seconds - m->launch_seconds, 0.1 * seconds));
+    if (c) add_point(c, rf_cost_size(plan->graph, op, done), work, fmax(seconds - m->launch_seconds, 0.1 * seconds));
   }
 done:
+  free(took);
   rf_run_close(run);
   rf_plan_free(plan);
   return status;

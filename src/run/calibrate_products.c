@@ -6,13 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { INNER = 2048, OUTPUTS = 4096, STORED = 16, ROWS_MOST = 512, SAMPLES_MOST = 48, SAMPLES_LEAST = 3 };
+enum { INNER = 2048, OUTPUTS = 4096, STORED = 16, ROWS_MOST = 512, PASSES = 4, EACH_MOST = 12 };
+enum { SHORT = INNER / 4, NARROW = OUTPUTS / 8 };
 /* Kernels change at 9 and at 17 rows. */
 static const struct {
   int rows;
   bool quick;
 } ROWS[] = {{1, true},  {2, false},  {4, true},   {8, true},   {9, false},  {12, false},
             {16, true}, {17, false}, {32, false}, {64, false}, {128, true}, {ROWS_MOST, false}};
+
+enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
 
 typedef struct ring {
   void *at;
@@ -29,12 +32,13 @@ static const void *stored_row(void *self, int64_t output, const rf_quant_type *t
   return r->stored + output % STORED * r->row_bytes;
 }
 
-static rf_status fill(ring *r, const rf_quant_type *type, const rf_panels *panels, rf_error *error) {
+static rf_status fill(ring *r, const rf_panels *panels, rf_error *error) {
+  const rf_quant_type *type = panels->part[0].type;
   float values[INNER];
-  r->row_bytes = INNER / type->values * type->bytes;
+  r->row_bytes = panels->inner / type->values * type->bytes;
   for (int i = 0; i < STORED; i++) {
-    for (int k = 0; k < INNER; k++) values[k] = (float)((uint32_t)(i * INNER + k) * 2654435761u >> 16 & 1023) / 1024 - 0.5f;
-    type->quantize(values, INNER / type->values, r->stored + i * r->row_bytes);
+    for (int k = 0; k < panels->inner; k++) values[k] = (float)((uint32_t)(i * INNER + k) * 2654435761u >> 16 & 1023) / 1024 - 0.5f;
+    type->quantize(values, panels->inner / type->values, r->stored + i * r->row_bytes);
   }
   r->each = rf_panels_bytes(panels), r->count = (int64_t)r->bytes / r->each, r->next = 0;
   rf_panel_source source = {.self = r, .stored = stored_row};
@@ -44,11 +48,12 @@ static rf_status fill(ring *r, const rf_quant_type *type, const rf_panels *panel
 }
 
 /* A graph of one product. */
-static rf_status build(const rf_model *model, const rf_panels *panels, int64_t rows, bool fast, rf_graph **out, rf_error *error) {
+static rf_status build(const rf_model *model, const rf_panels *panels, int64_t rows, rf_cost_products how, rf_graph **out, rf_error *error) {
   rf_graph *graph = rf_graph_new(model);
-  int64_t x[] = {rows, INNER}, w[] = {INNER, OUTPUTS};
-  int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, RF_F32, 2, x), rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, RF_PACKED, 2, w)};
-  rf_attr attr = {.fast = fast};
+  int64_t x[] = {rows, panels->inner}, w[] = {panels->inner, panels->part[0].outputs};
+  int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, how == RF_PRODUCTS_BF16 ? RF_BF16 : RF_F32, 2, x),
+                  rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, RF_PACKED, 2, w)};
+  rf_attr attr = {.fast = how == RF_PRODUCTS_FAST};
   graph->rows = rows, graph->tensor[inputs[1]].panels = *panels;
   if (rf_graph_op(graph, "matmul", "product", RF_SECTION_MICRO, inputs, 2, 1, &attr, error) < 0) {
     rf_graph_free(graph);
@@ -58,8 +63,13 @@ static rf_status build(const rf_model *model, const rf_panels *panels, int64_t r
   return RAFTER_OK;
 }
 
-/* The median of what calls take. */
-static rf_status measure(const rf_calibrate_options *o, ring *r, const rf_graph *graph, rf_machine *m, rf_error *error) {
+/* What calls took, taken in several passes: what disturbs one of them disturbs few of the others. */
+typedef struct samples {
+  double seconds[PASSES * EACH_MOST];
+  int count;
+} samples;
+
+static rf_status measure(const rf_calibrate_options *o, ring *r, const rf_graph *graph, samples *s, rf_error *error) {
   const rf_op *op = &graph->op[0];
   const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_CPU, o->isa, graph, op);
   size_t room = kernel->workspace_bytes ? kernel->workspace_bytes(graph, op, o->threads) : 0;
@@ -71,23 +81,75 @@ static rf_status measure(const rf_calibrate_options *o, ring *r, const rf_graph 
   }
   rf_run_inputs inputs = {.rows = graph->rows};
   rf_call call = {.graph = graph, .op = op, .in = {r->x}, .out = {r->y}, .workspace = r->room, .threads = o->threads, .run = &inputs};
-  double seconds[SAMPLES_MOST], start = 0, budget = o->quick ? 0.004 : 0.02;
-  int count = 0;
-  for (int i = -1; i < 1 || (i < SAMPLES_MOST && rf_now_seconds() - start < (i < SAMPLES_LEAST ? 5 * budget : budget)); i++) {
+  double start = rf_now_seconds(), budget = o->quick ? 0.002 : 0.005;
+  bool warm = s->count > 0; /* the first call wakes threads, and finds its place in the caches */
+  for (int i = warm ? 0 : -1; i < 1 || (i < EACH_MOST && rf_now_seconds() - start < budget); i++) {
     call.in[1] = (const char *)r->at + r->next * r->each, r->next = (r->next + 1) % r->count;
     double before = rf_now_seconds();
     kernel->run(&call);
-    if (i < 0) start = rf_now_seconds(); /* wakes threads, and finds its place in the caches */
-    else seconds[count++] = rf_now_seconds() - before;
+    if (i >= 0) s->seconds[s->count++] = rf_now_seconds() - before;
   }
-  rf_work work = op->def->work(graph, op);
-  rf_cost_class class[RF_PANEL_PARTS];
-  rf_cost_classes(graph, op, work, class);
-  rf_curve *curve = rf_calibrate_curve(m, class->name, RF_F32, class->type);
-  double median = rf_ceiling_of(seconds, count).median;
-  if (!curve || curve->count == RF_CURVE_POINTS || median <= 0) return RAFTER_OK;
-  curve->size[curve->count] = class->size, curve->work[curve->count] = rf_cost_work(work);
-  curve->seconds[curve->count++] = fmax(median - m->launch_seconds, 0.1 * median);
+  return RAFTER_OK;
+}
+
+static void add(rf_machine *m, const char *op, const char *type, double rows, double work, double seconds) {
+  rf_curve *c = rf_calibrate_curve(m, op, RF_F32, type);
+  if (!c || c->count == RF_CURVE_POINTS) return;
+  c->size[c->count] = rows, c->work[c->count] = work, c->seconds[c->count++] = seconds;
+}
+
+/* Of a product of so many rows, beside its multiplications: what it takes at all; and what each output takes however long the sums are (sums are put where they
+ * belong), and each step of the sums however many outputs there are (rows are packed), in seconds of the large matrix. */
+typedef struct edges {
+  double start, outputs[ROW_COUNT], inner[ROW_COUNT];
+} edges;
+
+static bool is_measured(const rf_calibrate_options *o, int i, bool slow) { return ROWS[i].quick || !(o->quick || slow); }
+
+/* Seconds of products with the matrices in the ring, by rows; less than nothing where they were not measured. */
+static rf_status measure_products(const rf_calibrate_options *o, ring *r, const rf_model *model, const rf_panels *panels, rf_cost_products how,
+                                  bool slow, int most, double launch, double seconds[ROW_COUNT], rf_error *error) {
+  samples of[ROW_COUNT] = {{.count = 0}};
+  for (int pass = 0; pass < (o->quick ? 2 : PASSES); pass++)
+    for (int i = 0; i < most; i++) {
+      rf_graph *graph = NULL;
+      if (!is_measured(o, i, slow)) continue;
+      RF_TRY(build(model, panels, ROWS[i].rows, how, &graph, error));
+      rf_status status = measure(o, r, graph, &of[i], error);
+      rf_graph_free(graph);
+      RF_TRY(status);
+    }
+  for (int i = 0; i < most; i++) seconds[i] = of[i].count ? fmax(rf_ceiling_of(of[i].seconds, of[i].count).median - launch, 1e-9) : -1;
+  return RAFTER_OK;
+}
+
+/* With matrices of three shapes, t = c K N + outputs N / OUTPUTS + inner K / INNER; and one that every cache has, a panel for each thread. */
+static rf_status measure_edges(const rf_calibrate_options *o, ring *r, const rf_model *model, rf_cost_products how, rf_machine *m, edges *e,
+                               rf_error *error) {
+  const rf_quant_type *type = rf_quant_type_of(how == RF_PRODUCTS_BF16 ? RF_Q_BF16 : RF_Q_Q8_0);
+  const rf_panels shapes[] = {{.inner = INNER, .parts = 1, .part = {{type, OUTPUTS}}},
+                              {.inner = SHORT, .parts = 1, .part = {{type, OUTPUTS}}},
+                              {.inner = INNER, .parts = 1, .part = {{type, NARROW}}}};
+  const rf_panels small = {.inner = 256, .parts = 1, .part = {{type, (int64_t)RF_PANEL_LANES * o->threads}}};
+  const char *kernel = RF_COST_PRODUCT_NAMES[how];
+  double seconds[3][ROW_COUNT];
+  RF_TRY(fill(r, &small, error));
+  r->count = 1;
+  RF_TRY(measure_products(o, r, model, &small, how, false, 1, m->launch_seconds, seconds[0], error));
+  e->start = seconds[0][0];
+  add(m, "matmul_start", kernel, 1, 1, e->start);
+  for (int s = 0; s < 3; s++) {
+    RF_TRY(fill(r, &shapes[s], error));
+    RF_TRY(measure_products(o, r, model, &shapes[s], how, false, ROW_COUNT, m->launch_seconds, seconds[s], error));
+  }
+  for (int i = 0; i < ROW_COUNT; i++) {
+    if (seconds[0][i] < 0) continue;
+    double all = seconds[0][i] - e->start, of_short = seconds[1][i] - e->start, of_narrow = seconds[2][i] - e->start;
+    e->outputs[i] = fmin(fmax(all - (all - of_short) * INNER / (INNER - SHORT), 1e-9), 0.4 * seconds[0][i]);
+    e->inner[i] = fmin(fmax(all - (all - of_narrow) * OUTPUTS / (OUTPUTS - NARROW), 1e-9), 0.4 * seconds[0][i]);
+    add(m, "matmul_outputs", kernel, ROWS[i].rows, OUTPUTS, e->outputs[i]);
+    add(m, "matmul_inner", kernel, ROWS[i].rows, INNER, e->inner[i]);
+  }
   return RAFTER_OK;
 }
 
@@ -95,31 +157,37 @@ rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *m, rf
   ring r = {.bytes = rf_bandwidth_buffer_bytes() / (o->quick ? 8 : 2)};
   rf_status status = RAFTER_OK;
   rf_model model;
-  rf_graph *graph = NULL;
+  edges edge[RF_COST_PRODUCTS] = {{0}};
   RF_TRY(rf_model_resolve("gpt:layers=1,width=64,heads=1,ff=64,vocab=64,seq=64", &model, NULL, error));
   RF_TRY(rf_pages_map(r.bytes, &r.at, NULL, error));
   r.stored = malloc((size_t)STORED * INNER * 4);
   r.x = aligned_alloc(64, (size_t)ROWS_MOST * INNER * 4), r.y = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4);
   if (!r.stored || !r.x || !r.y) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure products"));
-  for (int i = 0; i < ROWS_MOST * INNER; i++) ((float *)(void *)r.x)[i] = (float)((uint32_t)i * 2654435761u >> 16 & 1023) / 1024 - 0.5f;
+  for (int i = 0; i < ROWS_MOST * INNER; i++) { /* as bf16 the halves of these are numbers too */
+    float value = (float)((uint32_t)i * 2654435761u >> 16 & 1023) / 1024 - 0.5f;
+    rf_bf16 half = rf_f32_to_bf16(value);
+    for (int k = 0; k < 2; k++) ((rf_bf16 *)(void *)r.x)[2 * i + k] = half;
+  }
   memset(r.y, 0, (size_t)ROWS_MOST * OUTPUTS * 4);
+  for (int how = 0; how < RF_COST_PRODUCTS; how++) RF_GO(measure_edges(o, &r, &model, (rf_cost_products)how, m, &edge[how], error));
   for (int t = 0; t < RF_QUANT_TYPE_COUNT; t++) {
     const rf_quant_type *type = &RF_QUANT_TYPES[t];
     rf_panels panels = {.inner = INNER, .parts = 1, .part = {{type, OUTPUTS}}};
     if (!rf_panels_take(type) || !type->quantize) continue;
-    bool codes = rf_panels_have_codes(&panels), widened = type->values > 1 && !codes; /* a value at a time, which is slow with any number of rows */
+    bool codes = rf_panels_have_codes(&panels), slow = type->values > 1 && !codes; /* a value at a time, with any number of rows */
     if (o->say) o->say(o->self, type->name, (double)t / RF_QUANT_TYPE_COUNT);
-    RF_GO(fill(&r, type, &panels, error));
-    for (int fast = 0; fast <= codes; fast++)
-      for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
-        if ((o->quick || widened) && !ROWS[i].quick) continue;
-        RF_GO(build(&model, &panels, ROWS[i].rows, fast, &graph, error));
-        RF_GO(measure(o, &r, graph, m, error));
-        rf_graph_free(graph), graph = NULL;
+    RF_GO(fill(&r, &panels, error));
+    for (int how = 0; how < RF_COST_PRODUCTS; how++) {
+      double seconds[ROW_COUNT];
+      if ((how == RF_PRODUCTS_FAST && !codes) || (how == RF_PRODUCTS_BF16 && type->number != RF_Q_BF16)) continue;
+      RF_GO(measure_products(o, &r, &model, &panels, (rf_cost_products)how, slow, ROW_COUNT, m->launch_seconds, seconds, error));
+      for (int i = 0; i < ROW_COUNT; i++) {
+        double rest = fmax(seconds[i] - edge[how].start - edge[how].outputs[i] - edge[how].inner[i], 0.1 * seconds[i]);
+        if (seconds[i] > 0) add(m, RF_COST_PRODUCT_NAMES[how], type->name, ROWS[i].rows, 2.0 * ROWS[i].rows * INNER * OUTPUTS, rest);
       }
+    }
   }
 done:
-  if (graph) rf_graph_free(graph);
   free(r.stored), free(r.x), free(r.y), free(r.room);
   rf_pages_unmap(r.at, r.bytes);
   return status;

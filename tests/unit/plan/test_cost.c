@@ -231,8 +231,9 @@ static void add_rows(rf_machine *machine, const char *op, const char *type, doub
 }
 
 /* Products of a packed matrix have curves of their own, by rows and storage type; where there are none, exact ones are timed like plain products, and those
- * with activations in 8 bits by the roofline. */
+ * with activations in 8 bits by the roofline. Each takes its time at all, for its outputs, and for the steps of its sums. */
 static void packed_products_have_curves_of_their_own(void **state) {
+  static const char *const EDGES[] = {"matmul_start", "matmul_outputs", "matmul_inner"};
   (void)state;
   static rf_machine machine;
   static rf_weight_types types;
@@ -248,6 +249,8 @@ static void packed_products_have_curves_of_their_own(void **state) {
     if (own) {
       add_rows(&machine, "matmul_exact", "q4_0", 7, 7), add_rows(&machine, "matmul_exact", "q8_0", 1e2, 1e3);
       add_rows(&machine, "matmul_fast", "q4_0", 7, 7), add_rows(&machine, "matmul_fast", "q8_0", 1e4, 1e5);
+      for (int fast = 0; fast < 2; fast++)
+        for (int k = 0; k < 3; k++) add_rows(&machine, EDGES[k], RF_COST_PRODUCT_NAMES[fast], 1 + 2 * fast + 5 * k, 1 + 2 * fast + 5 * k);
     }
     for (int rows = 1; rows <= 64; rows *= 8)
       for (int fast = 0; fast < 2; fast++) {
@@ -262,6 +265,9 @@ static void packed_products_have_curves_of_their_own(void **state) {
           seen++;
           double memory = (p->work.bytes_read + p->work.bytes_written) / 1e9, multiplied = head ? 1 : rows;
           double rate = (fast ? 1e4 : 1e2) * (1 + 9 * log(multiplied) / log(64)), want = p->work.flops / rate;
+          const rf_tensor *w = &plan->graph->tensor[plan->graph->op[o].input[1]];
+          double counts[] = {1, (double)rf_tensor_count(w) / (double)w->panels.inner, (double)w->panels.inner};
+          for (int k = 0; k < 3; k++) want += counts[k] / (1 + 2 * fast + 5 * k);
           if (!own)
             want = fast              ? fmax(p->work.flops / 1e9, memory) / 0.5
                    : multiplied > 16 ? p->work.flops
