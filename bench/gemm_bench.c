@@ -4,7 +4,7 @@
  *
  * With `cpu`, time is the processor time of the process, over the threads: on a machine that others use too, one thread then still tells
  * how good a kernel is. (Two threads wait for each other, and waiting counts.)
- * Every timed call stands between two bursts of register-only fused multiply-adds (of tile products where tiles multiply, a third of them with an operand in f32; of plain reads for the few-row product), each on
+ * Every timed call stands between two bursts of register-only fused multiply-adds (of tile products where tiles multiply, half of them with an operand in f32; of plain reads for the few-row product), each on
  * threads pinned like the ones that work; the fraction is its rate over the mean of the two. Printed: median [min..max]. */
 #define _GNU_SOURCE
 #include "backend/cpu/gemm.h"
@@ -154,7 +154,7 @@ static const item items[] = {
 /* FLOP/s that this product cannot exceed. */
 static double ceiling_burst(const rf_gemm_isa *isa, const item *w, double seconds) {
   if (!isa->tiles || (w->a != RF_BF16 && w->b != RF_BF16)) return fma_burst(seconds);
-  return rf_peak_flops(RF_BF16, threads, seconds) / (w->a == w->b ? 1 : 3);
+  return rf_peak_flops(RF_BF16, threads, seconds) / (w->a == w->b ? 1 : 2);
 }
 
 static void bench_products(const rf_gemm_isa *isa, const char *filter) {

@@ -2,6 +2,8 @@
 #ifndef RF_TEST_TILE_SUM_H
 #define RF_TEST_TILE_SUM_H
 
+#include "base/base.h"
+
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
@@ -15,7 +17,7 @@
 
 enum { TILE_SUM_DEPTH = 32 };
 /* What may be wrong with it, one at a time; a comparison with it must notice. */
-typedef enum tile_fault { TILE_TRUE, TILE_ONE_CHAIN, TILE_HALF_DEPTH, TILE_INTO_SUM, TILE_KEEPS_SUBNORMALS, TILE_TWO_PIECES, TILE_FAULTS } tile_fault;
+typedef enum tile_fault { TILE_TRUE, TILE_ONE_CHAIN, TILE_HALF_DEPTH, TILE_INTO_SUM, TILE_KEEPS_SUBNORMALS, TILE_ONE_PIECE, TILE_FAULTS } tile_fault;
 
 static inline float tile_flushed(float x, tile_fault fault) { return fault != TILE_KEEPS_SUBNORMALS && fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x; }
 static inline float tile_upper(float x) { /* its upper sixteen bits */
@@ -27,11 +29,9 @@ static inline float tile_upper(float x) { /* its upper sixteen bits */
   return x;
 }
 static inline float tile_piece(float x, int piece) {
-  float first = tile_upper(x), second;
+  float first = tile_upper(x);
   if (piece == 0) return first;
-  if (!isfinite(x)) return 0.0f;
-  second = tile_upper(x - first);
-  return piece == 1 ? second : x - first - second;
+  return isfinite(x) ? rf_bf16_to_f32(rf_f32_to_bf16(x - first)) : 0.0f;
 }
 /* `count` products behind acc; a and b are steps apart. `a_piece`, `b_piece`: of f32 that are not bf16. */
 TILE_FUSED static inline float tile_step(const float *a, const float *b, int count, int a_piece, int b_piece, float acc, tile_fault fault) {
@@ -48,7 +48,7 @@ TILE_FUSED static inline float tile_step(const float *a, const float *b, int cou
 /* a[0..k) b[0..k) behind acc, where an operand is bf16: cut in pieces that are not. */
 TILE_FUSED static inline float tile_sum(const float *a, const float *b, int64_t k, int a_pieces, int b_pieces, float acc, tile_fault fault) {
   int depth = fault == TILE_HALF_DEPTH ? TILE_SUM_DEPTH / 2 : TILE_SUM_DEPTH, pieces = a_pieces * b_pieces;
-  if (fault == TILE_TWO_PIECES && pieces > 1) pieces = 2;
+  if (fault == TILE_ONE_PIECE) pieces = 1;
   for (int64_t from = 0; from < k; from += depth)
     for (int p = 0; p < pieces; p++)
       acc = tile_step(a + from, b + from, (int)(k - from < depth ? k - from : depth), a_pieces > 1 ? p : 0, b_pieces > 1 ? p : 0, acc, fault);

@@ -6,8 +6,8 @@
  *
  * An ISA with tiles (`tiles`) has a definition of its own where an operand is bf16. k is cut in steps of 32 from k = 0 on, zeros behind its end. A step is two
  * chains from +0, even = fmaf(a[2i], b[2i], even) and odd = fmaf(a[2i+1], b[2i+1], odd), i ascending, and then acc = acc + (even + odd); all round to nearest even,
- * and subnormal operands and results count as zeros of their sign (tdpbf16ps; Intel SDM volume 2). An operand that is f32 is the sum of three bf16, each the
- * upper half of what the one before left over: the steps of the first, the second and the third follow each other, 32 k at a time. So an element still
+ * and subnormal operands and results count as zeros of their sign (tdpbf16ps; Intel SDM volume 2). An operand that is f32 is taken as two bf16, its
+ * upper half and what that leaves, rounded: 16 bits of its 24. A step of the first is followed by the same step of the second. So an element still
  * depends on nothing but its row and its column, and one whose f32 are bf16 values has the bits of the bf16 product.
  *
  * A packed B (model/panels.h) is dequantised in registers, to the very values its file means, and then is a B like any other.
@@ -73,7 +73,7 @@ struct rf_fast_isa;
 typedef struct rf_gemm_isa {
   const char *name;
   int mr, nr;
-  int a_words, b_words; /* 16-bit words of a packed element: of f32 2, of bf16 1, of f32 in pieces 3 */
+  int a_words, b_words; /* 16-bit words of a packed element: of f32, whole or in two pieces, 2, of bf16 1 */
   int depth;            /* steps of k that stand together, missing ones as zeros; blocks of k begin there */
   void (*pack_a)(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to);
   void (*pack_b)(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum);

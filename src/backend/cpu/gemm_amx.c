@@ -6,7 +6,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-enum { SIXTEEN = 16, DEPTH = RF_TILE_DEPTH, TILE_BYTES = 1024, PIECES = 3 };
+enum { SIXTEEN = 16, DEPTH = RF_TILE_DEPTH, TILE_BYTES = 1024, PIECES = 2 };
 
 /* ---- sixteen rows or columns of a step of 32, in registers ------------------------------------------------------------- */
 
@@ -19,17 +19,16 @@ typedef struct block {
 } block;
 static const void *element_at(const void *from, rf_dtype dtype, int64_t i) { return (const char *)from + i * (dtype == RF_BF16 ? 2 : 4); }
 
-/* An f32 is the sum of three bf16, the first the largest: each takes the upper half of what is left, which is exact. What is no finite number is the first
- * alone. */
+/* An f32 as two bf16: its upper half, and what is left, rounded to nearest even. What is no finite number is the first alone. */
 static inline void cut(__m512 x, __m512i piece[PIECES]) {
   const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
   __m512i bits = _mm512_castps_si512(x), first = _mm512_and_si512(bits, upper);
   __mmask16 finite = (__mmask16)~_mm512_fpclass_ps_mask(x, 0x99); /* NaNs and infinities */
   first = _mm512_mask_or_epi32(first, _mm512_fpclass_ps_mask(x, 0x81), first, _mm512_set1_epi32(0x00400000));
   __m512 rest = _mm512_maskz_sub_ps(finite, x, _mm512_castsi512_ps(first));
-  __m512i second = _mm512_and_si512(_mm512_castps_si512(rest), upper);
-  piece[0] = first, piece[1] = second;
-  piece[2] = _mm512_castps_si512(_mm512_sub_ps(rest, _mm512_castsi512_ps(second)));
+  __m512i left = _mm512_castps_si512(rest), even = _mm512_and_si512(_mm512_srli_epi32(left, 16), _mm512_set1_epi32(1));
+  piece[0] = first;
+  piece[1] = _mm512_and_si512(_mm512_add_epi32(left, _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff))), upper);
 }
 /* Each of sixteen lines as 32 consecutive k. `full`: none is missing. */
 static inline void lines_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) {
@@ -277,7 +276,7 @@ static inline __attribute__((always_inline)) void micro(int tiles, int a_pieces,
     }
   }
   for (int64_t k = 0; k < kc; k += DEPTH) {
-#pragma GCC unroll 3
+#pragma GCC unroll 2
     for (int p = 0; p < a_pieces * b_pieces; p++) {
       if (p == 0 || a_pieces > 1) {
         _tile_stream_loadd(4, rows, 64);
@@ -450,7 +449,7 @@ void rf_tiles_stream_panel(const rf_gemm *g, const rf_panel *panel, const float 
     }
 }
 
-/* MICRO(2, 3, 1): static void micro_2_3_1(...) { micro(2, 3, 1, ...); } */
+/* MICRO(1, 2, 1): static void micro_1_2_1(...) { micro(1, 2, 1, ...); } */
 #define MICRO(tiles, a_pieces, b_pieces) \
   static void micro_##tiles##_##a_pieces##_##b_pieces(int64_t kc, const float *a, const float *b, float *tile, bool resume, \
                                                       const rf_gemm_ahead *near, const rf_gemm_ahead *far, const char *const *tile_pieces) { \
@@ -458,8 +457,8 @@ void rf_tiles_stream_panel(const rf_gemm *g, const rf_panel *panel, const float 
   }
 /* (the formatter would take instances for the beginning of a declaration) */
 // clang-format off
-MICRO(1, 1, 1) MICRO(2, 1, 1) MICRO(1, 3, 1) MICRO(2, 3, 1) MICRO(1, 1, 3) MICRO(2, 1, 3)
+MICRO(1, 1, 1) MICRO(2, 1, 1) MICRO(1, 2, 1) MICRO(2, 2, 1) MICRO(1, 1, 2) MICRO(2, 1, 2)
 #define EIGHT(f) f, f, f, f, f, f, f, f
 #define ROWS(pieces) {NULL, EIGHT(micro_1_##pieces), EIGHT(micro_1_##pieces), EIGHT(micro_2_##pieces), EIGHT(micro_2_##pieces)}
-const rf_gemm_micro RF_TILE_MICROS[RF_TILE_FORMS][RF_TILE_ROWS + 1] = {ROWS(1_1), ROWS(3_1), ROWS(1_3)};
+const rf_gemm_micro RF_TILE_MICROS[RF_TILE_FORMS][RF_TILE_ROWS + 1] = {ROWS(1_1), ROWS(2_1), ROWS(1_2)};
 // clang-format on

@@ -32,5 +32,5 @@ const rf_gemm_isa RF_GEMM_AVX512BF16 = ISA(&RF_FAST_AVX512BF16, NULL); /* its pr
     "gemm_amx_32x32", RF_TILE_ROWS, RF_TILE_COLUMNS, a_words, b_words, RF_TILE_DEPTH, rf_tiles_pack_a, rf_tiles_pack_b, RF_TILE_MICROS[form], \
         begin_tile, finish_tile, NULL, stream_panel, NULL, NULL, rf_tiles_open, rf_tiles_close \
   }
-static const rf_gemm_isa tiles[RF_TILE_FORMS] = {TILES(0, 1, 1, rf_tiles_stream_panel), TILES(1, 3, 1, NULL), TILES(2, 1, 3, NULL)};
+static const rf_gemm_isa tiles[RF_TILE_FORMS] = {TILES(0, 1, 1, rf_tiles_stream_panel), TILES(1, 2, 1, NULL), TILES(2, 1, 2, NULL)};
 const rf_gemm_isa RF_GEMM_AMX = ISA(&RF_FAST_AMX, tiles);

@@ -63,7 +63,7 @@ static float expected(const rf_gemm_isa *isa, const rf_gemm *g, int64_t i, int64
   assert_true(g->k <= 4200);
   for (int64_t p = 0; p < g->k; p++)
     a[p] = at(g->a, g->a_dtype, i * g->a_row + p * g->a_step), b[p] = at(g->b, g->b_dtype, p * g->b_step + j * g->b_col);
-  return tile_sum(a, b, g->k, g->a_dtype == RF_F32 ? 3 : 1, g->b_dtype == RF_F32 ? 3 : 1, acc, TILE_TRUE);
+  return tile_sum(a, b, g->k, g->a_dtype == RF_F32 ? 2 : 1, g->b_dtype == RF_F32 ? 2 : 1, acc, TILE_TRUE);
 }
 
 typedef struct shape {
@@ -415,7 +415,7 @@ static void test_tiles_are_their_definition(void **state) {
       for (int64_t e = 0; e < M * N; e++) {
         for (int p = 0; p < K; p++) row[p] = at(a, a_dtype, e / N * K + p), column[p] = at(b, b_dtype, p * N + e % N);
         for (int fault = 0; fault < TILE_FAULTS; fault++) {
-          float want = tile_sum(row, column, K, pieces == 1 ? 3 : 1, pieces == 2 ? 3 : 1, 0.0f, (tile_fault)fault);
+          float want = tile_sum(row, column, K, pieces == 1 ? 2 : 1, pieces == 2 ? 2 : 1, 0.0f, (tile_fault)fault);
           bool same = same_float(u[e], want);
           differ[fault] += !same;
           if (fault == TILE_TRUE && !same)
