@@ -20,7 +20,7 @@ static int64_t strip_bytes(const rf_fast_isa *fast, int64_t m, int64_t k) { retu
 /* Of one thread. */
 static int64_t room_bytes(const rf_fast_isa *fast, int64_t m) {
   int64_t strips = ceil_div(m, RF_FAST_ROWS);
-  if (!is_many(fast, m)) return RF_FAST_FEW * RF_PANEL_LANES * (int64_t)sizeof(float);
+  if (!is_many(fast, m)) return RF_FAST_PANELS * RF_FAST_FEW * RF_PANEL_LANES * (int64_t)sizeof(float);
   return ROOM_BYTES + PANELS_MOST * (strips < STRIPS_MOST ? strips : STRIPS_MOST) * STRIP_SUMS * (int64_t)sizeof(float);
 }
 static size_t bytes_for(const rf_fast_isa *fast, int64_t m, int64_t k, int threads) {
@@ -51,14 +51,17 @@ static int used_of(const job *j, int64_t strip) {
 static int packed_for(const job *j, int used) { return j->rows == RF_FAST_ROWS ? RF_FAST_ROWS : used > 4 ? 8 : used > 2 ? 4 : used; }
 static const char *panel_at(const job *j, const rf_panel *panel) { return (const char *)j->g->b + panel->offset; }
 
-static void few_rows(job *j, int thread, char *room) {
+static void few_rows(job *j, int thread, int threads, char *room) {
   float *y = (float *)(void *)room;
-  for (int64_t p; rf_shares_take(&j->shares, thread, 1, &p);) {
-    rf_panel panel = rf_panels_at(j->g->panels, p);
+  int most = j->panels < 8 * RF_FAST_PANELS * threads ? 1 : RF_FAST_PANELS, count;
+  for (int64_t p; (count = rf_shares_take(&j->shares, thread, most, &p));) {
+    rf_panel panel[RF_FAST_PANELS];
+    for (int i = 0; i < count; i++) panel[i] = rf_panels_at(j->g->panels, p + i);
     for (int64_t s = 0; s < j->count; s++) {
-      int used = used_of(j, s);
-      j->fast->panel(&panel, panel_at(j, &panel), j->g->k, j->strips + s * j->bytes, packed_for(j, used), y);
-      j->gemm->finish(j->g, y, RF_PANEL_LANES, s * j->rows, used, panel.first, panel.used);
+      int used = used_of(j, s), rows = packed_for(j, used);
+      j->fast->panels(panel, count, j->g->b, j->g->k, j->strips + s * j->bytes, rows, y);
+      for (int i = 0; i < count; i++)
+        j->gemm->finish(j->g, y + i * rows * RF_PANEL_LANES, RF_PANEL_LANES, s * j->rows, used, panel[i].first, panel[i].used);
     }
   }
 }
@@ -122,7 +125,7 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
     char *mine = j.strips + j.count * j.bytes + thread * room;
     if (many && fast->open) fast->open();
     if (many) many_rows(&j, thread, omp_get_num_threads(), mine);
-    else few_rows(&j, thread, mine);
+    else few_rows(&j, thread, omp_get_num_threads(), mine);
     if (many && fast->close) fast->close();
   }
 }

@@ -14,7 +14,7 @@
 
 /* A strip is some rows, packed for 1, 2, 4, 8 or 16: for each block of 32, int8 a[rows][32] and then, each of all rows, f32 scale, f32 s * sum(a), and
  * int32 -128 sum(a), -128 times that of the first half, of the second. */
-enum { RF_FAST_ROWS = 16, RF_FAST_FEW = 8, RF_FAST_ITEMS = 13, RF_FAST_KC = 256 };
+enum { RF_FAST_ROWS = 16, RF_FAST_FEW = 8, RF_FAST_ITEMS = 13, RF_FAST_KC = 256, RF_FAST_PANELS = 2 };
 
 /* RF_FAST_KC values of k of one panel, taken out of their words once for all rows: codes[block of 32][8][RF_PANEL_LANES] quadruples of k, with
  * an offset of 128 for those of types that have a zero where the ISA multiplies unsigned bytes. */
@@ -29,8 +29,8 @@ typedef struct rf_fast_block {
 typedef struct rf_fast_isa {
   /* `used` rows from i0 on, steps [k0, k1), into a strip packed for `rows` */
   void (*pack)(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip);
-  /* y [rows][RF_PANEL_LANES] of one panel, for up to RF_FAST_FEW rows */
-  void (*panel)(const rf_panel *panel, const char *at, int64_t inner, const void *strip, int rows, float *y);
+  /* y [count][rows][RF_PANEL_LANES] of up to RF_FAST_PANELS panels of the matrix at b, for up to RF_FAST_FEW rows */
+  void (*panels)(const rf_panel *panel, int count, const char *b, int64_t inner, const void *strip, int rows, float *y);
   /* For more rows; NULL: RF_FAST_FEW at a time. `unpack`: steps [k0, k1) into `room`; `many`: `used` rows of a strip packed for sixteen, from k0 on, go on
    * with their sums [rows][RF_PANEL_LANES]; meanwhile memory that comes later is fetched. `open` and `close` stand around a thread's work. */
   rf_fast_block (*unpack)(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room);
@@ -40,7 +40,7 @@ typedef struct rf_fast_isa {
 } rf_fast_isa;
 /* Those of RF_FAST_AVX512BF16. */
 void rf_fast_pack_quads(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip);
-void rf_fast_panel_quads(const rf_panel *panel, const char *at, int64_t inner, const void *strip, int rows, float *y);
+void rf_fast_panels_quads(const rf_panel *panel, int count, const char *b, int64_t inner, const void *strip, int rows, float *y);
 extern const rf_fast_isa RF_FAST_AVX2, RF_FAST_AVX512, RF_FAST_AVX512BF16, RF_FAST_AMX;
 
 /* As rf_gemm_workspace and rf_gemm_run. `gemm`: whose epilogues follow. */

@@ -88,4 +88,4 @@ static rf_fast_block unpack_signed(const rf_panel *panel, const char *at, int64_
   return (rf_fast_block){first + 2 * RF_PANEL_LANES, panel->block_bytes, d, NULL, count, RF_PANEL_LANES, false};
 }
 
-const rf_fast_isa RF_FAST_AMX = {rf_fast_pack_quads, rf_fast_panel_quads, unpack_signed, many, open_tiles, close_tiles};
+const rf_fast_isa RF_FAST_AMX = {rf_fast_pack_quads, rf_fast_panels_quads, unpack_signed, many, open_tiles, close_tiles};

@@ -80,11 +80,11 @@ static void many(const rf_fast_block *block, const void *strip, int used, bool f
   }
 }
 
-const rf_fast_isa RF_FAST_AVX512BF16 = {pack, panel_product, unpack, many, NULL, NULL};
+const rf_fast_isa RF_FAST_AVX512BF16 = {pack, panels_product, unpack, many, NULL, NULL};
 
 void rf_fast_pack_quads(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
   pack(g, i0, used, rows, k0, k1, strip);
 }
-void rf_fast_panel_quads(const rf_panel *panel, const char *at, int64_t inner, const void *strip, int rows, float *y) {
-  panel_product(panel, at, inner, strip, rows, y);
+void rf_fast_panels_quads(const rf_panel *panel, int count, const char *b, int64_t inner, const void *strip, int rows, float *y) {
+  panels_product(panel, count, b, inner, strip, rows, y);
 }

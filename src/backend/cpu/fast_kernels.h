@@ -104,10 +104,10 @@ typedef struct part {
     W(storeu_ps)(to, acc); \
   }
 RF_INLINE void product(int type, int values, int bytes, int halves, int rows, int vectors, const part *p) {
-  enum { AHEAD = 2048 };
+  const int ahead_bytes = values == 32 ? 1024 : type == RF_Q_Q6_K ? 4096 : 2048;
   const int zero = zero_bits(type), turns = type == RF_Q_Q6_K ? 2 : 1, quads = 8 / turns;
   const int64_t run_bytes = (int64_t)RF_FAST_BLOCK * p->lanes * bytes / values, share = run_bytes * vectors * W_LANES / p->lanes;
-  const char *ahead = p->at + p->k0 / RF_FAST_BLOCK * run_bytes + p->lane / (vectors * W_LANES) * share + AHEAD, *strip = p->strip;
+  const char *ahead = p->at + p->k0 / RF_FAST_BLOCK * run_bytes + p->lane / (vectors * W_LANES) * share + ahead_bytes, *strip = p->strip;
   for (int64_t k = p->k0; k < p->k1; k += RF_FAST_BLOCK, strip += RF_FAST_ITEMS * rows * 4, ahead += run_bytes) {
     const char *block = p->at + k / values * (p->lanes * (int64_t)bytes);
     const float *scale = (const float *)(const void *)(strip + RF_FAST_BLOCK * rows), *total = scale + rows;
@@ -167,17 +167,28 @@ static const struct {
 } TYPES[] = {ROW(q8_0, RF_Q_Q8_0), ROW(q4_0, RF_Q_Q4_0), ROW(q4_1, RF_Q_Q4_1), ROW(q5_0, RF_Q_Q5_0),
              ROW(q5_1, RF_Q_Q5_1), ROW(q4_k, RF_Q_Q4_K), ROW(q5_k, RF_Q_Q5_K), ROW(q6_k, RF_Q_Q6_K)};
 
-static void panel_product(const rf_panel *panel, const char *at, int64_t inner, const void *strip, int rows, float *y) {
-  enum { RUN = 256 }; /* steps of k that all lanes take before the next: their rows stay in the L1 */
-  size_t t = 0;
-  while (TYPES[t].type != panel->type->number) t++;
-  int shape = rows == 8 ? 3 : rows / 2, narrow = panel->lanes != RF_PANEL_LANES;
-  int lanes = narrow ? 16 : VECTORS[shape] * W_LANES;
-  part p = {.at = at, .lanes = panel->lanes, .y = y};
-  memset(y, 0, (size_t)rows * RF_PANEL_LANES * sizeof *y);
-  for (; p.k0 < inner; p.k0 = p.k1) {
-    p.k1 = p.k0 + RUN < inner ? p.k0 + RUN : inner;
-    p.strip = (const char *)strip + p.k0 / RF_FAST_BLOCK * RF_FAST_ITEMS * rows * 4;
-    for (p.lane = 0; p.lane < panel->lanes; p.lane += lanes) TYPES[t].body[shape][narrow](&p);
+/* Steps of k that all lanes of a panel take before the next panel does. */
+static int steps_at_once(const rf_panel *panel) { return panel->type->values == 32 ? 64 : panel->type->number == RF_Q_Q6_K ? 256 : 128; }
+
+/* Panels side by side, some steps of k each in turns: hardware follows both streams. */
+static void panels_product(const rf_panel *panel, int count, const char *b, int64_t inner, const void *strip, int rows, float *y) {
+  int shape = rows == 8 ? 3 : rows / 2, steps = steps_at_once(panel), lanes[RF_FAST_PANELS];
+  part parts[RF_FAST_PANELS];
+  void (*body[RF_FAST_PANELS])(const part *p);
+  for (int i = 0; i < count; i++) {
+    size_t t = 0;
+    while (TYPES[t].type != panel[i].type->number) t++;
+    int narrow = panel[i].lanes != RF_PANEL_LANES;
+    body[i] = TYPES[t].body[shape][narrow], lanes[i] = narrow ? 16 : VECTORS[shape] * W_LANES;
+    parts[i] = (part){.at = b + panel[i].offset, .lanes = panel[i].lanes, .y = y + (int64_t)i * rows * RF_PANEL_LANES};
+  }
+  memset(y, 0, (size_t)(count * rows) * RF_PANEL_LANES * sizeof *y);
+  for (int64_t k0 = 0, k1; k0 < inner; k0 = k1) {
+    k1 = k0 + steps < inner ? k0 + steps : inner;
+    for (int i = 0; i < count; i++) {
+      part *p = &parts[i];
+      p->k0 = k0, p->k1 = k1, p->strip = (const char *)strip + k0 / RF_FAST_BLOCK * RF_FAST_ITEMS * rows * 4;
+      for (p->lane = 0; p->lane < panel[i].lanes; p->lane += lanes[i]) body[i](p);
+    }
   }
 }
