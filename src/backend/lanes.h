@@ -74,9 +74,11 @@ typedef struct rf_lanes {
 
 extern rf_lanes *rf_lanes_on; /* NULL: nothing is recorded now */
 
+/* The ring is longer than caches are: the line of the next stamps is on its way while this one's op runs. */
 static inline void rf_lane_put(rf_lane *lane, rf_stamp span) {
   lane->ring[lane->count & (lane->capacity - 1)] = span;
   lane->count++;
+  __builtin_prefetch(&lane->ring[(lane->count + 2) & (lane->capacity - 1)], 1);
 }
 
 /* By the run's own thread, lane 0, while the others have nothing to do: puts into their lanes what they counted since they last looked themselves; and

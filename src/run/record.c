@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -155,6 +156,15 @@ static int64_t data_bytes(int file) {
   return pages * sysconf(_SC_PAGESIZE);
 }
 
+/* The same, read anew only where the run's own thread has mapped pages since: what grew was touched, too. */
+static int64_t heap_bytes(rf_record *record) {
+  struct rusage use;
+  bool known = !getrusage(RUSAGE_THREAD, &use);
+  if (!record->heap || !known || use.ru_minflt != record->heap_faults) record->heap = data_bytes(record->statm);
+  record->heap_faults = known ? use.ru_minflt : 0;
+  return record->heap;
+}
+
 static rf_recorded_step *step_at(rf_record *record, int64_t index) { return &record->step[index % record->step_capacity]; }
 
 /* The time behind the last walk is over. */
@@ -172,8 +182,8 @@ void rf_record_put_pause(void) {
   rf_record *record = opened;
   if (!record->behind) return;
   int64_t now = rf_now_ns();
-  end_behind(record, now, data_bytes(record->statm));
   rf_lane_look_at(&record->lanes, 0, now);
+  end_behind(record, now, heap_bytes(record));
   rf_lanes_settle(&record->lanes);
   rf_lanes_on = NULL;
 }
@@ -186,9 +196,10 @@ void rf_record_put_step(int64_t step) {
   if (!wanted) rf_record_pause();
   if (!wanted) return;
   rf_recorded_step *s = step_at(record, record->steps);
-  *s = (rf_recorded_step){.step = step, .heap = {data_bytes(record->statm)}};
+  *s = (rf_recorded_step){.step = step};
   if (follows) rf_lane_begin(&record->lanes, 0, now);
   else rf_lanes_forget(&record->lanes); /* what was counted in time that is not recorded explains no step */
+  s->heap[0] = heap_bytes(record);
   rf_lanes_on = &record->lanes, record->walking = true;
   s->begin = rf_now_ns();
   if (!follows) return;
@@ -206,8 +217,8 @@ void rf_record_put_end(int64_t tokens) {
   if (!record->walking) return;
   rf_recorded_step *s = step_at(record, record->steps++);
   s->end = rf_now_ns(), s->tokens = tokens;
-  rf_lane_look_at(&record->lanes, 0, s->end);
-  s->heap[1] = data_bytes(record->statm);
+  rf_lane_begin(&record->lanes, 0, s->end);
+  s->heap[1] = heap_bytes(record);
   record->walking = false, record->behind = true;
   put_phase(RF_PHASE_RECORD, s->end, rf_now_ns());
 }

@@ -257,7 +257,11 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
     trace->plan[trace->plans] = plans[p];
     strncpy(trace->plan_name[trace->plans++], names[p], sizeof trace->plan_name[0] - 1);
   }
-  if (record->walking || record->behind) rf_lanes_settle(&record->lanes); /* else that was done where recording stopped */
+  if (record->walking || record->behind) { /* else that was done where recording stopped */
+    rf_lanes lanes = record->lanes;
+    rf_lane_look_at(&lanes, 0, rf_now_ns());
+    rf_lanes_settle(&lanes);
+  }
   RF_GO(take_rings(record, trace, &spans, &kept_from, error));
   RF_GO(take_steps(record, trace, &spans, kept_from, error));
   if (spans.count) qsort(spans.at, (size_t)spans.count, sizeof *spans.at, in_order);

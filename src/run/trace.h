@@ -18,8 +18,9 @@ struct rf_record {
   int64_t walks;                /* that began, recorded or not */
   int64_t steps, step_capacity; /* written so far: the last step_capacity are there */
   int64_t origin;
-  bool walking, behind; /* a recorded step's walk is going on, or the time behind it is */
-  int statm;            /* /proc/self/statm; 0 or less: none */
+  bool walking, behind;      /* a recorded step's walk is going on, or the time behind it is */
+  int statm;                 /* /proc/self/statm; 0 or less: none */
+  int64_t heap, heap_faults; /* what it said last, and the faults of the run's own thread then */
   double wall, fault_ns;
 };
 
