@@ -23,7 +23,7 @@ struct rafter_plan {
   rf_fit_found found; /* of --fit */
   double tokens, budget_seconds;
   bool tensors, ops;
-  bool sized; /* only its size is asked for */
+  bool sized, advisable; /* only its size is asked for; one change at a time may be weighed */
   const char *job;
   int64_t needs;               /* bytes of all phases of a job, where that is more than one plan's; else 0 */
   json_t *extra, *assumptions; /* what jobs of many walks add to the object; in objects of it key by key */

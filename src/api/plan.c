@@ -5,7 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-rafter_status rafter_plan_new(const rafter_job *job, rafter_plan **out, rafter_error *error) {
+rafter_status rafter_plan_new(const rafter_job *job, rafter_plan **plan, rafter_error *error) {
+  RF_TRY(rf_plan_begin(job, plan, error));
+  rf_plan_give_advice(*plan);
+  return RAFTER_OK;
+}
+
+void rf_plan_give_advice(rafter_plan *plan) {
+  if (plan->advisable) plan->advice_count = rf_plan_advise(plan->plan, plan->advice);
+}
+
+rf_status rf_plan_begin(const rafter_job *job, rafter_plan **out, rf_error *error) {
   rf_status status = RAFTER_OK;
   const rf_options *o = job->options;
   const char *kind = rf_options_has(o, "job") ? rf_options_text(o, "job") : !strcmp(rf_options_command(o), "generate") ? "generate" : "train";

@@ -21,6 +21,9 @@ typedef struct rf_sweep_row {
 
 /* Settings and plans of a job ("train", "serve", ...), and what it adds to the answer. */
 rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
+/* A plan as rafter_plan_new makes it, and, apart, what one change of it would do. */
+rf_status rf_plan_begin(const rafter_job *job, rafter_plan **plan, rf_error *error);
+void rf_plan_give_advice(rafter_plan *plan);
 /* The same plans alone, without what is simulated and without advice: whether they fit. */
 rf_status rf_plan_job_size(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
 /* remedy.c: RAFTER_NO_FIT with what is largest and what would fit; RAFTER_OK where it fits. */

@@ -3,6 +3,7 @@
 
 #include "api/gnuplot.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,6 +58,35 @@ rf_status rf_plan_once(const rafter_job *job, const rafter_sink *sink, json_t **
   return status;
 }
 
+/* What would fit is looked for while another core weighs what one change would do: neither asks the other. */
+typedef struct refusal {
+  const rafter_job *job;
+  const rafter_plan *plan;
+  pthread_t thread;
+  bool begun;
+  rf_status status;
+  rf_error error;
+} refusal;
+
+static void *refuse(void *self) {
+  refusal *r = self;
+  r->status = rf_plan_refuse(r->job, r->plan, &r->error);
+  return NULL;
+}
+
+static void begin_refusal(refusal *r) {
+  const rafter_plan *p = r->plan;
+  bool fits = rf_plan_fits(p->plan) && (!p->prefill || rf_plan_fits(p->prefill)) && p->needs <= rf_plan_room(&p->settings.plan);
+  r->begun = !fits && !pthread_create(&r->thread, NULL, refuse, r);
+}
+
+static rf_status end_refusal(refusal *r, rf_error *error) {
+  if (r->begun) pthread_join(r->thread, NULL);
+  else refuse(r);
+  if (r->status != RAFTER_OK && error) *error = r->error;
+  return r->status;
+}
+
 rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   if (rf_options_is_set(job->options, "plot")) RF_TRY(rf_gnuplot_check(rf_options_text(job->options, "plot"), error));
   if (rf_options_is_set(job->options, "after")) return print_graph(job, rf_options_text(job->options, "after"), sink, error);
@@ -64,12 +94,16 @@ rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_err
   if (rf_options_is_set(job->options, "compare")) return rf_plan_compare(job, sink, error);
   json_t *json = NULL;
   rafter_plan *plan = NULL;
-  RF_TRY(rafter_plan_new(job, &plan, error));
+  RF_TRY(rf_plan_begin(job, &plan, error));
+  refusal r = {.job = job, .plan = plan};
+  begin_refusal(&r);
+  rf_plan_give_advice(plan);
   rf_status status = show(job, plan, rf_options_flag(job->options, "json") ? NULL : sink, &json, error);
   bool fits = json_is_true(json_object_get(json_object_get(json, "memory"), "fits"));
   if (status == RAFTER_OK) rf_put_json(sink, json);
   else json_decref(json);
-  if (status == RAFTER_OK && !fits) status = rf_plan_refuse(job, plan, error);
+  if (status == RAFTER_OK && !fits) status = end_refusal(&r, error);
+  else if (r.begun) end_refusal(&r, NULL);
   rafter_plan_free(plan);
   return status;
 }

@@ -89,7 +89,7 @@ static rf_status make_train(rafter_plan *p, const rf_options *o, rf_error *error
   (void)o;
   if (s->fit) return rf_plan_fit(&s->model, &s->plan, s->vary, NULL, &p->plan, &p->found, error);
   RF_TRY(rf_plan_make(&s->model, &s->plan, &p->plan, error));
-  if (!p->sized) p->advice_count = rf_plan_advise(p->plan, p->advice);
+  p->advisable = !p->sized;
   return RAFTER_OK;
 }
 

@@ -44,8 +44,12 @@ static int variants_of(const rf_plan *plan, variant *list) {
 typedef struct bench {
   const rf_model *model;
   const variant *list;
-  const rf_graph *base;         /* of those that only recompute otherwise; NULL: each builds its own */
-  rf_plan *made[RF_MAX_ADVICE]; /* NULL: there is no such plan */
+  const rf_graph *base; /* of those that only recompute otherwise; NULL: each builds its own */
+  struct {
+    bool made; /* else there is no such plan */
+    int64_t bytes;
+    double seconds;
+  } came[RF_MAX_ADVICE];
   int count;
   atomic_int next;
 } bench;
@@ -54,7 +58,10 @@ static void *make_plans(void *self) {
   bench *b = self;
   for (int i; (i = atomic_fetch_add(&b->next, 1)) < b->count;) {
     const rf_graph *base = b->list[i].same_graph ? b->base : NULL;
-    if (rf_plan_make_to(RF_PLAN_PRICES, b->model, &b->list[i].options, base, &b->made[i], NULL) != RAFTER_OK) b->made[i] = NULL;
+    rf_plan *plan = NULL;
+    b->came[i].made = rf_plan_make_to(RF_PLAN_PRICES, b->model, &b->list[i].options, base, &plan, NULL) == RAFTER_OK;
+    if (b->came[i].made) b->came[i].bytes = plan->arena_bytes, b->came[i].seconds = plan->step_seconds;
+    rf_plan_free(plan);
   }
   return NULL;
 }
@@ -87,17 +94,15 @@ int rf_plan_advise(const rf_plan *plan, rf_advice advice[RF_MAX_ADVICE]) {
   if (count) all.base = graph_before(plan, &own, &built);
   make_all(&all);
   for (int i = 0; i < count; i++) {
-    rf_plan *other = all.made[i];
-    if (!other) continue;
-    double saved = (double)(plan->arena_bytes - other->arena_bytes), slower = other->step_seconds / plan->step_seconds - 1;
+    if (!all.came[i].made) continue;
+    double saved = (double)(plan->arena_bytes - all.came[i].bytes), slower = all.came[i].seconds / plan->step_seconds - 1;
     if (saved > 0 || slower < 0) {
       rf_advice *row = &advice[kept++];
       memcpy(row->change, list[i].change, sizeof row->change);
-      row->peak_bytes = other->arena_bytes, row->seconds = other->step_seconds;
+      row->peak_bytes = all.came[i].bytes, row->seconds = all.came[i].seconds;
       snprintf(row->why, sizeof row->why, "%.1f %% %s memory, %.1f %% %s", 100 * (saved >= 0 ? saved : -saved) / (double)plan->arena_bytes,
                saved >= 0 ? "less" : "more", 100 * (slower >= 0 ? slower : -slower), slower >= 0 ? "slower" : "faster");
     }
-    rf_plan_free(other);
   }
   rf_graph_free(built);
   return kept;

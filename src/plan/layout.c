@@ -78,12 +78,19 @@ static inline void pass(search *f, int64_t start, int64_t end) {
   if (end > f->top) f->top = end;
 }
 
-static void pass_shelf(search *f, const shelf *s, const rf_block *b) {
-  for (int j = 0; j < s->count && f->over; j += STRIDE) {
-    unsigned bits = meeting(s, j, b->first, b->last);
+static void pass_shelf(search *to, const shelf *s, const rf_block *b) {
+  search f = *to; /* in registers: what is written through a pointer might be what is read through another */
+  const int first = b->first, last = b->last;
+  for (int j = 0; j < s->count && f.over; j += STRIDE) {
+    const int64_t *start = s->start + j, *end = s->end + j;
+    unsigned bits = meeting(s, j, first, last);
     if (s->count - j < STRIDE) bits &= (1u << (s->count - j)) - 1;
-    for (; bits; bits &= bits - 1) pass(f, s->start[j + __builtin_ctz(bits)], s->end[j + __builtin_ctz(bits)]);
+    for (; bits; bits &= bits - 1) {
+      size_t k = (size_t)__builtin_ctz(bits);
+      pass(&f, start[k], end[k]);
+    }
   }
+  *to = f;
 }
 
 static int64_t best_gap(const shelf *s, const rf_block *b) {
