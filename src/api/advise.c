@@ -56,7 +56,7 @@ static json_t *kinds_of(const rf_plan *plan) {
 }
 
 static json_t *row_of(const rafter_plan *made, const char *change, int results) {
-  const rf_plan *plan = made->plan, *largest = made->prefill && made->prefill->arena_bytes > plan->arena_bytes ? made->prefill : plan;
+  const rf_plan *plan = made->plan, *largest = rf_plan_larger(plan, made->prefill);
   bool generates = plan->options.build.job == RF_JOB_GENERATE;
   json_t *plans = json_object();
   json_object_set_new(plans, generates ? "decode" : plan->options.build.job == RF_JOB_TRAIN ? "train" : "score", kinds_of(plan));

@@ -26,6 +26,7 @@ struct rafter_plan {
   bool sized, advisable; /* only its size is asked for; one change at a time may be weighed */
   const char *job;
   int64_t needs;               /* bytes of all phases of a job, where that is more than one plan's; else 0 */
+  int64_t lasts;               /* of them what stands in memory for as long as the job lasts */
   json_t *extra, *assumptions; /* what jobs of many walks add to the object; in objects of it key by key */
   FILE *extra_text;            /* and to the table: extra_chars */
   char *extra_chars;

@@ -380,7 +380,7 @@ static json_t *rl_memory(rafter_plan *p, const phase *list, json_t *phases) {
   for (int c = 0; c < RF_CLASSES; c++) json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)bytes.by_class[c]));
   int64_t room = rf_plan_room(&p->settings.plan),
           host = list[0].plan->host_bytes + list[2].plan->host_bytes; /* states, and caches while rollouts last */
-  p->needs = bytes.peak;
+  p->needs = bytes.peak, p->lasts = bytes.persistent;
   return json_pack("{sI sI sb sI ss so sI}", "peak_bytes", (json_int_t)bytes.peak, "persistent_bytes", (json_int_t)bytes.persistent, "fits",
                    bytes.peak <= room, "headroom_bytes", (json_int_t)(room - bytes.peak), "peak_op", list[bytes.most].name, "by_class", by_class,
                    "host_bytes", (json_int_t)host);

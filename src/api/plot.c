@@ -326,7 +326,7 @@ static void put_roofs(rf_gnuplot *p, const rf_plan *plan) {
 
 rf_status rf_plot_plan(const char *path, const rafter_plan *plan, rf_error *error) {
   rf_gnuplot plot, *p = &plot;
-  const rf_plan *largest = plan->prefill && plan->prefill->arena_bytes > plan->plan->arena_bytes ? plan->prefill : plan->plan;
+  const rf_plan *largest = rf_plan_larger(plan->plan, plan->prefill);
   char title[200];
   RF_TRY(rf_gnuplot_open(path, 1100, 1100, p, error));
   snprintf(title, sizeof title, "%.60s on %.60s: memory and time of %s", plan->plan->graph->model.name, plan->plan->machine.name,

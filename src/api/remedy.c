@@ -18,7 +18,7 @@ static bool sized_to_fit(const rafter_plan *p) {
 }
 
 static int64_t bytes_of(const rafter_plan *p) {
-  int64_t bytes = p->prefill && p->prefill->arena_bytes > p->plan->arena_bytes ? p->prefill->arena_bytes : p->plan->arena_bytes;
+  int64_t bytes = rf_plan_larger(p->plan, p->prefill)->arena_bytes;
   return p->needs > bytes ? p->needs : bytes;
 }
 
@@ -53,13 +53,11 @@ static int64_t most_batch(remedy *r, const char *with) {
 }
 
 /* What stands in memory for as long as the job lasts: less than that no setting takes. */
-static double lasting_bytes(const rafter_plan *p) { return (double)(p->job && !strcmp(p->job, "rl") ? p->needs / 2 : p->plan->persistent_bytes); }
-
-static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
+static int64_t lasting_bytes(const rafter_plan *p) { return p->lasts > 0 ? p->lasts : p->plan->persistent_bytes; }
 
 /* More chips than sequences: a few share each matrix. */
 static bool cut_products(remedy *r, const char *on, int64_t batch, int64_t devices, char text[400]) {
-  int64_t rows = common_divisor(devices, batch);
+  int64_t rows = rf_common_divisor(devices, batch);
   if (rf_options_given(r->from, "fit") || r->plan->settings.machine.slices > 1) return false;
   snprintf(text, 400, "--on %s --mesh fsdp=%lld,tensor=%lld --remat block", on, (long long)rows, (long long)(devices / rows));
   return tries(r, "on=%s,mesh=fsdp=%lld,tensor=%lld,remat=block", on, (long long)rows, (long long)(devices / rows));
@@ -83,7 +81,7 @@ static bool more_chips(remedy *r, bool learns, char text[400]) {
   enum { TRIES = 4 };
   const rf_machine *m = &r->plan->settings.machine;
   const char *on = rf_options_text(r->from, "on");
-  double times = lasting_bytes(r->plan) / fmax(1, (double)rf_plan_room(&r->plan->settings.plan));
+  double times = (double)lasting_bytes(r->plan) / fmax(1, (double)rf_plan_room(&r->plan->settings.plan));
   int64_t chips = m->by_device ? m->chips / 2 : m->chips;
   if (rf_options_given(r->from, "mesh") || m->topology.form == RF_NETWORK_NONE) return false;
   for (chips *= 2; times > 2; times /= 2) chips *= 2;
@@ -128,7 +126,7 @@ static bool find(remedy *r, char text[400]) {
 }
 
 rf_status rf_plan_refuse(const rafter_job *job, const rafter_plan *plan, rf_error *error) {
-  const rf_plan *largest = plan->prefill && plan->prefill->arena_bytes > plan->plan->arena_bytes ? plan->prefill : plan->plan;
+  const rf_plan *largest = rf_plan_larger(plan->plan, plan->prefill);
   int64_t room = rf_plan_room(&plan->settings.plan);
   remedy r = {job->options, plan, NULL};
   char a[32], b[32], change[400];

@@ -126,12 +126,8 @@ static rf_status common_batch(const rf_options *o, const char *name, const char 
     return RAFTER_OK;
   if (rf_options_is_set(o, "batch")) least = rf_options_int(o, "batch");
   for (int i = 0; i < count; i++) {
-    int64_t value = strtoll(values[i], NULL, 10), a = all, b = value;
-    while (b > 0) {
-      int64_t rest = a % b;
-      a = b, b = rest;
-    }
-    if (value > 0) all = all / a * value;
+    int64_t value = strtoll(values[i], NULL, 10);
+    if (value > 0) all = all / rf_common_divisor(all, value) * value;
     if (all > MOST)
       return RF_FAIL(error, RAFTER_INVALID, "give --batch, or fewer values",
                      "no batch is a multiple of all values (--sweep %s: expected one up to %d)", name, (int)MOST);

@@ -83,6 +83,9 @@ char *rf_pool_format(rf_pool *pool, const char *format, ...) __attribute__((form
 
 double rf_now_seconds(void); /* monotonic */
 int64_t rf_now_ns(void);     /* the same clock */
+
+/* The greatest one of two numbers that are not below 0, nor both 0. */
+int64_t rf_common_divisor(int64_t a, int64_t b);
 /* Since this process was started, to a hundredth of a second: loading the program itself is counted. -1: the system does not say. */
 double rf_process_seconds(void);
 

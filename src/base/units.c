@@ -154,3 +154,5 @@ rf_status rf_parse_floats(const char *text, double *values, int capacity, int *c
   *count = n;
   return RAFTER_OK;
 }
+
+int64_t rf_common_divisor(int64_t a, int64_t b) { return b ? rf_common_divisor(b, a % b) : a; }

@@ -9,7 +9,6 @@ enum { RF_SAVED_NAMES = 16, RF_SAVED_CHAINS = 3, RF_SAVED_LINKS = 6 };
 typedef struct rf_saved {
   const char *name;
   int8_t width, ff, heads, kv; /* elements a token: width x width + ff x ff + heads x (heads x head_dim) + kv x (kv_heads x head_dim) */
-  bool always;                 /* a block is computed again from it, so that it stays whatever is named */
   const char *within;          /* graphs have it only as a part of this one; NULL: as its own tensor */
   /* Tensors of a block in the order in which they are made out of each other: the first that backward reads stands for the name, since what comes
    * behind it is made from it without the product. Several chains: the name is for several tensors. */

@@ -12,7 +12,7 @@
 
 /* Names and extents: MaxText's checkpoint names (query_proj, context, out_proj, mlpwi, mlpwo) without their tails; a gated MLP's mlpwi is gate and up. */
 const rf_saved RF_SAVED[RF_SAVED_NAMES] = {
-    {.name = "x", .width = 1, .always = true},
+    {.name = "x", .width = 1}, /* a block is computed again from it, so that it stays whatever is named */
     {.name = "q", .heads = 1, .within = "qkv"},
     {.name = "k", .kv = 1, .within = "qkv"},
     {.name = "v", .kv = 1, .within = "qkv"},

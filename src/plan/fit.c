@@ -1,4 +1,5 @@
 /* fit.c - the search behind --fit, and the message when nothing fits. */
+#include "base/text.h"
 #include "graph/pipeline.h"
 #include "plan/parts.h"
 
@@ -108,16 +109,18 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
   return count;
 }
 
-static rf_status try_setting(fitter *f, setting *s, rf_remat remat, bool *fits, rf_error *error) {
+/* `made` (may be NULL): what came of it; zeros where nothing was planned. */
+static rf_status try_setting(fitter *f, setting *s, rf_remat remat, rf_fit_row *made, rf_error *error) {
   rf_plan_options options = *f->from;
   rf_fit_row row;
   rf_fit_cost cost;
   int64_t batch = options.build.microbatch * options.build.accumulate, persistent = 0;
+  if (made) *made = (rf_fit_row){0};
   if (f->room <= s->beside) return RAFTER_OK; /* there is no room for any */
   options.budget_bytes = f->room - s->beside, options.remat = remat;
   options.build.dtype = s->dtype, options.build.microbatch = s->microbatch, options.build.accumulate = (int)(batch / s->microbatch);
   RF_TRY(plan_one(f, &options, &row, &cost, &persistent, error));
-  if (fits) *fits = row.fits;
+  if (made) *made = row;
   if (remat != f->from->remat && remat != RF_REMAT_NONE) return RAFTER_OK;
   s->seconds = row.seconds, s->beside = cost.beside;
   s->worth_auto = row.peak_bytes > f->room && persistent < f->room;
@@ -134,14 +137,14 @@ static rf_status try_auto(fitter *f, setting *list, int count, rf_dtype dtype, r
   const bool several = rf_mesh_chips(&f->from->build.mesh) > 1;
   double turn = HUGE_VAL;
   for (int i = count; i-- > 0;) {
-    bool fits = false;
+    rf_fit_row made;
     double before = f->best ? f->best_seconds : HUGE_VAL;
     if (several && f->autos > 0 && f->autos >= AUTO_OPS / (f->best ? f->best->graph->op_count + 1 : 1)) break;
     if (list[i].dtype != dtype || !list[i].worth_auto || (f->best && list[i].seconds >= f->best_seconds)) continue;
     f->autos += several;
-    RF_TRY(try_setting(f, &list[i], most_remat(f->from), &fits, error));
-    if (!fits || (several && f->best_seconds >= before && f->row[f->rows - 1].seconds > 1.01 * turn)) break;
-    turn = fmin(turn, f->row[f->rows - 1].seconds);
+    RF_TRY(try_setting(f, &list[i], most_remat(f->from), &made, error));
+    if (!made.fits || (several && f->best_seconds >= before && made.seconds > 1.01 * turn)) break;
+    turn = fmin(turn, made.seconds);
   }
   return RAFTER_OK;
 }
@@ -202,15 +205,13 @@ static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_A
   if (list->count < MOST_MESHES) list->mesh[list->count++] = mesh;
 }
 
-static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
-
 /* For each way of cutting the products: the rest of the chips share the weights, or have copies of them, or copies on groups of a few chips. Experts
  * lie on as many of them as may be. Where the microbatch has fewer sequences than that, chips share their tokens. */
 static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t microbatch, mesh_list *list) {
   int64_t slices = rf_mesh_extent(from, RF_AXIS_SLICE), chips = rf_mesh_chips(from) / slices;
   for (int64_t tensor = 1; tensor <= MOST_TENSOR && tensor <= chips && chips % tensor == 0; tensor *= 2) {
-    int64_t rest = chips / tensor, rows = common_divisor(rest, microbatch % slices ? 1 : microbatch / slices);
-    int64_t experts = model->experts > 0 ? common_divisor(rest, model->experts) : 1;
+    int64_t rest = chips / tensor, rows = rf_common_divisor(rest, microbatch % slices ? 1 : microbatch / slices);
+    int64_t experts = model->experts > 0 ? rf_common_divisor(rest, model->experts) : 1;
     add_mesh(list, from, (int64_t[RF_AXES]){[RF_AXIS_FSDP] = rest, [RF_AXIS_TENSOR] = tensor});
     add_mesh(list, from, (int64_t[RF_AXES]){[RF_AXIS_DATA] = rest, [RF_AXIS_TENSOR] = tensor});
     if (rest % NODE == 0) add_mesh(list, from, (int64_t[RF_AXES]){[RF_AXIS_DATA] = rest / NODE, [RF_AXIS_FSDP] = NODE, [RF_AXIS_TENSOR] = tensor});
@@ -368,6 +369,7 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
   if (vary.mesh) RF_GO(try_meshes(f, vary, error));
   else RF_GO(try_settings(f, list, count, vary.remat && options->build.job == RF_JOB_TRAIN, error));
   if (found) found->tried = f->rows, found->rows = frontier(f, found->row), explain(found->row, found->rows);
+  if (found) found->fits = f->best != NULL;
   if (f->best) *out = f->best, f->best = NULL;
   else *out = f->least, f->least = NULL;
   if (!*out) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "the search made no plan"));
@@ -379,11 +381,6 @@ done:
 }
 
 /* ---- what does not fit ------------------------------------------------------------------------------------------- */
-
-static void append(char *text, size_t capacity, size_t *at, const char *more) {
-  if (*at + 1 < capacity) *at += (size_t)snprintf(text + *at, capacity - *at, "%s", more);
-  if (*at >= capacity) *at = capacity - 1;
-}
 
 static int find_largest(const rf_plan *plan, int largest[5]) {
   int count = 0;
@@ -419,26 +416,20 @@ typedef struct remedies {
 /* The options that make it, as they are typed. What --fit chose is not typed yet. */
 static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
   const rf_plan_options *from = &r->plan->options;
-  size_t at = (size_t)snprintf(r->text, r->capacity, RF_THIS_FITS ", in %.2f GiB:", (double)bytes / 0x1p30);
-  char one[160];
+  snprintf(r->text, r->capacity, RF_THIS_FITS ", in %.2f GiB:", (double)bytes / 0x1p30);
   bool searched = r->plan->searched, zero = to->build.mesh.zero != from->build.mesh.zero;
-  if (searched || !zero || to->remat != from->remat || to->build.microbatch != from->build.microbatch) {
-    snprintf(one, sizeof one, " --remat %s --microbatch %lld --accumulate %d", rf_remat_name(to->remat), (long long)to->build.microbatch,
-             to->build.accumulate);
-    append(r->text, r->capacity, &at, one);
-  }
+  if (searched || !zero || to->remat != from->remat || to->build.microbatch != from->build.microbatch)
+    rf_text_append(r->text, r->capacity, " --remat %s --microbatch %lld --accumulate %d", rf_remat_name(to->remat), (long long)to->build.microbatch,
+                   to->build.accumulate);
   if (searched) {
     const rf_mesh *mesh = &to->build.mesh;
-    snprintf(one, sizeof one, " --dtype %s", rf_dtype_name(to->build.dtype));
-    append(r->text, r->capacity, &at, one);
+    rf_text_append(r->text, r->capacity, " --dtype %s", rf_dtype_name(to->build.dtype));
     for (int a = 0, said = 0; a < RF_AXES; a++) {
       if (rf_mesh_extent(mesh, (rf_axis)a) == 1) continue;
-      snprintf(one, sizeof one, "%s%s=%d", said++ ? "," : " --mesh ", rf_axis_name((rf_axis)a), (int)mesh->of[a]);
-      append(r->text, r->capacity, &at, one);
+      rf_text_append(r->text, r->capacity, "%s%s=%d", said++ ? "," : " --mesh ", rf_axis_name((rf_axis)a), (int)mesh->of[a]);
     }
   }
-  snprintf(one, sizeof one, " --zero %d", to->build.mesh.zero);
-  if (zero || (searched && to->build.mesh.zero)) append(r->text, r->capacity, &at, one);
+  if (zero || (searched && to->build.mesh.zero)) rf_text_append(r->text, r->capacity, " --zero %d", to->build.mesh.zero);
 }
 
 static int64_t kept_bytes(const rf_plan *plan) {
@@ -527,7 +518,6 @@ static void find_remedy(const rf_plan *plan, int64_t room, char *text, size_t ca
 /* The largest buffers at the peak, by name and size; of a JAX program, whose buffers are not ours, what they are. */
 static void list_largest(const rf_plan *plan, char *list, size_t capacity) {
   const rf_program_memory *m = &plan->program;
-  size_t at = 0;
   int largest[5], count = find_largest(plan, largest);
   if (plan->options.program.program != RF_PROGRAM_RAFTER) {
     snprintf(list, capacity,
@@ -536,12 +526,10 @@ static void list_largest(const rf_plan *plan, char *list, size_t capacity) {
              (double)m->working / 0x1p30);
     return;
   }
-  for (int i = 0; i < count; i++) {
-    char one[120];
-    const rf_tensor *tensor = &plan->graph->tensor[largest[i]];
-    snprintf(one, sizeof one, "%s%.60s %.2f GiB", i ? ", " : "", tensor->name, (double)plan->tensor[largest[i]].bytes / 0x1p30);
-    append(list, capacity, &at, one);
-  }
+  list[0] = 0;
+  for (int i = 0; i < count; i++)
+    rf_text_append(list, capacity, "%s%.60s %.2f GiB", i ? ", " : "", plan->graph->tensor[largest[i]].name,
+                   (double)plan->tensor[largest[i]].bytes / 0x1p30);
 }
 
 /* In GiB, what is small in MiB. */

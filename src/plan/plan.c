@@ -121,6 +121,10 @@ int64_t rf_plan_host_room(const rf_machine *machine) {
   return (int64_t)(machine->host_bytes / chips);
 }
 
+const rf_plan *rf_plan_larger(const rf_plan *plan, const rf_plan *prefill) {
+  return prefill && prefill->arena_bytes > plan->arena_bytes ? prefill : plan;
+}
+
 bool rf_plan_fits(const rf_plan *plan) {
   int64_t host = rf_plan_host_room(plan->options.machine);
   return plan->arena_bytes <= rf_plan_room(&plan->options) && (host <= 0 || plan->host_bytes <= host);

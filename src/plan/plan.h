@@ -114,6 +114,8 @@ void rf_plan_memory_curve(const rf_plan *plan, int64_t *live, int64_t *top);
 int64_t rf_plan_host_room(const rf_machine *machine);
 /* Whether the arena fits its room, and what stands in the host's memory that one, as far as it is known. */
 bool rf_plan_fits(const rf_plan *plan);
+/* Of the two that share a machine the one that takes more of its memory. `prefill`: NULL where there is none. */
+const rf_plan *rf_plan_larger(const rf_plan *plan, const rf_plan *prefill);
 /* The name of the op where the memory is largest; "" of an empty graph. */
 const char *rf_plan_peak(const rf_plan *plan);
 /* RAFTER_NO_FIT when the plan is larger than its room: by how much, what is largest, and what would fit. */
@@ -145,6 +147,7 @@ enum { RF_MAX_FIT_ROWS = 64 };
 typedef struct rf_fit_found {
   rf_fit_row row[RF_MAX_FIT_ROWS];
   int rows, tried; /* tried: settings that were planned */
+  bool fits;       /* whether one of them fits, as `whole` judges it */
 } rf_fit_found;
 /* What a plan is one part of: a step of several phases. `bytes`: the whole's largest, of them `beside` what stands in memory beside the plan. */
 typedef struct rf_fit_cost {

@@ -296,8 +296,7 @@ static json_t *frontier_json(const rf_report_plan *report) {
 }
 
 json_t *rf_report_plan_json(const rf_report_plan *report) {
-  const rf_plan *plan = report->plan, *largest = plan;
-  if (report->prefill && report->prefill->arena_bytes > plan->arena_bytes) largest = report->prefill;
+  const rf_plan *plan = report->plan, *largest = rf_plan_larger(plan, report->prefill);
   const char *version = rafter_version();
   char number[32] = "";
   sscanf(version, "rafter %31s", number);
@@ -322,7 +321,7 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
     json_object_set_new(json, "frontier", frontier_json(report));
     json_object_set_new(
         json, "search",
-        json_pack("{si sI sb}", "tried", report->found->tried, "room_bytes", (json_int_t)rf_plan_room(&plan->options), "fits", rf_plan_fits(plan)));
+        json_pack("{si sI sb}", "tried", report->found->tried, "room_bytes", (json_int_t)rf_plan_room(&plan->options), "fits", report->found->fits));
   }
   if (json && report->budget_seconds > 0) json_object_set_new(json, "budget", budget_json(report));
   if (json && report->prefill) json_object_set_new(json, "serving", serving_json(report));

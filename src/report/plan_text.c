@@ -45,7 +45,7 @@ static void put_memory(FILE *out, const rf_report_plan *report) {
     put_phases_memory(out, report);
     return;
   }
-  if (report->prefill && report->prefill->arena_bytes > plan->arena_bytes) plan = report->prefill;
+  plan = rf_plan_larger(plan, report->prefill);
   char a[32], b[32];
   double bytes[RF_CLASSES];
   for (int c = 0; c < RF_CLASSES; c++) bytes[c] = (double)plan->by_class[c];

@@ -184,6 +184,7 @@ refuses 3 'fit' "$RAFTER" plan gpt2-xl --on a5000 --batch 64 --json && {
   says '[0-9.]+ [GM]iB'
   says '^hint: '
 }
+status 3 "$RAFTER" plan gpt2 --job rl --fit 2200MiB --batch 8 --max-tokens 64 --prompt-tokens 64 --on tpu-v5e --json && holds out 'd["fits"] is d["search"]["fits"] is False and all(not r["fits"] for r in d["frontier"])' 'a search that judges all phases together'
 # Several chips: the search cuts the step along data, fsdp and tensor, and what it finds is a plan that the same mesh gives.
 status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 64 --seq 2048 --fit --json && {
   holds out 'd["memory"]["fits"] and d["frontier"][0]["mesh"] and all(r["mesh"] for r in d["frontier"]) and d["settings"]["dtype"] == "bf16"' '--fit over meshes'
