@@ -28,7 +28,7 @@ PYTHON = os.path.join(PLACE, "bin", "python3")
 MODELS = os.environ.get("RAFTER_MODELS", os.path.expanduser("~/.cache/rafter-models"))
 PACKAGES = {"torch_step.py": "torch", "jax_step.py": "jax", "llama_speed.py": "llama", "hf_speed.py": "hf", "lora_step.py": "hf"}
 FILES = {"gemma3-270m": f"{MODELS}/gemma3-270m-q4_k_m.gguf", "smollm2-135m": f"{MODELS}/smollm2-135m-instruct-q4_1.gguf"}
-CEILINGS = {"f32": ("f32 FMA", "GFLOP/s"), "i8": ("int8", "GOP/s"), "read": ("read", "GB/s")}
+CEILINGS = {"f32": ("f32 FMA", "GFLOP/s"), "bf16": ("bf16 tiles", "GFLOP/s"), "i8": ("int8", "GOP/s"), "read": ("read", "GB/s")}
 # Eager PyTorch and XLA spend a third of their time on page faults with a C library that gives pages back.
 KEEP_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=8589934592:glibc.malloc.trim_threshold=17179869184"}
 
@@ -153,7 +153,8 @@ def measure(row, rounds, threads, limit, without):
             each = row["reps"] if turn < rounds else 1
             first, last = ours_once(words, each, threads)
             ceilings.append({"f32": first["flops"]["median"], "i8": first["i8_ops"], "read": first["read_bps"]["median"]})
-            ceilings[-1]["read" if last["limit"].startswith("read") else "f32"] = last["limit_rate"]  # of all its bursts, those between repetitions too
+            base = last["limit"].split()[0]  # read, f32 or bf16
+            ceilings[-1][base] = last["limit_rate"]  # of all its bursts, those between repetitions too
             mine += last["samples"]
             if turn == rounds or time.monotonic() > deadline:
                 break
@@ -168,7 +169,6 @@ def measure(row, rounds, threads, limit, without):
         kind = row.get("ceiling", "f32")
         ceiling = {k: spread([c[k] for c in ceilings]) for k in ceilings[0]}
         rates = [row["tokens"] / s for s in mine]
-        base = "read" if last["limit"].startswith("read") else "f32"
         used = kind if base == "f32" and kind != "read" else base
         fraction = last["limit_work"] / statistics.median(mine) / ceiling[used]["median"]
         record.update(ours=spread(rates), samples={"rafter": mine, **theirs}, ceilings=ceiling, ceiling=used, fraction=fraction,
