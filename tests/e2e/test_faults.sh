@@ -72,8 +72,8 @@ echo '{"batch": 4, "bacth": 5}' >job.json
 refuses 2 'job.json.*bacth.*did you mean.*batch' "${TRAIN[@]}" --data book.txt --config job.json
 echo '{"batch": ' >job.json
 refuses 1 'job.json.*line 2' "${TRAIN[@]}" --data book.txt --config job.json
-mkdir yarn && sed 's/"llama3"/"yarn"/' "$DATA/goldens/llama/config.json" >yarn/config.json # positions scaled in a way that is only planned
-refuses 2 'rotary' "$RAFTER" train yarn --data book.txt --out run
+mkdir dynamic && sed 's/"llama3"/"dynamic"/' "$DATA/goldens/llama/config.json" >dynamic/config.json # positions scaled in a way that is not computed
+refuses 2 'rotary' "$RAFTER" train dynamic --data book.txt --out run
 
 # An --out that cannot be.
 touch file

@@ -59,7 +59,7 @@
     await rafter.show('trace');
     viewer.input.value = name;
     viewer.find(name);
-    viewer.next(1);
+    viewer.nextOf(name);
     viewer.zoomToSelection();
   };
 

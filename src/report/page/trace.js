@@ -236,6 +236,14 @@
       rows.forEach((row) => row.recount(things));
       this.minimapPicture = null;
     }
+    /* The first run of the op of this very name, which may be a part of others' names. */
+    nextOf(name) {
+      const row = this.main, i = row.key.indexOf(this.trace.things.title.indexOf(name));
+      if (i < 0 || i >= row.count) return;
+      this.cursor = i;
+      this.select({row, i});
+      this.reveal({row, i});
+    }
     next(by) {
       if (!this.matches) return;
       const row = this.main;
