@@ -156,8 +156,10 @@ static rf_status remember(conversation *c, turn *t, rf_error *error) {
 }
 
 static void tell(conversation *c, const turn *t) {
+  /* Planned at the middle of the answer: a plan's own step stands at the longest context. */
+  const rf_extent middle = {1, c->ids.count - t->reply.tokens.count / 2};
   double seconds = t->seconds - t->first_seconds, rate = seconds > 0 ? (double)(t->reply.tokens.count - 1) / seconds : 0,
-         planned = 1 / c->g->decode->step_seconds;
+         planned = 1 / rf_plan_walk_seconds(c->g->decode, &middle, 1);
   if (c->stats)
     rf_say(c->sink,
            "[%lld new tokens read, %lld in the cache; first token after %.2f s; %lld tokens at %.1f tokens/s (planned %.1f); context %lld of %lld]\n",
