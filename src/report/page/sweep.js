@@ -4,6 +4,17 @@
   const number = (text) => (/^-?[\d.]+(e[-+]?\d+)?$/i.test(String(text)) ? Number(text) : NaN);
   const WHAT = {time: 'time', rate: 'rate', memory: 'memory', fit: 'fit', bound: 'bound', scaling: 'scaling'};
 
+  /* Charts side by side: every call gives the box of the next one. */
+  const cellsIn = (element) => {
+    const charts = el('div', {class: 'columns wide'});
+    element.append(charts);
+    return () => {
+      const box = el('div');
+      charts.append(box);
+      return box;
+    };
+  };
+
   const read = (sweep) => {
     const rows = rafter.objects(sweep.rows).map((row) => ({
                                                   value: row[sweep.sweep],
@@ -161,13 +172,7 @@
     else
       element.append(el('p', {class: 'note'}, 'No cliff: nothing changes faster than the step before led to expect.'));
     const room = sweep.rows.find((row) => row.row.memory && row.row.memory.capacity_bytes);
-    const charts = el('div', {class: 'columns wide'});
-    element.append(charts);
-    const cell = () => {
-      const box = el('div');
-      charts.append(box);
-      return box;
-    };
+    const cell = cellsIn(element);
     line(cell(), sweep, {label: 'tokens/s', text: rafter.count, value: (row) => row.rate});
     line(cell(), sweep, {label: serving ? 'seconds of a decode step' : 'seconds of a step', text: rafter.seconds, value: (row) => row.latency});
     const capacity = room && room.row.memory.capacity_bytes, most = Math.max(...sweep.rows.map((row) => row.bytes || 0));
@@ -221,12 +226,7 @@
         el('p', {class: 'note'},
            first ? `From ${first.requests_per_second} requests a second on it does not keep up (hollow points).` :
                    'It keeps up with every rate that was asked.'));
-    const charts = el('div', {class: 'columns wide'}), cell = () => {
-      const box = el('div');
-      charts.append(box);
-      return box;
-    };
-    element.append(charts);
+    const cell = cellsIn(element);
     for (const [key, title] of [
              ['ttft_seconds', 'time to the first token'], ['tpot_seconds', 'time of each further token'],
              ['latency_seconds', 'time of a whole answer']])
@@ -321,13 +321,7 @@
     const drawn = [...groups.values()].filter((points) => points.length > 1).map((points) => points.sort((a, b) => a.x - b.x));
     rafter.state.sweep.benches.push({name: bench.name, rows: rows.length, charts: drawn.map((points) => ({over: points[0].over, points: points.map(({x, row}) => [x, row.tokens_per_second])}))});
     element.append(el('h3', {}, `Measured: ${bench.name}`));
-    const charts = el('div', {class: 'columns wide'});
-    element.append(charts);
-    const cell = () => {
-      const box = el('div');
-      charts.append(box);
-      return box;
-    };
+    const cell = cellsIn(element);
     for (const points of drawn) {
       const {group, over} = points[0], wide = points[0].x > 0 && points[points.length - 1].x / points[0].x > 20;
       const set = (label, key, colour, dash) => ({
