@@ -26,6 +26,8 @@ rf_status rf_plan_begin(const rafter_job *job, rafter_plan **plan, rf_error *err
 void rf_plan_give_advice(rafter_plan *plan);
 /* The same plans alone, without what is simulated and without advice: whether they fit. */
 rf_status rf_plan_job_size(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
+/* remedy.c: whether all phases fit, alone and together. */
+bool rf_plan_all_fits(const rafter_plan *plan);
 /* remedy.c: RAFTER_NO_FIT with what is largest and what would fit; RAFTER_OK where it fits. */
 rf_status rf_plan_refuse(const rafter_job *job, const rafter_plan *plan, rf_error *error);
 /* The object of `rafter plan --json`; the caller's. */

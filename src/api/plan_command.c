@@ -74,11 +74,7 @@ static void *refuse(void *self) {
   return NULL;
 }
 
-static void begin_refusal(refusal *r) {
-  const rafter_plan *p = r->plan;
-  bool fits = rf_plan_fits(p->plan) && (!p->prefill || rf_plan_fits(p->prefill)) && p->needs <= rf_plan_room(&p->settings.plan);
-  r->begun = !fits && !pthread_create(&r->thread, NULL, refuse, r);
-}
+static void begin_refusal(refusal *r) { r->begun = !rf_plan_all_fits(r->plan) && !pthread_create(&r->thread, NULL, refuse, r); }
 
 static rf_status end_refusal(refusal *r, rf_error *error) {
   if (r->begun) pthread_join(r->thread, NULL);

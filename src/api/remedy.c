@@ -13,7 +13,7 @@ typedef struct remedy {
   rafter_plan *fits;       /* of the change tried last that fits */
 } remedy;
 
-static bool sized_to_fit(const rafter_plan *p) {
+bool rf_plan_all_fits(const rafter_plan *p) {
   return rf_plan_fits(p->plan) && (!p->prefill || rf_plan_fits(p->prefill)) && p->needs <= rf_plan_room(&p->settings.plan);
 }
 
@@ -32,8 +32,8 @@ static bool tries(remedy *r, const char *format, ...) {
   va_end(list);
   rf_options *options = rf_options_copy(r->from);
   rafter_plan *p = calloc(1, sizeof *p);
-  bool fits =
-      p && rf_options_apply(options, change, NULL) == RAFTER_OK && rf_plan_job_size(p, options, r->plan->job, NULL) == RAFTER_OK && sized_to_fit(p);
+  bool fits = p && rf_options_apply(options, change, NULL) == RAFTER_OK && rf_plan_job_size(p, options, r->plan->job, NULL) == RAFTER_OK &&
+              rf_plan_all_fits(p);
   rafter_plan_free(fits ? r->fits : p);
   if (fits) r->fits = p;
   rf_options_free(options);
