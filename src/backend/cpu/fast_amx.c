@@ -1,16 +1,13 @@
 /* fast_amx.c - products in 8 bits of many rows with the tile unit: sixteen rows times sixteen lanes times a run, as integers, which vectors then scale
  * and add up. The sums of integers are exact, so the bits are those of every other ISA; few rows take the dot products of byte quadruples. */
 #include "backend/cpu/fast_codes.h"
+#include "backend/cpu/tiles.h"
 
 enum { CODE_BIAS = 0 };
 #include "backend/cpu/fast_unpack.h"
 
 /* Tiles 0 to 3 hold sums, 4 and 6 rows and codes of a run of 32, 5 and 7 of a run of 16. */
-static const struct {
-  uint8_t palette, start, zero[14];
-  uint16_t row_bytes[16];
-  uint8_t rows[16];
-} TILES = {.palette = 1, .row_bytes = {64, 64, 64, 64, 32, 16, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 8, 4}};
+static const rf_tile_shapes TILES = {.palette = 1, .row_bytes = {64, 64, 64, 64, 32, 16, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 8, 4}};
 static void open_tiles(void) { _tile_loadconfig(&TILES); }
 static void close_tiles(void) { _tile_release(); }
 

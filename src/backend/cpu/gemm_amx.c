@@ -2,6 +2,7 @@
  * sums, two of rows and two of columns. What is packed is tiles of 1 KiB, one step of 32 k behind the other, within it piece by piece and then the upper or
  * left sixteen before the others: rows as [row][k], columns as [pair of k][column][2]. Missing rows, columns and k are zeros. */
 #include "backend/cpu/gemm_tiles.h"
+#include "backend/cpu/tiles.h"
 
 #include <immintrin.h>
 #include <string.h>
@@ -238,11 +239,7 @@ void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t
 /* ---- multiplying ---------------------------------------------------------------------------------------------------------- */
 
 /* Tiles 0 to 3 hold sums, 4 and 5 rows, 6 and 7 columns. */
-static const struct {
-  uint8_t palette, start, zero[14];
-  uint16_t row_bytes[16];
-  uint8_t rows[16];
-} TILES = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+static const rf_tile_shapes TILES = RF_WHOLE_TILES;
 void rf_tiles_open(void) { _tile_loadconfig(&TILES); }
 void rf_tiles_close(void) { _tile_release(); }
 

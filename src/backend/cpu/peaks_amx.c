@@ -1,14 +1,11 @@
 /* peaks_amx.c - peaks of the tile unit's products of bytes and of bf16 pairs. */
 #include "backend/cpu/peaks_loops.h"
+#include "backend/cpu/tiles.h"
 
 #include <immintrin.h>
 #include <stdint.h>
 
-static const struct {
-  uint8_t palette, start, zero[14];
-  uint16_t row_bytes[16];
-  uint8_t rows[16];
-} TILES = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+static const rf_tile_shapes TILES = RF_WHOLE_TILES;
 
 static void tiles_i8(long rounds) {
   _tile_loadconfig(&TILES);

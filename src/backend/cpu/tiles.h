@@ -1,0 +1,14 @@
+/* tiles.h - the shapes of the tile unit's eight registers, as the CPU takes them. */
+#ifndef RF_TILES_H
+#define RF_TILES_H
+
+#include <stdint.h>
+
+typedef struct rf_tile_shapes {
+  uint8_t palette, start, zero[14];
+  uint16_t row_bytes[16];
+  uint8_t rows[16];
+} rf_tile_shapes;
+#define RF_WHOLE_TILES {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}}
+
+#endif
