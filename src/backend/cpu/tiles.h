@@ -9,6 +9,9 @@ typedef struct rf_tile_shapes {
   uint16_t row_bytes[16];
   uint8_t rows[16];
 } rf_tile_shapes;
-#define RF_WHOLE_TILES {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}}
+#define RF_WHOLE_TILES \
+  { \
+    .palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = { 16, 16, 16, 16, 16, 16, 16, 16 } \
+  }
 
 #endif
