@@ -213,7 +213,7 @@ static rf_status choose(const rf_generator *g, rf_answer *a, const rf_walk_part 
     return RAFTER_OK;
   }
   double likelihood[RF_TOP_LOGPROBS];
-  rf_logprobs top = {.wanted = r->top, .ids = a->top_ids, .logprobs = likelihood};
+  rf_logprobs top = {.lse = &part->lse, .wanted = r->top, .ids = a->top_ids, .logprobs = likelihood};
   rf_sampler_use(&a->sampler, work);
   RF_TRY(rf_sampler_choose(&a->sampler, part->logits, r->count + a->count, &a->last, &top, error));
   RF_TRY(rf_sampler_accept(&a->sampler, a->last, error));

@@ -503,13 +503,13 @@ rf_status rf_sampler_accept(rf_sampler *sampler, int32_t id, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Peaks, the softmax at temperature 1 and its alternatives. *total: its weight, the blocks' parts in the work. */
+/* Peaks, the softmax at temperature 1 and its alternatives. *total: its weight, the blocks' parts in the work; 0: not taken, since the sum was known. */
 static rf_status read_row(rf_sampler_work *work, const float *logits, rf_logprobs *out, int32_t *best, double *log_sum, double *total,
                           rf_error *error) {
   *best = find_peaks(work, logits);
   softmax plain = {logits, work->vocab, (double)logits[*best], LOG2E};
-  *total = weigh(work, &plain);
-  *log_sum = plain.top + log(*total);
+  *total = out->lse ? 0 : weigh(work, &plain);
+  *log_sum = out->lse ? (double)*out->lse : plain.top + log(*total);
   out->count = 0;
   if (!isfinite(*log_sum)) {
     out->logprob = NAN;

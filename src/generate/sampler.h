@@ -56,6 +56,7 @@ enum { RF_TOP_LOGPROBS = 32 };
 
 /* What is told about one token beside its id. */
 typedef struct rf_logprobs {
+  const float *lse; /* in: log of the sum of the row's exponentials, from who has it already; NULL: it is taken here */
   double logprob;   /* natural log of the token's probability under the unfiltered softmax at temperature 1 */
   int32_t wanted;   /* in: alternatives, 0 .. RF_TOP_LOGPROBS */
   int32_t count;    /* out: alternatives written; fewer than wanted only when fewer have a probability */

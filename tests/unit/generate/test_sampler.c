@@ -602,6 +602,30 @@ static void alternatives_are_the_head_of_a_sort(void **state) {
   }
 }
 
+/* Whoever gives the sum of a row's exponentials gets the same token, and log-probabilities by that sum; one that is none is told. */
+static void a_known_sum_changes_no_choice(void **state) {
+  (void)state;
+  static float logits[MOST];
+  for (uint64_t seed = 0; seed < 240; seed++) {
+    int64_t vocab;
+    history h;
+    rf_sampler_options o = random_request(seed, logits, &vocab, &h);
+    if (seed % 3 == 0) o.temperature = 1, o.top_k = 0, o.top_p = 1, o.min_p = 0; /* where the same exponentials draw */
+    rf_sampler sampler = open_or_fail(o, vocab);
+    recall(&sampler, &h);
+    const float sum = 2.5f, none = NAN;
+    rf_logprobs taken = {0}, given = {.lse = &sum}, bad = {.lse = &none};
+    int32_t id, same;
+    rf_status status = rf_sampler_choose(&sampler, logits, 3, &id, &taken, NULL);
+    assert_int_equal(rf_sampler_choose(&sampler, logits, 3, &same, &given, NULL), status);
+    assert_int_equal(same, id);
+    if (status == RAFTER_OK) assert_true(given.logprob == (double)logits[id] - 2.5);
+    assert_int_equal(rf_sampler_choose(&sampler, logits, 3, &id, &bad, NULL), RAFTER_FAILED);
+    assert_true(isnan(bad.logprob));
+    rf_sampler_close(&sampler);
+  }
+}
+
 /* Rows of a batch share the room to work in and nothing else. */
 static void rows_of_a_batch_do_not_touch_each_other(void **state) {
   (void)state;
@@ -735,6 +759,7 @@ int main(void) {
       cmocka_unit_test(large_sets_follow_the_softmax),
       cmocka_unit_test(large_ties_are_cut_by_id),
       cmocka_unit_test(alternatives_are_the_head_of_a_sort),
+      cmocka_unit_test(a_known_sum_changes_no_choice),
       cmocka_unit_test(rows_of_a_batch_do_not_touch_each_other),
       cmocka_unit_test(reset_forgets_all),
       cmocka_unit_test(what_cannot_be_is_refused),
