@@ -103,8 +103,21 @@ typedef struct part {
     if (zero < 0) acc = W(fmadd_ps)(e##l, w_set(total[r]), acc); \
     W(storeu_ps)(to, acc); \
   }
+/* q6_k: four runs read the same words, the low ones and high ones far from them. A quarter of what the next four runs read. */
+RF_INLINE void fetch_four_runs(const part *p, const char *block, int64_t block_bytes, int run, int vectors) {
+  int quarter = run % 4, next = run < 4;
+  const char *after = next ? block : block + block_bytes, *word = after + 2 * p->lanes + 4 * p->lane;
+  const int64_t step = 4 * p->lanes;
+#pragma GCC unroll 4
+  for (int v = 0; v < vectors * W_LANES * 4; v += 64) {
+    for (int i = 0; i < 4; i++) __builtin_prefetch(word + step * (16 * next + 4 * quarter + i) + v, 0, 3);
+    for (int i = 0; i < 2; i++) __builtin_prefetch(word + step * (32 + 8 * next + 2 * quarter + i) + v, 0, 3);
+    if (quarter % 2 == 0) __builtin_prefetch(word + step * (48 + 2 * next + quarter / 2) + v, 0, 3);
+  }
+  if (run == 7) __builtin_prefetch(after + 2 * p->lane, 0, 3), __builtin_prefetch(after + 2 * p->lane + 64, 0, 3);
+}
 RF_INLINE void product(int type, int values, int bytes, int halves, int rows, int vectors, const part *p) {
-  const int ahead_bytes = values == 32 ? 1024 : type == RF_Q_Q6_K ? 4096 : 2048;
+  const int ahead_bytes = values == 32 ? 1024 : 2048;
   const int zero = zero_bits(type), turns = type == RF_Q_Q6_K ? 2 : 1, quads = 8 / turns;
   const int64_t run_bytes = (int64_t)RF_FAST_BLOCK * p->lanes * bytes / values, share = run_bytes * vectors * W_LANES / p->lanes;
   const char *ahead = p->at + p->k0 / RF_FAST_BLOCK * run_bytes + p->lane / (vectors * W_LANES) * share + ahead_bytes, *strip = p->strip;
@@ -112,7 +125,8 @@ RF_INLINE void product(int type, int values, int bytes, int halves, int rows, in
     const char *block = p->at + k / values * (p->lanes * (int64_t)bytes);
     const float *scale = (const float *)(const void *)(strip + RF_FAST_BLOCK * rows), *total = scale + rows;
     int run = (int)(k % values / 32);
-    for (int64_t b = 0; b < share; b += 64) __builtin_prefetch(ahead + b, 0, 3);
+    if (type == RF_Q_Q6_K) fetch_four_runs(p, block, p->lanes * (int64_t)bytes, run, vectors);
+    for (int64_t b = 0; b < share && type != RF_Q_Q6_K; b += 64) __builtin_prefetch(ahead + b, 0, 3);
     EACH_VECTOR(BLOCK_OF, 0)
 #pragma GCC unroll 2
     for (int turn = 0; turn < turns; turn++) {
