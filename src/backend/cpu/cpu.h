@@ -57,7 +57,8 @@ typedef void (*rf_range_fn)(const rf_call *call, int64_t begin, int64_t end);
  * done before a second thread would have woken up stays on one. */
 static inline void rf_split(const rf_call *call, int64_t count, int64_t grain, int64_t item_bytes, rf_range_fn range) {
   enum { BYTES_WORTH_A_THREAD = 64 * 1024 };
-  int64_t useful = 1 + count * item_bytes / BYTES_WORTH_A_THREAD;
+  int64_t useful = 1 + count * item_bytes / BYTES_WORTH_A_THREAD, grains = (count + grain - 1) / grain;
+  if (useful > grains) useful = grains;
   int threads = useful < call->threads ? (int)useful : call->threads;
   if (threads <= 1) {
     range(call, 0, count);
