@@ -134,7 +134,7 @@ static int64_t few_floats(const rf_gemm_isa *isa, int64_t few, int64_t k) {
 /* Floats of one thread beside the packed A. */
 static int64_t stream_floats(const rf_gemm_isa *isa, const rf_gemm *g, int64_t few, int threads) {
   if (isa->depth > 1) return packed_floats(isa, isa->b_words, isa->nr, FEW_STEPS) + (int64_t)FEW_PANELS * isa->mr * isa->nr;
-  if (g->panels) return (few + RF_GEMM_RUN) * RF_PANEL_LANES;
+  if (g->panels) return (bound(few, RF_GEMM_PANELS) + RF_GEMM_RUN) * RF_PANEL_LANES;
   return few * stream_cols(g->n, threads);
 }
 
@@ -150,23 +150,31 @@ size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads) 
   return (floats > streaming ? floats : streaming) * sizeof(float);
 }
 
+/* Panels that a thread takes at a time: those of one row in turns, unless threads would end at different times. */
+static int panels_at_once(const rf_gemm *g, int64_t panels, int threads) {
+  return g->m == 1 && panels >= 8 * RF_GEMM_PANELS * threads ? RF_GEMM_PANELS : 1;
+}
+
 static void run_panels(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace) {
   enum { PACK = 256 };
   int64_t panels = rf_panels_count(g->panels), per_thread = stream_floats(isa, g, g->m, threads);
+  const int most = panels_at_once(g, panels, threads);
   float *a = workspace, *rooms = workspace + round_16(few_floats(isa, g->m, g->k));
   rf_shares shares;
   rf_shares_cut(&shares, panels, threads);
 #pragma omp parallel num_threads(threads)
   {
     RF_STAMP_BUSY;
-    float *y = rooms + per_thread * omp_get_thread_num(), *wide = y + g->m * RF_PANEL_LANES;
+    float *y = rooms + per_thread * omp_get_thread_num(), *wide = y + bound(g->m, RF_GEMM_PANELS) * RF_PANEL_LANES;
 #pragma omp for schedule(static) nowait
     for (int64_t k = 0; k < g->k; k += PACK) isa->pack_a(g, 0, (int)g->m, k, g->k - k < PACK ? g->k - k : PACK, a + k * g->m);
     RF_STAMP_BARRIER;
-    for (int64_t p; rf_shares_take(&shares, omp_get_thread_num(), 1, &p);) {
-      rf_panel panel = rf_panels_at(g->panels, p);
-      isa->stream_panel(g, &panel, a, y, wide);
-      isa->finish(g, y, RF_PANEL_LANES, 0, (int)g->m, panel.first, panel.used);
+    int count;
+    for (int64_t p; (count = rf_shares_take(&shares, omp_get_thread_num(), most, &p));) {
+      rf_panel panel[RF_GEMM_PANELS];
+      for (int i = 0; i < count; i++) panel[i] = rf_panels_at(g->panels, p + i);
+      isa->stream_panels(g, panel, count, a, y, wide);
+      for (int i = 0; i < count; i++) isa->finish(g, y + i * g->m * RF_PANEL_LANES, RF_PANEL_LANES, 0, (int)g->m, panel[i].first, panel[i].used);
     }
   }
 }
@@ -197,6 +205,7 @@ static void run_few(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float
   const int64_t tile_floats = (int64_t)isa->mr * isa->nr;
   const rf_gemm_ahead nothing = {0};
   const char *const no_pieces = NULL;
+  const int most = panels_at_once(g, chunks, threads);
   float *a = workspace, *rooms = workspace + round_16(few_floats(isa, g->m, g->k));
   rf_shares shares;
   rf_shares_cut(&shares, chunks, threads);
@@ -210,28 +219,32 @@ static void run_few(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float
     for (int64_t k = 0; k < g->k; k += PACK)
       isa->pack_a(g, 0, m, k, g->k - k < PACK ? g->k - k : PACK, a + packed_floats(isa, isa->a_words, RF_GEMM_STREAM_ROWS, k));
     RF_STAMP_BARRIER;
-    for (int64_t c; rf_shares_take(&shares, omp_get_thread_num(), 1, &c);) {
-      int64_t j0 = c * width, j1 = j0 + width < g->n ? j0 + width : g->n;
-      rf_panel panel = g->panels ? rf_panels_find(g->panels, j0) : (rf_panel){0};
-      if (isa->stream_panel && panel.used == width && panel.first == j0) {
-        isa->stream_panel(g, &panel, a, tiles, b);
-        isa->finish(g, tiles, RF_PANEL_LANES, 0, m, j0, (int)width);
-        continue;
+    int count, whole;
+    for (int64_t c; (count = rf_shares_take(&shares, omp_get_thread_num(), most, &c));) {
+      rf_panel panel[RF_GEMM_PANELS];
+      for (whole = 0; whole < count && isa->stream_panels && g->panels; whole++) {
+        panel[whole] = rf_panels_find(g->panels, (c + whole) * width);
+        if (panel[whole].used != width || panel[whole].first != (c + whole) * width) break;
       }
-      for (int64_t k = 0; k < g->k; k += FEW_STEPS) {
-        int64_t kc = g->k - k < FEW_STEPS ? g->k - k : FEW_STEPS;
-        float *tile = tiles;
-        for (int64_t j = j0; j < j1; j += isa->nr, tile += tile_floats) {
-          int cols = (int)(j1 - j < isa->nr ? j1 - j : isa->nr);
-          if (k == 0 && g->accumulate) isa->begin(g, tile, isa->nr, 0, m, j, cols);
-          isa->pack_b(g, j, cols, k, kc, b, NULL);
-          isa->micro[m](kc, a + packed_floats(isa, isa->a_words, RF_GEMM_STREAM_ROWS, k), b, tile, k > 0 || g->accumulate, &nothing, &nothing,
-                        &no_pieces);
+      if (whole) isa->stream_panels(g, panel, whole, a, tiles, b);
+      for (int i = 0; i < whole; i++) isa->finish(g, tiles + i * m * RF_PANEL_LANES, RF_PANEL_LANES, 0, m, panel[i].first, (int)width);
+      for (int i = whole; i < count; i++) {
+        int64_t j0 = (c + i) * width, j1 = j0 + width < g->n ? j0 + width : g->n;
+        for (int64_t k = 0; k < g->k; k += FEW_STEPS) {
+          int64_t kc = g->k - k < FEW_STEPS ? g->k - k : FEW_STEPS;
+          float *tile = tiles;
+          for (int64_t j = j0; j < j1; j += isa->nr, tile += tile_floats) {
+            int cols = (int)(j1 - j < isa->nr ? j1 - j : isa->nr);
+            if (k == 0 && g->accumulate) isa->begin(g, tile, isa->nr, 0, m, j, cols);
+            isa->pack_b(g, j, cols, k, kc, b, NULL);
+            isa->micro[m](kc, a + packed_floats(isa, isa->a_words, RF_GEMM_STREAM_ROWS, k), b, tile, k > 0 || g->accumulate, &nothing, &nothing,
+                          &no_pieces);
+          }
         }
+        float *tile = tiles;
+        for (int64_t j = j0; j < j1; j += isa->nr, tile += tile_floats)
+          isa->finish(g, tile, isa->nr, 0, m, j, (int)(j1 - j < isa->nr ? j1 - j : isa->nr));
       }
-      float *tile = tiles;
-      for (int64_t j = j0; j < j1; j += isa->nr, tile += tile_floats)
-        isa->finish(g, tile, isa->nr, 0, m, j, (int)(j1 - j < isa->nr ? j1 - j : isa->nr));
     }
     isa->close();
   }

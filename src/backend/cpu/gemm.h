@@ -28,6 +28,7 @@ typedef enum rf_gemm_epilogue {
 } rf_gemm_epilogue;
 
 enum { RF_GEMM_STREAM_ROWS = 16, RF_GEMM_MAX_GROUPS = 16, RF_GEMM_RUN = 64 }; /* RUN: steps of k of a packed B that are widened at a time */
+enum { RF_GEMM_PANELS = 2 };                                                  /* that one row takes in turns: hardware follows both streams */
 enum { RF_TILE_DEPTH = 32, RF_TILE_FORMS = 3 };                               /* FORMS: both operands bf16; A f32, B f32 beside bf16 */
 
 typedef struct rf_gemm {
@@ -82,8 +83,8 @@ typedef struct rf_gemm_isa {
   void (*finish)(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols);
   /* Columns [j0, j0+cols) of the few-row product, whole K. `a`: A packed as one strip, [k][m]; `y`: room for m * cols sums. */
   void (*stream)(const rf_gemm *g, const float *a, int64_t j0, int cols, float *y);
-  /* The same of one panel: `y` [m][RF_PANEL_LANES], `wide`: room for RF_GEMM_RUN steps of RF_PANEL_LANES. */
-  void (*stream_panel)(const rf_gemm *g, const rf_panel *panel, const float *a, float *y, float *wide);
+  /* The same of up to RF_GEMM_PANELS panels: `y` [panel][m][RF_PANEL_LANES], `wide`: room for RF_GEMM_RUN steps of RF_PANEL_LANES. */
+  void (*stream_panels)(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y, float *wide);
   const struct rf_fast_isa *fast; /* NULL: none */
   /* For products with bf16; NULL: none. [RF_TILE_FORMS] of them, which have no `stream`, and stand between `open` and `close` on every thread. */
   const struct rf_gemm_isa *tiles;

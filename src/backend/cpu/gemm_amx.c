@@ -324,8 +324,13 @@ static inline void pair_lanes(const char *at, const char *later, char *to) {
   }
 }
 /* One or two rows do the same with vectors, which wait less for memory: 96 % of its bandwidth where tiles reach 81. In a dword the even lane is the low half and
- * the odd one the high half. LANES(X, r) is X(r, vector) of all; sums of even k, of odd k, and of whole steps. */
-enum { FEWEST = 2, SOON = 2 << 10, FLUSH = 0x8040 }; /* SOON: bytes; FLUSH: subnormal operands and results are zeros */
+ * the odd one the high half. LANES(X, r) is X(r, vector) of all, r a row of one panel or a panel of one row; sums of even k, of odd k, and of whole steps. */
+enum {
+  STEP_BYTES = DEPTH * RF_PANEL_LANES * 2,
+  FEWEST = 2,
+  SOON = 2 << 10,
+  FLUSH = 0x8040
+}; /* SOON: bytes; FLUSH: subnormal operands and results are zeros */
 #define LANES(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
 #define ROW_SUMS(r, l) __m512 sum_##r##_##l = _mm512_setzero_ps();
 #define ROW_CHAINS(r, l) __m512 even_##r##_##l = _mm512_setzero_ps(), odd_##r##_##l = even_##r##_##l;
@@ -334,6 +339,12 @@ enum { FEWEST = 2, SOON = 2 << 10, FLUSH = 0x8040 }; /* SOON: bytes; FLUSH: subn
 #define ROW_ODD(r, l) \
   if ((r) < rows) odd_##r##_##l = _mm512_fmadd_ps(x##r, w##l, odd_##r##_##l);
 #define ROW_JOIN(r, l) sum_##r##_##l = _mm512_add_ps(sum_##r##_##l, _mm512_add_ps(even_##r##_##l, odd_##r##_##l));
+#define ROW_STORE(r) \
+  for (int h = 0; h < 2; h++) { \
+    const __m512i half = _mm512_add_epi32(_mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), _mm512_set1_epi32(8 * h)); \
+    _mm512_storeu_ps(y + (r)*RF_PANEL_LANES + 16 * h, _mm512_permutex2var_ps(sum_##r##_0, half, sum_##r##_1)); \
+    _mm512_storeu_ps(y + (r)*RF_PANEL_LANES + 32 + 16 * h, _mm512_permutex2var_ps(sum_##r##_2, half, sum_##r##_3)); \
+  }
 #define WIDEN_LANES \
   __m512i left = _mm512_loadu_si512(at), right = _mm512_loadu_si512(at + 64); \
   __m512 w0 = _mm512_castsi512_ps(_mm512_slli_epi32(left, 16)), w1 = _mm512_castsi512_ps(_mm512_and_si512(left, upper)); \
@@ -379,26 +390,67 @@ static inline __attribute__((always_inline)) void stream_rows(int rows, const ch
     LANES(ROW_JOIN, 1)
   }
   _mm_setcsr(before);
-  const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
-                second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
-  _mm512_storeu_ps(y, _mm512_permutex2var_ps(sum_0_0, first, sum_0_1));
-  _mm512_storeu_ps(y + 16, _mm512_permutex2var_ps(sum_0_0, second, sum_0_1));
-  _mm512_storeu_ps(y + 32, _mm512_permutex2var_ps(sum_0_2, first, sum_0_3));
-  _mm512_storeu_ps(y + 48, _mm512_permutex2var_ps(sum_0_2, second, sum_0_3));
-  if (rows == 1) return;
-  _mm512_storeu_ps(y + 64, _mm512_permutex2var_ps(sum_1_0, first, sum_1_1));
-  _mm512_storeu_ps(y + 80, _mm512_permutex2var_ps(sum_1_0, second, sum_1_1));
-  _mm512_storeu_ps(y + 96, _mm512_permutex2var_ps(sum_1_2, first, sum_1_3));
-  _mm512_storeu_ps(y + 112, _mm512_permutex2var_ps(sum_1_2, second, sum_1_3));
+  ROW_STORE(0)
+  if (rows > 1) {
+    ROW_STORE(1)
+  }
 }
-void rf_tiles_stream_panel(const rf_gemm *g, const rf_panel *panel, const float *a, float *y, float *wide) {
-  enum { STEP_BYTES = DEPTH * RF_PANEL_LANES * 2, ROW = RF_PANEL_LANES * 4 };
+/* One row and two panels, a step of each in turns: hardware follows both. */
+#define PANEL_STEP(r, from) \
+  { \
+    enum { rows = r + 1 }; \
+    const char *at = from; \
+    LANES(ROW_CHAINS, r) \
+    _Pragma("GCC unroll 2") for (int p = 0; p < end / 2; p++) { \
+      __m512i pair = _mm512_set1_epi32((int)a[p]); \
+      { \
+        __m512 x##r = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)); \
+        WIDEN_LANES \
+        LANES(ROW_EVEN, r) \
+      } \
+      { \
+        __m512 x##r = _mm512_castsi512_ps(_mm512_and_si512(pair, upper)); \
+        WIDEN_LANES \
+        LANES(ROW_ODD, r) \
+      } \
+    } \
+    if (end % 2) { \
+      __m512 x##r = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_set1_epi32((int)a[end / 2]), 16)); \
+      WIDEN_LANES \
+      LANES(ROW_EVEN, r) \
+    } \
+    LANES(ROW_JOIN, r) \
+    from = at; \
+  }
+static void stream_two(const char *at0, const char *at1, int64_t inner, const void *row, float *y) {
+  const uint32_t *a = row;
+  const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | FLUSH);
+  LANES(ROW_SUMS, 0)
+  LANES(ROW_SUMS, 1)
+  for (int64_t k = 0; k < inner; k += DEPTH, a += DEPTH / 2) {
+    int64_t end = inner - k < DEPTH ? inner - k : DEPTH;
+    PANEL_STEP(0, at0)
+    PANEL_STEP(1, at1)
+  }
+  _mm_setcsr(before);
+  ROW_STORE(0)
+  ROW_STORE(1)
+}
+/* Rows out of their tiles: a line of the L1 for each step would wait in the queue for memory. */
+static void side_by_side(const float *a, int64_t rows, int64_t steps, float *to) {
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t i = 0; i < steps; i++)
+      _mm512_store_si512((char *)to + 64 * (r * steps + i), _mm512_load_si512((const char *)a + TILE_BYTES * i + 64 * r));
+}
+static void stream_one(const rf_gemm *g, const rf_panel *panel, const float *a, float *y, float *wide) {
+  enum { ROW = RF_PANEL_LANES * 4 };
   const char *at = (const char *)g->b + panel->offset, *rows = (const char *)a;
   const int64_t steps = (g->k + DEPTH - 1) / DEPTH, left = g->k % DEPTH;
   char *room = (char *)wide;
   if (g->m <= FEWEST && g->m * steps * DEPTH * 2 <= SLOTS * STEP_BYTES) {
-    for (int64_t r = 0; r < g->m; r++) /* side by side: a line of the L1 for each step would wait in the queue for memory */
-      for (int64_t i = 0; i < steps; i++) _mm512_store_si512(room + 64 * (r * steps + i), _mm512_load_si512(rows + TILE_BYTES * i + 64 * r));
+    side_by_side(a, g->m, steps, wide);
     if (g->m == 1) stream_rows(1, at, g->k, wide, wide, y);
     else stream_rows(2, at, g->k, wide, room + 64 * steps, y);
     return;
@@ -444,6 +496,16 @@ void rf_tiles_stream_panel(const rf_gemm *g, const rf_panel *panel, const float 
       _mm512_storeu_ps(row, _mm512_permutex2var_ps(low, first, high));
       _mm512_storeu_ps(row + 16, _mm512_permutex2var_ps(low, second, high));
     }
+}
+
+void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y, float *wide) {
+  const int64_t steps = (g->k + DEPTH - 1) / DEPTH;
+  if (count == 2 && g->m == 1 && steps * 64 <= SLOTS * STEP_BYTES) {
+    side_by_side(a, 1, steps, wide);
+    stream_two((const char *)g->b + panel[0].offset, (const char *)g->b + panel[1].offset, g->k, wide, y);
+    return;
+  }
+  for (int i = 0; i < count; i++) stream_one(g, &panel[i], a, y + i * g->m * RF_PANEL_LANES, wide);
 }
 
 /* MICRO(1, 2, 1): static void micro_1_2_1(...) { micro(1, 2, 1, ...); } */

@@ -8,8 +8,8 @@ enum { RF_TILE_ROWS = 32, RF_TILE_COLUMNS = 32 }; /* of a strip, of a panel */
 
 void rf_tiles_pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to);
 void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum);
-/* As rf_gemm_isa.stream_panel, with A packed in tiles; room for sixteen rows of sums. */
-void rf_tiles_stream_panel(const rf_gemm *g, const rf_panel *panel, const float *a, float *y, float *wide);
+/* As rf_gemm_isa.stream_panels, with A packed in tiles, of full panels; room for sixteen rows of sums. */
+void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y, float *wide);
 void rf_tiles_open(void);
 void rf_tiles_close(void);
 extern const rf_gemm_micro RF_TILE_MICROS[RF_TILE_FORMS][RF_TILE_ROWS + 1];

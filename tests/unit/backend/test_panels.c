@@ -224,6 +224,28 @@ static void bf16_on_tiles_is_plain_bf16(void **state) {
   plain_dtype = RF_F32;
 }
 
+/* A row takes neighbouring panels in turns where there are many, also where parts end between them. */
+static void panels_in_turns(void **state) {
+  (void)state;
+  static const int TURNED[] = {RF_Q_F32, RF_Q_BF16, RF_Q_F16, RF_Q_Q8_0};
+  for (size_t t = 0; t < sizeof TURNED / sizeof *TURNED; t++) {
+    const rf_quant_type *type = rf_quant_type_of(TURNED[t]), *f32 = rf_quant_type_of(RF_Q_F32);
+    rf_panels panels = {.inner = 96, .parts = 3, .part = {{type, 70}, {f32, 64}, {type, 2100}}};
+    if (type->values == 1) panels.inner = 75;
+    for (int rows = 1; rows <= 2; rows++) {
+      rf_isa most = rf_isa_detect() < RF_ISA_AVX512 ? rf_isa_detect() : RF_ISA_AVX512;
+      same(&PRODUCTS[0], &panels, RF_F32, rows, &RF_BACKEND_CPU, RF_ISA_BASE, most, rows);
+    }
+  }
+  plain_dtype = RF_BF16;
+  const rf_quant_type *bf16 = rf_quant_type_of(RF_Q_BF16);
+  const rf_panels panels[] = {{.inner = 75, .parts = 3, .part = {{bf16, 64}, {bf16, 70}, {bf16, 2100}}},
+                              {.inner = 160, .parts = 1, .part = {{bf16, 2112}}}};
+  for (int i = 0; i < 2 && rf_isa_detect() >= RF_ISA_AMX; i++)
+    for (int threads = 1; threads <= 2; threads++) same(&PRODUCTS[0], &panels[i], RF_BF16, 1, &RF_BACKEND_CPU, RF_ISA_AMX, RF_ISA_AMX, threads);
+  plain_dtype = RF_F32;
+}
+
 /* ---- activations in 8 bits ------------------------------------------------------------------------------------------- */
 
 /* Against the reference on the widened matrix: rows are rounded alike, so what is left is the sums' own rounding. Every ISA and number of
@@ -274,6 +296,15 @@ static void fast_products_round_their_rows_alone(void **state) {
   }
 }
 
+static void fast_panels_in_turns(void **state) {
+  (void)state;
+  const rf_quant_type *q4 = rf_quant_type_of(RF_Q_Q4_K), *q6 = rf_quant_type_of(RF_Q_Q6_K), *q8 = rf_quant_type_of(RF_Q_Q8_0);
+  const rf_panels panels[] = {{.inner = 768, .parts = 3, .part = {{q6, 70}, {q8, 64}, {q6, 2100}}},
+                              {.inner = 512, .parts = 2, .part = {{q4, 1090}, {q6, 1100}}}};
+  for (int i = 0; i < 2; i++)
+    for (int rows = 1; rows <= 8; rows += 7) rounded(&ROUNDED[0], &panels[i], RF_F32, rows);
+}
+
 /* The bits of a row are the same whatever rows stand beside it. */
 static void fast_rows_do_not_depend_on_their_number(void **state) {
   (void)state;
@@ -299,7 +330,9 @@ int main(void) {
       cmocka_unit_test(parts_have_types_of_their_own),
       cmocka_unit_test(rows_do_not_depend_on_their_number),
       cmocka_unit_test(bf16_on_tiles_is_plain_bf16),
+      cmocka_unit_test(panels_in_turns),
       cmocka_unit_test(fast_products_round_their_rows_alone),
+      cmocka_unit_test(fast_panels_in_turns),
       cmocka_unit_test(fast_rows_do_not_depend_on_their_number),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
