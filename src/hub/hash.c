@@ -1,7 +1,8 @@
 /* hash.c - SHA-256 and Git's blob id, by libcrypto. */
 #include "hub/hash.h"
 
-#include <openssl/evp.h>
+#include "hub/late.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,11 +12,12 @@ struct rf_hash {
 };
 
 rf_status rf_hash_open(rf_hash_kind kind, int64_t bytes, rf_hash **out, rf_error *error) {
-  const EVP_MD *const kinds[] = {NULL, EVP_sha256(), EVP_sha1()};
+  RF_TRY(rf_late_load(error));
+  const EVP_MD *const kinds[] = {NULL, rf_evp.sha256(), rf_evp.sha1()};
   rf_hash *hash = calloc(1, sizeof *hash);
-  if (hash && kind != RF_HASH_NONE) hash->context = EVP_MD_CTX_new();
-  if (!hash || (kind != RF_HASH_NONE && (!hash->context || EVP_DigestInit_ex(hash->context, kinds[kind], NULL) != 1))) {
-    if (hash) EVP_MD_CTX_free(hash->context);
+  if (hash && kind != RF_HASH_NONE) hash->context = rf_evp.MD_CTX_new();
+  if (!hash || (kind != RF_HASH_NONE && (!hash->context || rf_evp.DigestInit_ex(hash->context, kinds[kind], NULL) != 1))) {
+    if (hash) rf_evp.MD_CTX_free(hash->context);
     free(hash);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "libcrypto gives no sum");
   }
@@ -28,16 +30,16 @@ rf_status rf_hash_open(rf_hash_kind kind, int64_t bytes, rf_hash **out, rf_error
 }
 
 void rf_hash_add(rf_hash *hash, const void *data, size_t bytes) {
-  if (hash->context) EVP_DigestUpdate(hash->context, data, bytes);
+  if (hash->context) rf_evp.DigestUpdate(hash->context, data, bytes);
 }
 
 void rf_hash_end(rf_hash *hash, char text[RF_HASH_TEXT]) {
   unsigned char sum[EVP_MAX_MD_SIZE];
   unsigned int bytes = 0;
   text[0] = 0;
-  if (hash->context) EVP_DigestFinal_ex(hash->context, sum, &bytes);
+  if (hash->context) rf_evp.DigestFinal_ex(hash->context, sum, &bytes);
   for (unsigned int i = 0; i < bytes && i < RF_HASH_TEXT / 2; i++) snprintf(text + 2 * i, 3, "%02x", sum[i]);
-  EVP_MD_CTX_free(hash->context);
+  rf_evp.MD_CTX_free(hash->context);
   free(hash);
 }
 

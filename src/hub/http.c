@@ -3,9 +3,9 @@
 #include "hub/http.h"
 
 #include "base/text.h"
+#include "hub/late.h"
 
 #include <ctype.h>
-#include <curl/curl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,12 +77,12 @@ static size_t on_header(char *line, size_t one, size_t bytes, void *self) {
 static bool begin(attempt *a) {
   long code = 0;
   a->begun = true;
-  curl_easy_getinfo(a->http->curl, CURLINFO_RESPONSE_CODE, &code);
+  rf_curl.easy_getinfo(a->http->curl, CURLINFO_RESPONSE_CODE, &code);
   int64_t at = code == 206 ? a->first : 0;
   if (code == 206 && at != a->body->at) return a->other_range = true, false;
   if (at == 0) memcpy(a->body->etag, a->etag, sizeof a->body->etag);
   curl_off_t length = -1;
-  curl_easy_getinfo(a->http->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+  rf_curl.easy_getinfo(a->http->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
   if (length >= 0 && (at + length > a->body->most || (a->body->exact && at + length != a->body->most))) {
     a->status =
         RF_FAIL(a->error, RAFTER_FAILED, "the server gives another file than it lists: try again later, or another revision",
@@ -98,7 +98,7 @@ static size_t on_body(char *data, size_t one, size_t bytes, void *self) {
   attempt *a = self;
   long code = 0;
   (void)one;
-  curl_easy_getinfo(a->http->curl, CURLINFO_RESPONSE_CODE, &code);
+  rf_curl.easy_getinfo(a->http->curl, CURLINFO_RESPONSE_CODE, &code);
   if (code != 200 && code != 206) return bytes; /* the words of a refusal */
   if (!a->begun && !begin(a)) return 0;
   if ((int64_t)bytes > a->body->most - a->body->at) {
@@ -127,13 +127,13 @@ static int on_time(void *self, curl_off_t total, curl_off_t now, curl_off_t up_t
 /* Scheme, host and port: what a token is for. */
 static bool origin_of(const char *url, char origin[512]) {
   char *scheme = NULL, *host = NULL, *port = NULL;
-  CURLU *parsed = curl_url();
-  bool ok = parsed && !curl_url_set(parsed, CURLUPART_URL, url, 0) && !curl_url_get(parsed, CURLUPART_SCHEME, &scheme, 0) &&
-            !curl_url_get(parsed, CURLUPART_HOST, &host, 0) && !curl_url_get(parsed, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) &&
+  CURLU *parsed = rf_curl.url();
+  bool ok = parsed && !rf_curl.url_set(parsed, CURLUPART_URL, url, 0) && !rf_curl.url_get(parsed, CURLUPART_SCHEME, &scheme, 0) &&
+            !rf_curl.url_get(parsed, CURLUPART_HOST, &host, 0) && !rf_curl.url_get(parsed, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) &&
             snprintf(origin, 512, "%s://%s:%s", scheme, host, port) < 512;
   for (char *c = origin; ok && *c; c++) *c = (char)tolower((unsigned char)*c);
-  curl_free(scheme), curl_free(host), curl_free(port);
-  curl_url_cleanup(parsed);
+  rf_curl.free(scheme), rf_curl.free(host), rf_curl.free(port);
+  rf_curl.url_cleanup(parsed);
   return ok;
 }
 
@@ -156,12 +156,13 @@ bool rf_http_escape(char *url, size_t size, const char *text, bool path) {
 
 rf_status rf_http_open(const rf_http_settings *settings, rf_http **out, rf_error *error) {
   char origin[512] = "";
-  if (curl_global_init(CURL_GLOBAL_DEFAULT)) return RF_FAIL(error, RAFTER_FAILED, NULL, "libcurl does not start");
+  RF_TRY(rf_late_load(error));
+  if (rf_curl.global_init(CURL_GLOBAL_DEFAULT)) return RF_FAIL(error, RAFTER_FAILED, NULL, "libcurl does not start");
   if (!origin_of(settings->endpoint, origin) || (strncmp(origin, "http://", 7) && strncmp(origin, "https://", 8)))
     return RF_FAIL(error, RAFTER_INVALID, "for example --endpoint https://huggingface.co",
                    "the endpoint is no address (expected http:// or https://, got '%s')", settings->endpoint);
   rf_http *http = calloc(1, sizeof *http);
-  if (!http || !(http->curl = curl_easy_init())) {
+  if (!http || !(http->curl = rf_curl.easy_init())) {
     free(http);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a connection");
   }
@@ -172,7 +173,7 @@ rf_status rf_http_open(const rf_http_settings *settings, rf_http **out, rf_error
 
 void rf_http_close(rf_http *http) {
   if (!http) return;
-  curl_easy_cleanup(http->curl);
+  rf_curl.easy_cleanup(http->curl);
   free(http);
 }
 
@@ -184,33 +185,33 @@ static CURLcode perform(attempt *a, const char *url) {
   struct curl_slist *headers = NULL;
   char text[320];
   a->begun = a->stalled = a->stopped = a->other_range = false, a->last_bytes = 0, a->last_seconds = rf_now_seconds(), *a->problem = 0;
-  curl_easy_reset(curl);
-  curl_easy_setopt(curl, CURLOPT_URL, url);
-  curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, a->problem);
-  curl_easy_setopt(curl, CURLOPT_USERAGENT, "rafter/" RF_VERSION);
-  curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)(http->settings.timeout_seconds * 1000));
-  curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, 1L << 18);
-  curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header), curl_easy_setopt(curl, CURLOPT_HEADERDATA, a);
-  curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body), curl_easy_setopt(curl, CURLOPT_WRITEDATA, a);
-  curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, on_time), curl_easy_setopt(curl, CURLOPT_XFERINFODATA, a);
-  curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+  rf_curl.easy_reset(curl);
+  rf_curl.easy_setopt(curl, CURLOPT_URL, url);
+  rf_curl.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+  rf_curl.easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+  rf_curl.easy_setopt(curl, CURLOPT_ERRORBUFFER, a->problem);
+  rf_curl.easy_setopt(curl, CURLOPT_USERAGENT, "rafter/" RF_VERSION);
+  rf_curl.easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)(http->settings.timeout_seconds * 1000));
+  rf_curl.easy_setopt(curl, CURLOPT_BUFFERSIZE, 1L << 18);
+  rf_curl.easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header), rf_curl.easy_setopt(curl, CURLOPT_HEADERDATA, a);
+  rf_curl.easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body), rf_curl.easy_setopt(curl, CURLOPT_WRITEDATA, a);
+  rf_curl.easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, on_time), rf_curl.easy_setopt(curl, CURLOPT_XFERINFODATA, a);
+  rf_curl.easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
   if (rf_http_has_token(http) && same_origin(url, http->settings.endpoint)) {
-    curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
-    curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, http->settings.token);
+    rf_curl.easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
+    rf_curl.easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, http->settings.token);
   }
   if (a->body->at > 0) {
     snprintf(text, sizeof text, "Range: bytes=%lld-", (long long)a->body->at);
-    headers = curl_slist_append(headers, text);
+    headers = rf_curl.slist_append(headers, text);
     if (*a->body->etag) {
       snprintf(text, sizeof text, "If-Range: %s", a->body->etag);
-      headers = curl_slist_append(headers, text);
+      headers = rf_curl.slist_append(headers, text);
     }
   }
-  curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
-  CURLcode code = curl_easy_perform(curl);
-  curl_slist_free_all(headers);
+  rf_curl.easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+  CURLcode code = rf_curl.easy_perform(curl);
+  rf_curl.slist_free_all(headers);
   return code;
 }
 
@@ -218,7 +219,7 @@ typedef enum outcome { DONE, REFUSED, CUT, FAILED, STOPPED } outcome;
 
 /* The words for a connection that was not to be had, or was lost. */
 static const char *words_of(const attempt *a, CURLcode code) {
-  return a->stalled ? "nothing came any more" : *a->problem ? a->problem : curl_easy_strerror(code);
+  return a->stalled ? "nothing came any more" : *a->problem ? a->problem : rf_curl.easy_strerror(code);
 }
 
 static outcome judge(attempt *a, CURLcode code) {
@@ -230,7 +231,7 @@ static outcome judge(attempt *a, CURLcode code) {
     return CUT;
   }
   if (code == CURLE_OK) {
-    curl_easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &a->answer->code);
+    rf_curl.easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &a->answer->code);
     http->reached = true;
     if (a->answer->code == 416 && a->body->at > 0) { /* what is here is no part of what is there */
       a->body->at = 0, a->body->etag[0] = 0;
@@ -271,7 +272,7 @@ static outcome attempt_once(attempt *a, char url[URL_BYTES], CURLcode *code) {
     outcome end = judge(a, *code);
     char *next = NULL;
     if (end != REFUSED || a->answer->code < 300 || a->answer->code >= 400) return end;
-    curl_easy_getinfo(a->http->curl, CURLINFO_REDIRECT_URL, &next);
+    rf_curl.easy_getinfo(a->http->curl, CURLINFO_REDIRECT_URL, &next);
     bool leaves_tls = next && !strncasecmp(url, "https:", 6) && strncasecmp(next, "https:", 6);
     if (!next || leaves_tls || hops == MOST_REDIRECTS || strlen(next) >= URL_BYTES) {
       a->status = RF_FAIL(a->error, RAFTER_FAILED, "the endpoint does not behave as a hub does", "the server sends elsewhere (%s)",

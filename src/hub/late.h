@@ -1,0 +1,34 @@
+/* late.h - the functions of libcurl and libcrypto, loaded when a download begins: with all that these two bring along they take longer to load than most
+ * commands that need neither take to answer. */
+#ifndef RF_HUB_LATE_H
+#define RF_HUB_LATE_H
+
+#include "base/base.h"
+
+#include <curl/curl.h>
+#include <openssl/evp.h>
+
+#define RF_CURL_FUNCTIONS(X) \
+  X(global_init) \
+  X(free) X(easy_init) X(easy_cleanup) X(easy_reset) X(easy_setopt) X(easy_getinfo) X(easy_perform) X(easy_strerror) X(slist_append) \
+      X(slist_free_all) X(url) X(url_cleanup) X(url_get) X(url_set)
+#define RF_EVP_FUNCTIONS(X) X(sha1) X(sha256) X(MD_CTX_new) X(MD_CTX_free) X(DigestInit_ex) X(DigestUpdate) X(DigestFinal_ex)
+
+/* rf_curl.easy_init() is curl_easy_init(), once rf_late_load was asked for. */
+#define RF_POINTER(name) __typeof__(curl_##name) *name;
+typedef struct rf_curl_functions {
+  RF_CURL_FUNCTIONS(RF_POINTER)
+} rf_curl_functions;
+#undef RF_POINTER
+#define RF_POINTER(name) __typeof__(EVP_##name) *name;
+typedef struct rf_evp_functions {
+  RF_EVP_FUNCTIONS(RF_POINTER)
+} rf_evp_functions;
+#undef RF_POINTER
+extern rf_curl_functions rf_curl;
+extern rf_evp_functions rf_evp;
+
+/* Loads both, once. RAFTER_FAILED names the library that is missing. */
+rf_status rf_late_load(rf_error *error);
+
+#endif
