@@ -1,31 +1,17 @@
 /* remat.c - recomputation: a forward activation that backward reads is dropped behind its last forward reader and made again, by the same
- * op, right before the first backward op that needs it. Dropout is drawn again from the same site, so all values keep their bits. */
+ * op, right before the first backward op that needs it. Dropout is drawn again from the same site, so all values keep their bits.
+ * What comes of a set is decided on numbers alone, so that a search can weigh many of them, and then written. */
 #include "graph/passes.h"
 #include "graph/remat.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-typedef struct remat {
-  rf_graph *graph;
-  rf_error *error;
-  int tensors, ops;  /* of the graph as it came */
-  int *source;       /* by tensor: the forward op that makes it, or RF_NONE */
-  bool *kept;        /* read by backward and not dropped: there when backward starts */
-  bool *remake;      /* to be made again, because it is dropped or because a dropped one is made from it */
-  int *remade;       /* by tensor: its second copy, once made */
-  int *twin;         /* by tensor gathered in forward: the op of backward that gathers the same, or RF_NONE */
-  int *instead;      /* by tensor: what is read in its place since its op was left out, or RF_NONE */
-  bool *passed;      /* by op: it stands in the new order */
-  int *order, count; /* ops of the new graph */
-} remat;
-
 /* GELU as an epilogue is an op of its own when u is still there: no product is repeated for it. */
-static bool gelu_from_kept(const remat *r, const rf_op *op, int t) {
+static bool gelu_from_kept(const rf_recompute *r, const rf_op *op, int t) {
   return op->def == &RF_OP_MATMUL && op->attr.epilogue == RF_EPILOGUE_GELU && t == op->output[1] && op->output[0] >= 0 && r->kept[op->output[0]];
 }
 
-static void mark(remat *r, int t) {
+static void mark(rf_recompute *r, int t) {
   if (r->source[t] == RF_NONE || r->kept[t] || r->remake[t]) return;
   r->remake[t] = true;
   const rf_op *op = &r->graph->op[r->source[t]];
@@ -34,40 +20,13 @@ static void mark(remat *r, int t) {
     if (op->input[i] >= 0) mark(r, op->input[i]);
 }
 
-/* Which tensors are kept, and which are made again: the closure of the dropped ones over what they are made from. */
-static void choose(remat *r, const bool *drop) {
-  rf_graph *graph = r->graph;
-  bool *forward_read = rf_pool_alloc(graph->pool, (size_t)r->tensors + 1), *backward_read = rf_pool_alloc(graph->pool, (size_t)r->tensors + 1);
-  for (int t = 0; t < r->tensors; t++) r->source[t] = r->remade[t] = RF_NONE;
-  for (int o = 0; o < r->ops; o++) {
-    const rf_op *op = &graph->op[o];
-    for (int i = 0; i < op->input_count; i++)
-      if (op->input[i] >= 0) (rf_remat_forward(op) ? forward_read : backward_read)[op->input[i]] = true;
-    for (int i = 0; rf_remat_forward(op) && i < op->output_count; i++)
-      if (op->output[i] >= 0 && op->def != &RF_OP_RECV && !rf_remat_outside(&graph->tensor[op->output[i]])) r->source[op->output[i]] = o;
-  }
-  for (int t = 0; t < r->tensors; t++) r->kept[t] = r->source[t] != RF_NONE && backward_read[t];
-  for (int o = 0; o < r->ops; o++) {
-    const rf_op *op = &graph->op[o];
-    if (!rf_remat_forward(op)) continue;
-    bool any = false, used = false, separate = op->def == &RF_OP_MATMUL;
-    for (int i = 0; i < op->output_count; i++) {
-      any = any || (op->output[i] >= 0 && drop[op->output[i]]);
-      used = used || (op->output[i] >= 0 && forward_read[op->output[i]]);
-    }
-    /* What only backward reads starts its life there already. A norm's statistics and attention's lse go with their op's result. */
-    for (int i = 0; any && used && i < op->output_count; i++)
-      if (op->output[i] >= 0 && (!separate || drop[op->output[i]])) r->kept[op->output[i]] = false;
-  }
-  for (int t = 0; t < r->tensors; t++)
-    if (r->source[t] != RF_NONE && backward_read[t] && !r->kept[t]) mark(r, t);
-}
+/* ---- what is the same for every set ------------------------------------------------------------------------------ */
 
 /* Weights that forward and backward each gather: recomputation shares the gather of backward. */
-static void find_twins(remat *r) {
+static void find_twins(rf_recompute *r, rf_pool *pool) {
   const rf_graph *graph = r->graph;
-  int *gathered = rf_pool_alloc(graph->pool, ((size_t)r->tensors + 1) * sizeof(int)); /* by tensor: op of forward that gathers it */
-  for (int t = 0; t < r->tensors; t++) gathered[t] = r->twin[t] = r->instead[t] = RF_NONE;
+  int *gathered = rf_pool_alloc(pool, ((size_t)r->tensors + 1) * sizeof(int)); /* by tensor: op of forward that gathers it */
+  for (int t = 0; t < r->tensors; t++) gathered[t] = r->twin[t] = RF_NONE;
   for (int o = 0; o < r->ops; o++) {
     const rf_op *op = &graph->op[o];
     if (op->def != &RF_OP_ALL_GATHER || op->section != RF_SECTION_MICRO || !graph->tensor[op->input[0]].persistent) continue;
@@ -78,87 +37,176 @@ static void find_twins(remat *r) {
   }
 }
 
-static rf_status make_again(remat *r, int t);
+rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool) {
+  size_t tensors = (size_t)graph->tensor_count + 1, ops = (size_t)graph->op_count + 1;
+  rf_recompute *r = rf_pool_alloc(pool, sizeof *r);
+  *r = (rf_recompute){.graph = graph,
+                      .tensors = graph->tensor_count,
+                      .ops = graph->op_count,
+                      .source = rf_pool_raw(pool, tensors * sizeof(int)),
+                      .twin = rf_pool_raw(pool, tensors * sizeof(int)),
+                      .forward_read = rf_pool_alloc(pool, tensors),
+                      .backward_read = rf_pool_alloc(pool, tensors),
+                      .kept = rf_pool_raw(pool, tensors),
+                      .remake = rf_pool_raw(pool, tensors),
+                      .remade = rf_pool_raw(pool, tensors * sizeof(int)),
+                      .instead = rf_pool_raw(pool, tensors * sizeof(int)),
+                      .passed = rf_pool_raw(pool, ops),
+                      .step = rf_pool_raw(pool, 2 * ops * sizeof(rf_remat_step)),
+                      .copied = rf_pool_raw(pool, RF_MAX_OUTPUTS * ops * sizeof(int)),
+                      .slot = rf_pool_raw(pool, (RF_MAX_INPUTS + RF_MAX_OUTPUTS) * 2 * ops * sizeof(int))};
+  for (int t = 0; t < r->tensors; t++) r->source[t] = RF_NONE;
+  for (int o = 0; o < r->ops; o++) {
+    const rf_op *op = &graph->op[o];
+    bool forward = rf_remat_forward(op);
+    for (int i = 0; i < op->input_count; i++)
+      if (op->input[i] >= 0) (forward ? r->forward_read : r->backward_read)[op->input[i]] = true;
+    for (int i = 0; forward && i < op->output_count; i++)
+      if (op->output[i] >= 0 && op->def != &RF_OP_RECV && !rf_remat_outside(&graph->tensor[op->output[i]])) r->source[op->output[i]] = o;
+  }
+  find_twins(r, pool);
+  return r;
+}
+
+/* ---- one set ----------------------------------------------------------------------------------------------------- */
+
+/* Which tensors are kept, and which are made again: the closure of the dropped ones over what they are made from. */
+static void choose(rf_recompute *r, const bool *drop) {
+  const rf_graph *graph = r->graph;
+  for (int t = 0; t < r->tensors; t++) r->kept[t] = r->source[t] != RF_NONE && r->backward_read[t];
+  for (int o = 0; o < r->ops; o++) {
+    const rf_op *op = &graph->op[o];
+    if (!rf_remat_forward(op)) continue;
+    bool any = false, used = false, separate = op->def == &RF_OP_MATMUL;
+    for (int i = 0; i < op->output_count; i++) {
+      any = any || (op->output[i] >= 0 && drop[op->output[i]]);
+      used = used || (op->output[i] >= 0 && r->forward_read[op->output[i]]);
+    }
+    /* What only backward reads starts its life there already. A norm's statistics and attention's lse go with their op's result. */
+    for (int i = 0; any && used && i < op->output_count; i++)
+      if (op->output[i] >= 0 && (!separate || drop[op->output[i]])) r->kept[op->output[i]] = false;
+  }
+  for (int t = 0; t < r->tensors; t++)
+    if (r->source[t] != RF_NONE && r->backward_read[t] && !r->kept[t]) mark(r, t);
+}
+
+static void make_again(rf_recompute *r, int t);
 
 /* The id an op of backward reads in place of `t`. */
-static rf_status current(remat *r, int t, int *id) {
-  *id = t;
-  if (t < 0 || t >= r->tensors) return RAFTER_OK;
-  if (r->instead[t] != RF_NONE) *id = r->instead[t];
-  if (!r->remake[t]) return RAFTER_OK;
+static int current(rf_recompute *r, int t) {
+  if (t < 0 || t >= r->tensors) return t;
+  if (!r->remake[t]) return r->instead[t] != RF_NONE ? r->instead[t] : t;
   int twin = r->twin[t];
   if (r->remade[t] == RF_NONE && twin != RF_NONE && r->passed[twin]) r->remade[t] = r->graph->op[twin].output[0];
-  if (r->remade[t] == RF_NONE) RF_TRY(make_again(r, t));
-  *id = r->remade[t];
-  return RAFTER_OK;
+  if (r->remade[t] == RF_NONE) make_again(r, t);
+  return r->remade[t];
 }
 
-static int second_copy(remat *r, int t) {
-  rf_tensor tensor = r->graph->tensor[t];
-  int id = rf_graph_tensor(r->graph, rf_graph_join(r->graph, tensor.name, "/recompute", ""), tensor.class, tensor.dtype, tensor.rank, tensor.shape);
-  r->graph->tensor[id].reason = "recomputed for backward";
-  r->graph->tensor[id].spec = tensor.spec, r->graph->tensor[id].param = tensor.param, r->graph->tensor[id].panels = tensor.panels;
-  return r->remade[t] = id;
+static int second_copy(rf_recompute *r, int t) {
+  r->copied[r->copies] = t;
+  return r->remade[t] = r->tensors + r->copies++;
 }
 
-static rf_status make_again(remat *r, int t) {
-  rf_graph *graph = r->graph;
-  const rf_op op = graph->op[r->source[t]]; /* a copy: the array grows below */
-  const rf_op_def *def = op.def;
-  int inputs[RF_MAX_INPUTS], outputs[RF_MAX_OUTPUTS], input_count = op.input_count, output_count = op.output_count;
-  rf_attr attr = op.attr;
-  memset(attr.accumulate, 0, sizeof attr.accumulate);
-  if (gelu_from_kept(r, &op, t)) {
-    def = &RF_OP_GELU;
-    attr = (rf_attr){0};
-    inputs[0] = op.output[0];
-    outputs[0] = second_copy(r, t);
-    input_count = output_count = 1;
-  } else {
-    for (int i = 0; i < op.input_count; i++) RF_TRY(current(r, op.input[i], &inputs[i]));
-    for (int i = 0; i < op.output_count; i++) {
-      bool skip = op.output[i] < 0 || (def == &RF_OP_MATMUL && !r->remake[op.output[i]]);
-      outputs[i] = skip ? RF_NONE : second_copy(r, op.output[i]);
-    }
-    /* only u of a fused pair is asked for */
-    if (def == &RF_OP_MATMUL && outputs[1] == RF_NONE) attr.epilogue = RF_EPILOGUE_NONE;
+static void make_again(rf_recompute *r, int t) {
+  const rf_op *op = &r->graph->op[r->source[t]];
+  rf_remat_step step = {.op = r->source[t], .again = true, .gelu = gelu_from_kept(r, op, t)};
+  int input[RF_MAX_INPUTS], *to;
+  step.def = step.gelu ? &RF_OP_GELU : op->def;
+  step.inputs = step.gelu ? 1 : (int8_t)op->input_count, step.outputs = step.gelu ? 1 : (int8_t)op->output_count;
+  for (int i = 0; i < step.inputs; i++) input[i] = step.gelu ? op->output[0] : current(r, op->input[i]);
+  to = r->slot + r->slots, r->slots += step.inputs + step.outputs;
+  memcpy(to, input, (size_t)step.inputs * sizeof *to);
+  step.input = to, step.output = to + step.inputs;
+  for (int i = 0; i < step.outputs; i++) {
+    bool skip = !step.gelu && (op->output[i] < 0 || (op->def == &RF_OP_MATMUL && !r->remake[op->output[i]]));
+    to[step.inputs + i] = skip ? RF_NONE : second_copy(r, step.gelu ? t : op->output[i]);
   }
-  const char *name = rf_graph_join(graph, op.name, "/recompute", "");
-  int id = rf_graph_emit(graph, def, name, op.section, inputs, input_count, outputs, output_count, &attr, r->error);
-  if (id < 0) return RAFTER_INVALID;
-  graph->op[id].recompute_of = r->source[t], graph->op[id].chunk = op.chunk;
-  r->order[r->count++] = id;
-  if (r->twin[t] != RF_NONE) r->instead[graph->op[r->twin[t]].output[0]] = r->remade[t];
-  return RAFTER_OK;
+  r->step[r->steps++] = step;
+  if (r->twin[t] != RF_NONE) r->instead[r->graph->op[r->twin[t]].output[0]] = r->remade[t];
+}
+
+/* The inputs of an op of backward as they are now: the graph's own list where they are what they were. */
+static const int *inputs_now(rf_recompute *r, const rf_op *op) {
+  int now[RF_MAX_INPUTS];
+  bool other = false;
+  for (int i = 0; i < op->input_count; i++) now[i] = current(r, op->input[i]), other |= now[i] != op->input[i];
+  if (!other) return op->input;
+  int *list = memcpy(r->slot + r->slots, now, (size_t)op->input_count * sizeof *now);
+  r->slots += op->input_count;
+  return list;
+}
+
+void rf_recompute_decide(rf_recompute *r, const bool *drop) {
+  const rf_graph *graph = r->graph;
+  r->steps = r->copies = r->slots = 0;
+  memset(r->remake, 0, (size_t)r->tensors), memset(r->passed, 0, (size_t)r->ops);
+  for (int t = 0; t < r->tensors; t++) r->remade[t] = r->instead[t] = RF_NONE;
+  choose(r, drop);
+  for (int o = 0; o < r->ops; o++) {
+    const rf_op *op = &graph->op[o];
+    const int *input = rf_remat_forward(op) ? op->input : inputs_now(r, op);
+    bool shared = op->def == &RF_OP_ALL_GATHER && op->backward && r->instead[op->output[0]] != RF_NONE;
+    if (shared) continue;
+    r->step[r->steps++] = (rf_remat_step){
+        .op = o, .def = op->def, .input = input, .output = op->output, .inputs = (int8_t)op->input_count, .outputs = (int8_t)op->output_count};
+    r->passed[o] = true;
+  }
+}
+
+rf_op rf_recompute_op(const rf_recompute *r, const rf_remat_step *step) {
+  rf_op op = r->graph->op[step->op];
+  if (!step->again) return op;
+  memset(op.attr.accumulate, 0, sizeof op.attr.accumulate);
+  op.recompute_of = step->op;
+  if (step->gelu) {
+    op.def = step->def, op.attr = (rf_attr){0};
+    op.input[0] = op.output[0], op.output[0] = op.output[1], op.input_count = op.output_count = 1;
+    for (int i = 1; i < RF_MAX_INPUTS; i++) op.input[i] = RF_NONE;
+    for (int i = 1; i < RF_MAX_OUTPUTS; i++) op.output[i] = RF_NONE;
+    return op;
+  }
+  for (int i = 0; i < step->outputs; i++)
+    if (step->output[i] == RF_NONE) op.output[i] = RF_NONE;
+  /* only u of a fused pair is asked for */
+  if (op.def == &RF_OP_MATMUL && op.output[1] == RF_NONE) op.attr.epilogue = RF_EPILOGUE_NONE;
+  return op;
+}
+
+/* ---- the graph --------------------------------------------------------------------------------------------------- */
+
+static void copy_tensor(rf_graph *graph, int t) {
+  rf_tensor tensor = graph->tensor[t];
+  int id = rf_graph_tensor(graph, rf_graph_join(graph, tensor.name, "/recompute", ""), tensor.class, tensor.dtype, tensor.rank, tensor.shape);
+  graph->tensor[id].reason = "recomputed for backward";
+  graph->tensor[id].spec = tensor.spec, graph->tensor[id].param = tensor.param, graph->tensor[id].panels = tensor.panels;
 }
 
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
-  size_t tensors = (size_t)graph->tensor_count, ops = (size_t)graph->op_count;
-  rf_pool *pool = graph->pool;
-  remat r = {.graph = graph,
-             .error = error,
-             .tensors = graph->tensor_count,
-             .ops = graph->op_count,
-             .source = rf_pool_alloc(pool, tensors * sizeof(int)),
-             .kept = rf_pool_alloc(pool, tensors),
-             .remake = rf_pool_alloc(pool, tensors),
-             .remade = rf_pool_alloc(pool, tensors * sizeof(int)),
-             .twin = rf_pool_alloc(pool, tensors * sizeof(int)),
-             .instead = rf_pool_alloc(pool, tensors * sizeof(int)),
-             .passed = rf_pool_alloc(pool, ops + 1),
-             .order = rf_pool_alloc(pool, 2 * ops * sizeof(int))};
-  choose(&r, drop);
-  find_twins(&r);
-  for (int o = 0; o < r.ops; o++) {
-    if (!rf_remat_forward(&graph->op[o]))
-      for (int i = 0; i < graph->op[o].input_count; i++) {
-        int id;
-        RF_TRY(current(&r, graph->op[o].input[i], &id));
-        graph->op[o].input[i] = id;
-      }
-    bool shared = graph->op[o].def == &RF_OP_ALL_GATHER && graph->op[o].backward && r.instead[graph->op[o].output[0]] != RF_NONE;
-    if (!shared) r.order[r.count++] = o, r.passed[o] = true;
+  rf_pool *scratch = rf_pool_new();
+  rf_status status = RAFTER_OK;
+  rf_graph before = *graph; /* its arrays grow below */
+  rf_recompute *r = rf_recompute_open(&before, scratch);
+  int *order = NULL;
+  rf_recompute_decide(r, drop);
+  order = rf_pool_raw(scratch, ((size_t)r->steps + 1) * sizeof *order);
+  rf_graph_reserve(graph, r->copies, r->steps - r->ops > 0 ? r->steps - r->ops : 0);
+  for (int k = 0; k < r->copies; k++) copy_tensor(graph, r->copied[k]);
+  for (int k = 0; k < r->steps; k++) {
+    const rf_remat_step *step = &r->step[k];
+    order[k] = step->op;
+    if (!step->again) {
+      if (step->input != before.op[step->op].input) memcpy(graph->op[step->op].input, step->input, (size_t)step->inputs * sizeof *step->input);
+      continue;
+    }
+    rf_op op = rf_recompute_op(r, step);
+    int id = rf_graph_emit(graph, op.def, rf_graph_join(graph, op.name, "/recompute", ""), op.section, step->input, step->inputs, step->output,
+                           step->outputs, &op.attr, error);
+    if (id < 0) RF_GO(RAFTER_INVALID);
+    graph->op[id].recompute_of = step->op, graph->op[id].chunk = op.chunk;
+    order[k] = id;
   }
-  rf_graph_reorder(graph, r.order, r.count);
-  return RAFTER_OK;
+  rf_graph_reorder(graph, order, r->steps);
+done:
+  rf_pool_free(scratch);
+  return status;
 }

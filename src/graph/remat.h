@@ -29,6 +29,42 @@ typedef struct rf_saved_seen {
 void rf_saved_begin(rf_saved_seen *seen);
 bool rf_saved_names(rf_remat policy, const char *path, long block, rf_saved_seen *seen);
 
+/* ---- what comes of a set ----------------------------------------------------------------------------------------- */
+
+/* One op of the graph with recomputation: `op` of the graph as it came, or the same `again`. Ids from the graph's tensor_count on are second copies. */
+typedef struct rf_remat_step {
+  int op;
+  bool again, gelu; /* gelu: of a fused pair only that, from its kept u */
+  const rf_op_def *def;
+  int8_t inputs, outputs;
+  const int *input, *output;
+} rf_remat_step;
+
+typedef struct rf_recompute {
+  const rf_graph *graph;
+  int tensors, ops; /* of the graph as it came */
+  /* The same for every set. By tensor: the forward op that makes it, or RF_NONE; of one gathered in forward the op of backward that gathers the same, or
+   * RF_NONE; who reads it. */
+  int *source, *twin;
+  bool *forward_read, *backward_read;
+  /* Of the set decided last: its steps in their order, and what tensor the i-th second copy is of. */
+  rf_remat_step *step;
+  int steps, *copied, copies;
+  bool *kept;   /* by tensor: read by backward and not dropped: there when backward starts */
+  bool *remake; /* to be made again, because it is dropped or because a dropped one is made from it */
+  int *remade;  /* its second copy, once made */
+  int *instead; /* what is read in its place since its op was left out, or RF_NONE */
+  bool *passed; /* by op: it is a step already */
+  int *slot, slots;
+} rf_recompute;
+
+/* Lives in `pool` and reads the graph. */
+rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool);
+/* The steps of a graph that drops these tensors (tensor_count entries): what rf_pass_remat writes. */
+void rf_recompute_decide(rf_recompute *recompute, const bool *drop);
+/* The op of a step, with the tensors of the graph as it came in place of their copies, whose shapes are the same. */
+rf_op rf_recompute_op(const rf_recompute *recompute, const rf_remat_step *step);
+
 /* What remat.c and its policies ask of ops and tensors. */
 static inline bool rf_remat_forward(const rf_op *op) { return op->section == RF_SECTION_MICRO && !op->backward && op->recompute_of == RF_NONE; }
 static inline bool rf_remat_outside(const rf_tensor *tensor) { return tensor->persistent || tensor->input || tensor->output; }

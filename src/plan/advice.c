@@ -45,6 +45,7 @@ typedef struct bench {
   const rf_model *model;
   const variant *list;
   const rf_graph *base; /* of those that only recompute otherwise; NULL: each builds its own */
+  bool weighed;         /* those are weighed and not made */
   struct {
     bool made; /* else there is no such plan */
     int64_t bytes;
@@ -54,15 +55,31 @@ typedef struct bench {
   atomic_int next;
 } bench;
 
+static void weigh(rf_trial *trial, const rf_graph *base, rf_remat remat, bool *drop, int64_t *bytes, double *seconds) {
+  double again;
+  rf_remat_policy(base, remat, drop);
+  rf_trial_weigh(trial, drop, bytes, &again);
+  *bytes = rf_trial_layout(trial), *seconds = rf_trial_seconds(trial);
+}
+
 static void *make_plans(void *self) {
   bench *b = self;
+  rf_pool *pool = rf_pool_new();
+  rf_trial *trial = b->weighed ? rf_trial_open(b->base, &b->list->options, pool) : NULL; /* it differs in what is recomputed only */
+  bool *drop = trial ? rf_pool_alloc(pool, (size_t)b->base->tensor_count + 1) : NULL;
   for (int i; (i = atomic_fetch_add(&b->next, 1)) < b->count;) {
-    const rf_graph *base = b->list[i].same_graph ? b->base : NULL;
+    const variant *v = &b->list[i];
     rf_plan *plan = NULL;
-    b->came[i].made = rf_plan_make_to(RF_PLAN_PRICES, b->model, &b->list[i].options, base, &plan, NULL) == RAFTER_OK;
+    if (trial && v->same_graph) {
+      weigh(trial, b->base, v->options.remat, drop, &b->came[i].bytes, &b->came[i].seconds);
+      b->came[i].made = true;
+      continue;
+    }
+    b->came[i].made = rf_plan_make_to(RF_PLAN_PRICES, b->model, &v->options, v->same_graph ? b->base : NULL, &plan, NULL) == RAFTER_OK;
     if (b->came[i].made) b->came[i].bytes = plan->arena_bytes, b->came[i].seconds = plan->step_seconds;
     rf_plan_free(plan);
   }
+  rf_pool_free(pool);
   return NULL;
 }
 
@@ -74,24 +91,15 @@ static void make_all(bench *b) {
   while (helpers > 0) pthread_join(helper[--helpers], NULL);
 }
 
-/* The graph of a plan before recomputation: its own as it was before kernels added their workspaces, where nothing else was rewritten; else `built`. */
-static const rf_graph *graph_before(const rf_plan *plan, rf_graph *own, rf_graph **built) {
-  const rf_plan_options *o = &plan->options;
-  if (plan->stages) return NULL;
-  if (o->remat != RF_REMAT_NONE || o->build.offload)
-    return rf_graph_build(&plan->graph->model, &o->build, NULL, built, NULL) == RAFTER_OK ? *built : NULL;
-  *own = *plan->graph;
-  for (int i = 0; i < plan->graph->op_count; i++)
-    if (plan->op[i].workspace != RF_NONE && plan->op[i].workspace < own->tensor_count) own->tensor_count = plan->op[i].workspace;
-  return own;
-}
-
 int rf_plan_advise(const rf_plan *plan, rf_advice advice[RF_MAX_ADVICE]) {
   variant list[RF_MAX_ADVICE];
   int kept = 0, count = plan->options.build.job == RF_JOB_TRAIN ? variants_of(plan, list) : 0;
   rf_graph own, *built = NULL;
   bench all = {.model = &plan->graph->model, .list = list, .count = count};
-  if (count) all.base = graph_before(plan, &own, &built);
+  if (count) all.base = rf_plan_graph_before(plan, &own, &built);
+  const rf_plan_options *o = &plan->options;
+  all.weighed =
+      all.base && list->same_graph && rf_mesh_chips(&o->build.mesh) == 1 && o->program.program == RF_PROGRAM_RAFTER && rf_trial_can(all.base, o);
   make_all(&all);
   for (int i = 0; i < count; i++) {
     if (!all.came[i].made) continue;

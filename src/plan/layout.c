@@ -472,39 +472,46 @@ static int64_t place_persistent(rf_plan *plan, rf_pool *scratch, bool host) {
   return at > asked ? at : asked;
 }
 
-/* Places the tensors of the chip's memory or of the host's; returns the height and, in *persistent, where what stays from step to step ends. */
-static int64_t lay_out(rf_plan *plan, bool host, int64_t waste, int64_t enough, int64_t *persistent) {
-  const rf_graph *graph = plan->graph;
+int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t waste, int64_t enough) {
   rf_pool *scratch = rf_pool_new();
-  size_t tensors = (size_t)graph->tensor_count + 1;
-  *persistent = place_persistent(plan, scratch, host);
+  size_t tensors = (size_t)flow->tensors + 1;
   /* A chain of tensors that take over each other's bytes is one block. */
-  int *block_of = rf_pool_alloc(scratch, tensors * sizeof *block_of), count = 0;
-  rf_block *block = rf_pool_alloc(scratch, tensors * sizeof *block);
-  for (int t = 0; t < graph->tensor_count; t++) {
-    const rf_plan_tensor *p = &plan->tensor[t];
+  int *block_of = rf_pool_raw(scratch, tensors * sizeof *block_of), count = 0;
+  rf_block *block = rf_pool_raw(scratch, tensors * sizeof *block);
+  for (int t = 0; t < flow->tensors; t++) {
+    const rf_plan_tensor *p = &flow->at[t];
     block_of[t] = RF_NONE;
-    if (graph->tensor[t].persistent || graph->tensor[t].host != host || p->last == RF_NONE || p->shares != RF_NONE) continue;
+    if (flow->tensor[t].persistent || flow->tensor[t].host != host || p->last == RF_NONE || p->shares != RF_NONE) continue;
     block_of[t] = count;
-    block[count++] = (rf_block){.bytes = rf_align(p->bytes + plan->options.guard_bytes), .first = p->first, .last = p->last};
+    block[count++] = (rf_block){.bytes = rf_align(p->bytes + flow->guard_bytes), .first = p->first, .last = p->last};
   }
-  for (int t = 0; t < graph->tensor_count; t++) {
-    if (plan->tensor[t].shares == RF_NONE || graph->tensor[t].host != host) continue;
+  for (int t = 0; t < flow->tensors; t++) {
+    if (flow->at[t].shares == RF_NONE || flow->tensor[t].host != host) continue;
     int root = t;
-    while (plan->tensor[root].shares != RF_NONE) root = plan->tensor[root].shares;
+    while (flow->at[root].shares != RF_NONE) root = flow->at[root].shares;
     block_of[t] = block_of[root];
-    if (plan->tensor[t].last > block[block_of[t]].last) block[block_of[t]].last = plan->tensor[t].last;
+    if (flow->at[t].last > block[block_of[t]].last) block[block_of[t]].last = flow->at[t].last;
   }
-  int64_t height = *persistent + rf_layout_blocks(block, count, waste / (count > MANY ? 500 : 2000), enough - *persistent);
-  for (int t = 0; t < graph->tensor_count; t++)
-    if (block_of[t] != RF_NONE) plan->tensor[t].offset = *persistent + block[block_of[t]].offset;
+  int64_t height = persistent + rf_layout_blocks(block, count, waste / (count > MANY ? 500 : 2000), enough - persistent);
+  for (int t = 0; t < flow->tensors; t++)
+    if (block_of[t] != RF_NONE) flow->at[t].offset = persistent + block[block_of[t]].offset;
   rf_pool_free(scratch);
   return height;
 }
 
+/* Places the tensors of the chip's memory or of the host's; returns the height and, in *persistent, where what stays from step to step ends. */
+static int64_t lay_out(rf_plan *plan, bool host, int64_t waste, int64_t enough, int64_t *persistent) {
+  rf_pool *scratch = rf_pool_new();
+  *persistent = place_persistent(plan, scratch, host);
+  rf_pool_free(scratch);
+  rf_flow flow = rf_plan_flow(plan);
+  return rf_flow_layout(&flow, host, *persistent, waste, enough);
+}
+
 void rf_plan_layout(rf_plan *plan, int64_t enough) {
+  const rf_flow flow = rf_plan_flow(plan);
   bool host = false;
-  plan->arena_bytes = lay_out(plan, false, rf_plan_live_bytes(plan, NULL, NULL), enough, &plan->persistent_bytes);
+  plan->arena_bytes = lay_out(plan, false, rf_flow_live_bytes(&flow, NULL), enough, &plan->persistent_bytes);
   for (int t = 0; t < plan->graph->tensor_count; t++) host |= plan->graph->tensor[t].host;
   if (host) plan->host_bytes = lay_out(plan, true, plan->arena_bytes, 0, &plan->host_persistent_bytes);
 }

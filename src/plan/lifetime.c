@@ -7,131 +7,191 @@
 #include <string.h>
 
 /* What a tensor takes in the memory of the plan's machine; one that is held for several microbatches has an aligned place for each. */
-static int64_t bytes_of(const rf_plan *plan, const rf_tensor *tensor) {
-  int64_t bytes =
-      tensor->dtype == RF_PACKED ? rf_tensor_bytes(tensor) : rf_machine_bytes(plan->options.machine, tensor->dtype, tensor->rank, tensor->shape);
+static int64_t bytes_of(const rf_machine *machine, const rf_tensor *tensor) {
+  int64_t bytes = tensor->dtype == RF_PACKED ? rf_tensor_bytes(tensor) : rf_machine_bytes(machine, tensor->dtype, tensor->rank, tensor->shape);
   return tensor->slots > 1 ? tensor->slots * rf_align(bytes) : bytes;
 }
+
+/* ---- lifetimes --------------------------------------------------------------------------------------------------- */
 
 typedef struct life {
   bool read_first, written, in_micro;
 } life; /* within the loop: read before it is written; written so far; touched */
 
 typedef struct walk {
-  rf_plan *plan;
+  rf_flow *flow;
   life *life;
-  int begin[RF_SECTIONS + 1]; /* first op of each section; the last entry is op_count */
+  int begin[RF_SECTIONS + 1]; /* first op of each section; the last entry is the number of ops */
   int op;
+  bool in_micro;
 } walk;
 
-static void touch(walk *w, int t, bool reads, bool writes) {
-  rf_plan_tensor *p = &w->plan->tensor[t];
-  life *l = &w->life[t];
+static inline void touch(walk *w, int t, bool reads, bool writes) {
+  rf_plan_tensor *p = &w->flow->at[t];
   if (p->first == INT32_MAX) p->first = w->op;
   p->last = w->op;
-  if (w->plan->graph->op[w->op].section != RF_SECTION_MICRO) return;
+  if (!w->in_micro) return;
+  life *l = &w->life[t];
   l->in_micro = true;
   if (reads && !l->written) l->read_first = true;
   if (writes) l->written = true;
 }
 
 static void touch_op(walk *w) {
-  const rf_op *op = &w->plan->graph->op[w->op];
-  for (int i = 0; i < op->input_count; i++)
+  const rf_flow_op *op = &w->flow->op[w->op];
+  w->in_micro = op->section == RF_SECTION_MICRO;
+  for (int i = 0; i < op->inputs; i++)
     if (op->input[i] >= 0) touch(w, op->input[i], true, false);
-  for (int i = 0; i < op->output_count; i++)
-    if (op->output[i] >= 0) touch(w, op->output[i], op->attr.accumulate[i] != RF_WRITE, true);
-  if (w->plan->op[w->op].workspace >= 0) touch(w, w->plan->op[w->op].workspace, false, true);
+  for (int i = 0; i < op->outputs; i++)
+    if (op->output[i] >= 0) touch(w, op->output[i], op->accumulate && op->accumulate[i] != RF_WRITE, true);
+  if (op->workspace >= 0) touch(w, op->workspace, false, true);
 }
 
 /* What the caller writes is there from the start of the first section that uses it, what it reads stays to the end, and what one
  * microbatch hands to the next (or finds from before the loop) keeps its bytes round the whole loop. */
 static void extend(walk *w, int t) {
-  const rf_graph *graph = w->plan->graph;
-  const rf_tensor *tensor = &graph->tensor[t];
-  rf_plan_tensor *p = &w->plan->tensor[t];
+  const rf_flow *flow = w->flow;
+  const rf_flow_tensor *tensor = &flow->tensor[t];
+  rf_plan_tensor *p = &flow->at[t];
   const life *l = &w->life[t];
-  if (tensor->input) p->first = w->begin[graph->op[p->first].section];
-  bool loops = graph->accumulate > 1 && l->in_micro;
-  /* Between the halves of a microbatch those of others come, but where the only run of layers has one in flight. */
-  bool held = tensor->slots > 1 || (tensor->slots == 1 && rf_pipeline_chunks(&graph->mesh) > 1);
-  bool carried = loops && ((l->read_first && !tensor->input) || tensor->output || held);
+  if (tensor->input) p->first = w->begin[flow->op[p->first].section];
+  bool loops = flow->microbatches > 1 && l->in_micro;
+  bool carried = loops && ((l->read_first && !tensor->input) || tensor->output || tensor->held);
   if (carried) {
     int before = w->begin[RF_SECTION_MICRO] - 1, behind = w->begin[RF_SECTION_END];
     if (p->first > before) p->first = before;
     if (p->last < behind) p->last = behind;
   }
-  if (tensor->output) p->last = graph->op_count;
+  if (tensor->output) p->last = flow->ops;
 }
 
-static int uses_as_input(const rf_op *op, int t) {
+static int uses_as_input(const rf_flow_op *op, int t) {
   int count = 0;
-  for (int i = 0; i < op->input_count; i++) count += op->input[i] == t;
+  for (int i = 0; i < op->inputs; i++) count += op->input[i] == t;
   return count;
 }
 
-static void share(rf_plan *plan, int i) {
-  const rf_graph *graph = plan->graph;
-  const rf_op *op = &graph->op[i];
+static void share(rf_flow *flow, int i) {
+  const rf_flow_op *op = &flow->op[i];
   for (int k = 0; k < op->def->inplace_count; k++) {
     int to = op->output[op->def->inplace[k].output], from = op->input[op->def->inplace[k].input];
     if (to < 0 || from < 0 || to == from) continue;
-    const rf_tensor *tensor = &graph->tensor[from];
-    rf_plan_tensor *p = &plan->tensor[to], *q = &plan->tensor[from];
-    if (tensor->persistent || tensor->input || tensor->output || graph->tensor[to].persistent || graph->tensor[to].input) continue;
+    const rf_flow_tensor *tensor = &flow->tensor[from];
+    rf_plan_tensor *p = &flow->at[to], *q = &flow->at[from];
+    if (tensor->persistent || tensor->input || tensor->output || flow->tensor[to].persistent || flow->tensor[to].input) continue;
     if (p->first != i || q->last != i || p->shares != RF_NONE || p->bytes != q->bytes || uses_as_input(op, from) != 1) continue;
     bool taken = false;
-    for (int o = 0; o < op->output_count; o++) taken |= op->output[o] >= 0 && plan->tensor[op->output[o]].shares == from;
+    for (int o = 0; o < op->outputs; o++) taken |= op->output[o] >= 0 && flow->at[op->output[o]].shares == from;
     if (!taken) p->shares = from;
   }
 }
 
-void rf_plan_lifetimes(rf_plan *plan) {
-  const rf_graph *graph = plan->graph;
+void rf_flow_lifetimes(rf_flow *flow) {
   rf_pool *scratch = rf_pool_new();
-  walk w = {.plan = plan, .life = rf_pool_alloc(scratch, ((size_t)graph->tensor_count + 1) * sizeof(life))};
+  walk w = {.flow = flow, .life = rf_pool_alloc(scratch, ((size_t)flow->tensors + 1) * sizeof(life))};
   for (int s = 0, i = 0; s <= RF_SECTIONS; s++) {
-    while (i < graph->op_count && (int)graph->op[i].section < s) i++;
+    while (i < flow->ops && flow->op[i].section < s) i++;
     w.begin[s] = i;
   }
-  for (int t = 0; t < graph->tensor_count; t++) {
-    plan->tensor[t] = (rf_plan_tensor){.offset = RF_NONE, .first = INT32_MAX, .last = RF_NONE, .shares = RF_NONE};
-    plan->tensor[t].bytes = rf_align(bytes_of(plan, &graph->tensor[t]));
-  }
-  for (w.op = 0; w.op < graph->op_count; w.op++) touch_op(&w);
-  for (int t = 0; t < graph->tensor_count; t++) {
-    rf_plan_tensor *p = &plan->tensor[t];
-    if (graph->tensor[t].persistent) p->first = -1, p->last = graph->op_count;
+  for (int t = 0; t < flow->tensors; t++)
+    flow->at[t] =
+        (rf_plan_tensor){.offset = RF_NONE, .bytes = rf_align(flow->tensor[t].bytes), .first = INT32_MAX, .last = RF_NONE, .shares = RF_NONE};
+  for (w.op = 0; w.op < flow->ops; w.op++) touch_op(&w);
+  for (int t = 0; t < flow->tensors; t++) {
+    rf_plan_tensor *p = &flow->at[t];
+    if (flow->tensor[t].persistent) p->first = -1, p->last = flow->ops;
     else if (p->first == INT32_MAX) p->first = p->last = RF_NONE;
     else extend(&w, t);
   }
-  for (int i = 0; i < graph->op_count; i++) share(plan, i);
+  for (int i = 0; i < flow->ops; i++) share(flow, i);
   rf_pool_free(scratch);
 }
 
-static bool is_used(const rf_plan *plan, int t) {
-  const rf_tensor *tensor = &plan->graph->tensor[t];
-  return !tensor->host && (tensor->persistent || plan->tensor[t].last != RF_NONE);
+rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph *graph, const rf_tensor *tensor) {
+  /* Between the halves of a microbatch those of others come, but where the only run of layers has one in flight. */
+  bool held = tensor->slots > 1 || (tensor->slots == 1 && rf_pipeline_chunks(&graph->mesh) > 1);
+  return (rf_flow_tensor){.bytes = bytes_of(options->machine, tensor),
+                          .persistent = tensor->persistent,
+                          .input = tensor->input,
+                          .output = tensor->output,
+                          .host = tensor->host,
+                          .held = held};
 }
 
-/* change[i + 1]: how the sum of live bytes changes on entering op i; a tensor in place of another counts from the op after. */
-static int64_t *live_changes(const rf_plan *plan, rf_pool *pool) {
+rf_flow_op rf_flow_op_of(const rf_op *op, int workspace) {
+  return (rf_flow_op){.input = op->input,
+                      .output = op->output,
+                      .accumulate = op->attr.accumulate,
+                      .def = op->def,
+                      .workspace = workspace,
+                      .inputs = (int8_t)op->input_count,
+                      .outputs = (int8_t)op->output_count,
+                      .section = (int8_t)op->section};
+}
+
+void rf_plan_lifetimes(rf_plan *plan) {
   const rf_graph *graph = plan->graph;
-  int64_t *change = rf_pool_alloc(pool, ((size_t)graph->op_count + 4) * sizeof *change);
-  for (int t = 0; t < graph->tensor_count; t++) {
-    if (!is_used(plan, t)) continue;
-    const rf_plan_tensor *p = &plan->tensor[t];
-    int64_t bytes = bytes_of(plan, &graph->tensor[t]);
-    change[p->first + 1 + (p->shares != RF_NONE)] += bytes;
-    change[p->last + 2] -= bytes;
+  rf_flow *flow = rf_pool_raw(graph->pool, sizeof *flow);
+  *flow = (rf_flow){.ops = graph->op_count,
+                    .tensors = graph->tensor_count,
+                    .microbatches = graph->accumulate,
+                    .guard_bytes = plan->options.guard_bytes,
+                    .op = rf_pool_raw(graph->pool, ((size_t)graph->op_count + 1) * sizeof *flow->op),
+                    .tensor = rf_pool_raw(graph->pool, ((size_t)graph->tensor_count + 1) * sizeof *flow->tensor),
+                    .at = plan->tensor};
+  for (int i = 0; i < flow->ops; i++) flow->op[i] = rf_flow_op_of(&graph->op[i], plan->op[i].workspace);
+  for (int t = 0; t < flow->tensors; t++) flow->tensor[t] = rf_flow_tensor_of(&plan->options, graph, &graph->tensor[t]);
+  rf_flow_lifetimes(flow);
+  plan->flow = flow;
+}
+
+/* ---- what is live ------------------------------------------------------------------------------------------------ */
+
+static bool is_used(const rf_flow *flow, int t) { return !flow->tensor[t].host && (flow->tensor[t].persistent || flow->at[t].last != RF_NONE); }
+
+/* change[i + 1]: how the sum of live bytes changes on entering op i; a tensor in place of another counts from the op after. */
+static int64_t *live_changes(const rf_flow *flow, rf_pool *pool) {
+  int64_t *change = rf_pool_alloc(pool, ((size_t)flow->ops + 4) * sizeof *change);
+  for (int t = 0; t < flow->tensors; t++) {
+    if (!is_used(flow, t)) continue;
+    const rf_plan_tensor *p = &flow->at[t];
+    change[p->first + 1 + (p->shares != RF_NONE)] += flow->tensor[t].bytes;
+    change[p->last + 2] -= flow->tensor[t].bytes;
   }
   return change;
+}
+
+int64_t rf_flow_live_bytes(const rf_flow *flow, int *peak_op) {
+  rf_pool *scratch = rf_pool_new();
+  int64_t *change = live_changes(flow, scratch), most = 0, sum = change[0];
+  int at = 0;
+  for (int i = 0; i < flow->ops; i++) {
+    sum += change[i + 1];
+    if (sum > most) most = sum, at = i;
+  }
+  rf_pool_free(scratch);
+  if (peak_op) *peak_op = at;
+  return most;
+}
+
+int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[RF_CLASSES]) {
+  const rf_flow own = rf_plan_flow(plan), *flow = &own;
+  int at;
+  int64_t most = rf_flow_live_bytes(flow, &at);
+  if (peak_op) *peak_op = at;
+  if (by_class) memset(by_class, 0, RF_CLASSES * sizeof *by_class);
+  for (int t = 0; by_class && t < flow->tensors; t++) {
+    const rf_plan_tensor *p = &flow->at[t];
+    if (is_used(flow, t) && p->first + (p->shares != RF_NONE) <= at && at <= p->last) by_class[plan->graph->tensor[t].class] += flow->tensor[t].bytes;
+  }
+  return most;
 }
 
 void rf_plan_memory_curve(const rf_plan *plan, int64_t *live, int64_t *top) {
   const rf_graph *graph = plan->graph;
   rf_pool *scratch = rf_pool_new();
-  int64_t *change = live_changes(plan, scratch), sum = change[0], floor = plan->persistent_bytes;
+  const rf_flow flow = rf_plan_flow(plan);
+  int64_t *change = live_changes(&flow, scratch), sum = change[0], floor = plan->persistent_bytes;
   for (int i = 0; i < graph->op_count; i++) live[i] = sum += change[i + 1], top[i] = 0;
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
@@ -145,24 +205,4 @@ void rf_plan_memory_curve(const rf_plan *plan, int64_t *live, int64_t *top) {
   for (int i = 0; i < graph->op_count; i++)
     if (top[i] < floor) top[i] = floor;
   rf_pool_free(scratch);
-}
-
-int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[RF_CLASSES]) {
-  const rf_graph *graph = plan->graph;
-  rf_pool *scratch = rf_pool_new();
-  int64_t *change = live_changes(plan, scratch), most = 0, sum = change[0];
-  int at = 0;
-  for (int i = 0; i < graph->op_count; i++) {
-    sum += change[i + 1];
-    if (sum > most) most = sum, at = i;
-  }
-  rf_pool_free(scratch);
-  if (peak_op) *peak_op = at;
-  if (by_class) memset(by_class, 0, RF_CLASSES * sizeof *by_class);
-  for (int t = 0; by_class && t < graph->tensor_count; t++) {
-    const rf_plan_tensor *p = &plan->tensor[t];
-    if (is_used(plan, t) && p->first + (p->shares != RF_NONE) <= at && at <= p->last)
-      by_class[graph->tensor[t].class] += bytes_of(plan, &graph->tensor[t]);
-  }
-  return most;
 }

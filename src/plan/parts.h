@@ -13,13 +13,46 @@ typedef enum rf_plan_depth { RF_PLAN_BYTES, RF_PLAN_SIZE, RF_PLAN_PRICES, RF_PLA
 
 /* choose.c: one kernel per op, its work, and a tensor for its workspace (appended to the graph). Allocates plan->op and plan->tensor. */
 void rf_plan_choose(rf_plan *plan, rf_plan_depth depth);
-/* lifetime.c: first, last, bytes and shares of every tensor. */
+/* What lifetimes and offsets are made of: the ops and tensors of a graph, or of one that is only weighed. */
+typedef struct rf_flow_op {
+  const int *input, *output;
+  const rf_accumulate *accumulate; /* by output; NULL: all are written */
+  const rf_op_def *def;
+  int workspace; /* tensor, or RF_NONE */
+  int8_t inputs, outputs, section;
+} rf_flow_op;
+typedef struct rf_flow_tensor {
+  int64_t bytes;                        /* that it takes on the machine */
+  bool persistent, input, output, host; /* as in rf_tensor */
+  bool held;                            /* for other microbatches than the one that is worked on */
+} rf_flow_tensor;
+typedef struct rf_flow {
+  int ops, tensors, microbatches, guard_bytes;
+  rf_flow_op *op;
+  rf_flow_tensor *tensor;
+  rf_plan_tensor *at; /* by tensor: what comes of it */
+} rf_flow;
+/* Of a plan, or of a copy of one with tensors of its own. */
+static inline rf_flow rf_plan_flow(const rf_plan *plan) {
+  rf_flow flow = *plan->flow;
+  flow.at = plan->tensor;
+  return flow;
+}
+rf_flow_op rf_flow_op_of(const rf_op *op, int workspace);
+rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph *graph, const rf_tensor *tensor);
+
+/* lifetime.c: first, last, bytes and shares of every tensor. Of a plan by its flow, which is made here. */
+void rf_flow_lifetimes(rf_flow *flow);
 void rf_plan_lifetimes(rf_plan *plan);
-/* The largest sum of live tensors (bare bytes), the op where it stands, and what is live there by class; by_class may be NULL. */
+/* The largest sum of live tensors (bare bytes), the op where it stands, and what is live there by class; peak_op and by_class may be NULL. */
+int64_t rf_flow_live_bytes(const rf_flow *flow, int *peak_op);
 int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[RF_CLASSES]);
 
 /* layout.c: offsets of every tensor, persistent_bytes and arena_bytes. The search for a lower arena ends where it takes `enough` bytes or fewer. */
 void rf_plan_layout(rf_plan *plan, int64_t enough);
+/* The same of what comes and goes in the chip's memory or the host's, behind `persistent` bytes; returns the height. `waste`: the largest sum of live
+ * tensors, a small part of which may be wasted. */
+int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t waste, int64_t enough);
 /* A range of bytes that is needed from op `first` to op `last`. */
 typedef struct rf_block {
   int64_t bytes, offset;
@@ -43,9 +76,20 @@ rf_step_time rf_plan_schedule(const rf_plan *plan);
 /* RAFTER_INVALID: the machine does not join the chips of the mesh, or has no figure for what joins them. */
 rf_status rf_plan_check_transfers(const rf_graph *graph, const rf_machine *machine, rf_error *error);
 
+/* trial.c: plans of one graph (before kernels are chosen) that differ in what is recomputed, weighed and not made. Lives in `pool`. */
+typedef struct rf_trial rf_trial;
+bool rf_trial_can(const rf_graph *base, const rf_plan_options *options); /* not: stages and offload, whose passes come behind recomputation */
+rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf_pool *pool);
+/* Live bytes and seconds of recomputation of the plan that drops these tensors. */
+void rf_trial_weigh(rf_trial *trial, const bool *drop, int64_t *live, double *seconds);
+/* Of the one weighed last: its arena; seconds of its step, where nothing is sent. */
+int64_t rf_trial_layout(rf_trial *trial);
+double rf_trial_seconds(rf_trial *trial);
+int64_t rf_trial_persistent(const rf_trial *trial); /* of the arena what stays from step to step */
+
 /* remat.c: the tensors of `base` (before kernels are chosen) that auto recomputes so that the plan fits `room` bytes; `drop` has one entry per
- * tensor. When nothing fits: the set with the smallest peak. */
-rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop, rf_error *error);
+ * tensor. When nothing fits: the set with the smallest peak. *arena: of the plan that drops it. */
+rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop, int64_t *arena, rf_error *error);
 
 /* Seconds of the ops whose entry in `part` is `which`, run in their order on one timeline; sends and recvs go beside it. */
 double rf_plan_seconds_of(const rf_plan *plan, const int *part, int which);
@@ -57,6 +101,9 @@ rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *opti
 rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth, rf_plan **plan, rf_error *error);
 /* plan.c: a plan of a graph as it is (taken over); and of a model. `base` (may be NULL): what rf_graph_build makes of it with these build options, which has to
  * outlive the plan. */
+/* The graph of a plan before recomputation: its own as it was before kernels added their workspaces, where nothing else was rewritten (in `own`, whose arrays are
+ * the plan's); else it is built, and the caller's to free. NULL: of stages. */
+const rf_graph *rf_plan_graph_before(const rf_plan *plan, rf_graph *own, rf_graph **built);
 rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth);
 rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_plan_options *options, const rf_graph *base, rf_plan **plan,
                           rf_error *error);

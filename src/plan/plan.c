@@ -135,6 +135,17 @@ const char *rf_plan_peak(const rf_plan *plan) {
   return plan->graph->op_count ? plan->graph->op[plan->peak_op].name : "";
 }
 
+const rf_graph *rf_plan_graph_before(const rf_plan *plan, rf_graph *own, rf_graph **built) {
+  const rf_plan_options *o = &plan->options;
+  if (plan->stages) return NULL;
+  if (o->remat != RF_REMAT_NONE || o->build.offload)
+    return rf_graph_build(&plan->graph->model, &o->build, NULL, built, NULL) == RAFTER_OK ? *built : NULL;
+  *own = *plan->graph;
+  for (int i = 0; i < plan->graph->op_count; i++)
+    if (plan->op[i].workspace != RF_NONE && plan->op[i].workspace < own->tensor_count) own->tensor_count = plan->op[i].workspace;
+  return own;
+}
+
 rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth) {
   rf_plan *plan = calloc(1, sizeof *plan);
   if (!plan) return NULL;
@@ -175,7 +186,8 @@ static rf_status check_options(const rf_plan_options *o, rf_error *error) {
 static rf_status apply_remat(rf_graph *graph, const rf_plan_options *options, rf_error *error) {
   if (options->build.job != RF_JOB_TRAIN || options->build.loss_only || options->remat == RF_REMAT_NONE) return RAFTER_OK;
   bool *drop = rf_pool_alloc(graph->pool, (size_t)graph->tensor_count + 1);
-  if (options->remat == RF_REMAT_AUTO) RF_TRY(rf_plan_auto_remat(graph, options, rf_plan_room(options), drop, error));
+  int64_t arena;
+  if (options->remat == RF_REMAT_AUTO) RF_TRY(rf_plan_auto_remat(graph, options, rf_plan_room(options), drop, &arena, error));
   else rf_remat_policy(graph, options->remat, drop);
   for (int t = 0; t < graph->tensor_count; t++)
     if (drop[t]) return rf_pass_remat(graph, drop, error);

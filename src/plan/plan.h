@@ -80,6 +80,7 @@ typedef struct rf_plan {
   rf_machine machine;       /* a copy */
   rf_plan_tensor *tensor;   /* graph->tensor_count */
   rf_plan_op *op;           /* graph->op_count */
+  struct rf_flow *flow;     /* what lifetimes and offsets are made of; the graph's */
   int64_t persistent_bytes; /* [0, persistent) keeps its bytes between steps; the same layout for every plan of one model and optimizer */
   int64_t arena_bytes;      /* = peak_bytes */
   int64_t live_bytes;       /* the largest sum of live tensors: what a perfect layout would need */

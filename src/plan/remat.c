@@ -1,13 +1,14 @@
 /* remat.c - which activations auto recomputes: the least seconds of recomputation whose plan fits, found by trying.
  * Layers repeat, so the tensors that backward reads fall into a few kinds ("mlp/up/u" of every block). First whole kinds are dropped, each time
  * the one that frees most bytes per second of recomputing it, given those already dropped (so chains count: a tensor made from a dropped one
- * costs both). Then, dearest first, each kind is dropped in as few blocks as still fit. Every trial is the real rewrite of the real graph. */
+ * costs both). Then, dearest first, each kind is dropped in as few blocks as still fit. Every trial counts what the rewritten graph would
+ * hold (trial.c), or where passes behind recomputation move things it is the real rewrite of the real graph. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_KINDS = 64, KNOWN = 1024 };
+enum { MAX_KINDS = 64, KNOWN = 1024, MAX_FOUND = RF_REMAT_NAMED + 3, ROUNDS = 6 };
 
 typedef struct kind {
   int count, capacity, *tensor;
@@ -17,6 +18,13 @@ typedef struct trial {
   int64_t bytes;
   double seconds;
 } trial; /* peak of live bytes (or arena); seconds of recomputation per step */
+
+/* A set that may be the answer; until it is laid out its bytes are those that are live, which no layout undercuts. */
+typedef struct candidate {
+  bool *drop; /* by tensor of the base graph */
+  trial result;
+  bool laid;
+} candidate;
 
 /* A set that was tried: rounds and orders of the search come by the same ones again. */
 typedef struct known {
@@ -33,10 +41,12 @@ typedef struct search {
   kind kind[MAX_KINDS];
   int kinds;
   int64_t room;
-  trial best;
+  candidate found[MAX_FOUND];
+  int founds;
   int dropped[MAX_KINDS]; /* how many tensors of each kind are dropped, from block 0 on */
   bool *drop;             /* scratch, by tensor of the base graph */
   known *known;           /* KNOWN places, by their sets' hash */
+  rf_trial *trial;        /* NULL: each trial rewrites the graph */
   rf_tensor *tensor;      /* the arrays of a trial's graph, used again by the next */
   rf_op *op;
   int tensor_capacity, op_capacity;
@@ -106,16 +116,7 @@ static rf_graph *trial_graph(search *s) {
   return graph;
 }
 
-/* A trial that fits `room` is better by its seconds, of others by its bytes. */
-static bool beats(trial a, trial b, int64_t room) {
-  bool fits = a.bytes <= room;
-  return fits != (b.bytes <= room) ? fits : fits ? a.seconds < b.seconds : a.bytes < b.bytes;
-}
-
-/* How far a trial goes: its live bytes; also its layout; its layout where it may beat the best, which its live bytes tell: no layout takes fewer. */
-typedef enum how_far { LIVE, LAID, LAID_TO_BEAT } how_far;
-
-static rf_status try_drop(search *s, const bool *drop, how_far effort, trial *result) {
+static rf_status try_graph(search *s, const bool *drop, bool lay, trial *result) {
   rf_graph *graph = trial_graph(s);
   rf_status status = rf_pass_remat(graph, drop, s->error);
   if (status == RAFTER_OK && s->options->build.offload) status = rf_pass_offload(graph, s->options->build.offload, s->error);
@@ -128,8 +129,16 @@ static rf_status try_drop(search *s, const bool *drop, how_far effort, trial *re
   for (int i = 0; i < graph->op_count; i++)
     if (graph->op[i].recompute_of != RF_NONE)
       result->seconds += plan->op[i].calls * rf_cost_op(s->options->machine, graph, &graph->op[i], plan->op[i].kernel, plan->op[i].work, NULL);
-  if (effort == LAID || (effort == LAID_TO_BEAT && beats(*result, s->best, s->room))) rf_plan_layout(plan, 0), result->bytes = plan->arena_bytes;
+  if (lay) rf_plan_layout(plan, 0), result->bytes = plan->arena_bytes;
   rf_plan_free(plan);
+  return RAFTER_OK;
+}
+
+/* Bytes that are live, or of the layout. */
+static rf_status try_drop(search *s, const bool *drop, bool lay, trial *result) {
+  if (!s->trial) return try_graph(s, drop, lay, result);
+  rf_trial_weigh(s->trial, drop, &result->bytes, &result->seconds);
+  if (lay) result->bytes = rf_trial_layout(s->trial);
   return RAFTER_OK;
 }
 
@@ -142,12 +151,12 @@ static known *recall(search *s) {
   return place;
 }
 
-static rf_status try_now(search *s, how_far effort, trial *result) {
+/* The live bytes of the set in s->dropped. */
+static rf_status try_now(search *s, trial *result) {
   known *place = recall(s);
-  if (effort == LIVE && place->there) return *result = place->result, RAFTER_OK;
+  if (place->there) return *result = place->result, RAFTER_OK;
   drop_set(s);
-  RF_TRY(try_drop(s, s->drop, effort, result));
-  if (effort != LIVE) return RAFTER_OK;
+  RF_TRY(try_drop(s, s->drop, false, result));
   place->there = true, place->result = *result;
   memcpy(place->dropped, s->dropped, sizeof s->dropped);
   return RAFTER_OK;
@@ -158,7 +167,7 @@ static rf_status try_now(search *s, how_far effort, trial *result) {
 /* Drops whole kinds until the live bytes are at most `room`; *now is the state reached, fitting or not. `thrifty`: bytes beyond what is
  * still needed count for nothing, so a small cheap kind may win; else the best rate does, to be dropped in fewer blocks afterwards. */
 static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
-  RF_TRY(try_now(s, LIVE, now));
+  RF_TRY(try_now(s, now));
   while (now->bytes > room) {
     int best = RF_NONE;
     double best_rate = 0;
@@ -167,7 +176,7 @@ static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
       if (s->dropped[k]) continue;
       trial t;
       s->dropped[k] = s->kind[k].count;
-      rf_status status = try_now(s, LIVE, &t);
+      rf_status status = try_now(s, &t);
       s->dropped[k] = 0;
       RF_TRY(status);
       double freed = (double)(now->bytes - t.bytes), seconds = t.seconds - now->seconds;
@@ -190,7 +199,7 @@ static rf_status shrink_kind(search *s, int k, int64_t room, trial *now) {
     int middle = (low + high) / 2;
     trial t;
     s->dropped[k] = middle;
-    rf_status status = try_now(s, LIVE, &t);
+    rf_status status = try_now(s, &t);
     s->dropped[k] = high;
     RF_TRY(status);
     if (t.bytes <= room) high = middle, *now = t;
@@ -208,7 +217,7 @@ static rf_status shrink_all(search *s, int64_t room, trial *now) {
     trial without;
     int was = s->dropped[k];
     s->dropped[k] = 0;
-    rf_status status = try_now(s, LIVE, &without);
+    rf_status status = try_now(s, &without);
     s->dropped[k] = was;
     RF_TRY(status);
     price[k] = now->seconds - without.seconds;
@@ -223,52 +232,74 @@ static rf_status shrink_all(search *s, int64_t room, trial *now) {
   }
 }
 
-/* One greedy search; leaves its set in s->dropped and what it comes to in *laid. */
-static rf_status greedy(search *s, bool thrifty, trial *laid) {
-  const int64_t room = s->room;
+static void note_found(search *s, const bool *drop, trial result, bool laid) {
+  size_t tensors = (size_t)s->base->tensor_count;
+  candidate *c = &s->found[s->founds++];
+  *c = (candidate){.drop = rf_pool_raw(s->pool, tensors + 1), .result = result, .laid = laid};
+  memcpy(c->drop, drop, tensors);
+}
+
+/* One greedy search; its set is found. */
+static rf_status greedy(search *s, bool thrifty) {
   /* The search counts live bytes; the layout may need a little more, and then the search is asked for that much less. */
-  int64_t target = room;
-  for (int round = 0; round < 6; round++) {
+  int64_t target = s->room;
+  for (int round = 0;; round++) {
     trial now;
     memset(s->dropped, 0, sizeof s->dropped);
     RF_TRY(drop_kinds(s, target, thrifty, &now));
     bool reached = now.bytes <= target;
     if (reached) RF_TRY(shrink_all(s, target, &now));
-    RF_TRY(try_now(s, reached ? LAID : LAID_TO_BEAT, laid));
-    if (laid->bytes <= room || !reached) break;
-    target -= (laid->bytes - room) * (1 + round) + room / 4096;
+    drop_set(s);
+    if (reached) RF_TRY(try_drop(s, s->drop, true, &now));
+    if (now.bytes > s->room && reached && round + 1 < ROUNDS) target -= (now.bytes - s->room) * (1 + round) + s->room / 4096;
+    else return note_found(s, s->drop, now, reached), RAFTER_OK;
   }
-  return RAFTER_OK;
 }
 
-static rf_status run_search(search *s, bool *drop) {
+/* Of what fits the least seconds, else the fewest bytes; of equals the one found first. Only what may be it is laid out. */
+static rf_status best_found(search *s, candidate **best) {
+  for (;;) {
+    *best = NULL;
+    for (int i = 0; i < s->founds; i++) {
+      candidate *c = &s->found[i];
+      bool fits = c->result.bytes <= s->room, better = !*best;
+      if (*best && fits != ((*best)->result.bytes <= s->room)) better = fits;
+      else if (*best) better = fits ? c->result.seconds < (*best)->result.seconds : c->result.bytes < (*best)->result.bytes;
+      if (better) *best = c;
+    }
+    if ((*best)->laid) return RAFTER_OK;
+    RF_TRY(try_drop(s, (*best)->drop, true, &(*best)->result));
+    (*best)->laid = true;
+  }
+}
+
+static rf_status run_search(search *s, bool *drop, int64_t *arena) {
   rf_remat policies[RF_REMAT_NAMED];
   int named = rf_remat_named(policies);
   size_t tensors = (size_t)s->base->tensor_count;
   trial t;
-  memset(s->dropped, 0, sizeof s->dropped);
-  RF_TRY(try_now(s, LAID, &s->best));
+  candidate *best;
   memset(drop, 0, tensors);
-  if (s->best.bytes <= s->room) return RAFTER_OK;
-  for (int thrifty = 0; thrifty < 2; thrifty++) {
-    RF_TRY(greedy(s, thrifty, &t));
-    if (!beats(t, s->best, s->room)) continue;
-    s->best = t;
-    drop_set(s);
-    memcpy(drop, s->drop, tensors);
-  }
+  RF_TRY(try_now(s, &t));
+  bool may_fit = t.bytes <= s->room;
+  if (may_fit) RF_TRY(try_drop(s, drop, true, &t));
+  *arena = t.bytes;
+  if (t.bytes <= s->room) return RAFTER_OK;
+  note_found(s, drop, t, may_fit);
+  RF_TRY(greedy(s, false));
+  RF_TRY(greedy(s, true));
   /* The named policies are sets too: one of them may reach what single steps, each of which must gain, do not. */
   for (int i = 0; i < named; i++) {
     rf_remat_policy(s->base, policies[i], s->drop);
-    RF_TRY(try_drop(s, s->drop, LAID_TO_BEAT, &t));
-    if (!beats(t, s->best, s->room)) continue;
-    s->best = t;
-    memcpy(drop, s->drop, tensors);
+    RF_TRY(try_drop(s, s->drop, false, &t));
+    note_found(s, s->drop, t, false);
   }
+  RF_TRY(best_found(s, &best));
+  memcpy(drop, best->drop, tensors), *arena = best->result.bytes;
   return RAFTER_OK;
 }
 
-rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop, rf_error *error) {
+rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop, int64_t *arena, rf_error *error) {
   /* Hundreds of trials take and free the same few MiB. glibc gives such memory back to the kernel each time, which costs as much as the search
    * itself, until it has seen a larger piece come and go. No page of this one is ever touched. */
   rf_pool *piece = rf_pool_new();
@@ -279,11 +310,14 @@ rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *option
   s->base = base, s->options = options, s->error = error, s->room = room, s->pool = rf_pool_new();
   s->drop = rf_pool_alloc(s->pool, (size_t)base->tensor_count + 1);
   s->known = rf_pool_alloc(s->pool, KNOWN * sizeof *s->known);
-  s->tensor_capacity = base->tensor_count + base->op_count, s->op_capacity = base->op_count + base->op_count / 4;
-  s->tensor = rf_pool_raw(s->pool, (size_t)s->tensor_capacity * sizeof *s->tensor);
-  s->op = rf_pool_raw(s->pool, (size_t)s->op_capacity * sizeof *s->op);
+  if (rf_trial_can(base, options)) s->trial = rf_trial_open(base, options, s->pool);
+  else {
+    s->tensor_capacity = base->tensor_count + base->op_count, s->op_capacity = base->op_count + base->op_count / 4;
+    s->tensor = rf_pool_raw(s->pool, (size_t)s->tensor_capacity * sizeof *s->tensor);
+    s->op = rf_pool_raw(s->pool, (size_t)s->op_capacity * sizeof *s->op);
+  }
   find_candidates(s);
-  rf_status status = run_search(s, drop);
+  rf_status status = run_search(s, drop, arena);
   rf_pool_free(s->pool);
   free(s);
   return status;
