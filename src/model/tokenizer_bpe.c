@@ -74,7 +74,7 @@ rf_status rf_bpe_finish(rf_tokenizer *tokenizer, const char *where, rf_error *er
   return RAFTER_OK;
 }
 
-void rf_bpe_free(rf_bpe *bpe) { free(bpe->slots), free(bpe->inside); }
+void rf_bpe_free(rf_bpe *bpe) { free(bpe->slots), free(bpe->inside), free(bpe->rank); }
 
 /* ---- symbols ---------------------------------------------------------------------------------------------------- */
 
@@ -88,11 +88,20 @@ static inline uint32_t symbol_at(const rf_tokenizer *tokenizer, const char *at, 
   return (uint32_t)rf_pieces_find(&tokenizer->pieces, at, (size_t)*bytes);
 }
 
-static inline void rank_symbol(const rf_bpe *bpe, rf_symbol *symbol, uint32_t next) {
-  symbol->rank = RF_NO_RANK;
-  if (symbol->id == NO_ID || next == NO_ID) return;
-  const rf_pair *pair = find_pair(bpe, symbol->id, next);
-  symbol->rank = pair->rank, symbol->merged = pair->id;
+/* What `left` and its neighbour `right`, whose text ends at byte `end` of the word, become together. The word's end is a symbol without text. */
+static inline void rank_symbol(const rf_tokenizer *tokenizer, const char *word, rf_symbol *left, const rf_symbol *right, uint32_t end) {
+  const rf_bpe *bpe = &tokenizer->bpe;
+  left->rank = RF_NO_RANK;
+  if (bpe->rank) {
+    uint32_t bytes = end - left->first;
+    if (right->first == end || bytes > bpe->longest) return;
+    int32_t id = rf_pieces_find(&tokenizer->pieces, word + left->first, bytes);
+    if (id >= 0) left->rank = bpe->rank[id], left->merged = (uint32_t)id;
+    return;
+  }
+  if (left->id == NO_ID || right->id == NO_ID) return;
+  const rf_pair *pair = find_pair(bpe, left->id, right->id);
+  left->rank = pair->rank, left->merged = pair->id;
 }
 
 static rf_status put_symbol(rf_encoding *e, uint32_t id, const char *at, size_t bytes, rf_error *error) {
@@ -104,14 +113,14 @@ static rf_status put_symbol(rf_encoding *e, uint32_t id, const char *at, size_t 
 
 static rf_status merge_short(rf_encoding *e, const char *word, size_t bytes, rf_error *error) {
   const rf_tokenizer *tokenizer = e->tokenizer;
-  rf_symbol s[SHORT_WORD + 1];
+  rf_symbol s[SHORT_WORD + 2];
   int count = 0, n;
   for (const char *at = word; at < word + bytes; at += n) {
     s[count].first = (uint32_t)(at - word);
     s[count++].id = symbol_at(tokenizer, at, word + bytes, &n);
   }
-  s[count] = (rf_symbol){.id = NO_ID, .first = (uint32_t)bytes};
-  for (int i = 0; i < count; i++) rank_symbol(&tokenizer->bpe, &s[i], s[i + 1].id);
+  s[count] = s[count + 1] = (rf_symbol){.id = NO_ID, .first = (uint32_t)bytes};
+  for (int i = 0; i < count; i++) rank_symbol(tokenizer, word, &s[i], &s[i + 1], s[i + 2].first);
   for (;;) {
     int best = -1;
     uint32_t rank = RF_NO_RANK;
@@ -119,10 +128,10 @@ static rf_status merge_short(rf_encoding *e, const char *word, size_t bytes, rf_
       if (s[i].rank < rank) rank = s[i].rank, best = i;
     if (best < 0) break;
     s[best].id = s[best].merged;
-    memmove(s + best + 1, s + best + 2, (size_t)(count - best - 1) * sizeof *s); /* the sentinel too */
+    memmove(s + best + 1, s + best + 2, (size_t)(count - best) * sizeof *s); /* the end's two too */
     count--;
-    rank_symbol(&tokenizer->bpe, &s[best], s[best + 1].id);
-    if (best) rank_symbol(&tokenizer->bpe, &s[best - 1], s[best].id);
+    rank_symbol(tokenizer, word, &s[best], &s[best + 1], s[best + 2].first);
+    if (best) rank_symbol(tokenizer, word, &s[best - 1], &s[best], s[best + 1].first);
   }
   for (int i = 0; i < count; i++) RF_TRY(put_symbol(e, s[i].id, word + s[i].first, s[i + 1].first - s[i].first, error));
   return RAFTER_OK;
@@ -157,7 +166,6 @@ static rf_status reserve_symbols(rf_encoding *e, size_t symbols, rf_error *error
 
 static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_error *error) {
   const rf_tokenizer *tokenizer = e->tokenizer;
-  const rf_bpe *bpe = &tokenizer->bpe;
   RF_TRY(reserve_symbols(e, bytes + 1, error));
   rf_symbol *s = e->symbols;
   uint32_t *next = e->next, *previous = e->previous, count = 0;
@@ -167,9 +175,9 @@ static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_e
     s[count].first = (uint32_t)(at - word), next[count] = count + 1, previous[count] = count - 1;
     s[count].id = symbol_at(tokenizer, at, word + bytes, &n);
   }
-  s[count] = (rf_symbol){.id = NO_ID, .first = (uint32_t)bytes};
+  s[count] = (rf_symbol){.id = NO_ID, .first = (uint32_t)bytes}, next[count] = count;
   for (uint32_t i = 0; i < count; i++) {
-    rank_symbol(bpe, &s[i], s[i + 1].id);
+    rank_symbol(tokenizer, word, &s[i], &s[i + 1], s[next[i + 1]].first);
     if (s[i].rank != RF_NO_RANK) e->heap[waiting++] = (uint64_t)s[i].rank << 32 | i;
   }
   for (size_t i = waiting / 2; i-- > 0;) sift_down(e->heap, waiting, i);
@@ -181,11 +189,11 @@ static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_e
     uint32_t gone = next[i], after = next[gone];
     s[i].id = s[i].merged, s[gone].rank = RF_NO_RANK, next[i] = after;
     if (after < count) previous[after] = i;
-    rank_symbol(bpe, &s[i], s[after].id);
+    rank_symbol(tokenizer, word, &s[i], &s[after], s[next[after]].first);
     if (s[i].rank != RF_NO_RANK) push(e->heap, &waiting, (uint64_t)s[i].rank << 32 | i);
     if (!i) continue;
     uint32_t before = previous[i], old = s[before].rank;
-    rank_symbol(bpe, &s[before], s[i].id);
+    rank_symbol(tokenizer, word, &s[before], &s[i], s[after].first);
     if (s[before].rank != RF_NO_RANK && s[before].rank != old) push(e->heap, &waiting, (uint64_t)s[before].rank << 32 | before);
   }
   for (uint32_t i = 0; i < count; i = next[i]) RF_TRY(put_symbol(e, s[i].id, word + s[i].first, s[next[i]].first - s[i].first, error));

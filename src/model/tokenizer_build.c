@@ -84,7 +84,7 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
   return RAFTER_OK;
 }
 
-/* ---- SentencePiece's pairs --------------------------------------------------------------------------------------- */
+/* ---- SentencePiece's ranks --------------------------------------------------------------------------------------- */
 
 typedef struct ranked {
   float score;
@@ -96,87 +96,37 @@ static int by_score(const void *a, const void *b) {
   return x->score != y->score ? (x->score < y->score) - (x->score > y->score) : (x->id > y->id) - (x->id < y->id);
 }
 
-/* A symbol by its spelling. A character that is no piece but stands inside some gets a hidden id behind the vocabulary, for it can merge. */
-static rf_status symbol_of(rf_tokenizer *t, rf_span part, const char *where, int32_t *id, rf_error *error) {
-  *id = rf_pieces_find(&t->pieces, part.at, part.bytes);
-  if (*id >= 0 || rf_utf8_length(part.at, part.at + part.bytes) != (int)part.bytes) return RAFTER_OK;
-  char character[4];
-  int64_t count = t->pieces.count;
-  memcpy(character, part.at, part.bytes); /* the pieces' text may move */
-  *id = (int32_t)(count + t->pieces.hidden);
-  RF_TRY(rf_pieces_put(&t->pieces, *id, (rf_span){character, part.bytes}, RF_PIECE_NORMAL, true, where, error));
-  t->pieces.count = count, t->pieces.hidden++;
-  return RAFTER_OK;
-}
-
-/* Where a piece is cut in two. */
-typedef struct cut {
-  int32_t id;
-  uint32_t at, rank;
-} cut;
-enum { CUTS = RF_FIND_MOST / 2 };
-
-static rf_span half_of(const rf_tokenizer *t, const cut *c, int second) {
-  rf_span piece = rf_pieces_at(&t->pieces, c->id);
-  return second ? (rf_span){piece.at + c->at, piece.bytes - c->at} : (rf_span){piece.at, c->at};
-}
-
-/* Both halves of many cuts are looked up at once, for the memory they are waited for. */
-static rf_status add_cuts(rf_tokenizer *t, const cut *cuts, int count, const char *where, rf_error *error) {
-  rf_span keys[2 * CUTS] = {{0}}; /* (all of it: gcc at -O2 does not see that the loop fills what is read) */
-  int32_t ids[2 * CUTS];
-  if (count < 1) return RAFTER_OK;
-  for (int i = 0; i < 2 * count; i++) keys[i] = half_of(t, &cuts[i / 2], i % 2);
-  rf_pieces_find_many(&t->pieces, keys, 2 * count, ids);
-  for (int i = 0; i < 2 * count; i++)
-    if (ids[i] < 0 && (i % 2 == 0 || ids[i - 1] >= 0)) RF_TRY(symbol_of(t, half_of(t, &cuts[i / 2], i % 2), where, &ids[i], error));
-  RF_TRY(rf_bpe_reserve(&t->bpe, t->bpe.pairs + count, error));
-  for (int i = 0; i < 2 * count; i += 2)
-    if (ids[i] >= 0 && ids[i + 1] >= 0) rf_bpe_expect(&t->bpe, (uint32_t)ids[i], (uint32_t)ids[i + 1]);
-  for (int i = 0; i < count; i++)
-    if (ids[2 * i] >= 0 && ids[2 * i + 1] >= 0)
-      rf_bpe_pair(&t->bpe, (uint32_t)ids[2 * i], (uint32_t)ids[2 * i + 1], cuts[i].rank, (uint32_t)cuts[i].id);
-  return RAFTER_OK;
-}
-
-/* SentencePiece merges any two symbols whose text together is a piece, the best score first: a rank for each distinct score, a pair for each cut. */
-static rf_status add_pairs(rf_tokenizer *t, const rf_vocabulary *v, const char *where, rf_error *error) {
+/* SentencePiece merges any two symbols whose text together is a piece, the best score first: a rank for each distinct score. The pairs themselves are
+ * never listed: Gemma's would be 1.6 million, which take longer to write down than all that is encoded in most runs takes. */
+static rf_status add_ranks(rf_tokenizer *t, const rf_vocabulary *v, const char *where, rf_error *error) {
   rf_status status = RAFTER_OK;
   ranked *order = malloc(((size_t)v->count + 1) * sizeof *order);
-  cut cuts[CUTS];
+  uint32_t *rank = t->bpe.rank = malloc(((size_t)v->count + 1) * sizeof *rank), last = 0;
   int64_t count = 0;
-  int held = 0;
-  if (!order) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  bool sorted = true;
+  if (!order || !rank) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+    goto done;
+  }
   for (int64_t id = 0; id < v->count; id++) {
+    rank[id] = RF_NO_RANK;
     if (!isfinite(v->scores[id])) {
       status = RF_FAIL(error, RAFTER_FAILED, NULL, "a score is not finite (%s, id %lld)", where, (long long)id);
       goto done;
     }
-    int type = t->pieces.row[id].type;
-    if ((type == RF_PIECE_NORMAL || type == RF_PIECE_USER) && t->pieces.row[id].bytes > 1) order[count++] = (ranked){v->scores[id], (int32_t)id};
+    const rf_piece_row *row = &t->pieces.row[id];
+    if ((row->type != RF_PIECE_NORMAL && row->type != RF_PIECE_USER) || row->bytes < 2) continue;
+    if (row->bytes > t->bpe.longest) t->bpe.longest = row->bytes;
+    t->scored_bytes += row->bytes;
+    order[count] = (ranked){v->scores[id], (int32_t)id};
+    sorted = sorted && (!count || by_score(&order[count - 1], &order[count]) < 0);
+    count++;
   }
-  qsort(order, (size_t)count, sizeof *order, by_score);
-  uint32_t rank = 0;
+  if (!sorted) qsort(order, (size_t)count, sizeof *order, by_score);
   for (int64_t i = 0; i < count; i++) {
-    if (i && order[i].score != order[i - 1].score) rank++;
-    size_t bytes = t->pieces.row[order[i].id].bytes;
-    t->scored_bytes += (int64_t)bytes;
-    for (size_t at = 0; at < bytes;) {
-      rf_span piece = rf_pieces_at(&t->pieces, order[i].id); /* the pieces' text may move */
-      int n = rf_utf8_length(piece.at + at, piece.at + bytes);
-      if (!n) {
-        status = RF_FAIL(error, RAFTER_FAILED, NULL, "a piece is no UTF-8 (%s, id %d)", where, order[i].id);
-        goto done;
-      }
-      at += (size_t)n;
-      if (at >= bytes) break;
-      cuts[held++] = (cut){order[i].id, (uint32_t)at, rank};
-      if (held < CUTS) continue;
-      RF_GO(add_cuts(t, cuts, held, where, error));
-      held = 0;
-    }
+    if (i && order[i].score != order[i - 1].score) last++;
+    rank[order[i].id] = last;
   }
-  RF_GO(add_cuts(t, cuts, held, where, error));
 done:
   free(order);
   return status;
@@ -244,7 +194,7 @@ static rf_status fill(rf_tokenizer *t, const rf_vocabulary *v, const struct kind
   } else RF_TRY(rf_splits_named(v->pre, &t->splits, &t->bpe.ignore_merges, where, error));
   RF_TRY(add_pieces(t, v, kind->byte_level, where, error));
   if (kind->model == RF_TOKENS_UNIGRAM) RF_TRY(add_unigram(t, v, where, error));
-  else RF_TRY(kind->byte_level ? add_merges(t, v, where, error) : add_pairs(t, v, where, error));
+  else RF_TRY(kind->byte_level ? add_merges(t, v, where, error) : add_ranks(t, v, where, error));
   if (kind->model == RF_TOKENS_BPE) RF_TRY(rf_bpe_finish(t, where, error));
   RF_TRY(rf_tokenizer_marks(t, &v->bos_id, v->add_bos && v->bos_id >= 0, &v->eos_id, v->add_eos && v->eos_id >= 0, error));
   return rf_tokenizer_finish(t, !kind->byte_level, !kind->byte_level && !v->plain_spaces, where, error);

@@ -157,6 +157,8 @@ static void fill_scores(const writing *w) {
     const rf_pair *pair = &bpe->slots[i];
     if (pair->rank != RF_NO_RANK && pair->id < w->count && -(float)pair->rank > w->score[pair->id]) w->score[pair->id] = -(float)pair->rank;
   }
+  for (int64_t id = 0; bpe->rank && id < w->t->pieces.count && id < w->count; id++)
+    if (bpe->rank[id] != RF_NO_RANK) w->score[id] = -(float)bpe->rank[id];
 }
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */

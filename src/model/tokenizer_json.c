@@ -1,5 +1,5 @@
 /* tokenizer_json.c - tokenizer.json of Hugging Face. The vocabulary and the merges, nearly all of the file, are read by a scanner of their own:
- * strict JSON, no recursion, nothing built but what is kept (33 MB in a fraction of a second). What is small goes through jansson. */
+ * strict JSON, no recursion, nothing built but what is kept, merges on all threads (33 MB in a fraction of a second). What is small goes through jansson. */
 #include "model/tokenizer_parts.h"
 
 #include "base/json.h"
@@ -85,12 +85,19 @@ static rf_status string(scan *s, char out[RF_PIECE_MOST], size_t *bytes) {
 
 /* ---- values ----------------------------------------------------------------------------------------------------- */
 
+/* Commas between the items of a long array, some way from each other: what stands between two can be read without what stands before. */
+enum { CUTS_MOST = 64, CUT_BYTES = 1 << 18 };
+typedef struct cuts {
+  int count;
+  const char *at[CUTS_MOST];
+} cuts;
+
 /* Steps over a value and tells where it stands. What it is is looked at later; only strings and brackets matter to find its end. */
-static rf_status skip(scan *s, rf_span *value) {
+static rf_status skip(scan *s, rf_span *value, cuts *cut) {
   static const char PLAIN[256] = {['"'] = 1, ['['] = 1, [']'] = 1, ['{'] = 1, ['}'] = 1, [','] = 1};
   int depth = 0;
   blanks(s);
-  const char *from = s->at;
+  const char *from = s->at, *last = from;
   for (; s->at < s->end; s->at++) {
     while (s->at < s->end && !PLAIN[(unsigned char)*s->at]) s->at++;
     if (s->at == s->end) break;
@@ -103,6 +110,7 @@ static rf_status skip(scan *s, rf_span *value) {
       if (++depth > DEPTH_MOST) return wrong(s, "fewer brackets inside each other");
     } else if (depth == 0) break; /* a comma or the bracket around */
     else if (c != ',') depth--;
+    else if (cut && depth == 1 && cut->count < CUTS_MOST && s->at - last >= CUT_BYTES) cut->at[cut->count++] = last = s->at;
   }
   if (s->at > s->end) s->at = s->end;
   if (depth || s->at == s->end || s->at == from) return wrong(s, "a JSON value");
@@ -131,6 +139,12 @@ static rf_status real_number(scan *s, double *value) {
   return n && !*end ? RAFTER_OK : wrong(s, "a number");
 }
 
+/* A value that was stepped over ends at a comma or bracket: nothing else may stand there. */
+static rf_status nothing_behind(scan *s) {
+  blanks(s);
+  return s->at == s->end ? RAFTER_OK : wrong(s, "a comma or a closing bracket");
+}
+
 /* Between the values of an object or array: true when another one follows. */
 static rf_status more(scan *s, char closing, bool *first, bool *follows) {
   if (take(s, closing)) return *follows = false, RAFTER_OK;
@@ -145,6 +159,7 @@ typedef struct parts {
   json_t *small;         /* the top level without model */
   json_t *model;         /* its small settings */
   rf_span vocab, merges; /* bytes 0: not there */
+  cuts cut;              /* of merges */
 } parts;
 
 static rf_status small_value(const scan *s, const char *key, size_t key_bytes, rf_span value, json_t *into) {
@@ -178,7 +193,7 @@ static rf_status read_object(scan *s, parts *p, bool in_model) {
       continue;
     }
     rf_span value, *large = !in_model ? NULL : is(key, bytes, "vocab") ? &p->vocab : is(key, bytes, "merges") ? &p->merges : NULL;
-    RF_TRY(skip(s, &value));
+    RF_TRY(skip(s, &value, large == &p->merges && !large->bytes ? &p->cut : NULL));
     if (large && large->bytes) return RF_FAIL(s->error, RAFTER_FAILED, NULL, "%s has a field twice (model.%.*s)", s->where, (int)bytes, key);
     if (large) *large = value;
     else RF_TRY(small_value(s, key, bytes, value, in_model ? p->model : p->small));
@@ -238,11 +253,20 @@ static rf_status read_scores(scan *s, rf_tokenizer *t, double **scores) {
 enum { BLOCK = RF_FIND_MOST / 3 };
 typedef struct block {
   int count;
-  uint32_t rank;                                  /* of the first */
   const char *from[BLOCK];                        /* where each stands in the file */
   size_t first[BLOCK], left[BLOCK], right[BLOCK]; /* in `text`: the left piece, then the right one */
   rf_buffer text;
 } block;
+
+/* What one thread reads: the merges between two cuts, as ids. */
+typedef struct stretch {
+  scan s;
+  bool last;           /* ends with the array's bracket */
+  rf_buffer found;     /* of rf_pair, in their order, without ranks */
+  const char *unknown; /* a merge that is not of two pieces which make a third; NULL: none */
+  rf_status status;
+  rf_error error;
+} stretch;
 
 /* "left right" or ["left", "right"] */
 static rf_status read_merge(scan *s, bool byte_level, block *b) {
@@ -273,7 +297,7 @@ static rf_status read_merge(scan *s, bool byte_level, block *b) {
   return rf_buffer_add(&b->text, right, right_bytes, s->error);
 }
 
-static rf_status put_merges(const scan *s, rf_tokenizer *t, block *b) {
+static rf_status find_merges(stretch *s, const rf_tokenizer *t, block *b) {
   rf_span keys[RF_FIND_MOST];
   int32_t ids[RF_FIND_MOST];
   for (int i = 0; i < b->count; i++) {
@@ -282,32 +306,80 @@ static rf_status put_merges(const scan *s, rf_tokenizer *t, block *b) {
     keys[3 * i + 2] = (rf_span){at, b->left[i] + b->right[i]};
   }
   rf_pieces_find_many(&t->pieces, keys, 3 * b->count, ids);
-  RF_TRY(rf_bpe_reserve(&t->bpe, t->bpe.pairs + b->count, s->error));
+  RF_TRY(rf_buffer_reserve(&s->found, (size_t)b->count * sizeof(rf_pair), s->s.error));
+  rf_pair *to = (rf_pair *)(void *)(s->found.at + s->found.bytes);
   for (int i = 0; i < b->count; i++) {
-    if (ids[3 * i] < 0 || ids[3 * i + 1] < 0 || ids[3 * i + 2] < 0)
-      return RF_FAIL(s->error, RAFTER_FAILED, NULL, "a merge is not of two pieces that make a third (%s, merge %u, byte %lld)", s->where,
-                     b->rank + (uint32_t)i, (long long)(b->from[i] - s->text));
-    rf_bpe_expect(&t->bpe, (uint32_t)ids[3 * i], (uint32_t)ids[3 * i + 1]);
+    if (ids[3 * i] < 0 || ids[3 * i + 1] < 0 || ids[3 * i + 2] < 0) return s->unknown = b->from[i], RAFTER_FAILED;
+    *to++ = (rf_pair){(uint32_t)ids[3 * i], (uint32_t)ids[3 * i + 1], 0, (uint32_t)ids[3 * i + 2]};
+    s->found.bytes += sizeof *to;
   }
-  for (int i = 0; i < b->count; i++)
-    rf_bpe_pair(&t->bpe, (uint32_t)ids[3 * i], (uint32_t)ids[3 * i + 1], b->rank + (uint32_t)i, (uint32_t)ids[3 * i + 2]);
-  b->rank += (uint32_t)b->count, b->count = 0, b->text.bytes = 0;
+  b->count = 0, b->text.bytes = 0;
   return RAFTER_OK;
 }
 
-static rf_status read_merges(scan *s, rf_tokenizer *t) {
-  bool first = true, follows = true;
-  rf_status status;
+/* `behind` a comma an item must come. */
+static rf_status read_stretch(stretch *s, bool behind, const rf_tokenizer *t) {
+  rf_status status = RAFTER_OK;
   block b = {0};
-  RF_TRY(expect(s, '[', "the merges as an array"));
-  RF_TRY(rf_bpe_reserve(&t->bpe, (s->end - s->at) / 64, s->error)); /* a guess from below: the table grows where it is wrong */
+  bool first = true, follows = true;
   while (follows) {
-    RF_GO(more(s, ']', &first, &follows));
-    if (follows) RF_GO(read_merge(s, t->bpe.byte_level, &b));
-    if (b.count == BLOCK || !follows) RF_GO(put_merges(s, t, &b));
+    blanks(&s->s);
+    if (first && behind) first = false;
+    else if (s->last) RF_GO(more(&s->s, ']', &first, &follows));
+    else if (first) first = false; /* the first of all; an empty array has no cuts */
+    else if ((follows = s->s.at < s->s.end)) RF_GO(expect(&s->s, ',', "a comma or a closing bracket"));
+    if (follows) RF_GO(read_merge(&s->s, t->bpe.byte_level, &b));
+    if (b.count == BLOCK || !follows) RF_GO(find_merges(s, t, &b));
   }
 done:
   free(b.text.at);
+  return status;
+}
+
+static rf_status put_merges(const scan *s, rf_tokenizer *t, const stretch *all, int count) {
+  int64_t merges = 0;
+  for (int k = 0; k < count; k++) { /* the first that is wrong in the file's order */
+    int64_t here = (int64_t)(all[k].found.bytes / sizeof(rf_pair));
+    if (all[k].status != RAFTER_OK && all[k].unknown)
+      return RF_FAIL(s->error, RAFTER_FAILED, NULL, "a merge is not of two pieces that make a third (%s, merge %lld, byte %lld)", s->where,
+                     (long long)(merges + here), (long long)(all[k].unknown - s->text));
+    if (all[k].status != RAFTER_OK) {
+      if (s->error) *s->error = all[k].error;
+      return all[k].status;
+    }
+    merges += here;
+  }
+  if (merges > INT32_MAX) return RF_FAIL(s->error, RAFTER_FAILED, NULL, "%s has too many merges", s->where);
+  RF_TRY(rf_bpe_reserve(&t->bpe, merges, s->error));
+  uint32_t rank = 0;
+  for (int k = 0; k < count; k++) {
+    enum { AHEAD = 16 };
+    const rf_pair *pair = (const rf_pair *)(const void *)all[k].found.at;
+    int64_t here = (int64_t)(all[k].found.bytes / sizeof *pair);
+    for (int64_t i = 0; i < here; i++) {
+      if (i + AHEAD < here) rf_bpe_expect(&t->bpe, pair[i + AHEAD].left, pair[i + AHEAD].right);
+      rf_bpe_pair(&t->bpe, pair[i].left, pair[i].right, rank++, pair[i].id);
+    }
+  }
+  return RAFTER_OK;
+}
+
+/* Ids are found on all threads; what the pairs become stands in one table, which one of them fills. */
+static rf_status read_merges(scan *s, rf_tokenizer *t, const cuts *cut) {
+  int count = cut->count + 1;
+  RF_TRY(expect(s, '[', "the merges as an array"));
+  stretch *all = calloc((size_t)count, sizeof *all);
+  if (!all) return RF_FAIL(s->error, RAFTER_FAILED, NULL, "out of memory");
+  for (int k = 0; k < count; k++) {
+    all[k].s = (scan){k ? cut->at[k - 1] + 1 : s->at, k < cut->count ? cut->at[k] : s->end, s->text, s->where, &all[k].error};
+    all[k].last = k == cut->count;
+  }
+#pragma omp parallel for schedule(dynamic, 1) if (count > 1)
+  for (int k = 0; k < count; k++) all[k].status = read_stretch(&all[k], k > 0, t);
+  rf_status status = put_merges(s, t, all, count);
+  s->at = all[count - 1].s.at;
+  for (int k = 0; k < count; k++) free(all[k].found.at);
+  free(all);
   return status;
 }
 
@@ -360,13 +432,16 @@ static rf_status read_model(const scan *file, rf_tokenizer *t, const parts *p) {
   if (t->kind == RF_TOKENS_UNIGRAM) {
     double *scores = NULL;
     rf_status status = read_scores(&vocab, t, &scores);
+    if (status == RAFTER_OK) status = nothing_behind(&vocab);
     if (status == RAFTER_OK) status = rf_unigram_build(t, scores, false, file->where, file->error);
     free(scores);
     RF_TRY(status);
     return unknown_id(file, t, p->model);
   }
   RF_TRY(read_vocab(&vocab, t));
-  RF_TRY(read_merges(&merges, t));
+  RF_TRY(read_merges(&merges, t, &p->cut));
+  RF_TRY(nothing_behind(&vocab));
+  RF_TRY(nothing_behind(&merges));
   RF_TRY(unknown_id(file, t, p->model));
   return rf_bpe_finish(t, file->where, file->error);
 }

@@ -29,8 +29,7 @@ typedef struct rf_piece_row {
 } rf_piece_row;
 
 typedef struct rf_pieces {
-  int64_t count; /* ids of the vocabulary; rows [count, count + hidden) are characters inside pieces that are no pieces themselves */
-  int64_t hidden, capacity;
+  int64_t count, capacity; /* ids of the vocabulary, and rows there is room for */
   rf_piece_row *row;
   rf_buffer text;
   uint64_t *slots; /* open addressing: upper half of the hash, then id + 1 */
@@ -141,6 +140,8 @@ typedef struct rf_bpe {
   rf_pair *slots;
   uint64_t mask;
   int64_t pairs;
+  uint32_t *rank;      /* of each piece, where any two neighbours merge whose text together is one; NULL: where the pairs are listed */
+  uint32_t longest;    /* bytes of the longest piece that has a rank */
   bool byte_level;     /* symbols are bytes; else characters */
   bool ignore_merges;  /* a word that is a piece is that piece */
   int32_t symbol[256]; /* id of a byte (byte_level) or of an ASCII character; -1: none */

@@ -208,6 +208,9 @@ static void test_json_refused(void **state) {
       {"{\"model\":{\"vocab\":{\"\\q\":0},\"merges\":[]}}", "JSON string"},
       {"{\"model\":{\"vocab\":{\"\xff\":0},\"merges\":[]}}", "UTF-8"},
       {"{\"model\":{\"vocab\":{\"a\":0,},\"merges\":[]}}", "string"},
+      {"{\"model\":{\"vocab\":{\"a\":0}x,\"merges\":[]}}", "a comma"},
+      {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[]x}}", "a comma"},
+      {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[][]}}", "a comma"},
       {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",1e999]]}}", "finite"},
       {"{\"model\":{\"type\":\"Unigram\",\"unk_id\":7,\"vocab\":[[\"a\",0]]}}", "unknown id"},
   };
@@ -226,6 +229,67 @@ static void test_json_refused(void **state) {
     rf_tokenizer *t = NULL;
     assert_int_equal(rf_tokenizer_json_read(part, n, "test", &t, NULL), RAFTER_FAILED);
     free(part);
+  }
+}
+
+/* All words of up to three letters, each merged of the one before its last letter and that letter, `blanks` spaces between the two; merge `wrong` is
+ * spelled with `letter`, merge `broken` with a letter too many behind its bracket (-1: none). */
+enum { WORDS = 26 + 26 * 26 + 26 * 26 * 26 };
+static char *many_merges(int blanks, int wrong, char letter, int broken) {
+  char *text = malloc((size_t)WORDS * (size_t)(blanks + 60)), *at = text, word[4];
+  assert_non_null(text);
+  at += sprintf(at, "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"model\":{\"type\":\"BPE\",\"vocab\":{");
+  for (int part = 0; part < 2; part++) {
+    for (int i = part ? 26 : 0; i < WORDS; i++) {
+      int length = i < 26 ? 1 : i < 26 + 676 ? 2 : 3, rest = i - (length > 1 ? 26 : 0) - (length > 2 ? 676 : 0);
+      for (int k = length - 1; k >= 0; k--, rest /= 26) word[k] = (char)('a' + rest % 26);
+      if (part == 0) at += sprintf(at, "%s\"%.*s\":%d", i ? "," : "", length, word, i);
+      else
+        at += sprintf(at, "%s[\"%.*s\",%*s\"%c\"]%s", i > 26 ? "," : "", length - 1, word, blanks, "", i - 26 == wrong ? letter : word[length - 1],
+                      i - 26 == broken ? "x" : "");
+    }
+    at += sprintf(at, "%s", part ? "]}}" : "},\"merges\":[");
+  }
+  return text;
+}
+
+/* Long lists are read in stretches on all threads: what they say is what one stretch says, and the first fault of the file is the one that is told. */
+static void test_long_merges(void **state) {
+  (void)state;
+  static const char text[] = "zebras abcabcabc queuing xyzzy thequickbrownfoxjumpsoverthelazydog";
+  char *file[2] = {many_merges(1, -1, 0, -1), many_merges(60, -1, 0, -1)};
+  rf_ids ids[2] = {{0}};
+  rf_error error = {0};
+  for (int f = 0; f < 2; f++) {
+    rf_tokenizer *t = NULL;
+    if (rf_tokenizer_json_read(file[f], strlen(file[f]), "test", &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    for (const char *at = text, *end; *at; at = *end ? end + 1 : end) {
+      end = strchr(at, ' ') ? strchr(at, ' ') : at + strlen(at);
+      assert_int_equal(rf_tokenizer_encode(t, at, (size_t)(end - at), 0, &ids[f], &error), RAFTER_OK);
+    }
+    rf_tokenizer_close(t);
+  }
+  assert_int_equal(ids[0].count, ids[1].count);
+  assert_memory_equal(ids[0].at, ids[1].at, (size_t)ids[0].count * sizeof *ids[0].at);
+  rf_ids_free(&ids[0]), rf_ids_free(&ids[1]), free(file[0]), free(file[1]);
+  static const struct {
+    int wrong, broken;
+    const char *says;
+  } rows[] = {{15000, -1, "merge 15000, byte"},
+              {3, -1, "merge 3, byte"},
+              {15000, 9000, "expected a comma"},
+              {9000, 15000, "merge 9000, byte"},
+              {WORDS - 27, -1, "merge 18251, byte"}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    rf_tokenizer *t = NULL;
+    char *bad = many_merges(60, rows[i].wrong, '!', rows[i].broken);
+    assert_int_equal(rf_tokenizer_json_read(bad, strlen(bad), "test", &t, &error), RAFTER_FAILED);
+    if (!strstr(error.message, rows[i].says)) fail_msg("%s, not %s", error.message, rows[i].says);
+    const char *byte = strstr(error.message, "byte ");
+    assert_non_null(byte);
+    const char *there = bad + atoi(byte + 5); /* of a wrong merge its bracket; of a letter too many that letter */
+    assert_true(rows[i].broken == 9000 ? *there == 'x' : *there == '[' && strchr(there, '!') < strchr(there, ']'));
+    free(bad);
   }
 }
 
@@ -294,6 +358,7 @@ int main(void) {
       cmocka_unit_test(test_json_splits),  cmocka_unit_test(test_json_inverted),
       cmocka_unit_test(test_characters),   cmocka_unit_test(test_json_characters),
       cmocka_unit_test(test_json_refused), cmocka_unit_test(test_json_written),
+      cmocka_unit_test(test_long_merges),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
