@@ -126,7 +126,7 @@ static void say_loading(void *self, const char *what, double part) {
   else rf_put_bar(self, "%s", "");
 }
 
-rf_progress rf_load_bar(const rafter_sink *sink) { return (rf_progress){say_loading, (void *)(uintptr_t)sink}; }
+rf_progress rf_load_bar(const rafter_sink *sink) { return (rf_progress){.report = say_loading, .self = (void *)(uintptr_t)sink}; }
 
 void rf_put_json(const rafter_sink *sink, json_t *json) {
   char *line = sink->json ? rf_json_text(json, 0) : NULL;

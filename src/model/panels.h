@@ -73,5 +73,7 @@ typedef struct rf_panel_source {
 } rf_panel_source;
 /* Fills a matrix, its padding too, on all threads: stored blocks go straight from their place, values are quantized first. */
 rf_status rf_panels_fill(const rf_panels *panels, const rf_panel_source *source, void *data, rf_error *error);
+/* Panels [from, end) of them. */
+rf_status rf_panels_fill_some(const rf_panels *panels, int64_t from, int64_t end, const rf_panel_source *source, void *data, rf_error *error);
 
 #endif

@@ -38,13 +38,16 @@ static rf_status fill_panel(const rf_panels *panels, int64_t index, const rf_pan
 }
 
 rf_status rf_panels_fill(const rf_panels *panels, const rf_panel_source *source, void *data, rf_error *error) {
-  int64_t count = rf_panels_count(panels);
+  return rf_panels_fill_some(panels, 0, rf_panels_count(panels), source, data, error);
+}
+
+rf_status rf_panels_fill_some(const rf_panels *panels, int64_t from, int64_t end, const rf_panel_source *source, void *data, rf_error *error) {
   int failed = 0;
-#pragma omp parallel if (count > 1)
+#pragma omp parallel if (end - from > 1)
   {
     scratch mine = {NULL, NULL};
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t p = 0; p < count; p++) {
+    for (int64_t p = from; p < end; p++) {
       rf_error why;
       if (fill_panel(panels, p, source, data, &mine, &why) == RAFTER_OK) continue;
 #pragma omp critical(rf_panels_failed)

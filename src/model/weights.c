@@ -171,8 +171,15 @@ static rf_status pack_param(const rf_name *name, const rf_weight_part *part, con
   rf_weight_matrix matrix = {.name = name, .part = part, .inner = panels->inner, .outputs_first = panels->outputs_first};
   rf_panel_source source = rf_weight_matrix_source(&matrix);
   rf_panels one = rf_panels_one(panels);
-  RF_TRY(rf_panels_fill(&one, &source, (char *)data + expert * rf_panels_bytes(&one), error));
-  for (int i = 0; i < name->count; i++) rf_weight_part_done(&part[i]);
+  int64_t count = rf_panels_count(&one), from = 0, outputs = 0;
+  for (int i = 0; i < name->count; i++) { /* q, k and v stand behind each other: no more of the file than one of them is held */
+    int64_t end = from;
+    outputs += name->columns[i];
+    while (end < count && (i == name->count - 1 || rf_panels_at(&one, end).first < outputs)) end++;
+    RF_TRY(rf_panels_fill_some(&one, from, end, &source, (char *)data + expert * rf_panels_bytes(&one), error));
+    rf_weight_part_done(&part[i]);
+    from = end;
+  }
   return RAFTER_OK;
 }
 
@@ -210,6 +217,7 @@ rf_status rf_weights_load(const char *path, const rf_model *model, const rf_para
       RF_GO(find_parts(file, model, &slice, &name, part, error));
       if (data) RF_GO(pack_param(&name, part, panels, e, data, error));
       else RF_GO(read_param(&name, part, i, &slice, visit, context, block, error));
+      for (int j = 0; j < name.count; ++j) rf_weight_part_done(&part[j]);
     }
   }
 done:

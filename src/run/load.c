@@ -10,8 +10,17 @@ typedef struct target {
   int plan;
   const rf_plan *of;
   rf_progress progress;
-  double done, all; /* bytes of packed parameters; all 0: nobody asks */
+  int64_t done, all; /* values of the parameters; all 0: nobody asks */
+  int said;          /* hundredths */
 } target;
+
+static void tell(target *t, int64_t values) {
+  int part = t->all > 0 ? (int)(100 * t->done / t->all) : 0;
+  t->done += values;
+  if (t->all == 0 || part == t->said || part > 99) return;
+  t->said = part;
+  t->progress.report(t->progress.self, "loading", part / 100.0);
+}
 
 /* Writes values into every persistent tensor that holds this parameter: weight (in its dtype) and master. */
 static void put_values(const target *t, int param, int64_t first, int64_t count, const float *values) {
@@ -32,6 +41,7 @@ static void put_values(const target *t, int param, int64_t first, int64_t count,
 
 static rf_status visit(void *context, int param, int64_t first, int64_t count, const float *values, rf_error *error) {
   (void)error;
+  tell(context, count);
   put_values(context, param, first, count, values);
   return RAFTER_OK;
 }
@@ -44,19 +54,22 @@ static void *place(void *context, int param, const rf_panels **panels) {
     const rf_tensor *tensor = &graph->tensor[id];
     if (tensor->param != param || tensor->dtype != RF_PACKED) continue;
     *panels = &tensor->panels;
-    if (t->all > 0) t->progress.report(t->progress.self, "loading", t->done / t->all);
-    t->done += (double)rf_tensor_bytes(tensor);
+    tell(t, graph->params.at[param].count);
     return rf_run_tensor(t->run, t->plan, id);
   }
   return NULL;
 }
 
 static rf_status load_weights(rf_run *run, int plan, const rf_plan *of, const char *path, rf_progress progress, rf_error *error) {
-  target t = {.run = run, .plan = plan, .of = of, .progress = progress};
-  for (int id = 0; id < of->graph->tensor_count && progress.report; id++)
-    if (of->graph->tensor[id].dtype == RF_PACKED) t.all += (double)rf_tensor_bytes(&of->graph->tensor[id]);
-  if (t.all <= RF_LOAD_LONG_BYTES) t.all = 0;
+  target t = {.run = run, .plan = plan, .of = of, .progress = progress, .said = -1};
+  int64_t bytes = 0, least = progress.least_bytes ? progress.least_bytes : RF_LOAD_LONG_BYTES;
+  for (int id = 0; id < of->graph->tensor_count; id++) {
+    const rf_tensor *tensor = &of->graph->tensor[id];
+    if (tensor->persistent && tensor->param >= 0 && (tensor->class == RF_CLASS_WEIGHT || tensor->class == RF_CLASS_MASTER))
+      bytes += rf_tensor_bytes(tensor);
+  }
   rf_params base = rf_params_of_base(&of->graph->params);
+  for (int p = 0; p < base.count && progress.report && bytes > least; p++) t.all += base.at[p].count;
   rf_status status = rf_weights_load(path, &of->graph->model, &base, place, visit, &t, error);
   if (t.all > 0) progress.report(progress.self, "loading", 1);
   return status;
