@@ -1,6 +1,7 @@
 /* chat.c - conversations as the text a model was trained on: the chat template of a model folder, rendered. */
 #include "model/chat.h"
 
+#include <dirent.h>
 #include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +58,7 @@ void rf_chat_free(rf_chat *chat) {
 
 const char *rf_chat_token(const rf_chat *chat, const char *name) { return json_string_value(json_object_get(chat->tokens, name)); }
 
-/* The template in a tokenizer_config.json; NULL when it has none. */
+/* The template in a tokenizer_config.json or chat_template.json; NULL when it has none. */
 static rf_status config_template(const json_t *config, const char *where, const json_t **text, rf_error *error) {
   const json_t *field = json_object_get(config, "chat_template"), *row;
   char names[200] = "";
@@ -94,13 +95,29 @@ static rf_status read_config(const char *path, json_t **config, rf_error *error)
   return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is not valid JSON (line %d, column %d: %s)", path, bad.line, bad.column, bad.text);
 }
 
+/* What current transformers write beside a default template; alone they leave open which is meant. */
+static rf_status refuse_additional(const char *folder, rf_error *error) {
+  char path[4200], names[200] = "";
+  snprintf(path, sizeof path, "%.4000s/additional_chat_templates", folder);
+  DIR *listing = opendir(path);
+  if (!listing) return RAFTER_OK;
+  for (const struct dirent *entry; (entry = readdir(listing));) {
+    size_t used = strlen(names);
+    if (rf_text_ends_with(entry->d_name, ".jinja")) snprintf(names + used, sizeof names - used, "%s%.60s", used ? ", " : "", entry->d_name);
+  }
+  closedir(listing);
+  if (!*names) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "give the one that is meant (--template FILE)", "%s names no default chat template (got: %s)", path, names);
+}
+
 rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error) {
   bool gguf = rf_text_ends_with(folder, ".gguf");
   RF_TRY(rf_chat_find(folder, chat, error));
   if (*chat) return RAFTER_OK;
+  RF_TRY(refuse_additional(folder, error));
   return RF_FAIL(error, RAFTER_FAILED, "the model may be no chat model: give a plain prompt, or a template of your own (--template FILE)",
                  "%s has no chat template (expected %s)", folder,
-                 gguf ? "tokenizer.chat_template" : "chat_template.jinja, or chat_template in tokenizer_config.json");
+                 gguf ? "tokenizer.chat_template" : "chat_template.jinja, or chat_template in tokenizer_config.json or chat_template.json");
 }
 
 static void add_token(json_t *tokens, const char *name, const rf_tokenizer *tokenizer, int32_t id) {
@@ -145,6 +162,13 @@ static void source_free(source *s) {
   json_decref(s->config);
 }
 
+static void keep_text(source *s, const json_t *text) {
+  if (!text) return;
+  s->bytes = json_string_length(text);
+  s->text = rf_must(calloc(s->bytes + 1, 1));
+  memcpy(s->text, json_string_value(text), s->bytes);
+}
+
 static rf_status source_read(const char *folder, source *s, rf_error *error) {
   char beside[4200], template_path[4200];
   struct stat info;
@@ -163,11 +187,16 @@ static rf_status source_read(const char *folder, source *s, rf_error *error) {
     return rf_file_read(template_path, TEMPLATE_MOST, &s->text, &s->bytes, error);
   }
   RF_TRY(config_template(s->config, s->path, &inside, error));
-  if (!inside) return RAFTER_OK;
-  s->bytes = json_string_length(inside);
-  s->text = rf_must(calloc(s->bytes + 1, 1));
-  memcpy(s->text, json_string_value(inside), s->bytes);
-  return RAFTER_OK;
+  if (inside) return keep_text(s, inside), RAFTER_OK;
+  snprintf(template_path, sizeof template_path, "%.4000s/chat_template.json", folder);
+  if (access(template_path, F_OK) != 0) return RAFTER_OK;
+  json_t *processor = NULL; /* of a model that reads more than text: its processor's file */
+  memcpy(s->path, template_path, sizeof s->path);
+  RF_TRY(read_config(s->path, &processor, error));
+  rf_status status = config_template(processor, s->path, &inside, error);
+  if (status == RAFTER_OK) keep_text(s, inside);
+  json_decref(processor);
+  return status;
 }
 
 rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -58,11 +59,41 @@ static void templates_are_found_where_models_keep_them(void **state) {
   assert_string_equal(rendered(hi, NULL), "dNone");
   put("tokenizer_config.json", "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"t\"},{\"name\":\"rag\",\"template\":\"r\"}]}");
   assert_non_null(strstr(rendered(hi, NULL), "names no template \"default\" (got: tool_use, rag)"));
+  put("tokenizer_config.json", "{\"eos_token\":\"</s>\"}"); /* as a processor keeps it beside a tokenizer that has none */
+  put("chat_template.json", "{\"chat_template\":\"p{{ eos_token }}\"}");
+  assert_string_equal(rendered(hi, NULL), "p</s>");
+  put("chat_template.json", "{\"chat_template\":\"{{ b|c }}\"}");
+  assert_non_null(strstr(rendered(hi, NULL), "chat_template.json, line 1, column 6: the filter \"c\" is not known"));
+  put("chat_template.json", "[]");
+  assert_non_null(strstr(rendered(hi, NULL), "has no chat template"));
+  put("tokenizer_config.json", "{\"chat_template\":\"t\"}");
+  assert_string_equal(rendered(hi, NULL), "t");
   put("chat_template.jinja", "file {{ eos_token }}\n");
   assert_string_equal(rendered(hi, NULL), "file ");
+  put("chat_template.json", NULL);
   put("tokenizer_config.json", NULL);
   assert_string_equal(rendered(hi, NULL), "file ");
   put("chat_template.jinja", NULL);
+}
+
+/* Several named ones without a default: whoever asks for a conversation says which. */
+static void templates_without_a_default_are_named(void **state) {
+  (void)state;
+  const char *hi = "[{\"role\":\"user\",\"content\":\"hi\"}]";
+  char inside[128];
+  snprintf(inside, sizeof inside, "%s/additional_chat_templates", folder);
+  assert_int_equal(mkdir(inside, 0777), 0);
+  assert_non_null(strstr(rendered(hi, NULL), "has no chat template"));
+  put("additional_chat_templates/rag.jinja", "r");
+  assert_non_null(strstr(rendered(hi, NULL), "additional_chat_templates names no default chat template (got: rag.jinja)"));
+  rf_chat *none;
+  assert_int_equal(rf_chat_find(folder, &none, NULL), RAFTER_OK); /* a plain prompt needs none */
+  assert_null(none);
+  put("chat_template.jinja", "default");
+  assert_string_equal(rendered(hi, NULL), "default");
+  put("chat_template.jinja", NULL);
+  put("additional_chat_templates/rag.jinja", NULL);
+  assert_int_equal(rmdir(inside), 0);
 }
 
 static void wrong_files_are_refused(void **state) {
@@ -203,6 +234,7 @@ static void a_real_models_conversations_render_as_recorded(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(templates_are_found_where_models_keep_them),
+      cmocka_unit_test(templates_without_a_default_are_named),
       cmocka_unit_test(wrong_files_are_refused),
       cmocka_unit_test(options_reach_the_template),
       cmocka_unit_test(spans_are_what_the_assistant_wrote),
