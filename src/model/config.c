@@ -49,13 +49,24 @@ _Static_assert(sizeof GEMMA3_SHAPE == sizeof SHARED, "a shape has the same field
 static const config_field RMS[] = {
     {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
 };
+static const config_field RMS_BIAS[] = {
+    {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
+    {"attention_bias", NULL, BOOL, false, 0, AT(attn_bias)},
+};
+static const config_field LLAMA[] = {
+    {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
+    {"attention_bias", NULL, BOOL, false, 0, AT(attn_bias)},
+    {"mlp_bias", NULL, BOOL, false, 0, AT(mlp_bias)},
+};
 static const config_field GEMMA2[] = {
     {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
+    {"attention_bias", NULL, BOOL, false, 0, AT(attn_bias)},
     {"attn_logit_softcapping", NULL, FLOAT, false, 50, AT(attn_softcap)},
     {"final_logit_softcapping", NULL, FLOAT, false, 30, AT(final_softcap)},
 };
 static const config_field GEMMA3[] = {
     {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
+    {"attention_bias", NULL, BOOL, false, 0, AT(attn_bias)},
     {"attn_logit_softcapping", NULL, FLOAT, false, 0, AT(attn_softcap)},
     {"final_logit_softcapping", NULL, FLOAT, false, 0, AT(final_softcap)},
 };
@@ -102,15 +113,14 @@ static const config_type TYPES[] = {
     {.type = "llama",
      .class = "LlamaForCausalLM",
      .base = {.family = RF_FAMILY_LLAMA, RMS_ROPE},
-     FIELDS(RMS),
+     FIELDS(LLAMA),
      .activation = SILU,
      .activation_key = "hidden_act",
      .theta_key = "rope_theta",
      .theta = 1e4,
      .positions = 2048,
      .bos = 1,
-     .eos = 2,
-     .off = {"attention_bias", "mlp_bias"}},
+     .eos = 2},
     {.type = "mistral",
      .class = "MistralForCausalLM",
      .base = {.family = RF_FAMILY_MISTRAL, RMS_ROPE},
@@ -142,7 +152,7 @@ static const config_type TYPES[] = {
     {.type = "qwen3",
      .class = "Qwen3ForCausalLM",
      .base = {.family = RF_FAMILY_QWEN3, .qk_norm = true, RMS_ROPE},
-     FIELDS(RMS),
+     FIELDS(RMS_BIAS),
      .activation = SILU,
      .activation_key = "hidden_act",
      .theta_key = "rope_theta",
@@ -153,12 +163,11 @@ static const config_type TYPES[] = {
      .window = 4096,
      .head_dim = 128,
      .bos = -1,
-     .eos = -1,
-     .off = {"attention_bias"}},
+     .eos = -1},
     {.type = "gemma",
      .class = "GemmaForCausalLM",
      .base = {.family = RF_FAMILY_GEMMA, .norm_offset = 1, RMS_ROPE},
-     FIELDS(RMS),
+     FIELDS(RMS_BIAS),
      .activation = GEMMA_GATE,
      .activation_key = "hidden_act",
      .activation_also = "hidden_activation",
@@ -170,7 +179,7 @@ static const config_type TYPES[] = {
      .tied = true,
      .bos = 2,
      .eos = 1,
-     .off = {"attention_bias", "use_bidirectional_attention"}},
+     .off = {"use_bidirectional_attention"}},
     {.type = "gemma2",
      .class = "Gemma2ForCausalLM",
      .base = {.family = RF_FAMILY_GEMMA2, .norm_offset = 1, .post_norms = true, RMS_ROPE},
@@ -188,7 +197,7 @@ static const config_type TYPES[] = {
      .tied = true,
      .bos = 2,
      .eos = 1,
-     .off = {"attention_bias", "use_bidirectional_attention"}},
+     .off = {"use_bidirectional_attention"}},
     {.type = "gemma3_text",
      .class = "Gemma3ForCausalLM",
      .base = {.family = RF_FAMILY_GEMMA3, .norm_offset = 1, .post_norms = true, .qk_norm = true, RMS_ROPE},
@@ -206,7 +215,7 @@ static const config_type TYPES[] = {
      .tied = true,
      .bos = 2,
      .eos = 1,
-     .off = {"attention_bias", "use_bidirectional_attention"}},
+     .off = {"use_bidirectional_attention"}},
     {.type = "mixtral",
      .class = "MixtralForCausalLM",
      .base = {.family = RF_FAMILY_MIXTRAL, RMS_ROPE},
@@ -362,7 +371,18 @@ static rf_status read_gpt2(const json_t *json, const char *where, bool own, rf_m
   return RAFTER_OK;
 }
 
-/* Which layers are windowed. "layer_types" names every layer; only patterns with a period are computed. */
+static bool is_full_layer(const json_t *layers, size_t i) {
+  const char *name = json_string_value(json_array_get(layers, i));
+  return name && strcmp(name, "full_attention") == 0;
+}
+
+/* Layers that are not windowed, where no period says which. */
+static void list_full(rf_model *model, int64_t layer) {
+  model->window_listed = true;
+  model->window_full[layer / 8] |= (uint8_t)(1u << layer % 8);
+}
+
+/* Which layers are windowed. "layer_types" names every layer. */
 static rf_status read_windows(const json_t *json, const char *where, const config_type *type, rf_model *model, rf_error *error) {
   if (type->windows == NO_WINDOW) return RAFTER_OK;
   bool qwen_on, windowed = true;
@@ -379,7 +399,7 @@ static rf_status read_windows(const json_t *json, const char *where, const confi
     size_t count = json_array_size(layers), full = 0, period = 0;
     for (size_t i = 0; i < count; ++i) {
       const char *name = json_string_value(json_array_get(layers, i));
-      bool is_full = name && strcmp(name, "full_attention") == 0;
+      bool is_full = is_full_layer(layers, i);
       if (!is_full && !(name && strcmp(name, "sliding_attention") == 0))
         return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"layer_types\" is not supported (expected full_attention or sliding_attention)",
                        where);
@@ -394,18 +414,16 @@ static rf_status read_windows(const json_t *json, const char *where, const confi
       return RF_FAIL(error, RAFTER_FAILED, "\"sliding_window\": null says that no layer has a window",
                      "%s: the field \"layer_types\" contradicts \"%s\"", where, windowed ? "sliding_window" : "use_sliding_window");
     if (full == count) windowed = false;
-    for (size_t i = 0; i < count && full && full < count; ++i) {
-      bool is_full = strcmp(json_string_value(json_array_get(layers, i)), "full_attention") == 0;
-      if (is_full != ((i + 1) % period == 0))
-        return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"layer_types\" is not supported (expected every n-th layer to be full)", where);
-    }
+    bool regular = true;
+    for (size_t i = 0; i < count; ++i) regular = regular && is_full_layer(layers, i) == (full && (i + 1) % period == 0);
+    for (size_t i = 0; i < count && !regular && full < count && model->window > 0; ++i)
+      if (is_full_layer(layers, i)) list_full(model, (int64_t)i);
+    if (!regular) period = 0;
     model->window_period = full ? (int32_t)period : 0;
     if (full < count) windowed = true;
   } else if (type->windows == QWEN_SWITCH && qwen_on && first > 0) {
-    if (first < model->layers)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"max_window_layers\" is not supported (expected 0 or at least %lld, got %lld)",
-                     where, (long long)model->layers, (long long)first);
-    windowed = false;
+    if (first >= model->layers) windowed = false;
+    for (int64_t i = 0; i < first && windowed && model->window > 0; ++i) list_full(model, i);
   }
   if (!windowed || model->window == 0) model->window = 0, model->window_period = 0;
   return RAFTER_OK;
@@ -560,7 +578,17 @@ rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *erro
 
 /* ---- writing --------------------------------------------------------------------------------------------------- */
 
+/* Whether the type of this model has the field that says it. */
+static bool has_field(const rf_model *model, size_t offset) {
+  const config_type *type = type_of(model->family);
+  for (int i = 0; type && i < type->field_count; ++i)
+    if (type->field[i].offset == offset) return true;
+  return false;
+}
+
 bool rf_model_is_hugging_face(const rf_model *model) {
+  if ((model->attn_bias && !has_field(model, AT(attn_bias))) || (model->mlp_bias && !has_field(model, AT(mlp_bias)))) return false;
+  if (model->qkv_bias && model->family != RF_FAMILY_QWEN2) return false;
   if (model->family != RF_FAMILY_GPT) return !model->head_bias && !model->mlp_first && !model->plan_only;
   return model->bias && !model->head_bias && !model->mlp_first && model->kv_heads == model->heads && model->heads * model->head_dim == model->width;
 }
@@ -588,7 +616,7 @@ static void write_windows(json_t *json, const config_type *type, const rf_model 
   for (int i = 0; i < model->layers; ++i)
     json_array_append_new(layers, json_string(rf_model_window(model, i) > 0 ? "sliding_attention" : "full_attention"));
   json_object_set_new(json, "layer_types", layers);
-  if (type->windows == PATTERN) json_object_set_new(json, "sliding_window_pattern", json_integer(model->window_period));
+  if (type->windows == PATTERN && !model->window_listed) json_object_set_new(json, "sliding_window_pattern", json_integer(model->window_period));
 }
 
 static void write_type(json_t *json, const config_type *type, const rf_model *model) {

@@ -81,6 +81,13 @@ static rf_status read_rope_object(const json_t *json, const char *where, rf_rope
   bool linear = strcmp(name, "linear") == 0;
   if (strcmp(name, "yarn") == 0) return read_yarn(json, where, rope, model, error);
   if (strcmp(name, "longrope") == 0) return read_table(json, where, rope, model, error);
+  /* Angles change when a text becomes longer than the model's positions, which none may here: up to there they are the plain ones. Source:
+   * transformers, modeling_rope_utils, _compute_dynamic_ntk_parameters. */
+  if (strcmp(name, "dynamic") == 0) {
+    RF_TRY(rf_json_float(json, "factor", where, 1e-6, 1e9, &factor, error));
+    rope->scaling = RF_ROPE_DYNAMIC, rope->factor = (float)factor;
+    return RAFTER_OK;
+  }
   if (!linear && strcmp(name, "llama3") != 0) {
     model->plan_only = "its rotary positions are scaled in a way this version does not compute (rope_type of its config.json)";
     return RAFTER_OK;
@@ -198,10 +205,10 @@ void rf_config_write_rope(json_t *json, const config_type *type, const rf_model 
   } else if (model->rope.scaling == RF_ROPE_YARN) {
     write_yarn(scaling, type, model);
   } else {
-    bool linear = model->rope.scaling == RF_ROPE_LINEAR;
-    json_object_set_new(scaling, "rope_type", json_string(linear ? "linear" : "llama3"));
+    static const char *const names[] = {[RF_ROPE_LINEAR] = "linear", [RF_ROPE_LLAMA3] = "llama3", [RF_ROPE_DYNAMIC] = "dynamic"};
+    json_object_set_new(scaling, "rope_type", json_string(names[model->rope.scaling]));
     json_object_set_new(scaling, "factor", rf_json_decimal(model->rope.factor));
-    if (!linear) {
+    if (model->rope.scaling == RF_ROPE_LLAMA3) {
       json_object_set_new(scaling, "low_freq_factor", rf_json_decimal(model->rope.low));
       json_object_set_new(scaling, "high_freq_factor", rf_json_decimal(model->rope.high));
       json_object_set_new(scaling, "original_max_position_embeddings", json_integer((json_int_t)model->rope.original));

@@ -205,5 +205,7 @@ rf_status rf_gguf_facts_read(const rf_gguf *file, rf_gguf_facts *f, rf_error *er
   RF_TRY(read_vocab_size(&r, f));
   f->tied = rf_gguf_find(file, "output.weight") == NULL;
   f->qkv_bias = row->qkv_bias || rf_gguf_find(file, "blk.0.attn_q.bias") != NULL; /* some llamas have them */
+  f->out_bias = rf_gguf_find(file, "blk.0.attn_output.bias") != NULL;
+  f->mlp_bias = rf_gguf_find(file, "blk.0.ffn_down.bias") != NULL;
   return rf_gguf_facts_check(f, rf_gguf_path(file), error);
 }

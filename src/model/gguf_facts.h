@@ -43,8 +43,8 @@ typedef struct rf_gguf_facts {
   double attn_scale;                  /* of scores: 1/sqrt(H), unless the architecture says otherwise (gemma2-27b, gemma3-27b) */
   double embed_scale;                 /* sqrt(D) of the gemmas, not in the file; else 1 */
   bool tied;                          /* there is no output.weight */
-  bool qkv_bias, qk_norm, post_norms, parallel; /* parallel: gptneox.use_parallel_residual */
-  int64_t experts, experts_used, expert_ff;     /* 0: dense */
+  bool qkv_bias, out_bias, mlp_bias, qk_norm, post_norms, parallel; /* parallel: gptneox.use_parallel_residual */
+  int64_t experts, experts_used, expert_ff;                         /* 0: dense */
 } rf_gguf_facts;
 
 /* From metadata and the list of tensors. RAFTER_FAILED names the key that is missing, of another kind or out of range; an architecture that this
@@ -100,5 +100,7 @@ typedef struct rf_gguf_vocab {
  * gives model "none" and count 0. */
 rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 void rf_gguf_vocab_free(rf_gguf_vocab *vocab);
+/* The same without its arrays: nothing to free. */
+rf_status rf_gguf_vocab_marks(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 
 #endif

@@ -72,9 +72,12 @@ static const struct { rf_gguf_arch arch; const char *name; } ARCHS[RF_FAMILIES] 
 rf_status rf_gguf_facts_of(const rf_model *model, rf_gguf_facts *f, rf_error *error) {
   if ((unsigned)model->family >= RF_FAMILIES || !ARCHS[model->family].name || !rf_model_is_hugging_face(model))
     return RF_FAIL(error, RAFTER_FAILED, NULL, "GGUF has no architecture for %s", model->name);
+  bool biased = model->attn_bias || model->mlp_bias;
   const char *lost = model->family == RF_FAMILY_NEOX && model->mlp != RF_MLP_GELU_ERF ? "the tanh form of GELU in a GPT-NeoX"
                      : model->family == RF_FAMILY_GPT && model->mlp != RF_MLP_GELU    ? "the erf form of GELU in a GPT-2"
                      : model->rope.scaling == RF_ROPE_YARN                            ? "rotary positions scaled by YaRN"
+                     : model->window_listed                                           ? "windows of layers without a period"
+                     : biased && ARCHS[model->family].arch != RF_GGUF_LLAMA           ? "biases of attention or the MLP, which only its llama has"
                                                                                       : NULL;
   if (lost) return RF_FAIL(error, RAFTER_FAILED, NULL, "a GGUF file cannot say all that %s computes (%s)", model->name, lost);
   rf_rope rope = rf_model_rope(model, 0);
@@ -99,7 +102,9 @@ rf_status rf_gguf_facts_of(const rf_model *model, rf_gguf_facts *f, rf_error *er
                        .attn_softcap = model->attn_softcap,
                        .final_softcap = model->final_softcap,
                        .tied = model->tied,
-                       .qkv_bias = model->qkv_bias || model->bias,
+                       .qkv_bias = model->qkv_bias || model->attn_bias || model->bias,
+                       .out_bias = model->attn_bias || model->bias,
+                       .mlp_bias = model->mlp_bias || model->bias,
                        .qk_norm = model->qk_norm,
                        .post_norms = model->post_norms,
                        .parallel = model->parallel,

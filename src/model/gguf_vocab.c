@@ -26,6 +26,33 @@ static rf_status check_length(const rf_gguf *file, const char *key, int64_t expe
                  (long long)expected, (long long)got);
 }
 
+/* What stands beside the arrays; `count` and `pre` are set. */
+static rf_status read_marks(const rf_gguf *file, rf_gguf_vocab *v, rf_error *error) {
+  /* Defaults of SentencePiece models are llama's; a byte-level BPE has none of its own. */
+  bool pieces = same(v->model, "llama");
+  RF_TRY(read_id(file, "tokenizer.ggml.bos_token_id", v->count, pieces ? 1 : -1, &v->bos, error));
+  RF_TRY(read_id(file, "tokenizer.ggml.eos_token_id", v->count, pieces ? 2 : -1, &v->eos, error));
+  RF_TRY(read_id(file, "tokenizer.ggml.eot_token_id", v->count, -1, &v->eot, error));
+  RF_TRY(read_id(file, "tokenizer.ggml.unknown_token_id", v->count, pieces ? 0 : -1, &v->unknown, error));
+  RF_TRY(read_id(file, "tokenizer.ggml.padding_token_id", v->count, -1, &v->pad, error));
+  /* llama3's split is the one BPE whose files may leave add_bos_token out and mean it. */
+  bool llama3 = same(v->pre, "llama-bpe") || same(v->pre, "llama3") || same(v->pre, "llama-v3");
+  RF_TRY(rf_gguf_bool_or(file, "tokenizer.ggml.add_bos_token", pieces || llama3, &v->add_bos, error));
+  RF_TRY(rf_gguf_bool_or(file, "tokenizer.ggml.add_eos_token", false, &v->add_eos, error));
+  RF_TRY(rf_gguf_bool_or(file, "tokenizer.ggml.add_space_prefix", pieces, &v->add_space_prefix, error));
+  return RAFTER_OK;
+}
+
+rf_status rf_gguf_vocab_marks(const rf_gguf *file, rf_gguf_vocab *v, rf_error *error) {
+  const rf_gguf_value *tokens = rf_gguf_value_find(file, "tokenizer.ggml.tokens");
+  memset(v, 0, sizeof *v);
+  v->bos = v->eos = v->eot = v->unknown = v->pad = -1;
+  RF_TRY(rf_gguf_text_or(file, "tokenizer.ggml.model", "none", &v->model, error));
+  RF_TRY(rf_gguf_text_or(file, "tokenizer.ggml.pre", "", &v->pre, error));
+  v->count = tokens && tokens->kind == RF_GGUF_ARRAY ? tokens->count : 0;
+  return read_marks(file, v, error);
+}
+
 rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *v, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t scores, kinds;
@@ -46,18 +73,7 @@ rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *v, rf_error *er
   }
   if (!scores) free(v->score), v->score = NULL;
   if (!kinds) free(v->kind), v->kind = NULL;
-  /* Defaults of SentencePiece models are llama's; a byte-level BPE has none of its own. */
-  bool pieces = same(v->model, "llama");
-  RF_GO(read_id(file, "tokenizer.ggml.bos_token_id", v->count, pieces ? 1 : -1, &v->bos, error));
-  RF_GO(read_id(file, "tokenizer.ggml.eos_token_id", v->count, pieces ? 2 : -1, &v->eos, error));
-  RF_GO(read_id(file, "tokenizer.ggml.eot_token_id", v->count, -1, &v->eot, error));
-  RF_GO(read_id(file, "tokenizer.ggml.unknown_token_id", v->count, pieces ? 0 : -1, &v->unknown, error));
-  RF_GO(read_id(file, "tokenizer.ggml.padding_token_id", v->count, -1, &v->pad, error));
-  /* llama3's split is the one BPE whose files may leave add_bos_token out and mean it. */
-  bool llama3 = same(v->pre, "llama-bpe") || same(v->pre, "llama3") || same(v->pre, "llama-v3");
-  RF_GO(rf_gguf_bool_or(file, "tokenizer.ggml.add_bos_token", pieces || llama3, &v->add_bos, error));
-  RF_GO(rf_gguf_bool_or(file, "tokenizer.ggml.add_eos_token", false, &v->add_eos, error));
-  RF_GO(rf_gguf_bool_or(file, "tokenizer.ggml.add_space_prefix", pieces, &v->add_space_prefix, error));
+  RF_GO(read_marks(file, v, error));
 done:
   if (status != RAFTER_OK) rf_gguf_vocab_free(v);
   return status;

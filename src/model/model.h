@@ -33,8 +33,8 @@ static inline bool rf_mlp_gated(rf_mlp_kind kind) { return kind == RF_MLP_SWIGLU
 typedef enum rf_position_kind { RF_POSITION_LEARNED, RF_POSITION_ROPE } rf_position_kind;
 
 /* Rotary positions: pair i of the first `dim` elements of a head turns by position * rf_rope_frequency(rope, i). */
-typedef enum rf_rope_scaling { RF_ROPE_PLAIN, RF_ROPE_LINEAR, RF_ROPE_LLAMA3, RF_ROPE_TABLE, RF_ROPE_YARN } rf_rope_scaling;
-enum { RF_ROPE_TABLE_MOST = 512 };
+typedef enum rf_rope_scaling { RF_ROPE_PLAIN, RF_ROPE_LINEAR, RF_ROPE_LLAMA3, RF_ROPE_TABLE, RF_ROPE_YARN, RF_ROPE_DYNAMIC } rf_rope_scaling;
+enum { RF_ROPE_TABLE_MOST = 512, RF_LAYERS_MOST = 4096 };
 typedef struct rf_rope {
   float theta;
   int32_t dim; /* even, at most H: the rest of a head is not turned */
@@ -94,6 +94,8 @@ typedef struct rf_model {
   int32_t rope_divisors; /* with rope.scaling TABLE: how many, one for each pair */
   float rope_divisor[RF_ROPE_TABLE_MOST];
   bool qkv_bias;   /* q, k and v carry biases though nothing else does (qwen2) */
+  bool attn_bias;  /* so does what comes out of attention ("attention_bias") */
+  bool mlp_bias;   /* and the plain MLP */
   bool qk_norm;    /* RMSNorm on every query and key head before they turn */
   bool post_norms; /* the outputs of attention and MLP are normed before they join the residual stream (gemma2) */
   bool parallel;   /* attention and MLP both read the block's input (gpt-neox) */
@@ -101,13 +103,15 @@ typedef struct rf_model {
   /* Latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values are made of a normed row of kv_rank numbers, and rope_dim more turn and serve
    * all heads. Queries have head_dim = rope_dim + what meets the latent keys, and come through q_rank numbers. 0: ordinary attention. */
   int64_t kv_rank, q_rank, rope_dim, value_dim;
-  float norm_offset;      /* RMSNorm multiplies by offset + gain (gemma: 1) */
-  float embed_scale;      /* token rows are multiplied by it; 0: not */
-  float attn_scale;       /* scores are multiplied by it; 0: 1/sqrt(H) */
-  float attn_softcap;     /* scores become cap tanh(score / cap); 0: not */
-  float final_softcap;    /* so do the logits */
-  int64_t window;         /* keys that a windowed layer sees; 0: all of them in every layer */
-  int32_t window_period;  /* every such layer is not windowed (gemma3: 6, gemma2: 2); 0: all are */
+  float norm_offset;     /* RMSNorm multiplies by offset + gain (gemma: 1) */
+  float embed_scale;     /* token rows are multiplied by it; 0: not */
+  float attn_scale;      /* scores are multiplied by it; 0: 1/sqrt(H) */
+  float attn_softcap;    /* scores become cap tanh(score / cap); 0: not */
+  float final_softcap;   /* so do the logits */
+  int64_t window;        /* keys that a windowed layer sees; 0: all of them in every layer */
+  int32_t window_period; /* every such layer is not windowed (gemma3: 6, gemma2: 2); 0: all are */
+  bool window_listed;    /* in place of a period, one bit a layer says that it is not windowed */
+  uint8_t window_full[RF_LAYERS_MOST / 8];
   float dropout;          /* the model's own default, on block outputs */
   int32_t bos_id, eos_id; /* -1: none */
   const char *init;       /* initialiser set: "gpt2" (normal 0.02, projections / sqrt(2L)), "flax" (lecun normal), "llama" (normal 0.02) */

@@ -48,6 +48,9 @@ static const name_row GPT2[] = {
       {"attn/qkv/bias", {"layers.#.self_attn.q_proj.bias", "layers.#.self_attn.k_proj.bias", "layers.#.self_attn.v_proj.bias"}, \
        "CKK",           false, \
        false,           false}, \
+      {"attn/out/bias", {"layers.#.self_attn.o_proj.bias"}, NULL, false, false, false}, \
+      {"mlp/gate_up/bias", {"layers.#.mlp.gate_proj.bias", "layers.#.mlp.up_proj.bias"}, "FF", false, false, false}, \
+      {"mlp/down/bias", {"layers.#.mlp.down_proj.bias"}, NULL, false, false, false}, \
       {"attn/q_norm/gain", {"layers.#.self_attn.q_norm.weight"}, NULL, false, false, false}, \
       {"attn/k_norm/gain", {"layers.#.self_attn.k_norm.weight"}, NULL, false, false, false}, \
       {"attn/out/weight", {"layers.#.self_attn.o_proj.weight"}, NULL, true, false, false}, \

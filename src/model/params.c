@@ -8,7 +8,7 @@
 
 /* When a row exists: all its bits must hold for the model. */
 enum {
-  IF_BIAS = 1,
+  IF_OUT_BIAS = 1,
   IF_LAYERNORM = 2,
   IF_LEARNED = 4,
   IF_UP = 8,
@@ -26,7 +26,8 @@ enum {
   IF_Q_LATENT = 32768,
   IF_SHARED = 65536,
   IF_CHOICE = 131072,
-  IF_MLP_NORM = 262144
+  IF_MLP_NORM = 262144,
+  IF_MLP_BIAS = 524288
 };
 /* Where a row stands: before the blocks, in the attention or MLP part of each block, behind the blocks. */
 enum { FIRST, ATTN, MLP, LAST };
@@ -61,16 +62,16 @@ static const param_row ROWS[] = {
   {"attn/q_norm/gain", "H", ATTN, GAIN, IF_QK_NORM, false, -1, RF_PART_NORMS},
   {"attn/k_norm/gain", "H", ATTN, GAIN, IF_QK_NORM, false, -1, RF_PART_NORMS},
   {"attn/out/weight", "OD", ATTN, LINEAR, 0, true, 0, RF_PART_OUT},
-  {"attn/out/bias", "D", ATTN, BIAS, IF_BIAS, false, -1, RF_PART_OUT},
+  {"attn/out/bias", "D", ATTN, BIAS, IF_OUT_BIAS, false, -1, RF_PART_OUT},
   {"attn/post_norm/gain", "D", ATTN, GAIN, IF_POST_NORMS, false, -1, RF_PART_NORMS},
   {"mlp/norm/gain", "D", MLP, GAIN, IF_MLP_NORM, false, -1, RF_PART_NORMS},
   {"mlp/norm/bias", "D", MLP, BIAS, IF_LAYERNORM | IF_MLP_NORM, false, -1, RF_PART_NORMS},
   {"mlp/up/weight", "DF", MLP, LINEAR, IF_UP | IF_PLAIN, false, 1, RF_PART_MLP},
-  {"mlp/up/bias", "F", MLP, BIAS, IF_UP | IF_BIAS, false, 0, RF_PART_MLP},
+  {"mlp/up/bias", "F", MLP, BIAS, IF_UP | IF_MLP_BIAS, false, 0, RF_PART_MLP},
   {"mlp/gate_up/weight", "DG", MLP, LINEAR, IF_GATED | IF_PLAIN, false, 1, RF_PART_MLP},
-  {"mlp/gate_up/bias", "G", MLP, BIAS, IF_GATED | IF_BIAS, false, 0, RF_PART_MLP},
+  {"mlp/gate_up/bias", "G", MLP, BIAS, IF_GATED | IF_PLAIN | IF_MLP_BIAS, false, 0, RF_PART_MLP},
   {"mlp/down/weight", "FD", MLP, LINEAR, IF_PLAIN, true, 0, RF_PART_MLP},
-  {"mlp/down/bias", "D", MLP, BIAS, IF_BIAS, false, -1, RF_PART_MLP},
+  {"mlp/down/bias", "D", MLP, BIAS, IF_MLP_BIAS, false, -1, RF_PART_MLP},
   {"mlp/router/weight", "DE", MLP, ROUTER, IF_EXPERTS, false, -1, RF_PART_ROUTER},
   {"mlp/router/choice", "E", MLP, CHOICE, IF_EXPERTS | IF_CHOICE, false, -1, RF_PART_ROUTER},
   {"mlp/shared/gate_up/weight", "DS", MLP, LINEAR, IF_EXPERTS | IF_SHARED, false, 1, RF_PART_SHARED},
@@ -89,11 +90,11 @@ enum { ROW_COUNT = sizeof ROWS / sizeof ROWS[0] };
 static unsigned features(const rf_model *model, int layer) {
   bool experts = model->experts > 0 && layer >= model->first_dense;
   return (model->kv_rank > 0 ? IF_LATENT : IF_WHOLE) | (model->q_rank > 0 ? IF_Q_LATENT : IF_Q_WHOLE) | (model->experts_shared > 0 ? IF_SHARED : 0) |
-         (model->router_choice ? IF_CHOICE : 0) | (model->one_norm ? 0 : IF_MLP_NORM) | (model->bias ? IF_BIAS : 0) |
-         (model->norm == RF_NORM_LAYERNORM ? IF_LAYERNORM : 0) | (model->position == RF_POSITION_LEARNED ? IF_LEARNED : 0) |
-         (rf_mlp_gated(model->mlp) ? IF_GATED : IF_UP) | (model->tied ? 0 : IF_UNTIED) | (model->head_bias ? IF_HEAD_BIAS : 0) |
-         (model->bias || model->qkv_bias ? IF_QKV_BIAS : 0) | (model->qk_norm ? IF_QK_NORM : 0) | (model->post_norms ? IF_POST_NORMS : 0) |
-         (experts ? IF_EXPERTS : IF_PLAIN);
+         (model->router_choice ? IF_CHOICE : 0) | (model->one_norm ? 0 : IF_MLP_NORM) | (model->bias || model->attn_bias ? IF_OUT_BIAS : 0) |
+         (model->bias || model->mlp_bias ? IF_MLP_BIAS : 0) | (model->norm == RF_NORM_LAYERNORM ? IF_LAYERNORM : 0) |
+         (model->position == RF_POSITION_LEARNED ? IF_LEARNED : 0) | (rf_mlp_gated(model->mlp) ? IF_GATED : IF_UP) | (model->tied ? 0 : IF_UNTIED) |
+         (model->head_bias ? IF_HEAD_BIAS : 0) | (model->bias || model->attn_bias || model->qkv_bias ? IF_QKV_BIAS : 0) |
+         (model->qk_norm ? IF_QK_NORM : 0) | (model->post_norms ? IF_POST_NORMS : 0) | (experts ? IF_EXPERTS : IF_PLAIN);
 }
 
 static int64_t extent(const rf_model *model, char letter) {

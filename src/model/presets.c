@@ -158,8 +158,8 @@ static rf_status check_latent(const rf_model *model, const char *where, rf_error
         "kv_rank %lld, value_dim %lld, rope_dim %lld)",
         where, 1 << 18, (long long)model->head_dim, (long long)model->q_rank, (long long)model->kv_rank, (long long)model->value_dim,
         (long long)model->rope_dim);
-  if (model->position != RF_POSITION_ROPE || model->bias || model->qkv_bias || model->qk_norm || model->window || model->attn_softcap != 0 ||
-      model->norm != RF_NORM_RMSNORM || model->kv_heads != model->heads)
+  if (model->position != RF_POSITION_ROPE || model->bias || model->qkv_bias || model->attn_bias || model->mlp_bias || model->qk_norm ||
+      model->window || model->attn_softcap != 0 || model->norm != RF_NORM_RMSNORM || model->kv_heads != model->heads)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "%s: latent attention has rotary positions, RMSNorm, as many key as query heads, no biases, head norms, windows or softcaps",
                    where);
@@ -183,8 +183,9 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
     const char *name;
     int64_t value, most;
   } field[] = {
-      {"layers", model->layers, 4096},     {"width", model->width, 1 << 18}, {"heads", model->heads, 4096},    {"kv_heads", model->kv_heads, 4096},
-      {"head_dim", model->head_dim, 4096}, {"ff", model->ff, 1 << 20},       {"vocab", model->vocab, 1 << 22}, {"seq", model->max_seq, 1 << 24},
+      {"layers", model->layers, RF_LAYERS_MOST}, {"width", model->width, 1 << 18},    {"heads", model->heads, 4096},
+      {"kv_heads", model->kv_heads, 4096},       {"head_dim", model->head_dim, 4096}, {"ff", model->ff, 1 << 20},
+      {"vocab", model->vocab, 1 << 22},          {"seq", model->max_seq, 1 << 24},
   };
   for (size_t i = 0; i < sizeof field / sizeof field[0]; ++i)
     if (field[i].value < 1 || field[i].value > field[i].most)
@@ -210,7 +211,7 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "%s: experts are out of range (expected up to 1024, of which a token uses 1 to %d, got %lld and %lld)", where,
                    RF_EXPERTS_USED_MOST, (long long)model->experts, (long long)model->experts_used);
-  if (model->experts > 0 && (model->bias || !rf_mlp_gated(model->mlp)))
+  if (model->experts > 0 && (model->bias || model->mlp_bias || !rf_mlp_gated(model->mlp)))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: experts with biases or without a gate are not supported", where);
   RF_TRY(check_experts(model, where, error));
   RF_TRY(check_latent(model, where, error));

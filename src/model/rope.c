@@ -10,7 +10,8 @@ const char *rf_family_name(rf_family family) {
 }
 
 int64_t rf_model_window(const rf_model *model, int layer) {
-  bool full = model->window_period > 0 && (layer + 1) % model->window_period == 0;
+  bool full =
+      model->window_listed ? model->window_full[layer / 8] >> layer % 8 & 1 : model->window_period > 0 && (layer + 1) % model->window_period == 0;
   return full ? 0 : model->window;
 }
 

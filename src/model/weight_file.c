@@ -216,7 +216,9 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
                       .bias = f->layernorm,
                       .tied = f->tied,
                       .norm_eps = (float)f->norm_eps,
-                      .qkv_bias = f->qkv_bias && !f->layernorm,
+                      .qkv_bias = f->qkv_bias && !f->out_bias && !f->layernorm,
+                      .attn_bias = f->out_bias && !f->layernorm,
+                      .mlp_bias = f->mlp_bias && !f->layernorm,
                       .qk_norm = f->qk_norm,
                       .post_norms = f->post_norms,
                       .parallel = f->parallel,
@@ -250,10 +252,9 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
 static rf_status marks_from(const rf_weight_file *file, rf_model *model, rf_error *error) {
   if (!file->gguf) return model->bos_id = 1, model->eos_id = 2, RAFTER_OK;
   rf_gguf_vocab vocab;
-  RF_TRY(rf_gguf_vocab_read(file->gguf, &vocab, error));
+  RF_TRY(rf_gguf_vocab_marks(file->gguf, &vocab, error));
   model->bos_id = vocab.bos < model->vocab ? vocab.bos : -1;
   model->eos_id = vocab.eos < model->vocab ? vocab.eos : -1;
-  rf_gguf_vocab_free(&vocab);
   return RAFTER_OK;
 }
 

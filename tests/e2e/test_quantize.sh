@@ -7,7 +7,7 @@ answer() { # answer MODEL: greedy tokens and their log-probabilities behind a fe
 }
 
 # f32 files of every family give the very numbers of the folders they come from: names, turned matrices, moved rows, offsets of norms.
-for family in gpt2 mistral qwen2 qwen3 gemma gemma2 gemma3_text gemma3_text_scaled gpt_neox mixtral; do
+for family in gpt2 llama_biased mistral qwen2 qwen3 gemma gemma2 gemma3_text gemma3_text_scaled gpt_neox mixtral; do
   status 0 "$RAFTER" quantize "$DATA/goldens/$family" $family.gguf --weights f32
   answer "$DATA/goldens/$family" >expected && answer $family.gguf >got && same expected got "$family as GGUF"
 done

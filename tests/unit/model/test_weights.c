@@ -169,8 +169,9 @@ static void same_files(const char *source, const char *copy) {
 
 static void published_weights_are_read_and_written_back(void **state) {
   (void)state;
-  static const char *const names[] = {"gpt2",     "llama",  "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gemma3_text_scaled",
-                                      "gpt_neox", "mixtral"};
+  static const char *const names[] = {
+      "gpt2",     "llama",  "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gemma3_text_scaled", "llama_biased", "gemma3_text_listed",
+      "gpt_neox", "mixtral"};
   for (size_t n = 0; n < sizeof names / sizeof *names; ++n) {
     char path[512], path_of[512];
     snprintf(path, sizeof path, "%s/goldens/%s", RF_TEST_DATA, names[n]);

@@ -202,7 +202,7 @@ static report measure(rf_trainer *t) {
 }
 
 static void print_report(const char *what, const char *isa, const report *r) {
-  print_message("%-10s%-11s errors: loss %.1e, later losses %.1e, gradient norm %.1e, gradients %.1e, weights after AdamW %.1e%s%s\n", what, isa,
+  print_message("%-19s%-11s errors: loss %.1e, later losses %.1e, gradient norm %.1e, gradients %.1e, weights after AdamW %.1e%s%s\n", what, isa,
                 r->loss * LOSS_BOUND, r->later_loss * LATER_LOSS_BOUND, r->grad_norm * GRADIENT_BOUND, r->gradient * GRADIENT_BOUND,
                 r->after * AFTER_BOUND, *r->worst ? "; " : "", r->worst);
 }
