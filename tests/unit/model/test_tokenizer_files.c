@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -179,9 +180,9 @@ static void test_long_words(void **state) {
       uint32_t random[4];
       for (int i = 0; i < LONG; i++) rf_philox(3, (uint64_t)i, 0, random), text[i] = kind == 0 ? 'a' : kind == 1 ? ' ' : (char)('a' + random[0] % 26);
       rf_ids ids = {0};
-      double start = rf_now_seconds();
+      clock_t start = clock(); /* the processor's: whoever else runs must not make it fail */
       assert_int_equal(rf_tokenizer_encode(t, text, LONG, 0, &ids, NULL), RAFTER_OK);
-      double seconds = rf_now_seconds() - start;
+      double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
       if (seconds > 20) fail_msg("%s, kind %d: %.1f s for a megabyte", FILES[f], kind, seconds);
       rf_ids_free(&ids);
     }
