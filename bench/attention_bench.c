@@ -69,10 +69,10 @@ static void measure(const char *what, const shape *s, const rf_kernel *kernel, r
   double once = rf_now_seconds() - start;
   while (once * inner < 0.01) inner++;
   for (int i = 0; i < repeats; i++) {
-    double before = rf_peak_flops(RF_F32, call->threads, BURST_SECONDS);
+    double before = rf_peak_flops(RF_F32, rf_isa_detect(), call->threads, BURST_SECONDS);
     start = rf_now_seconds();
     for (int j = 0; j < inner; j++) kernel->run(call);
-    double seconds = (rf_now_seconds() - start) / inner, after = rf_peak_flops(RF_F32, call->threads, BURST_SECONDS);
+    double seconds = (rf_now_seconds() - start) / inner, after = rf_peak_flops(RF_F32, rf_isa_detect(), call->threads, BURST_SECONDS);
     ceiling[i] = (before + after) / 2;
     rate[i] = flops / seconds;
     fraction[i] = rate[i] / ceiling[i];

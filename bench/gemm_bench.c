@@ -154,7 +154,7 @@ static const item items[] = {
 /* FLOP/s that this product cannot exceed. */
 static double ceiling_burst(const rf_gemm_isa *isa, const item *w, double seconds) {
   if (!isa->tiles || (w->a != RF_BF16 && w->b != RF_BF16)) return fma_burst(seconds);
-  return rf_peak_flops(RF_BF16, threads, seconds) / (w->a == w->b ? 1 : 2);
+  return rf_peak_flops(RF_BF16, RF_ISA_AMX, threads, seconds) / (w->a == w->b ? 1 : 2);
 }
 
 static void bench_products(const rf_gemm_isa *isa, const char *filter) {
@@ -365,7 +365,7 @@ int main(int argc, char **argv) {
   }
   printf("%d threads, FMA ceiling %.1f GFLOP/s\n", threads, fma_burst(0.2) * 1e-9);
   if (rf_isa_detect() >= RF_ISA_AMX) {
-    printf("tile ceiling %.1f GFLOP/s\n", rf_peak_flops(RF_BF16, threads, 0.2) * 1e-9);
+    printf("tile ceiling %.1f GFLOP/s\n", rf_peak_flops(RF_BF16, RF_ISA_AMX, threads, 0.2) * 1e-9);
     bench_products(&RF_GEMM_AMX, filter);
     bench_panels(&RF_GEMM_AMX, filter);
   }

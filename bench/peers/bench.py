@@ -26,9 +26,11 @@ RAFTER = os.environ.get("RAFTER", os.path.join(ROOT, "build", "rafter"))
 PLACE = os.environ.get("RAFTER_PEERS", os.path.expanduser("~/.cache/rafter-peers"))
 PYTHON = os.path.join(PLACE, "bin", "python3")
 MODELS = os.environ.get("RAFTER_MODELS", os.path.expanduser("~/.cache/rafter-models"))
-PACKAGES = {"torch_step.py": "torch", "jax_step.py": "jax", "llama_speed.py": "llama", "hf_speed.py": "hf", "lora_step.py": "hf"}
+PACKAGES = {"torch_step.py": "torch", "jax_step.py": "jax", "llama_speed.py": "llama", "hf_speed.py": "hf", "lora_step.py": "hf", "score_step.py": "hf"}
 FILES = {"gemma3-270m": f"{MODELS}/gemma3-270m-q4_k_m.gguf", "smollm2-135m": f"{MODELS}/smollm2-135m-instruct-q4_1.gguf"}
-CEILINGS = {"f32": ("f32 FMA", "GFLOP/s"), "bf16": ("bf16 tiles", "GFLOP/s"), "i8": ("int8", "GOP/s"), "read": ("read", "GB/s")}
+# What rafter bench measures, in words.
+CEILINGS = {"f32": ("f32 FMA", "GFLOP/s"), "bf16_vectors": ("bf16 in vectors", "GFLOP/s"), "bf16_tiles": ("bf16 in tiles", "GFLOP/s"),
+            "i8_vectors": ("int8 in vectors", "GOP/s"), "i8_tiles": ("int8 in tiles", "GOP/s"), "read": ("read", "GB/s")}
 # Eager PyTorch and XLA spend a third of their time on page faults with a C library that gives pages back.
 KEEP_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=8589934592:glibc.malloc.trim_threshold=17179869184"}
 
@@ -116,14 +118,16 @@ def ours_once(words, reps, threads):
     return rows[0], rows[-1]
 
 
-def our_memory(words, threads):
-    """Peak resident bytes of `rafter train`: bench keeps a large buffer for its ceilings beside the work."""
+def our_memory(words, threads, tokens):
+    """Peak resident bytes of `rafter train`, or of `rafter score` of so many tokens: bench keeps a large buffer for its ceilings beside the work."""
     kept = [w for i, w in enumerate(words) if w != "--test" and words[i - 1] != "--test"]
+    score = words[words.index("--test") + 1].startswith("score")
+    length, texts = (1024, tokens // 1024) if score else (int(kept[kept.index("--seq") + 1]) + 1, 64)
     with tempfile.TemporaryDirectory() as folder:
         with open(f"{folder}/text.jsonl", "w", encoding="utf-8") as f:
-            seq = int(kept[kept.index("--seq") + 1])
-            f.writelines(json.dumps({"tokens": [(7 * i + k * k) % 200 for k in range(seq + 1)]}) + "\n" for i in range(64))
-        command = [RAFTER, "train", *kept, "--data", "text.jsonl", "--steps", "2", "--threads", str(threads), "--out", "run", "--quiet"]
+            f.writelines(json.dumps({"tokens": [(7 * i + k * k) % 200 for k in range(length)]}) + "\n" for i in range(texts))
+        work = ["score", *kept, "--input", "text.jsonl", "--output", "scored.jsonl"] if score else ["train", *kept, "--data", "text.jsonl", "--steps", "2"]
+        command = [RAFTER, *work, "--threads", str(threads), "--out", "run", "--quiet"]
         with open(f"{folder}/said", "w+", encoding="utf-8") as said:
             child = subprocess.Popen(command, cwd=folder, stdout=said, stderr=said)
             _, status, used = os.wait4(child.pid, 0)
@@ -152,9 +156,7 @@ def measure(row, rounds, threads, limit, without):
         for turn in range(rounds + 1):
             each = row["reps"] if turn < rounds else 1
             first, last = ours_once(words, each, threads)
-            ceilings.append({"f32": first["flops"]["median"], "i8": first["i8_ops"], "read": first["read_bps"]["median"]})
-            base = last["limit"].split()[0]  # read, f32 or bf16
-            ceilings[-1][base] = last["limit_rate"]  # of all its bursts, those between repetitions too
+            ceilings.append({**first["peaks"], **last["rates"]})  # of all its bursts, those between repetitions too
             mine += last["samples"]
             if turn == rounds or time.monotonic() > deadline:
                 break
@@ -166,20 +168,27 @@ def measure(row, rounds, threads, limit, without):
                 except Missing as reason:
                     record["missing"][name] = str(reason)
                     del peers[name]
-        kind = row.get("ceiling", "f32")
         ceiling = {k: spread([c[k] for c in ceilings]) for k in ceilings[0]}
         rates = [row["tokens"] / s for s in mine]
-        used = kind if base == "f32" and kind != "read" else base
-        fraction = last["limit_work"] / statistics.median(mine) / ceiling[used]["median"]
-        record.update(ours=spread(rates), samples={"rafter": mine, **theirs}, ceilings=ceiling, ceiling=used, fraction=fraction,
-                      fraction_causal=fraction * last["limit_fraction_causal"] / last["limit_fraction"], planned=row["tokens"] / last["predicted_seconds"])
+        # Work over the ceiling is fraction x rate x seconds of a process, whatever its own figures were.
+        fractions = {k: f * last["rates"][k] * last["seconds"]["median"] / statistics.median(mine) / ceiling[k]["median"] for k, f in last["fractions"].items()}
+        own = max((k for k in fractions if last["rates"][k] == last["limit_rate"]), default="f32")
+        used = row.get("ceiling", own)
+        record.update(ours=spread(rates), samples={"rafter": mine, **theirs}, ceilings=ceiling, ceiling=used if used in fractions else own, fractions=fractions,
+                      fraction=fractions[used if used in fractions else own], planned=row["tokens"] / last["predicted_seconds"])
+        record["fraction_causal"] = record["fraction"] * last["limit_fraction_causal"] / last["limit_fraction"]
+        if used not in fractions:
+            record["missing"]["ceiling"] = f"{CEILINGS[used][0]}: not of this CPU"
         record["plan_error"] = record["planned"] / record["ours"]["median"] - 1
         record["peers"] = {name: {**spread([row["tokens"] / s for s in seconds]), "version": peers[name].about["version"] if name in peers else "", "peak_rss_bytes": memory.get(name),
                                   "ratio": record["ours"]["median"] / statistics.median([row["tokens"] / s for s in seconds])} for name, seconds in theirs.items() if seconds}
-        if "memory" in row["bar"]:
+        if {"memory", "growth"} & row["bar"].keys():
             for peer in peers.values():
                 peer.end()
-            record["peak_rss_bytes"], why = our_memory(words, threads)
+            record["peak_rss_bytes"], why = our_memory(words, threads, row["tokens"])
+            if "growth" in row["bar"] and not why:
+                twice, why = our_memory(words, threads, 2 * row["tokens"])
+                record["growth"] = None if why else twice / record["peak_rss_bytes"]
             if why:
                 record["missing"]["memory"] = why
     except Missing as reason:
@@ -194,13 +203,15 @@ def measure(row, rounds, threads, limit, without):
 def met(record):
     """Whether every part of the bar is met; None: not all could be measured."""
     peers, answers = record.get("peers", {}), []
-    all_ran = not set(record.get("missing", {})) - {"memory", "rafter"}  # one that did not run may be the best
+    all_ran = not set(record.get("missing", {})) - {"memory", "rafter", "ceiling"}  # one that did not run may be the best
     for what, bar in record["bar"].items():
         if what == "best":
             held = [p["ratio"] >= bar for p in peers.values()]
             answers.append(False if False in held else True if held and all_ran else None)
         elif what == "ceiling":
-            answers.append(record["fraction"] >= bar if "fraction" in record else None)
+            answers.append(record["fraction"] >= bar if "fraction" in record and "ceiling" not in record["missing"] else None)
+        elif what == "growth":
+            answers.append(record["growth"] <= bar if record.get("growth") else None)
         elif what == "memory":
             bytes_of = [p["peak_rss_bytes"] for p in peers.values() if p["peak_rss_bytes"]]
             held = [record["peak_rss_bytes"] <= bar * b for b in bytes_of if record.get("peak_rss_bytes")]
@@ -211,12 +222,23 @@ def met(record):
 
 
 def bar_text(bar):
-    name = {"best": "best peer", "memory": "memory", "ceiling": "ceiling"}
-    return ", ".join(f"{'<=' if k == 'memory' else '>='} {v:g} x {name.get(k, k)}" if k != "ceiling" else f">= {100 * v:.0f} %" for k, v in bar.items())
+    name = {"best": "best peer", "memory": "memory", "growth": "memory with twice the tokens"}
+    return ", ".join(f"{'<=' if k in ('memory', 'growth') else '>='} {v:g} x {name.get(k, k)}" if k != "ceiling" else f">= {100 * v:.0f} %" for k, v in bar.items())
 
 
 def number(x):
     return f"{x:.1f}" if x < 100 else f"{x:.0f}"
+
+
+def ceilings_text(r):
+    """The ceiling that the row is judged by, then the others of the same products: tiles beside vectors."""
+    named, causal = r["ceiling"], f" ({100 * r['fraction_causal']:.0f})" if abs(r["fraction_causal"] / r["fraction"] - 1) > 0.005 else ""
+    others = [k for k in r.get("fractions", {}) if k != named and k.split("_")[0] == named.split("_")[0]]
+    shown = []
+    for k in [named, *others]:
+        fraction, (name, unit) = r["fraction"] if k == named else r["fractions"][k], CEILINGS.get(k, (k, ""))
+        shown.append(f"{100 * fraction:.0f}{causal if k == named else ''} of {name} {1e-9 * r['ceilings'][k]['median']:.0f} {unit}".rstrip())
+    return ", ".join(shown)
 
 
 def table(result):
@@ -228,15 +250,15 @@ def table(result):
         if "ours" not in r:
             lines.append(f"| {r['work']} | {'; '.join(r['missing'].values())} | | | | {bar_text(r['bar'])} | |")
             continue
-        o, unit = r["ours"], CEILINGS[r["ceiling"]]
-        scale = 1e-9 * r["ceilings"][r["ceiling"]]["median"]
+        o = r["ours"]
         peers = "<br>".join([f"{name} {p['version']}: {number(p['median'])} [{number(p['min'])}..{number(p['max'])}] {p['n']}, **{p['ratio']:.2f} x**" for name, p in r["peers"].items()] +
                             [f"{name}: {why}" for name, why in r["missing"].items()])
         memory = f"<br>{r['peak_rss_bytes'] / 1e9:.2f} GB" if r.get("peak_rss_bytes") else ""
+        if r.get("growth"):
+            memory += f", {r['growth']:.3f} x with twice the tokens"
         if memory:
             peers += "<br>" + ", ".join(f"{name} {p['peak_rss_bytes'] / 1e9:.2f} GB" for name, p in r["peers"].items())
-        causal = f" ({100 * r['fraction_causal']:.0f})" if r["fraction_causal"] != r["fraction"] else ""
-        lines.append(f"| {r['work']} | {number(o['median'])} [{number(o['min'])}..{number(o['max'])}] {o['n']}{memory} | {100 * r['fraction']:.0f}{causal} of {unit[0]} {scale:.0f} {unit[1]} | "
+        lines.append(f"| {r['work']} | {number(o['median'])} [{number(o['min'])}..{number(o['max'])}] {o['n']}{memory} | {ceilings_text(r)} | "
                      f"{number(r['planned'])} ({100 * r['plan_error']:+.0f} %) | {peers} | {bar_text(r['bar'])} | {'yes' if r['met'] else '' if r['met'] is None else 'no'} |")
     errors = [abs(r["plan_error"]) for r in result["rows"] if "plan_error" in r]
     if errors:
@@ -248,7 +270,7 @@ def draw(result, path):
     """Ratio to the best peer beside its bar, one pair a row."""
     if not shutil.which("gnuplot"):
         return print("no picture: gnuplot is not there (./dev setup)")
-    rows = [(r["name"], min(p["ratio"] for p in r["peers"].values()), max([v for k, v in r["bar"].items() if k not in ("memory", "ceiling")] or [0])) for r in result["rows"] if r.get("peers")]
+    rows = [(r["name"], min(p["ratio"] for p in r["peers"].values()), max([v for k, v in r["bar"].items() if k not in ("memory", "growth", "ceiling")] or [0])) for r in result["rows"] if r.get("peers")]
     if not rows:
         return None
     script = [f"set terminal svg size 960,{120 + 26 * len(rows)} dynamic font 'sans,11' background '#ffffff'", f"set output '{path}'", "set border 3 lc rgb '#444444'", "set tics nomirror out",

@@ -17,6 +17,10 @@ GPT = {
 LLAMA = dict(hidden_size=2048, num_hidden_layers=22, num_attention_heads=32, num_key_value_heads=4, head_dim=64, intermediate_size=5632, vocab_size=32000, tie_word_embeddings=True,
              max_position_embeddings=2048, rope_theta=10000.0, rms_norm_eps=1e-5)
 
+# Gemma 3 270M's shape.
+GEMMA = dict(hidden_size=640, num_hidden_layers=18, num_attention_heads=4, num_key_value_heads=1, head_dim=256, intermediate_size=2048, vocab_size=262144, sliding_window=512,
+             max_position_embeddings=32768, rms_norm_eps=1e-6, query_pre_attn_scalar=256, tie_word_embeddings=True)
+
 
 def pin(threads):
     """Before any pool of threads is made."""

@@ -1,5 +1,5 @@
-"""The 1.1B Llama of common.py in transformers, with random weights."""
-from common import LLAMA
+"""Models of common.py in transformers, with random weights."""
+from common import GEMMA, LLAMA
 import torch
 import transformers
 
@@ -11,9 +11,9 @@ except ImportError:
 transformers.logging.set_verbosity_error()
 
 
-def llama(dtype):
+def build(kind, shape, dtype):
     with no_init_weights():  # drawing 10^9 numbers takes minutes: they are copied from a short table
-        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model("llama", **LLAMA), dtype=dtype).eval()
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **shape), dtype=dtype).eval()
     model.tie_weights()
     table = (0.02 * torch.randn(1 << 20)).to(dtype)
     with torch.no_grad():
@@ -23,3 +23,11 @@ def llama(dtype):
                 part = flat[i:i + table.numel()]
                 part.copy_(table[: part.numel()] if q.dim() > 1 else torch.ones_like(part))
     return model
+
+
+def llama(dtype):
+    return build("llama", LLAMA, dtype)
+
+
+def gemma(dtype):
+    return build("gemma3_text", GEMMA, dtype)

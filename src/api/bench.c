@@ -5,36 +5,79 @@
 
 #include "backend/cpu/peaks.h"
 #include "generate/generate.h"
+#include "generate/pace.h"
 #include "run/calibrate.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* What a rate is a fraction of, besides the bandwidth. */
+typedef struct peak {
+  const char *key, *name, *unit;
+  rf_dtype dtype;
+  rf_peak_unit in;
+} peak;
+static const peak PEAKS[] = {{"f32", "f32 FMA", "GFLOP/s", RF_F32, RF_PEAK_VECTORS},
+                             {"bf16_vectors", "bf16 in vectors", "GFLOP/s", RF_BF16, RF_PEAK_VECTORS},
+                             {"bf16_tiles", "bf16 in tiles", "GFLOP/s", RF_BF16, RF_PEAK_TILES},
+                             {"i8_vectors", "int8 in vectors", "GOP/s", RF_I8, RF_PEAK_VECTORS},
+                             {"i8_tiles", "int8 in tiles", "GOP/s", RF_I8, RF_PEAK_TILES}};
+enum { PEAK_COUNT = sizeof PEAKS / sizeof *PEAKS, MOST_BURSTS = 512, MOST_TESTS = 32 };
+
+typedef struct bursts {
+  double rate[MOST_BURSTS];
+  int count;
+} bursts;
 /* Ceilings are sampled between the measurements: neighbours on the machine slow both alike. */
-enum { MOST_BURSTS = 512, MOST_TESTS = 32 };
 typedef struct ceilings {
-  double flops[MOST_BURSTS], read[MOST_BURSTS];
-  int flop_count, read_count, threads;
-  rf_dtype product; /* what flops are of */
+  bursts peak[PEAK_COUNT], read;
+  int threads;
+  rf_isa isa;       /* what was asked for, which may be less than the CPU has */
+  rf_dtype product; /* what the test multiplies */
   void *buffer;
   size_t bytes;
   const char *sweep, *value; /* of --sweep; NULL: none */
 } ceilings;
 
-static void sample_flops(ceilings *c, int count) {
+static rf_isa isa_of(const ceilings *c, int i) { return PEAKS[i].in == RF_PEAK_TILES ? c->isa : RF_PEAK_VECTORS_OF(c->isa); }
+static bool has_peak(const ceilings *c, int i) { return rf_peak_unit_of(PEAKS[i].dtype, isa_of(c, i)) == PEAKS[i].in; }
+
+static void sample_peak(ceilings *c, int i, int count) {
   rf_record_pause();
-  for (int i = 0; i < count && c->flop_count < MOST_BURSTS; i++) c->flops[c->flop_count++] = rf_peak_flops(c->product, c->threads, 0.025);
+  for (bursts *b = &c->peak[i]; count-- > 0 && b->count < MOST_BURSTS; b->count++)
+    b->rate[b->count] = rf_peak_flops(PEAKS[i].dtype, isa_of(c, i), c->threads, 0.025);
 }
-/* Tiles multiply bf16 as bf16; elsewhere it is widened. */
-static void choose_product(ceilings *c, const rf_plan_options *plan) {
-  rf_dtype product = plan->build.dtype == RF_BF16 && plan->isa >= RF_ISA_AMX ? RF_BF16 : RF_F32;
-  if (product != c->product) c->flop_count = 0;
-  c->product = product;
+static void sample_flops(ceilings *c, int count) {
+  for (int i = 0; i < PEAK_COUNT; i++)
+    if (PEAKS[i].dtype == c->product && has_peak(c, i)) sample_peak(c, i, count);
 }
 static void sample_read(ceilings *c, int count) {
   rf_record_pause();
-  for (int i = 0; i < count && c->read_count < MOST_BURSTS; i++) c->read[c->read_count++] = rf_peak_read_bps(c->buffer, c->bytes, c->threads, 1);
+  for (bursts *b = &c->read; count-- > 0 && b->count < MOST_BURSTS; b->count++)
+    b->rate[b->count] = rf_peak_read_bps(c->buffer, c->bytes, c->threads, 1);
+}
+static rf_ceiling ceiling_of(const bursts *b) {
+  double copy[MOST_BURSTS];
+  memcpy(copy, b->rate, sizeof copy);
+  return rf_ceiling_of(copy, b->count);
+}
+
+/* Products with rounded activations are of bytes, tiles multiply bf16 as bf16, and all else is widened. */
+static void choose_product(ceilings *c, const rf_plan *plan) {
+  bool fast = false;
+  for (int i = 0; i < plan->graph->op_count; i++) fast |= plan->graph->op[i].attr.fast;
+  /* A sweep may change these. */
+  if (c->isa != plan->options.isa || c->threads != plan->options.threads) memset(c->peak, 0, sizeof c->peak), memset(&c->read, 0, sizeof c->read);
+  c->isa = plan->options.isa, c->threads = plan->options.threads;
+  c->product = fast && rf_peak_unit_of(RF_I8, c->isa) ? RF_I8 : plan->options.build.dtype == RF_BF16 && c->isa >= RF_ISA_AMX ? RF_BF16 : RF_F32;
+}
+/* The fastest of what it is multiplied in. */
+static int product_peak(const ceilings *c) {
+  int best = 0;
+  for (int i = 0; i < PEAK_COUNT; i++)
+    if (PEAKS[i].dtype == c->product && has_peak(c, i)) best = i;
+  return best;
 }
 
 static json_t *spread_json(rf_ceiling s) { return json_pack("{sf sf sf}", "median", s.median, "min", s.least, "max", s.most); }
@@ -43,7 +86,7 @@ typedef struct test {
   char name[64];
   char kind;
   int64_t tokens, depth;
-} test; /* kind: p prefill, t decode, b decode of `tokens` answers at once, T train */
+} test; /* kind: p prefill, t decode, b decode of `tokens` answers at once, s score, T train */
 
 static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *count, rf_error *error) {
   char copy[MOST_TESTS * sizeof tests->name], *rest = copy;
@@ -64,31 +107,62 @@ static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *coun
     else if (sscanf(name, "tg%lld@d%lld%n", &tokens, &depth, &used) == 2 && !name[used]) t.kind = 't';
     else if ((used = 0, sscanf(name, "tg%lld%n", &tokens, &used) == 1) && !name[used]) t.kind = 't', depth = 0;
     else if ((used = 0, sscanf(name, "batch%lld%n", &tokens, &used) == 1) && !name[used] && tokens <= 4096) t.kind = 'b', depth = 0;
+    else if ((used = 0, sscanf(name, "score%lld%n", &tokens, &used) == 1) && !name[used]) t.kind = 's', depth = 0;
     if (!t.kind || tokens < 0 || depth < 0 || (t.kind != 'T' && tokens < 1))
       return RF_FAIL(error, RAFTER_INVALID, "for example --test pp512,tg128,tg128@d256,train",
-                     "unknown test (--test: expected ppN, tgN, tgN@dN, batchN or train, got %s)", name);
+                     "unknown test (--test: expected ppN, tgN, tgN@dN, batchN, scoreN or train, got %s)", name);
     t.tokens = tokens, t.depth = depth, tests[(*count)++] = t;
   }
   return RAFTER_OK;
 }
 
-static const char *products_of(const ceilings *c) { return c->product == RF_BF16 ? "bf16 tiles (2 P per token)" : "f32 FMA (2 P per token)"; }
+/* What a test cannot be faster than: its arithmetic (and what a causal mask leaves of it) and the bytes that it has to read; 0: none. */
+typedef struct limits {
+  double flops, causal, bytes;
+  const char *counted; /* how the FLOPs are */
+} limits;
 
-/* Says a test's figures, and gives them for the history; the caller's. What --sweep set stands beside them. */
+/* Rates of all ceilings that were sampled, and the fractions of them that the work reached. */
+static void put_fractions(const ceilings *c, const limits *l, double seconds, json_t *rates, json_t *fractions) {
+  for (int i = 0; i < PEAK_COUNT; i++) {
+    double rate = c->peak[i].count ? ceiling_of(&c->peak[i]).median : 0;
+    if (rate > 0) json_object_set_new(rates, PEAKS[i].key, json_real(rate));
+    if (rate > 0 && l->flops > 0) json_object_set_new(fractions, PEAKS[i].key, json_real(l->flops / rate / seconds));
+  }
+  double rate = ceiling_of(&c->read).median;
+  if (rate > 0) json_object_set_new(rates, "read", json_real(rate));
+  if (rate > 0 && l->bytes > 0) json_object_set_new(fractions, "read", json_real(l->bytes / rate / seconds));
+}
+
+/* Says a test's figures, and gives them for the history; the caller's. What --sweep set stands beside them. Its limit is whichever of arithmetic and
+ * bytes takes longer. */
 static json_t *report_row(const rafter_sink *sink, const rf_settings *s, const ceilings *c, const test *t, double tokens, double *seconds, int n,
-                          double predicted, double work, double causal, double peak, const char *limit) {
-  char shown[3][32];
-  json_t *samples = json_array();
+                          double predicted, const limits *l) {
+  char shown[3][32], text[160], limit[96];
+  json_t *samples = json_array(), *rates = json_object(), *fractions = json_object();
   for (int i = 0; i < n; i++) json_array_append_new(samples, json_real(seconds[i])); /* as they came: sorted below */
   rf_ceiling spread = rf_ceiling_of(seconds, n);
-  double rate = tokens / spread.median, fraction = work / peak / spread.median;
-  rf_say(sink, "%-14s %12s tok/s   %10s (planned %s)   %5.1f %% of %s\n", t->name, rf_text_count(rate, shown[0]),
-         rf_text_seconds(spread.median, shown[1]), rf_text_seconds(predicted, shown[2]), 100 * fraction, limit);
-  rf_put_json(sink, json_pack("{ss ss* ss* ss ss si sf sf so so sf sf sf sf sf ss si}", "test", t->name, "sweep", c->sweep, "value", c->value,
+  int best = product_peak(c);
+  double rate = tokens / spread.median, arithmetic = l->flops > 0 ? ceiling_of(&c->peak[best]).median : 0, read = ceiling_of(&c->read).median;
+  bool computes = l->flops > 0 && (!(l->bytes > 0) || l->flops / arithmetic > l->bytes / read);
+  double work = computes ? l->flops : l->bytes, least = work / (computes ? arithmetic : read), fraction = least / spread.median;
+  put_fractions(c, l, spread.median, rates, fractions);
+  int used = snprintf(text, sizeof text, "%5.1f %% of %s", 100 * fraction, computes ? PEAKS[best].name : "read bandwidth (weights)");
+  for (int i = 0; computes && i < PEAK_COUNT; i++)
+    if (i != best && PEAKS[i].dtype == c->product && has_peak(c, i))
+      used += snprintf(text + used, sizeof text - (size_t)used, ", %.1f %% of %s", 100 * json_number_value(json_object_get(fractions, PEAKS[i].key)),
+                       PEAKS[i].name);
+  if (computes) snprintf(text + used, sizeof text - (size_t)used, " (%s)", l->counted);
+  if (computes) snprintf(limit, sizeof limit, "%s (%s)", PEAKS[best].name, l->counted);
+  else snprintf(limit, sizeof limit, "read bandwidth (weights)");
+  rf_say(sink, "%-14s %12s tok/s   %10s (planned %s)   %s\n", t->name, rf_text_count(rate, shown[0]), rf_text_seconds(spread.median, shown[1]),
+         rf_text_seconds(predicted, shown[2]), text);
+  rf_put_json(sink, json_pack("{ss ss* ss* ss ss si sf sf so so sf sf sf sf sf ss so so si}", "test", t->name, "sweep", c->sweep, "value", c->value,
                               "model", s->model.name, "dtype", rf_dtype_name(s->plan.build.dtype), "threads", s->plan.threads, "tokens_per_second",
                               rate, "predicted_tokens_per_second", predicted > 0 ? tokens / predicted : 0, "seconds", spread_json(spread), "samples",
                               samples, "predicted_seconds", predicted, "limit_fraction", fraction, "limit_fraction_causal",
-                              causal / peak / spread.median, "limit_work", work, "limit_rate", peak, "limit", limit, "n", n));
+                              computes ? l->causal / arithmetic / spread.median : fraction, "limit_work", work, "limit_rate",
+                              computes ? arithmetic : read, "limit", limit, "rates", rates, "fractions", fractions, "n", n));
   return json_pack("{ss sf sf sf sf sf}", "test", t->name, "tokens_per_second", rate, "seconds", spread.median, "predicted_seconds", predicted,
                    "predicted_tokens_per_second", predicted > 0 ? tokens / predicted : 0, "limit_fraction", fraction);
 }
@@ -114,9 +188,10 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
   rafter_step step = {0};
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "train", s, error));
-  choose_product(c, &s->plan);
   RF_GO(rf_traced_open(job->options, &record, error));
   RF_GO(rafter_trainer_open(job, &trainer, error));
+  const rf_plan *plan = rf_plan_of_trainer(trainer);
+  choose_product(c, plan);
   RF_GO(rafter_trainer_step(trainer, &step, error)); /* warm */
   for (int i = 0; i < reps && i < 64; i++) {
     sample_flops(c, 20 / reps + 1);
@@ -125,12 +200,8 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
   }
   sample_flops(c, 5);
   double tokens = (double)s->plan.build.microbatch * s->plan.build.accumulate * (double)s->plan.build.seq;
-  double copy[MOST_BURSTS];
-  const rf_plan *plan = rf_plan_of_trainer(trainer);
-  memcpy(copy, c->flops, sizeof copy);
-  double peak = rf_ceiling_of(copy, c->flop_count).median;
-  json_t *results = report_row(sink, s, c, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds, plan->flops_full_square,
-                               plan->model_flops, peak, c->product == RF_BF16 ? "bf16 tiles (6 P + 12 L T D)" : "f32 FMA (6 P + 12 L T D)");
+  const limits l = {.flops = plan->flops_full_square, .causal = plan->model_flops, .counted = "6 P + 12 L T D"};
+  json_t *results = report_row(sink, s, c, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds, &l);
   if (record) status = rf_trainer_leave_trace(trainer, record, job->options, t->name, results, sink, error), json_decref(results);
   else list_test(job, sink, plan, results);
   RF_GO(status);
@@ -212,12 +283,13 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   double seconds[64];
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
-  choose_product(c, &s->plan);
   s->plan.build.microbatch = 1, s->plan.build.seq = positions_of(t);
   RF_GO(check_positions(s, t, s->plan.build.seq, error));
   rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder};
   RF_GO(rf_traced_open(job->options, &record, error));
   RF_GO(rf_generator_open(&settings, &g, error));
+  const rf_plan *plan = t->kind == 'p' ? g->prefill : g->decode;
+  choose_product(c, plan);
   for (int i = -1; i < reps && i < 64; i++) {
     rf_generator_reset(g);
     if (t->depth || t->kind == 't') RF_GO(feed_random(g, t->depth ? t->depth : 1, &logits, error));
@@ -231,14 +303,11 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
     }
     if (i >= 0) seconds[i] = rf_now_seconds() - start;
   }
-  double copy[MOST_BURSTS];
-  const rf_plan *plan = t->kind == 'p' ? g->prefill : g->decode;
   int64_t depth = t->kind == 'p' || t->depth ? t->depth : 1, rows = t->kind == 'p' ? plan->options.build.chunk : 1;
-  memcpy(copy, t->kind == 'p' ? c->flops : c->read, sizeof copy);
-  double peak = rf_ceiling_of(copy, t->kind == 'p' ? c->flop_count : c->read_count).median;
-  double work = (t->kind == 'p' ? 2 * (double)plan->graph->params.matmul : weight_bytes(plan)) * (double)t->tokens;
-  json_t *results = report_row(sink, s, c, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, walks_seconds(plan, 1, depth, t->tokens, rows), work,
-                               work, peak, t->kind == 'p' ? products_of(c) : "read bandwidth (weights)");
+  double flops = t->kind == 'p' ? 2 * (double)plan->graph->params.matmul * (double)t->tokens : 0;
+  const limits l = {
+      .flops = flops, .causal = flops, .bytes = t->kind == 'p' ? 0 : weight_bytes(plan) * (double)t->tokens, .counted = "2 P per token"};
+  json_t *results = report_row(sink, s, c, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, walks_seconds(plan, 1, depth, t->tokens, rows), &l);
   status = leave(job, sink, t, g, record, plan, results, error);
 done:
   rf_record_close(record);
@@ -257,7 +326,7 @@ static int64_t walks_to_start(int64_t answers, int64_t prompt, int64_t rows) {
   return walks;
 }
 
-/* Walks in which every answer has one row, after prompts of their own. The limit is whichever of weights and arithmetic takes longer. */
+/* Walks in which every answer has one row, after prompts of their own. */
 static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c, int reps, rf_error *error) {
   enum { PROMPT = 32, STEPS = 16 };
   rf_status status = RAFTER_OK;
@@ -266,11 +335,10 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   rf_record *record = NULL;
   const rf_event *event;
   int events;
-  double seconds[64], flops[MOST_BURSTS], read[MOST_BURSTS];
+  double seconds[64];
   int64_t id[4096];
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
-  choose_product(c, &s->plan);
   int64_t chunk = s->plan.build.chunk > 0 ? s->plan.build.chunk : RF_PREFILL_ROWS, rows = chunk > t->tokens ? chunk : t->tokens;
   int64_t length = PROMPT, most = 0, room = s->model.position == RF_POSITION_LEARNED ? s->model.max_seq : INT64_MAX;
   do { /* so that none has ended when the last one is measured; a model with few positions gets shorter prompts */
@@ -282,6 +350,7 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .alone = true};
   RF_GO(rf_traced_open(job->options, &record, error));
   RF_GO(rf_generator_open(&settings, &g, error));
+  choose_product(c, g->decode);
   for (int i = -1; i < reps && i < 64; i++) {
     int32_t prompt[PROMPT];
     for (int64_t a = 0; a < t->tokens; a++) {
@@ -304,20 +373,68 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
     if (i >= 0) seconds[i] = rf_now_seconds() - start;
     for (int64_t a = 0; a < t->tokens; a++) rf_generator_cancel(g, id[a], -1);
   }
-  memcpy(flops, c->flops, sizeof flops), memcpy(read, c->read, sizeof read);
-  double flops_peak = rf_ceiling_of(flops, c->flop_count).median, read_peak = rf_ceiling_of(read, c->read_count).median;
-  double arithmetic = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens * STEPS, stream = weight_bytes(g->decode) * STEPS;
-  bool computes = arithmetic / flops_peak > stream / read_peak;
-  double work = computes ? arithmetic : stream;
+  double flops = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens * STEPS;
+  const limits l = {.flops = flops, .causal = flops, .bytes = weight_bytes(g->decode) * STEPS, .counted = "2 P per token"};
   int64_t depth = length + (most - STEPS) / 2; /* of the answer in the middle: the first ones began before all prompts were read */
-  json_t *results =
-      report_row(sink, s, c, t, (double)t->tokens * STEPS, seconds, reps < 64 ? reps : 64, walks_seconds(g->decode, t->tokens, depth, STEPS, 1), work,
-                 work, computes ? flops_peak : read_peak, computes ? products_of(c) : "read bandwidth (weights)");
+  const rf_sampler_options greedy = {.top_p = 1};
+  double predicted =
+      walks_seconds(g->decode, t->tokens, depth, STEPS, 1) + STEPS * rf_pace_seconds(&g->decode->machine, &greedy, s->model.vocab, t->tokens);
+  json_t *results = report_row(sink, s, c, t, (double)t->tokens * STEPS, seconds, reps < 64 ? reps : 64, predicted, &l);
   status = leave(job, sink, t, g, record, g->decode, results, error);
 done:
   rf_record_close(record);
   rf_generator_close(g);
   free(s);
+  return status;
+}
+
+/* Walks over texts of 1,024 tokens, or of as many as the model has positions for, until so many tokens are scored. */
+static rf_status bench_score(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c, int reps, rf_error *error) {
+  enum { TEXT = 1024 };
+  rf_status status = RAFTER_OK;
+  rf_settings *s = malloc(sizeof *s);
+  rf_scorer *scorer = NULL;
+  rf_record *record = NULL;
+  int32_t ids[TEXT], *top_ids = NULL;
+  float logprobs[TEXT], *top_logprobs = NULL;
+  double seconds[64], all = 0;
+  if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  RF_GO(rf_settings_resolve(job->options, "score", s, error));
+  int64_t length = s->model.max_seq < TEXT ? s->model.max_seq : TEXT, walks = 0;
+  if (length > t->tokens) length = t->tokens;
+  s->plan.build.seq = length, s->plan.build.microbatch = 1;
+  size_t top = (size_t)length * (size_t)s->plan.build.top + 1;
+  top_ids = malloc(top * sizeof *top_ids), top_logprobs = malloc(top * sizeof *top_logprobs);
+  if (!top_ids || !top_logprobs) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory"));
+  rf_score_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .seed = 1};
+  RF_GO(rf_traced_open(job->options, &record, error));
+  RF_GO(rf_scorer_open(&settings, &scorer, error));
+  choose_product(c, scorer->plan);
+  for (int i = -1; i < reps && i < 64; i++) {
+    sample_flops(c, 4);
+    double start = rf_now_seconds();
+    for (int64_t at = 0; at < t->tokens; at += length, walks++) {
+      rf_scored text = {ids, t->tokens - at < length ? t->tokens - at : length, logprobs, top_ids, top_logprobs};
+      for (int64_t k = 0; k < text.count; k++) ids[k] = (int32_t)((at + k) * 7919 % s->model.vocab);
+      RF_GO(rf_scorer_walk(scorer, &text, 1, error));
+    }
+    if (i >= 0) seconds[i] = rf_now_seconds() - start;
+    all += rf_now_seconds() - start;
+  }
+  double part = (double)t->tokens / (double)length;
+  const limits l = {.flops = part * scorer->plan->flops_full_square, .causal = part * scorer->plan->model_flops, .counted = "2 P + 4 L T D"};
+  json_t *results = report_row(sink, s, c, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, part * scorer->plan->step_seconds, &l);
+  if (record) {
+    rf_walked w;
+    status = rf_walked_of_scores(scorer, walks, t->tokens * (reps + 1), all, &w, error);
+    if (status == RAFTER_OK)
+      status = rf_traced_leave(record, job->options, t->name, scorer->run, w.walk, 1, results, sink, error), rf_walked_free(&w);
+    json_decref(results);
+  } else list_test(job, sink, scorer->plan, results);
+done:
+  rf_record_close(record);
+  rf_scorer_close(scorer);
+  free(top_ids), free(top_logprobs), free(s);
   return status;
 }
 
@@ -328,9 +445,33 @@ static rf_status bench_once(const rafter_job *job, const rafter_sink *sink, ceil
   RF_TRY(parse_tests(rf_options_text(o, "test"), tests, &count, error));
   for (int i = 0; i < count; i++) {
     if (rf_asked_to_stop(sink)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped before %s", tests[i].name);
-    RF_TRY((tests[i].kind == 'T' ? bench_train : tests[i].kind == 'b' ? bench_batch : bench_generate)(job, sink, &tests[i], c, reps, error));
+    char kind = tests[i].kind;
+    RF_TRY((kind == 'T'   ? bench_train
+            : kind == 'b' ? bench_batch
+            : kind == 's' ? bench_score
+                          : bench_generate)(job, sink, &tests[i], c, reps, error));
   }
   return RAFTER_OK;
+}
+
+/* All of them once, before the tests; those sample theirs again. */
+static void say_ceilings(const rafter_sink *sink, ceilings *c, const rf_settings *s) {
+  char text[200] = "";
+  json_t *peaks = json_object();
+  for (int i = 0, used = 0; i < PEAK_COUNT; i++) {
+    if (!has_peak(c, i)) continue;
+    sample_peak(c, i, i ? 5 : 21);
+    double rate = ceiling_of(&c->peak[i]).median;
+    json_object_set_new(peaks, PEAKS[i].key, json_real(rate));
+    if (i) used += snprintf(text + used, sizeof text - (size_t)used, "; %s %.0f %s", PEAKS[i].name, rate * 1e-9, PEAKS[i].unit);
+  }
+  sample_read(c, 5);
+  rf_ceiling f = ceiling_of(&c->peak[0]), r = ceiling_of(&c->read);
+  f.sustained = rf_peak_flops(RF_F32, c->isa, c->threads, 3.0);
+  rf_say(sink, "ceilings       f32 FMA %.0f GFLOP/s [%.0f..%.0f], sustained %.0f%s; read %.1f GB/s [%.1f..%.1f]; %d threads, %s\n", f.median * 1e-9,
+         f.least * 1e-9, f.most * 1e-9, f.sustained * 1e-9, text, r.median * 1e-9, r.least * 1e-9, r.most * 1e-9, c->threads, rf_isa_name(c->isa));
+  rf_put_json(sink, json_pack("{ss ss ss si so sf so so}", "test", "calibration", "model", s->model.name, "isa", rf_isa_name(c->isa), "threads",
+                              c->threads, "flops", spread_json(f), "sustained_flops", f.sustained, "peaks", peaks, "read_bps", spread_json(r)));
 }
 
 rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
@@ -349,18 +490,8 @@ rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_er
   c->threads = s->plan.threads, c->bytes = rf_bandwidth_buffer_bytes();
   RF_GO(rf_pages_map(c->bytes, &c->buffer, NULL, error));
   memset(c->buffer, 1, c->bytes);
-  sample_flops(c, 21), sample_read(c, 5);
-  double flops[MOST_BURSTS], read[MOST_BURSTS];
-  memcpy(flops, c->flops, sizeof flops), memcpy(read, c->read, sizeof read);
-  rf_ceiling f = rf_ceiling_of(flops, c->flop_count), r = rf_ceiling_of(read, c->read_count);
-  f.sustained = rf_peak_flops(RF_F32, c->threads, 3.0);
-  rf_say(sink, "ceilings       f32 FMA %.0f GFLOP/s [%.0f..%.0f], sustained %.0f; read %.1f GB/s [%.1f..%.1f]; %d threads, %s\n", f.median * 1e-9,
-         f.least * 1e-9, f.most * 1e-9, f.sustained * 1e-9, r.median * 1e-9, r.least * 1e-9, r.most * 1e-9, c->threads, rf_isa_name(s->plan.isa));
-  double bytes_ops[5];
-  for (int i = 0; i < 5; i++) bytes_ops[i] = rf_peak_flops(RF_I8, c->threads, 0.02);
-  rf_put_json(sink, json_pack("{ss ss ss si so sf sf so}", "test", "calibration", "model", s->model.name, "isa", rf_isa_name(s->plan.isa), "threads",
-                              c->threads, "flops", spread_json(f), "sustained_flops", f.sustained, "i8_ops", rf_ceiling_of(bytes_ops, 5).median,
-                              "read_bps", spread_json(r)));
+  c->isa = s->plan.isa;
+  say_ceilings(sink, c, s);
   const char *name = NULL;
   const char *const *values = NULL;
   int count = rf_options_is_set(job->options, "sweep") ? rf_options_sweep(job->options, "sweep", &name, &values) : 0;

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "base/file.h"
+#include "generate/pace.h"
 #include "run/calibrate.h"
 
 #include <omp.h>
@@ -12,15 +13,22 @@
 static void say_progress(void *self, const char *what, double part) { rf_put_bar(self, "calibrating %3.0f %%  %s", 100 * part, what); }
 
 static json_t *summary(const rf_machine *m, const char *path, double seconds) {
-  json_t *scaling = json_array(), *flops = json_object();
+  json_t *scaling = json_array(), *flops = json_object(), *vectors = json_object();
   for (int i = 0; i < m->scaling_count; i++)
     json_array_append_new(
         scaling, json_pack("{si sf sf}", "threads", m->scaling[i].threads, "flops", m->scaling[i].flops, "read_bps", m->scaling[i].read_bps));
   for (int d = 0; d < RF_DTYPES; d++)
     if (m->flops[d] > 0) json_object_set_new(flops, rf_dtype_name((rf_dtype)d), json_real(m->flops[d]));
-  return json_pack("{ss ss ss si so sf sf sf so si sf}", "command", "calibrate", "file", path, "isa", m->isa, "threads", m->threads, "flops", flops,
-                   "read_bps", m->read_bps, "copy_bps", m->copy_bps, "launch_seconds", m->launch_seconds, "scaling", scaling, "curves",
-                   m->curve_count, "seconds", seconds);
+  for (int d = 0; d < RF_DTYPES; d++)
+    if (m->flops_vectors[d] > 0) json_object_set_new(vectors, rf_dtype_name((rf_dtype)d), json_real(m->flops_vectors[d]));
+  return json_pack("{ss ss ss si so so sf sf sf so si sf}", "command", "calibrate", "file", path, "isa", m->isa, "threads", m->threads, "flops",
+                   flops, "flops_vectors", vectors, "read_bps", m->read_bps, "copy_bps", m->copy_bps, "launch_seconds", m->launch_seconds, "scaling",
+                   scaling, "curves", m->curve_count, "seconds", seconds);
+}
+
+static void say_peak(const rafter_sink *sink, const rf_machine *m, rf_dtype dtype, const char *name, const char *unit) {
+  if (m->flops[dtype] > 0) rf_say(sink, ", %s %.0f %s", name, m->flops[dtype] * 1e-9, unit);
+  if (m->flops_vectors[dtype] > 0) rf_say(sink, " in tiles and %.0f in vectors", m->flops_vectors[dtype] * 1e-9);
 }
 
 rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
@@ -41,14 +49,14 @@ rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, r
   rf_machine *m = calloc(1, sizeof *m);
   if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while calibrating");
   rf_status status = rf_calibrate(&options, m, error);
+  if (status == RAFTER_OK) status = rf_pace_calibrate(&options, m, error);
   rf_put_bar(sink, "%s", "");
   if (status == RAFTER_OK) status = rf_machine_write(m, path, error);
   if (status == RAFTER_OK) {
     double seconds = rf_now_seconds() - start;
     rf_say(sink, "%s, %s, %d threads\n", m->name, m->isa, m->threads);
     rf_say(sink, "  arithmetic     f32 %.0f GFLOP/s", m->flops[RF_F32] * 1e-9);
-    if (m->flops[RF_BF16] > 0) rf_say(sink, ", bf16 %.0f GFLOP/s", m->flops[RF_BF16] * 1e-9);
-    if (m->flops[RF_I8] > 0) rf_say(sink, ", int8 %.0f GOP/s", m->flops[RF_I8] * 1e-9);
+    say_peak(sink, m, RF_BF16, "bf16", "GFLOP/s"), say_peak(sink, m, RF_I8, "int8", "GOP/s");
     rf_say(sink, "\n  memory         read %.1f GB/s, copy %.1f GB/s (read + written)\n", m->read_bps * 1e-9, m->copy_bps * 1e-9);
     for (int i = 0; i < m->scaling_count; i++)
       rf_say(sink, "  %2d thread%s     %.0f GFLOP/s, %.1f GB/s\n", m->scaling[i].threads, m->scaling[i].threads > 1 ? "s" : " ",

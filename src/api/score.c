@@ -22,7 +22,6 @@ typedef struct text_row {
   rf_ids ids;
   float *logprobs, *top_logprobs;
   int32_t *top_ids;
-  double nll; /* of all scored tokens */
 } text_row;
 
 /* A stretch of a row that one walk sees; positions below `from` are only what the others stand behind. */
@@ -35,7 +34,10 @@ typedef struct work {
   rf_settings settings;
   rf_tokenizer *tokenizer;
   text_row *row;
-  int rows, capacity;
+  int rows, capacity, put; /* those that were put out, the first ones, keep nothing */
+  double nll;              /* of all their tokens */
+  int64_t scored;
+  rf_out_file *out; /* NULL: they go to the sink */
   int64_t stride;
   window *window;
   int64_t windows, walks;
@@ -174,60 +176,36 @@ static rf_status cut_windows(work *w, const rf_options *o, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status make_answers(work *w, rf_error *error) {
-  for (int i = 0; i < w->rows; i++) {
-    text_row *row = &w->row[i];
-    size_t count = (size_t)row->ids.count, top = count * (size_t)w->top;
-    row->logprobs = malloc(count * sizeof *row->logprobs);
-    row->top_ids = malloc((top + 1) * sizeof *row->top_ids), row->top_logprobs = malloc((top + 1) * sizeof *row->top_logprobs);
-    if (!row->logprobs || !row->top_ids || !row->top_logprobs)
-      return RF_FAIL(error, RAFTER_FAILED, "give fewer rows, or a smaller --top", "out of memory");
-  }
-  return RAFTER_OK;
+/* Of a row whose first window was walked. */
+static rf_status make_answers(const work *w, text_row *row, rf_error *error) {
+  size_t count = (size_t)row->ids.count, top = count * (size_t)w->top;
+  row->logprobs = malloc(count * sizeof *row->logprobs);
+  row->top_ids = malloc((top + 1) * sizeof *row->top_ids), row->top_logprobs = malloc((top + 1) * sizeof *row->top_logprobs);
+  return row->logprobs && row->top_ids && row->top_logprobs ? RAFTER_OK
+                                                            : RF_FAIL(error, RAFTER_FAILED, "give shorter rows, or a smaller --top", "out of memory");
+}
+
+static void forget(text_row *row) {
+  json_decref(row->id);
+  rf_ids_free(&row->ids);
+  free(row->logprobs), free(row->top_ids), free(row->top_logprobs);
+  *row = (text_row){0};
 }
 
 /* A window's answers into its row's: what an earlier window gave stays. */
-static void take(const work *w, const window *v, const rf_scored *from) {
+static rf_status take(const work *w, const window *v, const rf_scored *from, rf_error *error) {
   text_row *row = &w->row[v->row];
+  if (!row->logprobs) RF_TRY(make_answers(w, row, error));
   int64_t at = v->begin + v->from, count = v->count - v->from, top = w->top;
   memcpy(row->logprobs + at, from->logprobs + v->from, (size_t)count * sizeof *row->logprobs);
   memcpy(row->top_ids + at * top, from->top_ids + v->from * top, (size_t)(count * top) * sizeof *row->top_ids);
   memcpy(row->top_logprobs + at * top, from->top_logprobs + v->from * top, (size_t)(count * top) * sizeof *row->top_logprobs);
-}
-
-/* *whole: rows all of whose windows were walked, from the first on. */
-static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, int64_t *walked, int *whole, rf_error *error) {
-  int64_t rows = rf_scorer_rows(scorer), done = 0;
-  rf_status status = RAFTER_OK;
-  rf_scored *text = calloc((size_t)rows, sizeof *text);
-  float *logprobs = malloc((size_t)rows * sizeof *logprobs), *top_logprobs = malloc((size_t)(rows * w->top + 1) * sizeof *top_logprobs);
-  int32_t *top_ids = malloc((size_t)(rows * w->top + 1) * sizeof *top_ids);
-  if (!text || !logprobs || !top_logprobs || !top_ids) status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  while (status == RAFTER_OK && done < w->windows) {
-    int count = 0;
-    int64_t at = 0;
-    for (; done + count < w->windows && at + w->window[done + count].count <= rows; count++) {
-      const window *v = &w->window[done + count];
-      text[count] = (rf_scored){w->row[v->row].ids.at + v->begin, v->count, logprobs + at, top_ids + at * w->top, top_logprobs + at * w->top};
-      at += v->count;
-    }
-    status = rf_scorer_walk(scorer, text, count, error);
-    int64_t takes = rf_phase_begin();
-    for (int i = 0; i < count && status == RAFTER_OK; i++) take(w, &w->window[done + i], &text[i]);
-    rf_phase_end(RF_PHASE_SAMPLE, takes);
-    done += count, *walked += at, w->walks++;
-    *whole = done < w->windows ? w->window[done].row : w->rows;
-    if (status == RAFTER_OK && done < w->windows && rf_asked_to_stop(sink))
-      status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %lld of %lld windows; %d of %d rows were put out", (long long)done,
-                       (long long)w->windows, *whole, w->rows);
-  }
-  free(text), free(logprobs), free(top_logprobs), free(top_ids);
-  return status;
+  return RAFTER_OK;
 }
 
 /* ---- answers ---------------------------------------------------------------------------------------------------- */
 
-static json_t *row_json(const work *w, const text_row *row) {
+static json_t *row_json(const work *w, const text_row *row, double nll) {
   json_t *tokens = json_array(), *logprobs = json_array(), *tops = json_array(), *json = json_object();
   for (int64_t t = 0; t < row->ids.count; t++) {
     json_array_append_new(tokens, json_integer(row->ids.at[t]));
@@ -246,62 +224,85 @@ static json_t *row_json(const work *w, const text_row *row) {
   json_object_set_new(json, "logprobs", logprobs);
   if (w->top) json_object_set_new(json, "top", tops);
   else json_decref(tops);
-  json_object_set_new(json, "nll", json_real(row->nll));
-  json_object_set_new(json, "perplexity", json_real(row->ids.count > 1 ? exp(row->nll / (double)(row->ids.count - 1)) : 1));
+  json_object_set_new(json, "nll", json_real(nll));
+  json_object_set_new(json, "perplexity", json_real(row->ids.count > 1 ? exp(nll / (double)(row->ids.count - 1)) : 1));
   return json;
 }
 
-static rf_status put_rows(const work *w, int count, const rf_options *o, const rafter_sink *sink, rf_error *error) {
-  rf_out_file *out = NULL;
+/* Rows before `whole` go out as soon as they are, so that memory does not grow with how many there are. */
+static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
-  if (!rf_options_is_set(o, "output")) {
-    for (int i = 0; i < count; i++) rf_put_json(sink, row_json(w, &w->row[i]));
-    return RAFTER_OK;
+  int64_t began = rf_phase_begin();
+  for (; w->put < whole && status == RAFTER_OK; w->put++) {
+    text_row *row = &w->row[w->put];
+    double nll = 0;
+    for (int64_t t = 1; t < row->ids.count; t++) nll -= (double)row->logprobs[t];
+    w->nll += nll, w->scored += row->ids.count - 1;
+    json_t *json = row_json(w, row, nll);
+    if (w->out) status = rf_json_write_line(w->out, json, error), json_decref(json);
+    else rf_put_json(sink, json);
+    forget(row);
   }
-  RF_TRY(rf_out_open(rf_options_text(o, "output"), 0, &out, error));
-  for (int i = 0; i < count; i++) {
-    json_t *json = row_json(w, &w->row[i]);
-    status = rf_json_write_line(out, json, error);
-    json_decref(json);
-    if (status != RAFTER_OK) break;
+  rf_phase_end(RF_PHASE_WRITE, began);
+  return status;
+}
+
+/* ---- all of it ---------------------------------------------------------------------------------------------------- */
+
+/* *seconds: of the walks alone. */
+static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, int64_t *walked, double *seconds, rf_error *error) {
+  int64_t rows = rf_scorer_rows(scorer), done = 0;
+  rf_status status = RAFTER_OK;
+  rf_scored *text = calloc((size_t)rows, sizeof *text);
+  float *logprobs = malloc((size_t)rows * sizeof *logprobs), *top_logprobs = malloc((size_t)(rows * w->top + 1) * sizeof *top_logprobs);
+  int32_t *top_ids = malloc((size_t)(rows * w->top + 1) * sizeof *top_ids);
+  if (!text || !logprobs || !top_logprobs || !top_ids) status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  while (status == RAFTER_OK && done < w->windows) {
+    int count = 0;
+    int64_t at = 0;
+    for (; done + count < w->windows && at + w->window[done + count].count <= rows; count++) {
+      const window *v = &w->window[done + count];
+      text[count] = (rf_scored){w->row[v->row].ids.at + v->begin, v->count, logprobs + at, top_ids + at * w->top, top_logprobs + at * w->top};
+      at += v->count;
+    }
+    double start = rf_now_seconds();
+    status = rf_scorer_walk(scorer, text, count, error);
+    int64_t takes = rf_phase_begin();
+    for (int i = 0; i < count && status == RAFTER_OK; i++) status = take(w, &w->window[done + i], &text[i], error);
+    rf_phase_end(RF_PHASE_SAMPLE, takes);
+    done += count, *walked += at, w->walks++, *seconds += rf_now_seconds() - start;
+    if (status == RAFTER_OK) status = put_rows(w, done < w->windows ? w->window[done].row : w->rows, sink, error);
+    if (status == RAFTER_OK && done < w->windows && rf_asked_to_stop(sink))
+      status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %lld of %lld windows; %d of %d rows were put out", (long long)done,
+                       (long long)w->windows, w->put, w->rows);
   }
-  if (status == RAFTER_OK) return rf_out_commit(out, error);
-  rf_out_discard(out);
+  free(text), free(logprobs), free(top_logprobs), free(top_ids);
   return status;
 }
 
 static void say(const work *w, const rf_scorer *scorer, int64_t walked, double seconds, const rafter_sink *sink) {
-  double nll = 0;
-  int64_t scored = 0, rows = rf_scorer_rows(scorer);
-  for (int i = 0; i < w->rows; i++) nll += w->row[i].nll, scored += w->row[i].ids.count - 1;
+  int64_t rows = rf_scorer_rows(scorer);
   double planned = scorer->plan->step_seconds * (double)walked / (double)rows;
   if (w->stride) rf_say(sink, "windows of %lld tokens, %lld new ones each\n", (long long)w->settings.plan.build.seq, (long long)w->stride);
-  rf_say(sink, "%d row%s, %lld tokens scored: mean log-probability %.5f, perplexity %.4f\n", w->rows, w->rows == 1 ? "" : "s", (long long)scored,
-         scored ? -nll / (double)scored : 0, scored ? exp(nll / (double)scored) : 1);
+  rf_say(sink, "%d row%s, %lld tokens scored: mean log-probability %.5f, perplexity %.4f\n", w->rows, w->rows == 1 ? "" : "s", (long long)w->scored,
+         w->scored ? -w->nll / (double)w->scored : 0, w->scored ? exp(w->nll / (double)w->scored) : 1);
   rf_say(sink, "%.1f tokens/s in walks of up to %lld (%.2f s; planned %.2f s), arena %.1f MiB\n", seconds > 0 ? (double)walked / seconds : 0,
          (long long)rows, seconds, planned, (double)rf_run_arena_bytes(scorer->run) / 0x1p20);
 }
 
 /* The rows went into a file: what is said of all of them. */
 static void put_sum(const work *w, const rf_scorer *scorer, int64_t walked, double seconds, const char *path, const rafter_sink *sink) {
-  double nll = 0;
-  int64_t scored = 0;
-  for (int i = 0; i < w->rows; i++) nll += w->row[i].nll, scored += w->row[i].ids.count - 1;
-  rf_put_json(sink, json_pack("{ss ss si sI sf sf sf sf sI}", "command", "score", "output", path, "rows", w->rows, "tokens", (json_int_t)scored,
-                              "nll", nll, "perplexity", scored ? exp(nll / (double)scored) : 1, "seconds", seconds, "tokens_per_second",
+  rf_put_json(sink, json_pack("{ss ss si sI sf sf sf sf sI}", "command", "score", "output", path, "rows", w->rows, "tokens", (json_int_t)w->scored,
+                              "nll", w->nll, "perplexity", w->scored ? exp(w->nll / (double)w->scored) : 1, "seconds", seconds, "tokens_per_second",
                               seconds > 0 ? (double)walked / seconds : 0, "arena_bytes", (json_int_t)rf_run_arena_bytes(scorer->run)));
 }
 
 /* ---- what it leaves ------------------------------------------------------------------------------------------------ */
 
-/* `whole`: rows, the first ones. */
-static rf_status leave(const work *w, const rf_scorer *scorer, const rf_record *record, rf_journal *journal, int64_t walked, int whole,
-                       double seconds, rf_error *error) {
-  double nll = 0;
-  int64_t scored = 0;
-  for (int i = 0; i < whole; i++) nll += w->row[i].nll, scored += w->row[i].ids.count - 1;
-  json_object_update_new(journal->results, json_pack("{sI sI sf sf}", "rows", (json_int_t)whole, "tokens", (json_int_t)scored, "nll", nll,
-                                                     "perplexity", scored ? exp(nll / (double)scored) : 1));
+static rf_status leave(const work *w, const rf_scorer *scorer, const rf_record *record, rf_journal *journal, int64_t walked, double seconds,
+                       rf_error *error) {
+  json_object_update_new(journal->results, json_pack("{sI sI sf sf}", "rows", (json_int_t)w->put, "tokens", (json_int_t)w->scored, "nll", w->nll,
+                                                     "perplexity", w->scored ? exp(w->nll / (double)w->scored) : 1));
   return rf_walked_leave_scores(scorer, record, journal, w->walks, walked, seconds, error);
 }
 
@@ -311,13 +312,12 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   rf_record *record = NULL;
   char folder[4096];
   int64_t walked = 0;
-  int whole = 0;
+  double seconds = 0;
   rf_status status = RAFTER_OK;
   RF_TRY(rf_settings_resolve(o, "score", &w->settings, error));
   w->top = w->settings.plan.build.top;
   RF_TRY(read_rows(w, o, error));
   RF_TRY(cut_windows(w, o, error));
-  RF_TRY(make_answers(w, error));
   rf_score_settings settings = {.model = w->settings.model,
                                 .plan = w->settings.plan,
                                 .weights_folder = w->settings.weights_folder,
@@ -334,23 +334,23 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   RF_GO(rf_journal_folder(o, folder, error));
   journal.beside = true;
   RF_GO(rf_journal_begin(&journal, sink, "score", rf_options_json(o), folder, &walk, 1, error));
-  double start = rf_now_seconds();
-  status = walk_all(w, scorer, sink, &walked, &whole, error);
-  double seconds = rf_now_seconds() - start;
+  if (rf_options_is_set(o, "output")) RF_GO(rf_out_open(rf_options_text(o, "output"), 0, &w->out, error));
+  status = walk_all(w, scorer, sink, &walked, &seconds, error);
   if (status != RAFTER_OK && status != RAFTER_INTERRUPTED) goto done;
-  for (int i = 0; i < whole; i++)
-    for (int64_t t = 1; t < w->row[i].ids.count; t++) w->row[i].nll -= (double)w->row[i].logprobs[t];
-  if (status == RAFTER_INTERRUPTED) { /* what is whole is kept, and what is known of the walks that were */
-    rf_status saved = whole ? put_rows(w, whole, o, sink, error) : RAFTER_OK;
-    if (saved == RAFTER_OK) saved = leave(w, scorer, record, &journal, walked, whole, seconds, error);
+  rf_out_file *out = w->put ? w->out : NULL; /* what is whole is kept */
+  rf_status saved = out ? rf_out_commit(out, error) : RAFTER_OK;
+  if (out) w->out = NULL;
+  if (status == RAFTER_INTERRUPTED) { /* and what is known of the walks that were */
+    if (saved == RAFTER_OK) saved = leave(w, scorer, record, &journal, walked, seconds, error);
     if (saved != RAFTER_OK) status = saved;
     goto done;
   }
-  RF_GO(put_rows(w, whole, o, sink, error));
+  RF_GO(saved);
   if (rf_options_is_set(o, "output")) put_sum(w, scorer, walked, seconds, rf_options_text(o, "output"), sink);
   say(w, scorer, walked, seconds, sink);
-  RF_GO(leave(w, scorer, record, &journal, walked, whole, seconds, error));
+  RF_GO(leave(w, scorer, record, &journal, walked, seconds, error));
 done:
+  rf_out_discard(w->out), w->out = NULL;
   rf_journal_close(&journal, status, error);
   rf_record_close(record);
   rf_scorer_close(scorer);
@@ -363,12 +363,7 @@ rf_status rf_command_score(const rafter_job *job, const rafter_sink *sink, rf_er
   rf_options *o = NULL;
   rf_status status = rf_options_with_model(job->options, rf_options_argument(job->options, 0), &o, error);
   if (status == RAFTER_OK) status = score(w, o, sink, error);
-  for (int i = 0; i < w->rows; i++) {
-    text_row *row = &w->row[i];
-    json_decref(row->id);
-    rf_ids_free(&row->ids);
-    free(row->logprobs), free(row->top_ids), free(row->top_logprobs);
-  }
+  for (int i = w->put; i < w->rows; i++) forget(&w->row[i]);
   rf_tokenizer_close(w->tokenizer);
   free(w->window), free(w->row), free(w);
   rf_options_free(o);

@@ -44,19 +44,31 @@ rf_status rf_walked_leave(const rf_generator *g, const rf_record *record, rf_jou
   return status;
 }
 
+rf_status rf_walked_of_scores(const rf_scorer *scorer, int64_t walks, int64_t rows, double seconds, rf_walked *w, rf_error *error) {
+  size_t ops = (size_t)scorer->plan->graph->op_count + 1;
+  rf_extent extent = {walks ? rows / walks : 0, walks ? rows / walks : 0};
+  rf_status status = RAFTER_OK;
+  *w = (rf_walked){.share = {calloc(ops, sizeof(double)), calloc(ops, sizeof(double))}};
+  if (!w->share[0] || !w->share[1]) status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run");
+  if (status == RAFTER_OK && walks) status = rf_plan_walk_ops(scorer->plan, &extent, 1, (double)walks, w->share[0], w->share[1], error);
+  w->walk[0] = (rf_report_walk){.name = "score",
+                                .plan = scorer->plan,
+                                .measured = rf_run_measured(scorer->run, 0),
+                                .count = walks,
+                                .tokens = (double)rows,
+                                .seconds = seconds,
+                                .predicted = w->share[0],
+                                .limit = w->share[1]};
+  if (status != RAFTER_OK) rf_walked_free(w);
+  return status;
+}
+
 rf_status rf_walked_leave_scores(const rf_scorer *scorer, const rf_record *record, rf_journal *journal, int64_t walks, int64_t rows, double seconds,
                                  rf_error *error) {
-  const rf_plan *plan = scorer->plan;
-  size_t ops = (size_t)plan->graph->op_count;
-  rf_report_walk walk = {.name = "score", .plan = plan, .measured = rf_run_measured(scorer->run, 0), .count = walks, .tokens = (double)rows};
-  RF_TRY(rf_traced_write(record, journal, &walk, 1, error));
-  if (!walks) return RAFTER_OK; /* stopped before the first */
-  double *shares = calloc(2 * ops + 1, sizeof *shares);
-  if (!shares) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run");
-  rf_extent extent = {rows / walks, rows / walks};
-  walk.seconds = seconds, walk.predicted = shares, walk.limit = shares + ops;
-  rf_status status = rf_plan_walk_ops(plan, &extent, 1, (double)walks, shares, shares + ops, error);
-  if (status == RAFTER_OK) status = rf_journal_sum_up(journal, scorer->run, &walk, 1, seconds, error);
-  free(shares);
+  rf_walked w;
+  RF_TRY(rf_walked_of_scores(scorer, walks, rows, seconds, &w, error));
+  rf_status status = rf_traced_write(record, journal, w.walk, 1, error);
+  if (status == RAFTER_OK && walks) status = rf_journal_sum_up(journal, scorer->run, w.walk, 1, seconds, error); /* none: stopped before the first */
+  rf_walked_free(&w);
   return status;
 }

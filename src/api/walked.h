@@ -19,7 +19,8 @@ void rf_walked_free(rf_walked *walked);
 
 /* Ends a journal: writes the trace of `record` (may be NULL), then sums up; `seconds` as in rf_journal_sum_up. */
 rf_status rf_walked_leave(const rf_generator *generator, const rf_record *record, rf_journal *journal, double seconds, rf_error *error);
-/* The same of a scorer's `walks` over `rows` in all, priced as they were on average. */
+/* Of a scorer's `walks` over `rows` in all, which took `seconds`, priced as they were on average: walk[0]. */
+rf_status rf_walked_of_scores(const rf_scorer *scorer, int64_t walks, int64_t rows, double seconds, rf_walked *walked, rf_error *error);
 rf_status rf_walked_leave_scores(const rf_scorer *scorer, const rf_record *record, rf_journal *journal, int64_t walks, int64_t rows, double seconds,
                                  rf_error *error);
 

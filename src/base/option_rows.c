@@ -178,7 +178,7 @@ const rf_option RF_OPTION_ROWS[] = {
   WORDS("input", PATH, "FILE", NULL, SCORE, "what to score; .jsonl: rows with \"text\" or \"tokens\", and \"id\"; any other file: one text"),
   WORDS("output", PATH, "FILE", NULL, SCORE | EVAL, "write the rows there as JSON Lines"),
   FLAG("continue", EVAL, "go on behind the rows that the same command left in --output when it was stopped"),
-  NUMBER("top", INT, "K", 0, 64, "0", SCORE, "likeliest tokens given at every position"),
+  NUMBER("top", INT, "K", 0, 256, "0", SCORE | BENCH, "likeliest tokens given at every position"),
   WORDS("data", PATH, "FILE", NULL, EVAL, "perplexity: a text, or .jsonl rows with \"text\"; choices: rows with \"context\", \"choices\", \"answer\"; gsm8k: its own rows"),
   NUMBER("limit", INT, "N", 0, 1e12, "0", EVAL, "only the first so many rows of a .jsonl file, or windows of a text; 0: all"),
   NUMBER("shots", INT, "N", 0, 1000, NULL, EVAL, "gsm8k: worked examples in front; unset: 5, with --chat none"),
@@ -187,7 +187,7 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("stride", TOKENS, NULL, 1, 1 << 24, NULL, SCORE, "new tokens of a window where a text is longer than --seq; the rest of it is what they follow"),
 
   /* measuring */
-  WORDS("test", TEXT, "TESTS", "pp512,tg128,train", BENCH, "pp512: prefill; tg128, tg128@d4096: decode, at a depth; batch16: decode of so many answers at once; train; separated by commas"),
+  WORDS("test", TEXT, "TESTS", "pp512,tg128,train", BENCH, "pp512: prefill; tg128, tg128@d4096: decode, at a depth; batch16: decode of so many answers at once; score8192: log-probabilities of so many tokens; train; separated by commas"),
   NUMBER("reps", INT, NULL, 1, 10000, "3", BENCH, "repetitions of each test"),
 
   FLAG("quick", CALIBRATE, "a few seconds instead of most of a minute: coarser curves"),

@@ -12,7 +12,7 @@
 #include "model/weights.h"
 
 enum { RF_MAX_RANK = 4, RF_MAX_INPUTS = 8, RF_MAX_OUTPUTS = 6, RF_NONE = -1 };
-enum { RF_TOP_MOST = 64 };
+enum { RF_TOP_MOST = 256 };
 enum { RF_WANTED = -2 }; /* an output slot, or a gradient, that the op's rule still has to make */
 
 typedef enum rf_class {

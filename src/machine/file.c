@@ -54,6 +54,20 @@ static rf_status parse_flops(const json_t *object, const char *where, rf_machine
   return RAFTER_OK;
 }
 
+static rf_status parse_vectors(const json_t *object, const char *where, rf_machine *machine, rf_error *error) {
+  json_t *flops = json_object_get(object, "flops_vectors"), *value;
+  const char *key;
+  if (!flops) return RAFTER_OK;
+  if (!json_is_object(flops))
+    return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: flops_vectors is not an object ({\"i8\": FLOP/s, ...})", where);
+  json_object_foreach(flops, key, value) {
+    rf_dtype dtype;
+    RF_TRY(dtype_key(key, where, &dtype, error));
+    RF_TRY(rf_json_float(flops, key, where, 1e6, 1e20, &machine->flops_vectors[dtype], error));
+  }
+  return RAFTER_OK;
+}
+
 static rf_status parse_curve(const json_t *object, const char *where, rf_curve *curve, rf_error *error) {
   char dtype[16] = "";
   if (!json_is_object(object)) return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: a curve is not an object", where);
@@ -121,6 +135,7 @@ rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *
   RF_GO(rf_machine_number(object, "threads", 0, 65536, &threads, where, error));
   machine->chips = (int)chips, machine->threads = (int)threads;
   RF_GO(parse_flops(object, where, machine, error));
+  RF_GO(parse_vectors(object, where, machine, error));
   RF_GO(rf_json_float(object, "memory_bytes", where, 1 << 20, 1e16, &machine->memory_bytes, error));
   RF_GO(rf_machine_number(object, "reserve_bytes", 0, machine->memory_bytes, &machine->reserve_bytes, where, error));
   const bool one_bandwidth = json_object_get(object, "memory_bps") != NULL;
@@ -190,6 +205,11 @@ rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error
                            "reserve_bytes", machine->reserve_bytes, "read_bps", machine->read_bps, "copy_bps", machine->copy_bps, "launch_seconds",
                            machine->launch_seconds, "usd_per_chip_hour", machine->usd_per_chip_hour, "efficiency_compute",
                            machine->efficiency_compute, "efficiency_memory", machine->efficiency_memory, "scaling", scaling, "curves", curves);
+  json_t *vectors = json_object();
+  for (int d = 0; d < RF_DTYPES; d++)
+    if (machine->flops_vectors[d] > 0) json_object_set_new(vectors, rf_dtype_name((rf_dtype)d), json_real(machine->flops_vectors[d]));
+  if (root && json_object_size(vectors)) json_object_set(root, "flops_vectors", vectors);
+  json_decref(vectors);
   if (root && machine->watts > 0) json_object_set_new(root, "watts", json_real(machine->watts));
   if (root && machine->efficiency_experts > 0) json_object_set_new(root, "efficiency_experts", json_real(machine->efficiency_experts));
   if (root) rf_machine_network_json(machine, root);

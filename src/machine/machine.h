@@ -60,15 +60,16 @@ typedef struct rf_machine {
   char source[24];       /* "data-sheet", "detected", "calibrated", "file" */
   char source_note[256]; /* where the figures come from */
   int chips, threads;
-  double flops[RF_DTYPES];     /* peak FLOP/s per chip by dtype of the product; 0: unknown */
-  double flops_tf32, flops_f4; /* the two that are no dtype of ours; 0: unknown */
-  double memory_bytes;         /* capacity per chip */
-  double reserve_bytes;        /* what the runtime keeps for itself */
-  double read_bps, copy_bps;   /* bytes/s; data sheets fill both with the memory bandwidth */
-  double launch_seconds;       /* per op */
-  double watts;                /* of a chip at work; 0: no source gives it */
-  double usd_per_chip_hour;    /* the list price, or what rf_machine_set_price chose; 0: no source gives one */
-  char price_tier[16];         /* whose price that is: "list", another tier, "given"; "": none */
+  double flops[RF_DTYPES];         /* peak FLOP/s per chip by dtype of the product; 0: unknown */
+  double flops_vectors[RF_DTYPES]; /* of a CPU whose `flops` are its tiles': what its vectors reach; 0: no other than `flops`, or unknown */
+  double flops_tf32, flops_f4;     /* the two that are no dtype of ours; 0: unknown */
+  double memory_bytes;             /* capacity per chip */
+  double reserve_bytes;            /* what the runtime keeps for itself */
+  double read_bps, copy_bps;       /* bytes/s; data sheets fill both with the memory bandwidth */
+  double launch_seconds;           /* per op */
+  double watts;                    /* of a chip at work; 0: no source gives it */
+  double usd_per_chip_hour;        /* the list price, or what rf_machine_set_price chose; 0: no source gives one */
+  char price_tier[16];             /* whose price that is: "list", another tier, "given"; "": none */
   int price_count;
   rf_price price[RF_PRICE_TIERS];  /* all tiers that a source gives */
   double vmem_bytes, vmem_bps;     /* memory on the chip that programs address; 0: none or unknown */

@@ -296,7 +296,7 @@ void rf_machine_by_device(rf_machine *m) {
                             &m->copy_bps,   &m->usd_per_chip_hour, &m->watts,        &m->vmem_bytes,         &m->vmem_bps,
                             &m->dcn_bps,    &m->pcie_bps,          &m->host_bytes,   &m->topology.oneway_bps};
   for (size_t i = 0; i < sizeof halved / sizeof *halved; i++) *halved[i] /= 2;
-  for (int d = 0; d < RF_DTYPES; d++) m->flops[d] /= 2;
+  for (int d = 0; d < RF_DTYPES; d++) m->flops[d] /= 2, m->flops_vectors[d] /= 2;
   for (int i = 0; i < m->price_count; i++) m->price[i].usd_per_chip_hour /= 2;
   m->by_device = true, m->chips *= 2;
 }

@@ -53,7 +53,7 @@ static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
 
 /* The packed matrix whose products an op makes, or NULL. */
 static const rf_tensor *packed_of(const rf_graph *graph, const rf_op *op) {
-  static const char *const names[] = {"matmul", "matmul_experts", "head_logits", "head_score"};
+  static const char *const names[] = {"matmul", "matmul_dx", "matmul_experts", "head_logits", "head_score"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     const rf_tensor *w = strcmp(op->def->name, names[i]) ? NULL : &graph->tensor[op->input[1]];
     if (w && w->dtype == RF_PACKED) return w;
@@ -68,11 +68,12 @@ static double rows_of(const rf_op *op, const rf_tensor *w, rf_work work) {
   return experts > 1 ? rows * group / rf_experts_met(experts * group, used, rows * group / used) : rows;
 }
 
-const char *const RF_COST_PRODUCT_NAMES[] = {"matmul_exact", "matmul_fast", "matmul_bf16"};
+const char *const RF_COST_PRODUCT_NAMES[] = {"matmul_exact", "matmul_fast", "matmul_bf16", "matmul_turned", "matmul_turned_bf16"};
 
 static rf_cost_products products_of(const rf_graph *graph, const rf_op *op, const rf_tensor *w) {
   bool bf16 = graph->tensor[op->input[0]].dtype == RF_BF16;
   for (int k = 0; k < w->panels.parts; k++) bf16 &= w->panels.part[k].type->number == RF_Q_BF16;
+  if (!strcmp(op->def->name, "matmul_dx")) return bf16 ? RF_PRODUCTS_TURNED_BF16 : RF_PRODUCTS_TURNED;
   return op->attr.fast ? RF_PRODUCTS_FAST : bf16 ? RF_PRODUCTS_BF16 : RF_PRODUCTS_EXACT;
 }
 
@@ -151,6 +152,12 @@ static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dt
   return best;
 }
 
+static const rf_curve *exact_curve(const rf_machine *machine, const char *op, const char *kernel) {
+  for (int i = 0; i < machine->curve_count; i++)
+    if (!strcmp(machine->curve[i].op, op) && !strcmp(machine->curve[i].kernel, kernel)) return &machine->curve[i];
+  return NULL;
+}
+
 static const rf_curve *find_curve(const rf_machine *machine, const rf_op *op, rf_dtype dtype, const rf_kernel *kernel, bool multiplies) {
   if (!machine->curve_count) return NULL;
   const rf_curve *curve = curve_of(machine, op->def->name, dtype, kernel ? kernel->name : NULL);
@@ -179,10 +186,21 @@ static double curve_rate(const rf_curve *c, double size) {
 
 /* Kinds of ops that arithmetic bounds, not memory. */
 static bool is_of_products(const char *op) {
-  static const char *const names[] = {"matmul", "attention", "head_", "lora"};
+  static const char *const names[] = {"matmul", "attention", "head_", "lora", "sample"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (!strncmp(op, names[i], strlen(names[i]))) return true;
   return false;
+}
+
+/* ---- levels ------------------------------------------------------------------------------------------------------- */
+
+/* Below the level of their dot products vectors widen what they multiply, which is a product in f32. */
+void rf_machine_for_isa(rf_machine *machine, rf_isa isa) {
+  for (int d = 0; d < RF_DTYPES && isa < RF_ISA_AMX; d++) {
+    if (!(machine->flops_vectors[d] > 0)) continue;
+    machine->flops[d] = isa >= RF_ISA_AVX512BF16 ? machine->flops_vectors[d] : 0;
+    machine->flops_vectors[d] = 0;
+  }
 }
 
 /* ---- threads ------------------------------------------------------------------------------------------------------ */
@@ -205,13 +223,32 @@ void rf_machine_for_threads(rf_machine *machine, int threads) {
   double all_flops = scaled(machine, machine->threads, false), all_bps = scaled(machine, machine->threads, true);
   if (all_flops > 0) compute = scaled(machine, threads, false) / all_flops;
   if (all_bps > 0) memory = scaled(machine, threads, true) / all_bps;
-  for (int d = 0; d < RF_DTYPES; d++) machine->flops[d] *= compute;
+  for (int d = 0; d < RF_DTYPES; d++) machine->flops[d] *= compute, machine->flops_vectors[d] *= compute;
   machine->read_bps *= memory, machine->copy_bps *= memory;
   for (int i = 0; i < machine->curve_count; i++) {
     rf_curve *c = &machine->curve[i];
     for (int k = 0; k < c->count; k++) c->seconds[k] /= is_of_products(c->op) ? compute : memory;
   }
   machine->threads = threads;
+}
+
+/* ---- rows --------------------------------------------------------------------------------------------------------- */
+
+double rf_cost_rows_seconds(const rf_machine *machine, const char *op, const char *kernel, int64_t rows, int64_t numbers) {
+  const rf_curve *curve = exact_curve(machine, op, kernel);
+  int64_t threads = machine->threads > 0 ? machine->threads : 1;
+  return curve ? (double)((rows + threads - 1) / threads * threads * numbers) / curve_rate(curve, (double)numbers)
+               : 0; /* at full speed all have one */
+}
+
+/* Of a head, beside its product. */
+static double head_rows_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op) {
+  bool logits = !strcmp(op->def->name, "head_logits"), score = !strcmp(op->def->name, "head_score");
+  if (!logits && !score) return 0;
+  int64_t rows = graph->tensor[op->input[logits ? 3 : 0]].shape[0], vocab = graph->tensor[op->input[1]].shape[op->attr.transpose ? 0 : 1];
+  return (score || op->output[1] >= 0 ? rf_cost_rows_seconds(machine, "head_rows", "sums", rows, vocab) : 0) +
+         (op->attr.softcap > 0 ? rf_cost_rows_seconds(machine, "head_rows", "softcap", rows, vocab) : 0) +
+         (score && (op->output[1] >= 0 || op->output[2] >= 0) ? rf_cost_rows_seconds(machine, "head_rows", "likeliest", rows, vocab) : 0);
 }
 
 /* ---- one op ------------------------------------------------------------------------------------------------------ */
@@ -269,10 +306,11 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
     if (!curve) return -1;
     seconds += class[k].share * flops / curve_rate(curve, class[k].size);
   }
+  if (!strcmp(op->def->name, "matmul_dx")) return seconds;
   const rf_panels *panels = &packed_of(graph, op)->panels;
   for (int k = 0; k < classes; k++) outputs += (double)panels->part[k].outputs;
   double inner = (double)panels->inner, rows = class->size, times = flops / (2 * rows * inner * outputs); /* more than one: experts */
-  return seconds +
+  return seconds + head_rows_seconds(machine, graph, op) +
          times * (edge_seconds(machine, "matmul_start", class->name, rows, 1) + edge_seconds(machine, "matmul_outputs", class->name, rows, outputs) +
                   edge_seconds(machine, "matmul_inner", class->name, rows, inner));
 }
@@ -357,9 +395,8 @@ double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound) {
 /* ---- loading ------------------------------------------------------------------------------------------------------ */
 
 double rf_cost_load_seconds(const rf_machine *machine, const char *what, double bytes) {
-  for (int i = 0; i < machine->curve_count; i++)
-    if (!strcmp(machine->curve[i].op, "load") && !strcmp(machine->curve[i].kernel, what)) return bytes / curve_rate(&machine->curve[i], bytes);
-  return -1;
+  const rf_curve *curve = exact_curve(machine, "load", what);
+  return curve ? bytes / curve_rate(curve, bytes) : -1;
 }
 
 /* Without a curve `passes` over what is copied. */

@@ -64,6 +64,8 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t enou
 
 /* cost.c: what is left of a CPU's ceilings and curves when a plan uses fewer threads than the machine was described with. */
 void rf_machine_for_threads(rf_machine *machine, int threads);
+/* The peaks that are left of one measured with tiles when a plan asks for a lower level. */
+void rf_machine_for_isa(rf_machine *machine, rf_isa isa);
 /* Seconds of every op and the sums of the step. */
 void rf_plan_cost(rf_plan *plan);
 

@@ -172,9 +172,16 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
  * cache a sequence's rows times it, for everything else the work itself. */
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work);
 /* Products of a packed matrix have curves of their own: with activations in 8 bits (--compute fast), of bf16 with bf16, which some CPUs multiply in tiles, and
- * all others. The storage type stands in place of a kernel, and size is the rows that are multiplied. Beside the multiplications each takes "matmul_start",
+ * all others; and transposed, for the gradient of their input, of numbers that are not all bf16 and of such as are. The storage type stands in place of a kernel, and size is the rows that are multiplied. Beside the multiplications each but the transposed ones takes "matmul_start",
  * "matmul_outputs" for each output and "matmul_inner" for each step of its sums, whose kernel is the name of those curves. */
-typedef enum rf_cost_products { RF_PRODUCTS_EXACT, RF_PRODUCTS_FAST, RF_PRODUCTS_BF16, RF_COST_PRODUCTS } rf_cost_products;
+typedef enum rf_cost_products {
+  RF_PRODUCTS_EXACT,
+  RF_PRODUCTS_FAST,
+  RF_PRODUCTS_BF16,
+  RF_PRODUCTS_TURNED,
+  RF_PRODUCTS_TURNED_BF16,
+  RF_COST_PRODUCTS
+} rf_cost_products;
 extern const char *const RF_COST_PRODUCT_NAMES[RF_COST_PRODUCTS];
 typedef struct rf_cost_class {
   const char *name, *type;
@@ -198,6 +205,8 @@ double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound);
 double rf_plan_load_seconds(const rf_plan *plan);
 /* Seconds to load so many bytes of one kind, by those curves; -1: the machine has none for it. */
 double rf_cost_load_seconds(const rf_machine *machine, const char *what, double bytes);
+/* Seconds of something that is done to rows of so many numbers, each by one thread, by a curve of that name whose size is the numbers of a row; 0: not measured. */
+double rf_cost_rows_seconds(const rf_machine *machine, const char *op, const char *kernel, int64_t rows, int64_t numbers);
 
 /* Rows of one sequence in a walk of a generate job: a chunk of its prompt, or one row of its answer. */
 typedef struct rf_extent {

@@ -33,16 +33,21 @@ size_t rf_bandwidth_buffer_bytes(void) {
   return want;
 }
 
-static double median_burst(rf_dtype dtype, int threads, int count) {
+static double median_burst(rf_dtype dtype, rf_isa isa, int threads, int count) {
   double values[64];
-  for (int i = 0; i < count; i++) values[i] = rf_peak_flops(dtype, threads, 0.02);
+  for (int i = 0; i < count; i++) values[i] = rf_peak_flops(dtype, isa, threads, 0.02);
   return rf_ceiling_of(values, count).median;
 }
 
 static rf_status measure_ceilings(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
   int bursts = o->quick ? 5 : 21, loops = o->quick ? 3 : 5;
   static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_I8};
-  for (size_t i = 0; i < 3; i++) m->flops[dtypes[i]] = median_burst(dtypes[i], o->threads, bursts);
+  for (size_t i = 0; i < 3; i++) {
+    rf_dtype dtype = dtypes[i];
+    m->flops[dtype] = median_burst(dtype, o->isa, o->threads, bursts), m->flops_vectors[dtype] = 0;
+    if (rf_peak_unit_of(dtype, o->isa) == RF_PEAK_TILES)
+      m->flops_vectors[dtype] = median_burst(dtype, RF_PEAK_VECTORS_OF(o->isa), o->threads, bursts);
+  }
   void *buffer = NULL;
   size_t bytes = rf_bandwidth_buffer_bytes() / (o->quick ? 4 : 1);
   RF_TRY(rf_pages_map(bytes, &buffer, NULL, error));
@@ -52,7 +57,7 @@ static rf_status measure_ceilings(const rf_calibrate_options *o, rf_machine *m, 
   m->copy_bps = rf_peak_nt_copy_bps(buffer, bytes, o->threads, loops);
   m->scaling_count = 0;
   for (int t = 1; t <= o->threads && m->scaling_count < RF_SCALING_POINTS; t = t < o->threads && 2 * t > o->threads ? o->threads : 2 * t)
-    m->scaling[m->scaling_count++] = (rf_scaling){t, median_burst(RF_F32, t, 3), rf_peak_read_bps(buffer, bytes, t, 2)};
+    m->scaling[m->scaling_count++] = (rf_scaling){t, median_burst(RF_F32, o->isa, t, 3), rf_peak_read_bps(buffer, bytes, t, 2)};
   rf_pages_unmap(buffer, bytes);
   return RAFTER_OK;
 }
@@ -168,6 +173,12 @@ static void add_point(rf_curve *c, double size, double work, double seconds) {
   if (c->count == RF_CURVE_POINTS) return;
   for (int i = c->count++; i > at; i--) c->size[i] = c->size[i - 1], c->work[i] = c->work[i - 1], c->seconds[i] = c->seconds[i - 1];
   c->size[at] = size, c->work[at] = work, c->seconds[at] = seconds;
+}
+
+void rf_calibrate_add(rf_machine *m, const char *op, const char *kernel, double size, double work, double seconds) {
+  rf_curve *c = rf_calibrate_curve(m, op, RF_F32, kernel);
+  if (!c || c->count == RF_CURVE_POINTS) return;
+  c->size[c->count] = size, c->work[c->count] = work, c->seconds[c->count++] = seconds;
 }
 
 /* The middle of what an op takes in several walks counts: one that others interrupt takes a thousand times as long. */
@@ -427,6 +438,7 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
     if (o->say) o->say(o->self, SHAPES[i].model, 0.2 + 0.8 * ++done / shapes);
   }
   RF_TRY(rf_calibrate_products(o, machine, error));
+  RF_TRY(rf_calibrate_heads(o, machine, error));
   touch_fresh(o, bytes, touched);
   int slowest = 0;
   for (int i = 1; i < TOUCHES; i++)

@@ -29,7 +29,10 @@ size_t rf_bandwidth_buffer_bytes(void);
  * is one page of zeros whose rates are those of a cache. Moments stay zero. */
 rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error);
 
-/* Fills `machine` (source "calibrated"): detected sheet, ceilings for f32, bf16 and i8 products, read and copy bandwidth, thread scaling,
+/* One more point of a curve in f32, which is made where there is none; points ascend in `size`. */
+void rf_calibrate_add(rf_machine *machine, const char *op, const char *kernel, double size, double work, double seconds);
+
+/* Fills `machine` (source "calibrated"): detected sheet, ceilings for f32, bf16 and i8 products in what `isa` has (beside tiles also in vectors), read and copy bandwidth, thread scaling,
  * launch time, one curve per op, dtype and kernel, and curves of packed products by storage type and rows. About a minute. RAFTER_FAILED: no memory. */
 rf_status rf_calibrate(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
 

@@ -47,15 +47,18 @@ static rf_status fill(ring *r, const rf_panels *panels, rf_error *error) {
   return RAFTER_OK;
 }
 
+static bool is_turned(rf_cost_products how) { return how == RF_PRODUCTS_TURNED || how == RF_PRODUCTS_TURNED_BF16; }
+static bool is_bf16(rf_cost_products how) { return how == RF_PRODUCTS_BF16 || how == RF_PRODUCTS_TURNED_BF16; }
+
 /* A graph of one product. */
 static rf_status build(const rf_model *model, const rf_panels *panels, int64_t rows, rf_cost_products how, rf_graph **out, rf_error *error) {
   rf_graph *graph = rf_graph_new(model);
-  int64_t x[] = {rows, panels->inner}, w[] = {panels->inner, panels->part[0].outputs};
-  int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, how == RF_PRODUCTS_BF16 ? RF_BF16 : RF_F32, 2, x),
+  int64_t outputs = panels->part[0].outputs, x[] = {rows, is_turned(how) ? outputs : panels->inner}, w[] = {panels->inner, outputs};
+  int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, is_bf16(how) ? RF_BF16 : RF_F32, 2, x),
                   rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, RF_PACKED, 2, w)};
   rf_attr attr = {.fast = how == RF_PRODUCTS_FAST};
   graph->rows = rows, graph->tensor[inputs[1]].panels = *panels;
-  if (rf_graph_op(graph, "matmul", "product", RF_SECTION_MICRO, inputs, 2, 1, &attr, error) < 0) {
+  if (rf_graph_op(graph, is_turned(how) ? "matmul_dx" : "matmul", "product", RF_SECTION_MICRO, inputs, 2, 1, &attr, error) < 0) {
     rf_graph_free(graph);
     return RAFTER_INVALID;
   }
@@ -92,19 +95,16 @@ static rf_status measure(const rf_calibrate_options *o, ring *r, const rf_graph 
   return RAFTER_OK;
 }
 
-static void add(rf_machine *m, const char *op, const char *type, double rows, double work, double seconds) {
-  rf_curve *c = rf_calibrate_curve(m, op, RF_F32, type);
-  if (!c || c->count == RF_CURVE_POINTS) return;
-  c->size[c->count] = rows, c->work[c->count] = work, c->seconds[c->count++] = seconds;
-}
-
 /* Of a product of so many rows, beside its multiplications: what it takes at all; and what each output takes however long the sums are (sums are put where they
  * belong), and each step of the sums however many outputs there are (rows are packed), in seconds of the large matrix. */
 typedef struct edges {
   double start, outputs[ROW_COUNT], inner[ROW_COUNT];
 } edges;
 
-static bool is_measured(const rf_calibrate_options *o, int i, bool slow) { return ROWS[i].quick || !(o->quick || slow); }
+/* Gradients are of many rows. */
+static bool is_measured(const rf_calibrate_options *o, int i, bool slow, rf_cost_products how) {
+  return (ROWS[i].quick || !(o->quick || slow)) && (!is_turned(how) || ROWS[i].rows >= 128);
+}
 
 /* Seconds of products with the matrices in the ring, by rows; less than nothing where they were not measured. */
 static rf_status measure_products(const rf_calibrate_options *o, ring *r, const rf_model *model, const rf_panels *panels, rf_cost_products how,
@@ -113,7 +113,7 @@ static rf_status measure_products(const rf_calibrate_options *o, ring *r, const 
   for (int pass = 0; pass < (o->quick ? 2 : PASSES); pass++)
     for (int i = 0; i < most; i++) {
       rf_graph *graph = NULL;
-      if (!is_measured(o, i, slow)) continue;
+      if (!is_measured(o, i, slow, how)) continue;
       RF_TRY(build(model, panels, ROWS[i].rows, how, &graph, error));
       rf_status status = measure(o, r, graph, &of[i], error);
       rf_graph_free(graph);
@@ -137,7 +137,7 @@ static rf_status measure_edges(const rf_calibrate_options *o, ring *r, const rf_
   r->count = 1;
   RF_TRY(measure_products(o, r, model, &small, how, false, 1, m->launch_seconds, seconds[0], error));
   e->start = seconds[0][0];
-  add(m, "matmul_start", kernel, 1, 1, e->start);
+  rf_calibrate_add(m, "matmul_start", kernel, 1, 1, e->start);
   for (int s = 0; s < 3; s++) {
     RF_TRY(fill(r, &shapes[s], error));
     RF_TRY(measure_products(o, r, model, &shapes[s], how, false, ROW_COUNT, m->launch_seconds, seconds[s], error));
@@ -147,8 +147,8 @@ static rf_status measure_edges(const rf_calibrate_options *o, ring *r, const rf_
     double all = seconds[0][i] - e->start, of_short = seconds[1][i] - e->start, of_narrow = seconds[2][i] - e->start;
     e->outputs[i] = fmin(fmax(all - (all - of_short) * INNER / (INNER - SHORT), 1e-9), 0.4 * seconds[0][i]);
     e->inner[i] = fmin(fmax(all - (all - of_narrow) * OUTPUTS / (OUTPUTS - NARROW), 1e-9), 0.4 * seconds[0][i]);
-    add(m, "matmul_outputs", kernel, ROWS[i].rows, OUTPUTS, e->outputs[i]);
-    add(m, "matmul_inner", kernel, ROWS[i].rows, INNER, e->inner[i]);
+    rf_calibrate_add(m, "matmul_outputs", kernel, ROWS[i].rows, OUTPUTS, e->outputs[i]);
+    rf_calibrate_add(m, "matmul_inner", kernel, ROWS[i].rows, INNER, e->inner[i]);
   }
   return RAFTER_OK;
 }
@@ -157,19 +157,19 @@ rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *m, rf
   ring r = {.bytes = rf_bandwidth_buffer_bytes() / (o->quick ? 8 : 2)};
   rf_status status = RAFTER_OK;
   rf_model model;
-  edges edge[RF_COST_PRODUCTS] = {{0}};
+  edges edge[RF_COST_PRODUCTS] = {{0}}; /* none of transposed ones */
   RF_TRY(rf_model_resolve("gpt:layers=1,width=64,heads=1,ff=64,vocab=64,seq=64", &model, NULL, error));
   RF_TRY(rf_pages_map(r.bytes, &r.at, NULL, error));
   r.stored = malloc((size_t)STORED * INNER * 4);
-  r.x = aligned_alloc(64, (size_t)ROWS_MOST * INNER * 4), r.y = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4);
+  r.x = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4), r.y = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4);
   if (!r.stored || !r.x || !r.y) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure products"));
-  for (int i = 0; i < ROWS_MOST * INNER; i++) { /* as bf16 the halves of these are numbers too */
+  for (int i = 0; i < ROWS_MOST * OUTPUTS; i++) { /* as bf16 the halves of these are numbers too */
     float value = (float)((uint32_t)i * 2654435761u >> 16 & 1023) / 1024 - 0.5f;
     rf_bf16 half = rf_f32_to_bf16(value);
     for (int k = 0; k < 2; k++) ((rf_bf16 *)(void *)r.x)[2 * i + k] = half;
   }
   memset(r.y, 0, (size_t)ROWS_MOST * OUTPUTS * 4);
-  for (int how = 0; how < RF_COST_PRODUCTS; how++) RF_GO(measure_edges(o, &r, &model, (rf_cost_products)how, m, &edge[how], error));
+  for (int how = 0; how <= RF_PRODUCTS_BF16; how++) RF_GO(measure_edges(o, &r, &model, (rf_cost_products)how, m, &edge[how], error));
   for (int t = 0; t < RF_QUANT_TYPE_COUNT; t++) {
     const rf_quant_type *type = &RF_QUANT_TYPES[t];
     rf_panels panels = {.inner = INNER, .parts = 1, .part = {{type, OUTPUTS}}};
@@ -179,11 +179,11 @@ rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *m, rf
     RF_GO(fill(&r, &panels, error));
     for (int how = 0; how < RF_COST_PRODUCTS; how++) {
       double seconds[ROW_COUNT];
-      if ((how == RF_PRODUCTS_FAST && !codes) || (how == RF_PRODUCTS_BF16 && type->number != RF_Q_BF16)) continue;
+      if ((how == RF_PRODUCTS_FAST && !codes) || (is_bf16((rf_cost_products)how) && type->number != RF_Q_BF16)) continue;
       RF_GO(measure_products(o, &r, &model, &panels, (rf_cost_products)how, slow, ROW_COUNT, m->launch_seconds, seconds, error));
       for (int i = 0; i < ROW_COUNT; i++) {
         double rest = fmax(seconds[i] - edge[how].start - edge[how].outputs[i] - edge[how].inner[i], 0.1 * seconds[i]);
-        if (seconds[i] > 0) add(m, RF_COST_PRODUCT_NAMES[how], type->name, ROWS[i].rows, 2.0 * ROWS[i].rows * INNER * OUTPUTS, rest);
+        if (seconds[i] > 0) rf_calibrate_add(m, RF_COST_PRODUCT_NAMES[how], type->name, ROWS[i].rows, 2.0 * ROWS[i].rows * INNER * OUTPUTS, rest);
       }
     }
   }

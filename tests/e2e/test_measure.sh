@@ -6,6 +6,7 @@ status 0 "$RAFTER" calibrate --quick --threads 2 --out here.json --json && {
   [ "$(wc -l <out)" = 1 ] || fail 'calibrate --json is not one object'
   holds out 'd["flops"]["f32"] > 1e9 and d["read_bps"] > 1e8 and d["copy_bps"] > 1e8 and d["curves"] > 0 and len(d["scaling"]) >= 1'
   holds here.json '{"name", "kind", "isa", "threads", "flops", "read_bps", "copy_bps", "memory_bytes", "launch_seconds", "curves"} <= d.keys()' 'the machine file has the keys of docs/formats.md'
+  holds here.json '({"bf16", "i8"} <= d["flops_vectors"].keys() <= d["flops"].keys()) if d["isa"] == "amx" else "flops_vectors" not in d' 'beside tiles vectors were measured'
   holds here.json '{"bf16", "q8_0", "q4_0", "q4_k", "touch"} <= {c["kernel"] for c in d["curves"] if c["op"] == "load"}' 'how fast weights load was measured'
   holds here.json 'all({"q8_0", "q4_0", "q4_k", "q6_k"} <= {c["kernel"] for c in d["curves"] if c["op"] == op} for op in ("matmul_exact", "matmul_fast"))' 'products with packed weights were measured'
 }
@@ -29,6 +30,11 @@ status 0 "$RAFTER" bench "$TINY" --seq 32 --test pp31,tg8,tg4@d8,train --sweep p
   holds out 'rows[1]["predicted_seconds"] != rows[5]["predicted_seconds"]' '--prefill-chunk does not change what is planned'
   holds out 'all({"test","model","dtype","threads","tokens_per_second","seconds","predicted_seconds","limit_fraction","n"} <= r.keys() and {"median","min","max"} <= r["seconds"].keys() for r in rows[1:])' 'bench rows have their keys'
   holds out 'all(0 < r["seconds"]["min"] <= r["seconds"]["median"] <= r["seconds"]["max"] and r["n"] == 1 and 0 < r["limit_fraction"] for r in rows[1:])'
+}
+# Ceilings of the level that was asked for, and every rate as a fraction of all that apply.
+status 0 "$RAFTER" bench "$TINY" --test pp31,tg8 --cpu base --reps 1 --threads 2 --json && {
+  holds out 'rows[0]["isa"] == "base" and rows[0]["peaks"].keys() == {"f32"} and rows[1]["fractions"].keys() == {"f32"} and rows[2]["fractions"].keys() == {"read"}' 'ceilings of --cpu base'
+  holds out 'all(abs(r["limit_fraction"] - max(r["fractions"].values())) < 1e-9 for r in rows[1:])' 'the limit is one of the fractions'
 }
 refuses 2 'pq7' "$RAFTER" bench "$TINY" --test pq7
 

@@ -1,22 +1,35 @@
-/* peaks.c - bursts of the loops of the strongest ISA this CPU has. */
+/* peaks.c - bursts of arithmetic, of the level that is asked for, and of memory, of the strongest ISA this CPU has. */
 #include "backend/cpu/peaks.h"
 #include "backend/cpu/peaks_loops.h"
 
 #include <omp.h>
 
-static const rf_peak_arithmetic *arithmetic_of(rf_dtype dtype) {
-  rf_isa isa = rf_isa_detect();
+/* Lowest level first: the last one that a level reaches is the fastest that it has. */
+typedef struct arithmetic {
+  rf_dtype dtype;
+  rf_isa isa;
+  rf_peak_unit unit;
+  const rf_peak_arithmetic *loop;
+} arithmetic;
+static const arithmetic ARITHMETIC[] = {
+    {RF_F32, RF_ISA_BASE, RF_PEAK_VECTORS, &RF_PEAK_FMA_BASE},
 #if defined(__x86_64__)
-  if (dtype == RF_BF16 && isa >= RF_ISA_AMX) return &RF_PEAK_TILES_BF16;
-  if (dtype == RF_BF16) return isa >= RF_ISA_AVX512BF16 ? &RF_PEAK_DOT_BF16 : NULL;
-  if (dtype == RF_I8 && isa >= RF_ISA_AMX) return &RF_PEAK_TILES_I8;
-  if (dtype == RF_I8) return isa >= RF_ISA_AVX512BF16 ? &RF_PEAK_DOT_I8 : NULL;
-  if (dtype != RF_F32) return NULL;
-  return isa >= RF_ISA_AVX512 ? &RF_PEAK_FMA_AVX512 : isa >= RF_ISA_AVX2 ? &RF_PEAK_FMA_AVX2 : &RF_PEAK_FMA_BASE;
-#else
-  (void)isa;
-  return dtype == RF_F32 ? &RF_PEAK_FMA_BASE : NULL;
+    {RF_F32, RF_ISA_AVX2, RF_PEAK_VECTORS, &RF_PEAK_FMA_AVX2},        {RF_F32, RF_ISA_AVX512, RF_PEAK_VECTORS, &RF_PEAK_FMA_AVX512},
+    {RF_BF16, RF_ISA_AVX512BF16, RF_PEAK_VECTORS, &RF_PEAK_DOT_BF16}, {RF_BF16, RF_ISA_AMX, RF_PEAK_TILES, &RF_PEAK_TILES_BF16},
+    {RF_I8, RF_ISA_AVX512BF16, RF_PEAK_VECTORS, &RF_PEAK_DOT_I8},     {RF_I8, RF_ISA_AMX, RF_PEAK_TILES, &RF_PEAK_TILES_I8},
 #endif
+};
+
+static const arithmetic *arithmetic_of(rf_dtype dtype, rf_isa isa) {
+  const arithmetic *best = NULL;
+  for (size_t i = 0; i < sizeof ARITHMETIC / sizeof *ARITHMETIC; i++)
+    if (ARITHMETIC[i].dtype == dtype && ARITHMETIC[i].isa <= isa) best = &ARITHMETIC[i];
+  return best;
+}
+
+rf_peak_unit rf_peak_unit_of(rf_dtype dtype, rf_isa isa) {
+  const arithmetic *a = arithmetic_of(dtype, isa);
+  return a ? a->unit : RF_PEAK_NONE;
 }
 
 static const rf_peak_memory *memory_loops(void) {
@@ -29,10 +42,11 @@ static const rf_peak_memory *memory_loops(void) {
 }
 
 /* Each thread counts its own rounds over its own time, so a thread that starts late costs nothing. */
-double rf_peak_flops(rf_dtype dtype, int threads, double seconds) {
+double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds) {
   enum { ROUNDS = 20000 };
-  const rf_peak_arithmetic *loop = arithmetic_of(dtype);
-  if (!loop) return 0;
+  const arithmetic *a = arithmetic_of(dtype, isa);
+  if (!a) return 0;
+  const rf_peak_arithmetic *loop = a->loop;
   double rate = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : rate)
   {

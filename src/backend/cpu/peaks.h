@@ -5,10 +5,14 @@
 
 #include "backend/backend.h"
 
-/* FLOP/s (multiply and add count as two) of `threads` threads doing nothing but products of `dtype` in registers for `seconds`:
- * RF_F32 fused multiply-adds of the widest vectors, RF_BF16 vdpbf16ps, RF_I8 vpdpbusd, where there are tiles
- * tdpbf16ps and tdpbssd. 0 where the CPU lacks the instruction. */
-double rf_peak_flops(rf_dtype dtype, int threads, double seconds);
+/* In what a CPU of this level multiplies a dtype fastest: RF_F32 in its widest vectors (fused multiply-adds), RF_BF16 and RF_I8 in vectors (vdpbf16ps,
+ * vpdpbusd) or in tiles (tdpbf16ps, tdpbssd). NONE: in no instruction of its own, operands are widened. */
+typedef enum rf_peak_unit { RF_PEAK_NONE, RF_PEAK_VECTORS, RF_PEAK_TILES } rf_peak_unit;
+rf_peak_unit rf_peak_unit_of(rf_dtype dtype, rf_isa isa);
+/* FLOP/s (multiply and add count as two) of `threads` threads doing nothing but such products in registers for `seconds`; 0: NONE. `isa` is no more than
+ * this CPU has. What vectors reach on a CPU with tiles is asked with the level below: RF_PEAK_VECTORS_OF. */
+double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds);
+#define RF_PEAK_VECTORS_OF(isa) ((isa) < RF_ISA_AMX ? (isa) : RF_ISA_AVX512BF16)
 
 /* Bytes/s over a buffer of the caller, far larger than the caches (>= 1 GiB for figures that are printed), which has been written
  * before; `bytes` is cut to a multiple of 4 KiB per thread. The best of `loops` passes. */

@@ -221,6 +221,7 @@ static void a_written_machine_reads_back_the_same(void **state) {
   snprintf(a.source, sizeof a.source, "calibrated");
   a.flops[RF_F32] = 449.123456789e9;
   a.scaling_count = 2;
+  a.flops_vectors[RF_BF16] = 8.5e11, a.flops_vectors[RF_I8] = 1.7e12;
   a.scaling[0] = (rf_scaling){1, 2.25e11, 17e9}, a.scaling[1] = (rf_scaling){2, 4.49e11, 33e9};
   a.curve_count = RF_MAX_CURVES;
   for (int i = 0; i < a.curve_count; i++) {
@@ -258,6 +259,9 @@ static void bad_files_are_refused_with_the_field(void **state) {
       {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":-1}}", "\"f32\" is out of range"},
       {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":\"fast\"}}", "\"f32\" has the wrong type"},
       {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12}}", "\"memory_bytes\" is missing"},
+      {MACHINE ",\"flops_vectors\":[]}", "flops_vectors is not an object"},
+      {MACHINE ",\"flops_vectors\":{\"f99\":1e12}}", "not a dtype"},
+      {MACHINE ",\"flops_vectors\":{\"i8\":-1}}", "\"i8\" is out of range"},
       {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e99}", "\"memory_bytes\" is out of range"},
       {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"reserve_bytes\":1e11}",
        "\"reserve_bytes\" is out of range"},

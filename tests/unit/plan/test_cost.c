@@ -251,6 +251,7 @@ static void packed_products_have_curves_of_their_own(void **state) {
       add_rows(&machine, "matmul_fast", "q4_0", 7, 7), add_rows(&machine, "matmul_fast", "q8_0", 1e4, 1e5);
       for (int fast = 0; fast < 2; fast++)
         for (int k = 0; k < 3; k++) add_rows(&machine, EDGES[k], RF_COST_PRODUCT_NAMES[fast], 1 + 2 * fast + 5 * k, 1 + 2 * fast + 5 * k);
+      add_curve(&machine, "head_rows", RF_F32, "sums", 1e3, 1e3);
     }
     for (int rows = 1; rows <= 64; rows *= 8)
       for (int fast = 0; fast < 2; fast++) {
@@ -268,6 +269,7 @@ static void packed_products_have_curves_of_their_own(void **state) {
           const rf_tensor *w = &plan->graph->tensor[plan->graph->op[o].input[1]];
           double counts[] = {1, (double)rf_tensor_count(w) / (double)w->panels.inner, (double)w->panels.inner};
           for (int k = 0; k < 3; k++) want += counts[k] / (1 + 2 * fast + 5 * k);
+          if (head && plan->graph->op[o].output[1] >= 0) want += plan->machine.threads * 256 / 1e3; /* a thread has the row */
           if (!own)
             want = fast              ? fmax(p->work.flops / 1e9, memory) / 0.5
                    : multiplied > 16 ? p->work.flops
@@ -347,6 +349,49 @@ static void measured_scaling_is_used(void **state) {
   }
 }
 
+/* A thread takes rows whole, so that three rows take two threads as long as four; beside its product a head takes what its rows do. */
+static void rows_are_timed_by_what_is_done_to_them(void **state) {
+  (void)state;
+  static rf_machine machine;
+  machine = (rf_machine){.kind = "cpu", .threads = 2, .read_bps = 40e9, .copy_bps = 30e9};
+  machine.flops[RF_F32] = 4e11;
+  assert_true(rf_cost_rows_seconds(&machine, "sample", "likeliest", 4, 1000) == 0);
+  for (int k = 0; k < 2; k++) {
+    rf_curve *c = &machine.curve[machine.curve_count++];
+    *c = (rf_curve){.dtype = RF_F32, .count = 1, .work = {4e6}, .size = {1e6}, .seconds = {k ? 2e-3 : 1e-3}};
+    snprintf(c->op, sizeof c->op, "sample"), snprintf(c->kernel, sizeof c->kernel, k ? "drawn" : "likeliest");
+  }
+  assert_true(near(rf_cost_rows_seconds(&machine, "sample", "likeliest", 4, 1000), 4e3 / 4e9));
+  assert_true(near(rf_cost_rows_seconds(&machine, "sample", "likeliest", 3, 1000), 4e3 / 4e9));
+  assert_true(near(rf_cost_rows_seconds(&machine, "sample", "drawn", 1, 1000), 2e3 / 2e9));
+}
+
+static void a_lower_level_has_its_own_peaks(void **state) {
+  (void)state;
+  static rf_machine machine, m;
+  machine = (rf_machine){.kind = "cpu", .threads = 2, .read_bps = 40e9, .copy_bps = 30e9};
+  machine.flops[RF_F32] = 4e11, machine.flops[RF_BF16] = 6e12, machine.flops[RF_I8] = 12e12;
+  machine.flops_vectors[RF_BF16] = 9e11, machine.flops_vectors[RF_I8] = 18e11;
+  static const struct {
+    rf_isa isa;
+    double bf16, i8;
+  } rows[] = {{RF_ISA_AMX, 6e12, 12e12}, {RF_ISA_AVX512BF16, 9e11, 18e11}, {RF_ISA_AVX512, 0, 0}, {RF_ISA_BASE, 0, 0}};
+  for (int i = 0; i < 4; i++) {
+    m = machine;
+    rf_machine_for_isa(&m, rows[i].isa);
+    assert_true(m.flops[RF_F32] == 4e11 && m.flops[RF_BF16] == rows[i].bf16 && m.flops[RF_I8] == rows[i].i8);
+  }
+  const rf_op *op = product(4096, 4096, 4096, RF_BF16);
+  m = machine;
+  rf_machine_for_isa(&m, RF_ISA_AVX512);
+  assert_true(near(seconds(&m, op, NULL), 2 * pow(4096, 3) / 4e11)); /* widened */
+  rf_graph_free(graph);
+  memset(machine.flops_vectors, 0, sizeof machine.flops_vectors); /* measured without tiles */
+  m = machine;
+  rf_machine_for_isa(&m, RF_ISA_BASE);
+  assert_memory_equal(m.flops, machine.flops, sizeof m.flops);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_larger_ceiling_decides),
@@ -355,6 +400,8 @@ int main(void) {
       cmocka_unit_test(an_unmeasured_op_is_timed_like_its_nearest),
       cmocka_unit_test(fewer_threads_compute_slower),
       cmocka_unit_test(measured_scaling_is_used),
+      cmocka_unit_test(a_lower_level_has_its_own_peaks),
+      cmocka_unit_test(rows_are_timed_by_what_is_done_to_them),
       cmocka_unit_test(every_op_is_measured_or_like_one_that_is),
       cmocka_unit_test(the_head_streams_for_the_rows_it_picks),
       cmocka_unit_test(packed_products_have_curves_of_their_own),

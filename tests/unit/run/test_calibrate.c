@@ -1,4 +1,4 @@
-/* What calibration measures on: memory that was written, in every job that it walks. */
+/* What calibration measures on: memory that was written, in every job that it walks; and the peaks of the level that was asked for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <string.h>
 
+#include "backend/cpu/peaks.h"
 #include "run/calibrate.h"
 
 /* Pages of a tensor that hold nothing but zeros. */
@@ -58,7 +59,26 @@ static void nothing_persistent_stays_zero(void **state) {
   }
 }
 
+static void peaks_are_those_of_the_level(void **state) {
+  (void)state;
+  static const rf_peak_unit narrow[] = {RF_PEAK_NONE, RF_PEAK_NONE, RF_PEAK_NONE, RF_PEAK_VECTORS, RF_PEAK_TILES};
+  assert_int_equal(sizeof narrow / sizeof *narrow, RF_ISAS);
+  for (int i = 0; i <= (int)rf_isa_detect(); i++) {
+    rf_isa isa = (rf_isa)i, below = RF_PEAK_VECTORS_OF(isa);
+    assert_int_equal(rf_peak_unit_of(RF_F32, isa), RF_PEAK_VECTORS);
+    assert_int_equal(rf_peak_unit_of(RF_F64, isa), RF_PEAK_NONE);
+    assert_true(rf_peak_flops(RF_F32, isa, 1, 1e-4) > 0);
+    for (int k = 0; k < 2; k++) {
+      rf_dtype dtype = k ? RF_I8 : RF_BF16;
+      assert_int_equal(rf_peak_unit_of(dtype, isa), narrow[isa]);
+      assert_true(rf_peak_unit_of(dtype, below) != RF_PEAK_TILES);
+      assert_true((rf_peak_flops(dtype, isa, 1, 1e-4) > 0) == (narrow[isa] != RF_PEAK_NONE));
+      assert_true((rf_peak_flops(dtype, below, 1, 1e-4) > 0) == (narrow[isa] != RF_PEAK_NONE));
+    }
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_persistent_stays_zero)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_persistent_stays_zero), cmocka_unit_test(peaks_are_those_of_the_level)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
