@@ -9,7 +9,7 @@
   bare    a fresh Debian made by debootstrap, nothing in it but git and ca-certificates, runs ./dev demo and ./dev check (needs root)
 
 --hours bounds resume, soak and fuzz, each (default 1). A piece that was stopped goes on where it was, as long as the commit is the same (fuzz --runs: as
-long as the readers and the targets are); --again starts it anew. Each leaves docs/proof/DATE-PIECE.json with the commit, the machine, what was done
+long as a target and what it reads with are); --again starts it anew. Each leaves docs/proof/DATE-PIECE.json with the commit, the machine, what was done
 and whether it held.
 """
 import datetime
@@ -55,19 +55,17 @@ def digest_of(paths):
 
 
 class Piece:
-    """What a piece has done so far at this commit (of `sources`, where nothing else matters), kept after every trial."""
+    """What a piece has done so far at this commit (`by_target`: at any; each target knows its sources), kept after every trial."""
 
-    def __init__(self, name, again, sources=()):
+    def __init__(self, name, again, by_target=False):
         self.name, self.path = name, f"{STATE}/{name}.json"
         self.data = {"commit": commit(), "seconds": 0.0, "trials": 0}
-        if sources:
-            self.data["sources"] = digest_of(sources)
         if not again and os.path.exists(self.path):
             with open(self.path, encoding="utf-8") as f:
                 kept = json.load(f)
-            key = "sources" if sources else "commit"
-            if kept.get(key) == self.data[key] and not kept.get("done"):
+            if by_target or (kept.get("commit") == self.data["commit"] and not kept.get("done")):
                 self.data = {**kept, "commit": self.data["commit"]}
+                self.data.pop("done", None), self.data.pop("failure", None)
                 print(f"{name}: going on after {kept['trials']} trials and {kept['seconds']:.0f} s")
 
     def save(self):
@@ -236,7 +234,7 @@ def soak(piece, hours):
 
 MILLION = 1_000_000
 # What --runs asks of the readers of files that others hand out: inputs, and the files of src/ (or functions of one, where a file does more)
-# whose branches their seeds are there to cover. The few inputs first.
+# whose branches their seeds are there to cover. The few inputs first. What has run stands as long as the reader's own sources are the same.
 FUZZ_RUNS = {
     "fuzz_tokenizer_json": (MILLION, ["model/tokenizer_json.c", "model/tokenizer_json_steps.c"]),
     "fuzz_tokenizer_model": (MILLION, ["model/tokenizer_sentencepiece.c", "model/tokenizer_llama2c.c"]),
@@ -246,8 +244,18 @@ FUZZ_RUNS = {
     "fuzz_safetensors": (10 * MILLION, ["model/safetensors.c:read_header", "model/safetensors.c:read_entry", "model/safetensors.c:check_places", "model/safetensors.c:by_place"]),
 }
 FUZZ_INPUT_BYTES = 4096
-FUZZ_SOURCES = ["src/base/json.c", "src/base/text.c", "src/base/error.c", "src/base/memory.c", "tests/fuzz",
-                *(f"src/model/{room}*" for room in ("chat", "gguf", "llama2c", "quant", "safetensors", "template", "tokenizer"))]
+FUZZ_ROOMS = {  # what of src/model a target runs through
+    "fuzz_tokenizer_json": ["tokenizer"],
+    "fuzz_tokenizer_model": ["tokenizer"],
+    "fuzz_template": ["template", "chat"],
+    "fuzz_gguf": ["gguf", "llama2c", "quant"],
+    "fuzz_safetensors": ["safetensors", "quant"],
+}
+
+
+def fuzz_sources(name):
+    return ["src/base/json.c", "src/base/text.c", "src/base/error.c", "src/base/memory.c", "tests/fuzz/fuzz_file.h", f"tests/fuzz/{name}.c", *seeds_of(name),
+            *(f"src/model/{room}*" for room in FUZZ_ROOMS[name])]
 
 
 def seeds_of(name):
@@ -337,14 +345,17 @@ def fuzz_by_runs(piece):
     done = piece.data.setdefault("targets", {})
     piece.data["input_bytes_at_most"] = FUZZ_INPUT_BYTES
     for name, (goal, _) in FUZZ_RUNS.items():
-        so_far = done.setdefault(name, {"goal": goal, "runs": 0, "seconds": 0})
+        sources = digest_of(fuzz_sources(name))
+        if done.get(name, {}).get("sources") != sources:
+            done[name] = {"goal": goal, "runs": 0, "seconds": 0, "sources": sources}
+        so_far = done[name]
         while so_far["runs"] < goal:
             runs, seconds, coverage = fuzz_once(name, f"-runs={goal - so_far['runs']}", "-max_total_time=300", f"-max_len={FUZZ_INPUT_BYTES}")
             add_fuzzed(so_far, runs, seconds, coverage, name)
-            piece.data["seconds"] += seconds
             piece.data["trials"] += 1
             piece.save()
             print(f"  {name}: {so_far}", flush=True)
+    piece.data["seconds"] = sum(so_far["seconds"] for so_far in done.values())
     seed_coverage(piece)
 
 
@@ -426,7 +437,7 @@ def main():
     failed = 0
     for name in names:
         print(f"\n== {name}", flush=True)
-        piece = Piece("fuzz-runs", again, FUZZ_SOURCES) if by_runs else Piece(name, again)
+        piece = Piece("fuzz-runs", again, by_target=True) if by_runs else Piece(name, again)
         start = time.monotonic()
         try:
             PIECES[name](piece, None if by_runs else hours)

@@ -300,6 +300,7 @@ static rf_status read_merge(scan *s, bool byte_level, block *b) {
 static rf_status find_merges(stretch *s, const rf_tokenizer *t, block *b) {
   rf_span keys[RF_FIND_MOST];
   int32_t ids[RF_FIND_MOST];
+  if (!b->count) return RAFTER_OK;
   for (int i = 0; i < b->count; i++) {
     const char *at = b->text.at + b->first[i];
     keys[3 * i] = (rf_span){at, b->left[i]}, keys[3 * i + 1] = (rf_span){at + b->left[i], b->right[i]};
