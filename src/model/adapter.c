@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "model/adapter.h"
 
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +65,30 @@ static rf_status check_start(const settings *s, rf_error *error) {
       s->path, text ? text : "no text");
 }
 
-/* "alpha_pattern": ends of layers' names and numbers. */
+static const char REGULAR[] = "^$*+?()[]{}|\\";
+
+/* What PEFT matches with a layer's name for a key of "alpha_pattern" that is a regular expression; NULL: it is none. */
+static pcre2_code *pattern_of(const char *key) {
+  char text[1100];
+  int code;
+  PCRE2_SIZE at;
+  if (snprintf(text, sizeof text, "(.*\\.)?(%s)$", key) >= (int)sizeof text) return NULL;
+  return pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_ANCHORED | PCRE2_DOLLAR_ENDONLY | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
+}
+
+/* 1, 0; -1: the pattern needs more than is reasonable. */
+static int matches(const char *key, const char *name, size_t length) {
+  pcre2_code *pattern = pattern_of(key);
+  pcre2_match_data *data = pattern ? pcre2_match_data_create_from_pattern(pattern, NULL) : NULL;
+  pcre2_match_context *bounds = pcre2_match_context_create(NULL);
+  int found = PCRE2_ERROR_NOMEMORY;
+  if (bounds) pcre2_set_match_limit(bounds, 100000);
+  if (data && bounds) found = pcre2_match(pattern, (PCRE2_SPTR)name, length, 0, 0, data, bounds);
+  pcre2_match_context_free(bounds), pcre2_match_data_free(data), pcre2_code_free(pattern);
+  return found >= 0 ? 1 : found == PCRE2_ERROR_NOMATCH ? 0 : -1;
+}
+
+/* "alpha_pattern": ends of layers' names, or regular expressions, and numbers. */
 static rf_status check_patterns(const settings *s, rf_error *error) {
   const char *key;
   json_t *value, *patterns = json_object_get(s->json, "alpha_pattern");
@@ -72,10 +97,11 @@ static rf_status check_patterns(const settings *s, rf_error *error) {
     return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"alpha_pattern\" is not an object (expected names and numbers)", s->path);
   json_object_foreach(patterns, key, value) {
     double alpha;
-    if (strpbrk(key, "^$*+?()[]{}|\\"))
-      return RF_FAIL(error, RAFTER_FAILED, "name the layers one by one",
-                     "%s: \"alpha_pattern\" is not supported as it stands (expected ends of names, got the regular expression '%.60s')", s->path,
+    pcre2_code *pattern = strpbrk(key, REGULAR) ? pattern_of(key) : NULL;
+    if (!pattern && strpbrk(key, REGULAR))
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: a key of \"alpha_pattern\" is no regular expression of up to 1000 bytes (got '%.60s')", s->path,
                      key);
+    pcre2_code_free(pattern);
     RF_TRY(rf_json_float(patterns, key, s->path, 1e-6, 1e6, &alpha, error));
   }
   return RAFTER_OK;
@@ -136,17 +162,18 @@ static const char *module_end(const char *name, int side) {
 }
 
 /* Whether a key of a pattern names the layer of this A: PEFT matches (.*\.)?KEY$ with the name of the layer in the base. */
-static bool is_of_layer(const char *key, const rf_stored *a) {
+static int is_of_layer(const char *key, const rf_stored *a) {
   const char *end = module_end(a->name, 0), *whole = "base_model.model.", *name = a->name;
   if (strncmp(name, whole, strlen(whole)) == 0) name += strlen(whole);
-  return end && end > name && ends_with(name, (size_t)(end - name), key);
+  if (!end || end <= name) return 0;
+  return strpbrk(key, REGULAR) ? matches(key, name, (size_t)(end - name)) : ends_with(name, (size_t)(end - name), key);
 }
 
 /* The alpha of one layer: of the first pattern that names it. */
 static double alpha_of(const settings *s, const rf_stored *a) {
   const char *key;
   json_t *value;
-  json_object_foreach(json_object_get(s->json, "alpha_pattern"), key, value) if (is_of_layer(key, a)) return json_number_value(value);
+  json_object_foreach(json_object_get(s->json, "alpha_pattern"), key, value) if (is_of_layer(key, a) > 0) return json_number_value(value);
   return s->alpha;
 }
 
@@ -155,7 +182,11 @@ static rf_status check_patterns_met(const settings *s, const rf_tensor_file *fil
   json_t *value;
   json_object_foreach(json_object_get(s->json, "alpha_pattern"), key, value) {
     bool met = false;
-    for (int i = 0; i < rf_tensor_file_count(file) && !met; ++i) met = is_of_layer(key, rf_tensor_file_at(file, i));
+    for (int i = 0; i < rf_tensor_file_count(file); ++i) { /* all of them: what cannot be matched with one is an error, not another alpha */
+      int found = is_of_layer(key, rf_tensor_file_at(file, i));
+      if (found < 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: a key of \"alpha_pattern\" takes too long to match ('%.100s')", s->path, key);
+      met = met || found;
+    }
     if (!met)
       return RF_FAIL(error, RAFTER_FAILED, "a layer is called as in the base, for example model.layers.0.self_attn.q_proj, or by the end of that",
                      "%s: \"alpha_pattern\" names a layer that has no adapter ('%.100s')", s->path, key);

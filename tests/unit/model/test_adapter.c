@@ -292,7 +292,9 @@ static void wrong_files_are_named(void **state) {
       {.from = "\"peft_type\": \"LORA\"", .to = "\"peft_type\": \"IA3\"", .says = "peft_type"},
       {.from = "\"r\": 4", .to = "\"r\": 0", .says = "\"r\""},
       {.from = "\"lora_alpha\": 8", .to = "\"lora_alpha\": \"8\"", .says = "lora_alpha"},
-      {.from = ALPHAS "{}", .to = ALPHAS "{\"^q.*\": 3}", .says = "alpha_pattern"},
+      {.from = ALPHAS "{}", .to = ALPHAS "{\"^q.*\": 3}", .says = "alpha_pattern"}, /* no layer's whole name begins so */
+      {.from = ALPHAS "{}", .to = ALPHAS "{\"(q_proj\": 3}", .says = "alpha_pattern"},
+      {.from = ALPHAS "{}", .to = ALPHAS "{\"((([a-z_.0-9]+)*)+)+[!?]\": 3}", .says = "too long"},
       {.from = ALPHAS "{}", .to = ALPHAS "[]", .says = "alpha_pattern"},
       {.from = ALPHAS "{}", .to = ALPHAS "3", .says = "alpha_pattern"},
       {.from = ALPHAS "{}", .to = ALPHAS "{\"q_proj\": \"3\"}", .says = "q_proj"},
@@ -337,6 +339,10 @@ static void patterns_keep_the_product(void **state) {
                {"{\"model.layers.0.self_attn.q_proj\": 2}", 0.25f, false}, /* the layer's whole name in the base */
                {"{\"q_proj\": 2}", 0.25f, true},
                {"{\"self_attn.q_proj\": 4}", 0.5f, true},
+               {"{\".*\\\\.0\\\\..*q_proj\": 2}", 0.25f, false},
+               {"{\"q_(proj|norm)\": 2}", 0.25f, true},
+               {"{\"^model\\\\.layers\\\\.0\\\\.self_attn\\\\.q_proj\": 2}", 0.25f, false},
+               {"{\"layers.[0].self_attn.q_pro\\\\w\": 2, \".*q_proj\": 8}", 0.25f, false},
                {"{\"layers.0.self_attn.q_proj\": 2, \"self_attn.q_proj\": 8}", 0.25f, false}, /* the first one counts */
                {"{\"self_attn.q_proj\": 2, \"layers.0.self_attn.q_proj\": 8}", 0.25f, true}};
   values plain = read_or_fail(BASE, GOLDEN);
