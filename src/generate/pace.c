@@ -38,7 +38,8 @@ static rf_status choose_rows(rf_sampler *sampler, int threads, const float *logi
   double start = rf_now_seconds();
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t i = 0; i < (int64_t)threads * ROWS_EACH; i++) {
-    rf_logprobs none = {0};
+    const float lse = 12; /* a batch has its head's, which is no matter of what is chosen */
+    rf_logprobs none = {.lse = &lse};
     rf_error own;
     int32_t id;
     rf_status s = rf_sampler_choose(&sampler[omp_get_thread_num()], logits + i * vocab, step * 64 + i, &id, &none, &own);
