@@ -174,13 +174,15 @@ void *rf_pool_alloc(rf_pool *pool, size_t bytes) { return memset(rf_pool_raw(poo
 
 char *rf_pool_format(rf_pool *pool, const char *format, ...) {
   if (!format) format = "";
+  char small[256];
   va_list arguments, again;
   va_start(arguments, format);
   va_copy(again, arguments);
-  int length = vsnprintf(NULL, 0, format, arguments);
+  int length = vsnprintf(small, sizeof small, format, arguments);
   va_end(arguments);
   char *text = rf_pool_alloc(pool, (size_t)(length < 0 ? 0 : length) + 1);
-  if (length >= 0) vsnprintf(text, (size_t)length + 1, format, again);
+  if (length >= (int)sizeof small) vsnprintf(text, (size_t)length + 1, format, again);
+  else if (length > 0) memcpy(text, small, (size_t)length);
   va_end(again);
   return text;
 }

@@ -1,6 +1,6 @@
 /* layout.c - one offset per tensor in one arena: what persists in front, in an order that depends only on the parameter table, and behind it
  * everything that comes and goes, packed by lifetimes. Finding the least height is NP-hard; several greedy orders are tried and the best kept. */
-#include "plan/parts.h"
+#include "plan/shelf.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,14 +17,28 @@ typedef struct ranked {
   int index;
 } ranked;
 
-static int compare_ranked(const void *a, const void *b) {
-  const ranked *x = a, *y = b;
-  if (x->major != y->major) return x->major > y->major ? -1 : 1;
-  if (x->minor != y->minor) return x->minor > y->minor ? -1 : 1;
-  return x->index - y->index;
+static inline bool comes_before(const ranked *x, const ranked *y) {
+  if (x->major != y->major) return x->major > y->major;
+  if (x->minor != y->minor) return x->minor > y->minor;
+  return x->index < y->index;
 }
 
-/* Orders the blocks by falling lifetime, bytes x lifetime, or bytes. */
+/* Merges runs of 1, 2, 4, ... between the two arrays; returns the one that holds the result. qsort asks a function for every pair, which costs more. */
+static const ranked *sort_ranked(ranked *from, ranked *to, int count) {
+  for (int run = 1; run < count; run *= 2) {
+    for (int at = 0; at < count; at += 2 * run) {
+      int middle = at + run < count ? at + run : count, end = at + 2 * run < count ? at + 2 * run : count, a = at, b = middle, k = at;
+      while (a < middle && b < end) to[k++] = comes_before(&from[b], &from[a]) ? from[b++] : from[a++];
+      while (a < middle) to[k++] = from[a++];
+      while (b < end) to[k++] = from[b++];
+    }
+    ranked *other = from;
+    from = to, to = other;
+  }
+  return from;
+}
+
+/* Orders the blocks by falling lifetime, bytes x lifetime, or bytes. `scratch`: twice their number. */
 static void rank(const rf_block *block, int count, rank_by by, ranked *scratch, int *order) {
   for (int i = 0; i < count; i++) {
     double life = (double)block[i].last - block[i].first + 1, bytes = (double)block[i].bytes;
@@ -32,74 +46,46 @@ static void rank(const rf_block *block, int count, rank_by by, ranked *scratch, 
     scratch[i].minor = by == BY_LIFETIME ? block[i].bytes : (int64_t)life;
     scratch[i].index = i;
   }
-  qsort(scratch, (size_t)count, sizeof *scratch, compare_ranked);
-  for (int i = 0; i < count; i++) order[i] = scratch[i].index;
+  const ranked *sorted = sort_ranked(scratch, scratch + count, count);
+  for (int i = 0; i < count; i++) order[i] = sorted[i].index;
 }
-
-/* Placed blocks in ascending offset; the arrays stand apart so that the scan below touches little memory. */
-typedef struct shelf {
-  int count;
-  int *first, *last;
-  int64_t *start, *end;
-} shelf;
-
-enum { STRIDE = 16 };
 
 /* Bit k: block at + k lives at some time between first and last. Most do not: they are told apart many at a time. */
 #ifdef __SSE2__
-static inline unsigned meeting(const shelf *s, int at, int first, int last) {
-  __m128i from = _mm_set1_epi32(first), to = _mm_set1_epi32(last), apart[STRIDE / 4];
-  for (int i = 0; i < STRIDE / 4; i++) {
+static inline unsigned meeting(const rf_shelf *s, int at, int first, int last) {
+  __m128i from = _mm_set1_epi32(first), to = _mm_set1_epi32(last), apart[RF_STRIDE / 4];
+  for (int i = 0; i < RF_STRIDE / 4; i++) {
     __m128i begins = _mm_loadu_si128((const __m128i *)(s->first + at + 4 * i)), ends = _mm_loadu_si128((const __m128i *)(s->last + at + 4 * i));
     apart[i] = _mm_or_si128(_mm_cmpgt_epi32(begins, to), _mm_cmpgt_epi32(from, ends));
   }
   return ~(unsigned)_mm_movemask_epi8(_mm_packs_epi16(_mm_packs_epi32(apart[0], apart[1]), _mm_packs_epi32(apart[2], apart[3]))) & 0xffffu;
 }
 #else
-static inline unsigned meeting(const shelf *s, int at, int first, int last) {
+static inline unsigned meeting(const rf_shelf *s, int at, int first, int last) {
   unsigned bits = 0;
-  for (int i = 0; i < STRIDE; i++) bits |= (unsigned)(s->first[at + i] <= last && s->last[at + i] >= first) << i;
+  for (int i = 0; i < RF_STRIDE; i++) bits |= (unsigned)(s->first[at + i] <= last && s->last[at + i] >= first) << i;
   return bits;
 }
 #endif
 
-/* Best fit: the smallest gap that holds the block between placed blocks of its lifetime, else on top of them. */
-typedef struct search {
-  int64_t bytes, top, best; /* top: end of what was passed */
-  uint64_t over;            /* what the best gap leaves over */
-} search;
-
-static inline search begin_search(const rf_block *b) { return (search){b->bytes, 0, -1, (uint64_t)INT64_MAX}; }
-static inline int64_t found(const search *f) { return f->best >= 0 ? f->best : f->top; }
-
-static inline void pass(search *f, int64_t start, int64_t end) {
-  uint64_t over = (uint64_t)(start - f->top - f->bytes); /* of a gap too small: huge */
-  if (over < f->over) f->best = f->top, f->over = over;
-  if (end > f->top) f->top = end;
-}
-
-static void pass_shelf(search *to, const shelf *s, const rf_block *b) {
-  search f = *to; /* in registers: what is written through a pointer might be what is read through another */
-  const int first = b->first, last = b->last;
-  for (int j = 0; j < s->count && f.over; j += STRIDE) {
+void rf_shelf_pass(const rf_shelf *s, int first, int last, rf_gap_search *to) {
+  rf_gap_search f = *to; /* in registers: what is written through a pointer might be what is read through another */
+  for (int j = 0; j < s->count && f.over; j += RF_STRIDE) {
     const int64_t *start = s->start + j, *end = s->end + j;
     unsigned bits = meeting(s, j, first, last);
-    if (s->count - j < STRIDE) bits &= (1u << (s->count - j)) - 1;
+    if (s->count - j < RF_STRIDE) bits &= (1u << (s->count - j)) - 1;
     for (; bits; bits &= bits - 1) {
       size_t k = (size_t)__builtin_ctz(bits);
-      pass(&f, start[k], end[k]);
+      rf_gap_pass(&f, start[k], end[k]);
     }
   }
   *to = f;
 }
 
-static int64_t best_gap(const shelf *s, const rf_block *b) {
-  search f = begin_search(b);
-  pass_shelf(&f, s, b);
-  return found(&f);
-}
+static inline rf_gap_search begin_search(const rf_block *b) { return (rf_gap_search){b->bytes, 0, -1, (uint64_t)INT64_MAX}; }
+static inline int64_t found(const rf_gap_search *f) { return f->best >= 0 ? f->best : f->top; }
 
-static void put(shelf *s, const rf_block *b) {
+static void put(rf_shelf *s, const rf_block *b) {
   int low = 0, high = s->count;
   while (low < high) {
     int middle = (low + high) / 2;
@@ -125,8 +111,9 @@ typedef struct summary {
 } summary;
 typedef struct rack {
   int count, *order; /* from the lowest to the highest */
-  shelf *shelf;
+  rf_shelf *shelf;
   summary *summary;
+  void (*pass)(const rf_shelf *shelf, int first, int last, rf_gap_search *search);
 } rack;
 
 static void add_up(summary *m, int first, int last, int64_t end) {
@@ -140,13 +127,13 @@ static void add_up(summary *m, int first, int last, int64_t end) {
 
 static const summary NOTHING = {INT32_MAX, INT32_MIN, INT32_MAX, INT32_MIN, 0, 0, false};
 
-static summary sum_up(const shelf *s) {
+static summary sum_up(const rf_shelf *s) {
   summary m = NOTHING;
   for (int i = 0; i < s->count; i++) add_up(&m, s->first[i], s->last[i], s->end[i]);
   return m;
 }
 
-static int64_t gap_of(const shelf *s, summary *m) {
+static int64_t gap_of(const rf_shelf *s, summary *m) {
   int64_t top = s->end[0];
   if (m->measured) return m->gap;
   m->gap = INT64_MIN, m->measured = true;
@@ -158,21 +145,21 @@ static int64_t gap_of(const shelf *s, summary *m) {
 }
 
 static int64_t best_gap_of(const rack *r, const rf_block *b) {
-  search f = begin_search(b);
+  rf_gap_search f = begin_search(b);
   for (int i = 0; i < r->count && f.over; i++) {
-    const shelf *s = &r->shelf[r->order[i]];
+    const rf_shelf *s = &r->shelf[r->order[i]];
     summary *m = &r->summary[r->order[i]];
     if (m->least_first > b->last || m->most_last < b->first) continue;
     bool all = m->most_first <= b->last && m->least_last >= b->first;
-    if (all && gap_of(s, m) < b->bytes) pass(&f, s->start[0], m->end);
-    else pass_shelf(&f, s, b);
+    if (all && gap_of(s, m) < b->bytes) rf_gap_pass(&f, s->start[0], m->end);
+    else r->pass(s, b->first, b->last, &f);
   }
   return found(&f);
 }
 
 /* The upper half of a full shelf goes to a new one above it. */
 static void split(rack *r, int at) {
-  shelf *low = &r->shelf[r->order[at]], *high = &r->shelf[r->count];
+  rf_shelf *low = &r->shelf[r->order[at]], *high = &r->shelf[r->count];
   int half = ON_SHELF / 2;
   memmove(r->order + at + 2, r->order + at + 1, (size_t)(r->count - at - 1) * sizeof *r->order);
   r->order[at + 1] = r->count++;
@@ -213,21 +200,24 @@ typedef struct packer {
   int *begin, *begin_next, *end, *end_next; /* long blocks by their first and last instant; begin also lists the short ones */
   int64_t *gap_start, *gap_end;             /* what the long blocks leave free at the instant reached, ascending; the last gap has no end */
   int gaps;
-  shelf around;          /* obstacles of the block being placed */
+  rf_shelf around;       /* obstacles of the block being placed */
   int *near, near_count; /* short blocks placed and still alive */
 } packer;
 
-static shelf shelf_new(rf_pool *pool, int count) {
-  size_t n = (size_t)count + STRIDE; /* they are read in strides */
-  return (shelf){0, rf_pool_alloc(pool, n * sizeof(int)), rf_pool_alloc(pool, n * sizeof(int)), rf_pool_alloc(pool, n * sizeof(int64_t)),
-                 rf_pool_alloc(pool, n * sizeof(int64_t))};
+static rf_shelf shelf_new(rf_pool *pool, int count) {
+  size_t n = (size_t)count + RF_STRIDE; /* they are read in strides */
+  return (rf_shelf){0, rf_pool_alloc(pool, n * sizeof(int)), rf_pool_alloc(pool, n * sizeof(int)), rf_pool_alloc(pool, n * sizeof(int64_t)),
+                    rf_pool_alloc(pool, n * sizeof(int64_t))};
 }
 
 /* Each shelf is half full or more: all but the first come of splits. */
 static rack rack_new(rf_pool *pool, int count) {
   int shelves = count / (ON_SHELF / 2) + 1;
-  rack r = {0, rf_pool_alloc(pool, ((size_t)shelves + 1) * sizeof(int)), rf_pool_alloc(pool, (size_t)shelves * sizeof(shelf)),
-            rf_pool_alloc(pool, (size_t)shelves * sizeof(summary))};
+  rack r = {0, rf_pool_alloc(pool, ((size_t)shelves + 1) * sizeof(int)), rf_pool_alloc(pool, (size_t)shelves * sizeof(rf_shelf)),
+            rf_pool_alloc(pool, (size_t)shelves * sizeof(summary)), rf_shelf_pass};
+#ifdef __x86_64__
+  if (rf_isa_detect() >= RF_ISA_AVX512) r.pass = rf_shelf_pass_avx512;
+#endif
   for (int i = 0; i < shelves; i++) r.shelf[i] = shelf_new(pool, ON_SHELF);
   return r;
 }
@@ -273,16 +263,10 @@ static void vacate(packer *p, int64_t start, int64_t end) {
   else gap_insert(p, at + 1, start, end);
 }
 
-/* Everything that stands in a short block's way: what lies between the gaps now, long blocks that begin before it ends, other short ones. */
+/* What stands in a short block's way beside the long blocks of now: those that begin before it ends, other short ones. */
 static void gather(packer *p, const rf_block *b) {
-  shelf *a = &p->around;
+  rf_shelf *a = &p->around;
   a->count = 0;
-  int64_t from = 0;
-  for (int g = 0; g < p->gaps; g++) {
-    if (p->gap_start[g] > from)
-      a->first[a->count] = b->first, a->last[a->count] = b->last, a->start[a->count] = from, a->end[a->count++] = p->gap_start[g];
-    from = p->gap_end[g];
-  }
   for (int t = b->first + 1; t <= b->last; t++)
     for (int i = p->begin[t - p->base]; i != RF_NONE; i = p->begin_next[i]) {
       rf_block other = p->shape[i];
@@ -296,6 +280,21 @@ static void gather(packer *p, const rf_block *b) {
   }
 }
 
+/* The best gap between all of these and the long blocks of now, which are what lies between the gaps they leave. */
+static int64_t best_gap_now(const packer *p, const rf_block *b) {
+  const rf_shelf *a = &p->around;
+  rf_gap_search f = begin_search(b);
+  int64_t from = 0;
+  int k = 0;
+  for (int g = 0; g < p->gaps && f.over; from = p->gap_end[g++]) {
+    if (p->gap_start[g] == from) continue;
+    for (; k < a->count && a->start[k] <= from; k++) rf_gap_pass(&f, a->start[k], a->end[k]);
+    rf_gap_pass(&f, from, p->gap_start[g]);
+  }
+  for (; k < a->count; k++) rf_gap_pass(&f, a->start[k], a->end[k]);
+  return found(&f);
+}
+
 static void step_to(packer *p, int instant) {
   int now = instant - p->base;
   for (int i = now ? p->end[now - 1] : RF_NONE; i != RF_NONE; i = p->end_next[i]) vacate(p, p->offset[i], p->offset[i] + p->shape[i].bytes);
@@ -307,7 +306,7 @@ static void step_to(packer *p, int instant) {
   p->near_count = kept;
 }
 
-static int64_t place_short(packer *p, const int *order, int64_t height) {
+static int64_t place_short(packer *p, const int *order, int64_t height, int64_t enough) {
   for (int t = 0; t < p->ops; t++) p->begin[t] = p->end[t] = RF_NONE;
   for (int k = p->count - 1; k >= 0; k--) { /* so that each list is in order */
     int i = order[k], first = p->shape[i].first - p->base, last = p->shape[i].last - p->base;
@@ -322,9 +321,10 @@ static int64_t place_short(packer *p, const int *order, int64_t height) {
       rf_block b = p->shape[i];
       if (b.last - b.first >= p->shortest) continue;
       gather(p, &b);
-      p->offset[i] = best_gap(&p->around, &b);
+      p->offset[i] = best_gap_now(p, &b);
       p->near[p->near_count++] = i;
       if (p->offset[i] + b.bytes > height) height = p->offset[i] + b.bytes;
+      if (height >= enough) return height;
     }
   }
   return height;
@@ -347,7 +347,7 @@ static int64_t place(packer *p, const int *order, int64_t enough) {
     if (b.offset + b.bytes > height) height = b.offset + b.bytes;
     if (height >= enough) return height;
   }
-  return waiting ? place_short(p, order, height) : height;
+  return waiting ? place_short(p, order, height, enough) : height;
 }
 
 /* The largest sum of blocks that live together: no layout is lower. */
@@ -364,25 +364,24 @@ static int64_t lower_bound(packer *p) {
   return most;
 }
 
-/* Moves the blocks that stick out above `limit` to the front of the order, larger gaps being free there. Returns how many. */
-static int promote(const packer *p, int *order, int *scratch, int64_t limit) {
+/* Moves the blocks that stick out above `limit` to the front of the order, larger gaps being free there. Whether that changes the order. */
+static bool promote(const packer *p, int *order, int *scratch, int64_t limit) {
   int moved = 0, rest = 0;
+  bool other = false;
   for (int k = 0; k < p->count; k++) {
     int i = order[k];
-    if (p->offset[i] + p->shape[i].bytes > limit) order[moved++] = i;
+    if (p->offset[i] + p->shape[i].bytes > limit) other |= rest > 0, order[moved++] = i;
     else scratch[rest++] = i;
   }
   memcpy(order + moved, scratch, (size_t)rest * sizeof *order);
-  return moved;
+  return other;
 }
 
 enum { PATIENCE = 3 }; /* rounds that an order may go on without getting lower */
 
-/* One round; *best and `kept` become its height and offsets where it is the lowest so far. */
-static int64_t place_and_keep(packer *p, const int *order, int64_t enough, int64_t *kept, int64_t *best) {
-  int64_t height = place(p, order, enough);
+/* *best and `kept` become the height and offsets of what was placed last where it is the lowest so far. */
+static void keep(const packer *p, int64_t height, int64_t *kept, int64_t *best) {
   if (height < *best) *best = height, memcpy(kept, p->offset, (size_t)p->count * sizeof *kept);
-  return height;
 }
 
 int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t asked) {
@@ -405,17 +404,30 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t aske
   p.gap_start = rf_pool_alloc(pool, (n + 1) * sizeof(int64_t)), p.gap_end = rf_pool_alloc(pool, (n + 1) * sizeof(int64_t));
   p.offset = rf_pool_alloc(pool, n * sizeof(int64_t));
   int *order[BY_RANKS], *scratch = rf_pool_alloc(pool, n * sizeof(int));
-  ranked *keys = rf_pool_alloc(pool, n * sizeof *keys);
-  int64_t least = lower_bound(&p), best = INT64_MAX, *kept = rf_pool_alloc(pool, n * sizeof(int64_t));
+  ranked *keys = rf_pool_raw(pool, 2 * n * sizeof *keys);
+  int64_t least = lower_bound(&p), best = INT64_MAX;
+  int64_t *kept = rf_pool_raw(pool, n * sizeof *kept), *of_last = rf_pool_raw(pool, n * sizeof *of_last);
   const int64_t enough = least + waste > asked ? least + waste : asked;
   /* Every order once; then those that came nearest go on, each for as long as it gets lower. Milliseconds, whatever the model. */
   const int rounds = count < 1000 ? 12 : count < 3000 ? 4 : 1;
   int64_t reached[BY_RANKS] = {0};
+  bool other[BY_RANKS] = {false}; /* the same order comes to the same height again */
+  /* The first that is low enough will do. One that is not is left where it gets too high; where all are and more rounds follow, it is placed to its end. */
   for (int by = 0; by < BY_RANKS && best > enough; by++) {
-    order[by] = rf_pool_alloc(pool, n * sizeof(int));
+    int64_t most = rounds == 1 ? best : by < BY_RANKS - 1 && enough < INT64_MAX ? enough + 1 : INT64_MAX;
+    order[by] = rf_pool_raw(pool, n * sizeof(int));
     rank(block, count, (rank_by)by, keys, order[by]);
-    reached[by] = place_and_keep(&p, order[by], INT64_MAX, kept, &best);
-    if (rounds > 1) promote(&p, order[by], scratch, least);
+    reached[by] = place(&p, order[by], most);
+    if (reached[by] < most) keep(&p, reached[by], kept, &best);
+  }
+  if (rounds > 1 && best > enough) {
+    best = INT64_MAX, memcpy(of_last, kept, (size_t)count * sizeof *of_last);
+    for (int by = 0; by < BY_RANKS && best > enough; by++) {
+      if (by < BY_RANKS - 1) reached[by] = place(&p, order[by], INT64_MAX);
+      else memcpy(p.offset, of_last, (size_t)count * sizeof *of_last);
+      keep(&p, reached[by], kept, &best);
+      other[by] = promote(&p, order[by], scratch, least);
+    }
   }
   for (int tries = 0; tries < BY_RANKS && best > enough; tries++) {
     int by = 0;
@@ -423,12 +435,13 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t aske
       if (reached[i] < reached[by]) by = i;
     int64_t lowest = reached[by];
     reached[by] = INT64_MAX;
-    for (int round = 1, idle = 0; round < rounds && idle < PATIENCE && best > enough; round++) {
+    for (int round = 1, idle = 0; other[by] && round < rounds && idle < PATIENCE && best > enough; round++) {
       bool last = idle + 1 == PATIENCE || round + 1 == rounds; /* where it is not lower, nothing comes of it */
-      int64_t height = place_and_keep(&p, order[by], last ? lowest : INT64_MAX, kept, &best);
+      int64_t height = place(&p, order[by], last ? lowest : INT64_MAX);
+      keep(&p, height, kept, &best);
       idle = height < lowest ? 0 : idle + 1;
       if (height < lowest) lowest = height;
-      promote(&p, order[by], scratch, least);
+      if (!last || !idle) other[by] = promote(&p, order[by], scratch, least);
     }
   }
   for (int i = 0; i < count; i++) block[i].offset = kept[i];

@@ -239,6 +239,13 @@ static void note_found(search *s, const bool *drop, trial result, bool laid) {
   memcpy(c->drop, drop, tensors);
 }
 
+/* The layout of a set, which another of those found may have come to. */
+static rf_status lay_out(search *s, const bool *drop, trial *result) {
+  for (int i = 0; i < s->founds; i++)
+    if (s->found[i].laid && !memcmp(s->found[i].drop, drop, (size_t)s->base->tensor_count)) return *result = s->found[i].result, RAFTER_OK;
+  return try_drop(s, drop, true, result);
+}
+
 /* One greedy search; its set is found. */
 static rf_status greedy(search *s, bool thrifty) {
   /* The search counts live bytes; the layout may need a little more, and then the search is asked for that much less. */
@@ -250,7 +257,7 @@ static rf_status greedy(search *s, bool thrifty) {
     bool reached = now.bytes <= target;
     if (reached) RF_TRY(shrink_all(s, target, &now));
     drop_set(s);
-    if (reached) RF_TRY(try_drop(s, s->drop, true, &now));
+    if (reached) RF_TRY(lay_out(s, s->drop, &now));
     if (now.bytes > s->room && reached && round + 1 < ROUNDS) target -= (now.bytes - s->room) * (1 + round) + s->room / 4096;
     else return note_found(s, s->drop, now, reached), RAFTER_OK;
   }
@@ -268,7 +275,7 @@ static rf_status best_found(search *s, candidate **best) {
       if (better) *best = c;
     }
     if ((*best)->laid) return RAFTER_OK;
-    RF_TRY(try_drop(s, (*best)->drop, true, &(*best)->result));
+    RF_TRY(lay_out(s, (*best)->drop, &(*best)->result));
     (*best)->laid = true;
   }
 }

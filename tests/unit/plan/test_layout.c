@@ -1,6 +1,8 @@
 /* Blocks of bytes over time: no overlap, near the bound, whatever their shape and number. */
 #include "unit/plan/plans.h"
 
+#include "plan/shelf.h"
+
 static int64_t bound_of(const rf_block *block, int count) {
   int64_t most = 0;
   for (int i = 0; i < count; i++) { /* the most is reached where some block begins */
@@ -151,6 +153,40 @@ static void the_same_blocks_get_the_same_offsets(void **state) {
   for (int i = 0; i < 300; i++) assert_int_equal(a[i].offset, b[i].offset);
 }
 
+/* Every block one by one, against a stride at a time and sixteen at once. */
+static void a_shelf_is_passed_alike_by_all(void **state) {
+  (void)state;
+  enum { MOST = 64 };
+  uint64_t seed = 5;
+  for (int trial = 0; trial < 4000; trial++) {
+    int firsts[MOST + RF_STRIDE], lasts[MOST + RF_STRIDE];
+    int64_t starts[MOST + RF_STRIDE], ends[MOST + RF_STRIDE], at = 0;
+    rf_shelf shelf = {(int)draw_in(&seed, 1, MOST), firsts, lasts, starts, ends};
+    for (int i = 0; i < MOST + RF_STRIDE; i++) { /* behind its count stands what a scan must not see */
+      at += draw(&seed) % 3 ? 0 : 64 * draw_in(&seed, 0, 5);
+      firsts[i] = (int)draw_in(&seed, 0, 20), lasts[i] = firsts[i] + (int)draw_in(&seed, 0, 10);
+      starts[i] = at, ends[i] = at + 64 * draw_in(&seed, 0, 6);
+    }
+    int first = (int)draw_in(&seed, 0, 25), last = first + (int)draw_in(&seed, 0, 5);
+    rf_gap_search one = {.bytes = 64 * draw_in(&seed, 0, 4), .top = 64 * draw_in(&seed, 0, 20), .best = -1, .over = INT64_MAX};
+    if (draw(&seed) % 4 == 0) one.best = 0, one.over = (uint64_t)(64 * draw_in(&seed, 1, 3));
+    rf_gap_search stride = one, sixteen = one;
+    for (int i = 0; i < shelf.count; i++)
+      if (firsts[i] <= last && lasts[i] >= first) rf_gap_pass(&one, starts[i], ends[i]);
+    rf_shelf_pass(&shelf, first, last, &stride);
+    assert_int_equal(stride.best, one.best);
+    assert_int_equal(stride.over, one.over);
+    if (one.over) assert_int_equal(stride.top, one.top); /* behind a perfect gap nobody looks on */
+#ifdef __x86_64__
+    if (rf_isa_detect() < RF_ISA_AVX512) continue;
+    rf_shelf_pass_avx512(&shelf, first, last, &sixteen);
+    assert_int_equal(sixteen.best, one.best);
+    assert_int_equal(sixteen.over, one.over);
+    if (one.over) assert_int_equal(sixteen.top, one.top);
+#endif
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(simple_shapes_are_packed_perfectly),
@@ -158,6 +194,7 @@ int main(void) {
       cmocka_unit_test(many_blocks),
       cmocka_unit_test(one_order_is_best_fit),
       cmocka_unit_test(the_same_blocks_get_the_same_offsets),
+      cmocka_unit_test(a_shelf_is_passed_alike_by_all),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
