@@ -60,10 +60,10 @@ static float *query_side_at(const rf_attention *a, float *memory, query_side *q)
 /* Keys [first, last) of the unit; first is a multiple of TILE, and so is last unless it is the end. */
 static void pack_keys(const rf_attention *a, key_side *k, const void *qkv, int64_t origin, int64_t first, int64_t last, int kv_head) {
   int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim, keys = last - first, step = k->padded * PANEL;
-  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->k_columns + first * a->dim, 0);
+  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->k_columns + first * a->dim, NULL);
   pack_rows(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, keys, a->dim, k->k_rows + first * PANEL, step);
   at += (int64_t)a->kv_heads * a->dim;
-  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->v_columns + first * a->dim, 0);
+  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->v_columns + first * a->dim, NULL);
   int64_t end = rf_round_up(last, TILE);
   memset(k->dk + first * a->width, 0, sizeof(float) * (size_t)((end - first) * a->width));
   memset(k->dv + first * a->width, 0, sizeof(float) * (size_t)((end - first) * a->width));
@@ -86,8 +86,8 @@ static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call
     q->minus_d[first + r] = -rf_v16_fold_sum(sum);
     q->less[first + r] = -(lse[(int64_t)head * a->rows + row + r] * 0x1.715476p+0f);
   }
-  pack_transposed(rows, a->dtype, (int)count, a->dim, q->q_strips + first * a->dim, MR, MR, 0);
-  pack_transposed(grads, a->dtype, (int)count, a->dim, q->g_strips + first * a->dim, MR, MR, 0);
+  pack_transposed(rows, a->dtype, (int)count, a->dim, q->q_strips + first * a->dim, MR, MR, NULL);
+  pack_transposed(grads, a->dtype, (int)count, a->dim, q->g_strips + first * a->dim, MR, MR, NULL);
   pack_rows(rows[0], a->dtype, a->ld, count, count, a->dim, q->q_rows + first * PANEL, TILE * PANEL);
   pack_rows(grads[0], a->dtype, ldc, count, count, a->dim, q->g_rows + first * PANEL, TILE * PANEL);
   memset(q->dq + first * a->width, 0, sizeof(float) * MR * (size_t)a->width);

@@ -86,7 +86,7 @@ static void walk_pack_queries(walk *w, const rf_attention *a, const void *qkv) {
     strip *s = &w->strip[i];
     const void *row[RF_LANES];
     for (int r = 0; r < RF_LANES; r++) row[r] = r < s->rows ? rf_at(qkv, a->dtype, s->row[r] * a->ld + (int64_t)s->head[r] * a->dim) : NULL;
-    pack_transposed(row, a->dtype, s->rows, a->dim, s->q, MR, MR, 0);
+    pack_transposed(row, a->dtype, s->rows, a->dim, s->q, MR, MR, NULL);
     memset(s->acc, 0, sizeof(float) * MR * (size_t)a->width);
   }
 }
@@ -186,7 +186,7 @@ static void attend_queries(walk *w, const rf_attention *a, const rf_call *call, 
 static void pack_segment(walk *w, const rf_attention *a, const void *qkv, int64_t origin, int64_t first, int64_t last, int kv_head,
                          int64_t value_step) {
   int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim;
-  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, last - first, a->dim, w->columns + first * a->dim, 0);
+  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, last - first, a->dim, w->columns + first * a->dim, NULL);
   at += (int64_t)a->kv_heads * a->dim;
   pack_rows(rf_at(qkv, a->dtype, at), a->dtype, a->ld, last - first, last - first, a->dim, w->values + first * PANEL, value_step);
 }

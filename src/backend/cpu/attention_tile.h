@@ -36,14 +36,14 @@ RF_INLINE int tile_height(int rows) {
 
 /* Four steps a turn: forward at head 64 and 128 reaches 55, 69 % of the FMA ceiling, 52, 65 % with one, 54, 69 % with eight (Granite Rapids).
  *
- * acc[r][v] = chain over k of a[r row_step + k k_step] * b[k ldb + 16 v + lane]. m and nv are constants at every call. What lies `ahead` bytes
- * from b's elements is prefetched; the constant 0: nothing. */
+ * acc[r][v] = chain over k of a[r row_step + k k_step] * b[k ldb + 16 v + lane]. m and nv are constants at every call. As many bytes as b's elements
+ * have are asked for at `ahead`; the constant NULL: none. */
 RF_INLINE void tile_chain(int m, int nv, const float *a, int64_t row_step, int64_t k_step, const void *b, rf_dtype dtype, int64_t ldb, int64_t steps,
-                          int64_t ahead, rf_v16 acc[MR][2]) {
+                          const char *ahead, rf_v16 acc[MR][2]) {
 #pragma GCC unroll 4
   for (int64_t k = 0; k < steps; k++) {
     if (ahead) {
-      for (int v = 0; v < nv; v++) __builtin_prefetch((const char *)rf_at(b, dtype, k * ldb + RF_LANES * v) + ahead, 0, 2);
+      for (int v = 0; v < nv; v++) __builtin_prefetch(rf_at(ahead, dtype, (k * nv + v) * RF_LANES), 0, 2);
     }
     rf_v16 column[2];
     for (int v = 0; v < nv; v++) column[v] = rf_v16_get(b, dtype, k * ldb + RF_LANES * v);
@@ -63,7 +63,7 @@ RF_INLINE void tile_set(int m, int nv, const float *a, int64_t row_step, int64_t
   for (int r = 0; r < m; r++) {
     for (int v = 0; v < nv; v++) acc[r][v] = rf_v16_zero();
   }
-  tile_chain(m, nv, a, row_step, k_step, b, RF_F32, ldb, steps, 0, acc);
+  tile_chain(m, nv, a, row_step, k_step, b, RF_F32, ldb, steps, NULL, acc);
 #pragma GCC unroll 12
   for (int r = 0; r < m; r++) {
     for (int v = 0; v < nv; v++) rf_v16_store(c + r * ldc + RF_LANES * v, acc[r][v]);
@@ -72,7 +72,7 @@ RF_INLINE void tile_set(int m, int nv, const float *a, int64_t row_step, int64_t
 
 /* The chain continues from c, or from c * factor[r] where `factor` is given. */
 RF_INLINE void tile_add(int m, int nv, const float *a, int64_t row_step, int64_t k_step, const void *b, rf_dtype dtype, int64_t ldb, int64_t steps,
-                        int64_t ahead, float *c, int64_t ldc, const float *factor) {
+                        const char *ahead, float *c, int64_t ldc, const float *factor) {
   rf_v16 acc[MR][2];
 #pragma GCC unroll 12
   for (int r = 0; r < m; r++) {
@@ -122,8 +122,8 @@ RF_INLINE void products(int height, const float *strip, const float *panels, int
     for (int64_t column = 0; column < width;) { \
       const float *b = v + column / PANEL * panel_step + column % PANEL; \
       int nv = NV == 2 && width - column >= PANEL ? 2 : 1; \
-      if (nv == 2) tile_add(h, 2, p, ldp, 1, b, RF_F32, PANEL, keys, 0, acc + column, width, factor); \
-      else tile_add(h, 1, p, ldp, 1, b, RF_F32, PANEL, keys, 0, acc + column, width, factor); \
+      if (nv == 2) tile_add(h, 2, p, ldp, 1, b, RF_F32, PANEL, keys, NULL, acc + column, width, factor); \
+      else tile_add(h, 1, p, ldp, 1, b, RF_F32, PANEL, keys, NULL, acc + column, width, factor); \
       column += nv * RF_LANES; \
     } \
   }
@@ -140,9 +140,9 @@ RF_INLINE void context(int height, const float *p, int64_t ldp, const float *v, 
   }
 }
 
-/* The same with values where they lie: rows of `dtype`, `ld` elements apart, width a multiple of 16; prefetches what lies `ahead` bytes on. */
+/* The same with values where they lie: rows of `dtype`, `ld` elements apart, width a multiple of 16; as many bytes are asked for at `ahead`, unless NULL. */
 #define RF_TILE_CONTEXT(h) \
-  static void context_rows_##h(const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ld, int64_t keys, int64_t ahead, float *acc, \
+  static void context_rows_##h(const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ld, int64_t keys, const char *ahead, float *acc, \
                                int64_t width, const float *factor) { \
     for (int64_t column = 0; column < width;) { \
       const void *b = rf_at(v, dtype, column); \
@@ -152,12 +152,13 @@ RF_INLINE void context(int height, const float *p, int64_t ldp, const float *v, 
       else if (nv == 2) tile_add(h, 2, p, ldp, 1, b, RF_F32, ld, keys, ahead, acc + column, width, factor); \
       else tile_add(h, 1, p, ldp, 1, b, RF_F32, ld, keys, ahead, acc + column, width, factor); \
       column += nv * RF_LANES; \
+      if (ahead) ahead = rf_at(ahead, dtype, keys * nv * RF_LANES); \
     } \
   }
 RF_EACH_HEIGHT(RF_TILE_CONTEXT) /* static void context_rows_12(...) { ... tile_add(12, ...) ... } and so on */
 #undef RF_TILE_CONTEXT
 
-RF_INLINE void context_rows(int height, const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ld, int64_t keys, int64_t ahead,
+RF_INLINE void context_rows(int height, const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ld, int64_t keys, const char *ahead,
                             float *acc, int64_t width, const float *factor) {
   switch (height) {
 #define RF_CASE(h) \
@@ -242,18 +243,18 @@ RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
 #endif
 
 /* to[d ld + r] = row[r][d] for d < dim. Rows are pointers to elements of `dtype`; lanes from `rows` on are zeros, and only `width` of them are
- * written. The vectors stay in registers where all lanes and columns are there. Prefetches what lies `ahead` bytes on, unless 0. */
+ * written. The vectors stay in registers where all lanes and columns are there. As many bytes as sixteen rows have are asked for at `ahead`, unless NULL. */
 RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, int rows, int64_t dim, float *to, int64_t ld, int width,
-                               int64_t ahead) {
+                               const char *ahead) {
   int64_t d = 0;
   if (rows == RF_LANES && width == RF_LANES) {
     for (; d + RF_LANES <= dim; d += RF_LANES) {
       rf_v16 x[RF_LANES];
-      if (ahead) {
-        for (int r = 0; r < RF_LANES; r++) __builtin_prefetch((const char *)rf_at(row[r], dtype, d) + ahead, 0, 2);
-      }
 #pragma GCC unroll 16
-      for (int r = 0; r < RF_LANES; r++) x[r] = rf_v16_get(row[r], dtype, d);
+      for (int r = 0; r < RF_LANES; r++) {
+        if (ahead) __builtin_prefetch(rf_at(ahead, dtype, (d + r) * RF_LANES), 0, 2);
+        x[r] = rf_v16_get(row[r], dtype, d);
+      }
       transpose_lanes(x);
 #pragma GCC unroll 16
       for (int i = 0; i < RF_LANES; i++) rf_v16_store(to + (d + i) * ld, x[i]);
@@ -262,25 +263,30 @@ RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, 
   for (; d < dim; d += RF_LANES) {
     int part = dim - d < RF_LANES ? (int)(dim - d) : RF_LANES;
     rf_v16 x[RF_LANES];
+#pragma GCC unroll 16
     for (int r = 0; r < RF_LANES; r++) {
+      if (ahead) __builtin_prefetch(rf_at(ahead, dtype, (d + r) * RF_LANES), 0, 2);
       if (r >= rows) x[r] = rf_v16_zero();
       else x[r] = part == RF_LANES ? rf_v16_get(row[r], dtype, d) : rf_v16_get_n(row[r], dtype, d, part);
     }
-    transpose_lanes(x);
-    for (int i = 0; i < part; i++) rf_v16_store_n(to + (d + i) * ld, x[i], width);
+    if (rows > 0) transpose_lanes(x);
+#pragma GCC unroll 16
+    for (int i = 0; i < RF_LANES; i++)
+      if (i < part) rf_v16_store_n(to + (d + i) * ld, x[i], width);
   }
 }
 
 /* `keys` rows of `dim` elements, `ld` apart, into panels [panel][d][32]; the last panel is filled with zeros. */
-RF_INLINE void pack_columns_of(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t dim, float *panels, int64_t ahead) {
+RF_INLINE void pack_columns_of(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t dim, float *panels, const char *ahead) {
   for (int64_t key = 0; key < (keys + PANEL - 1) / PANEL * PANEL; key += RF_LANES) {
     const void *row[RF_LANES];
     int rows = keys - key < RF_LANES ? (int)(keys - key > 0 ? keys - key : 0) : RF_LANES;
     for (int r = 0; r < RF_LANES; r++) row[r] = rf_at(from, dtype, (key + (r < rows ? r : 0)) * ld);
-    pack_transposed(row, dtype, rows, dim, panels + key / PANEL * PANEL * dim + key % PANEL, PANEL, RF_LANES, ahead);
+    pack_transposed(row, dtype, rows, dim, panels + key / PANEL * PANEL * dim + key % PANEL, PANEL, RF_LANES,
+                    ahead && rows ? rf_at(ahead, dtype, key * dim) : NULL);
   }
 }
-static void pack_columns(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t dim, float *panels, int64_t ahead) {
+static void pack_columns(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t dim, float *panels, const char *ahead) {
   if (dtype == RF_BF16) pack_columns_of(from, RF_BF16, ld, keys, dim, panels, ahead);
   else pack_columns_of(from, RF_F32, ld, keys, dim, panels, ahead);
 }

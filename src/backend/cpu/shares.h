@@ -24,7 +24,7 @@ static inline void rf_shares_cut(rf_shares *shares, int64_t count, int threads) 
   }
 }
 
-/* Up to `most` items for a thread, from *first on; 0: none is left. */
+/* Up to `most` items for a thread, from *first on; 0: none is left. Fewer at the end of a part: who is done sooner waits for what the others took. */
 static inline int rf_shares_take(rf_shares *shares, int thread, int most, int64_t *first) {
   for (int turn = 0; turn < shares->parts; turn++) {
     _Atomic uint64_t *place = &shares->part[(thread + turn) % shares->parts].left;
@@ -32,7 +32,7 @@ static inline int rf_shares_take(rf_shares *shares, int thread, int most, int64_
     int count;
     do {
       int64_t begin = (int64_t)(left & UINT32_MAX), end = (int64_t)(left >> 32);
-      count = end - begin < most ? (int)(end - begin) : most;
+      count = (end - begin + 1) / 2 < most ? (int)((end - begin + 1) / 2) : most;
       *first = turn ? end - count : begin;
       after = turn ? (uint64_t)(end - count) << 32 | (uint64_t)begin : (uint64_t)end << 32 | (uint64_t)(begin + count);
     } while (count > 0 && !atomic_compare_exchange_weak_explicit(place, &left, after, memory_order_relaxed, memory_order_relaxed));
