@@ -1,5 +1,4 @@
 /* tokenizer.c - opening a tokenizer, and the way of a text through its parts. */
-#define _GNU_SOURCE
 #include "model/tokenizer_parts.h"
 
 #include "base/file.h"
@@ -150,6 +149,12 @@ int rf_byte_piece(rf_span piece) {
   return high && low ? (int)(high - DIGITS) * 16 + (int)(low - DIGITS) : -1;
 }
 
+static bool has_mark(rf_span piece) {
+  for (size_t i = 0; i + 3 <= piece.bytes; i++)
+    if (piece.at[i] == RF_SPACE_MARK[0] && !memcmp(piece.at + i, RF_SPACE_MARK, 3)) return true;
+  return false;
+}
+
 rf_status rf_tokenizer_finish(rf_tokenizer *tokenizer, bool bytes, bool spaces, const char *where, rf_error *error) {
   const rf_pieces *pieces = &tokenizer->pieces;
   tokenizer->longest = 1;
@@ -164,7 +169,7 @@ rf_status rf_tokenizer_finish(rf_tokenizer *tokenizer, bool bytes, bool spaces, 
       char c = (char)byte;
       tokenizer->decoded_at[id] = (uint64_t)tokenizer->decoded.bytes << 16 | 1;
       RF_TRY(rf_buffer_add(&tokenizer->decoded, &c, 1, error));
-    } else if (spaces && !pieces->row[id].special && memmem(piece.at, piece.bytes, RF_SPACE_MARK, 3)) {
+    } else if (spaces && !pieces->row[id].special && has_mark(piece)) {
       size_t first = tokenizer->decoded.bytes;
       RF_TRY(rf_buffer_reserve(&tokenizer->decoded, piece.bytes, error));
       for (size_t i = 0; i < piece.bytes; i++) {

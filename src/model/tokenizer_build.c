@@ -59,8 +59,7 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
       int64_t n = rf_alphabet_bytes(piece, bytes);
       if (n >= 0) piece = (rf_span){bytes, (size_t)n};
     }
-    bool listed = type == RF_PIECE_NORMAL || (type == RF_PIECE_USER && !byte_level);
-    RF_TRY(rf_pieces_put(&t->pieces, id, piece, (rf_piece_type)type, listed, where, error));
+    RF_TRY(rf_pieces_put(&t->pieces, id, piece, (rf_piece_type)type, false, where, error));
     t->pieces.row[id].special = special;
     int byte = type == RF_PIECE_BYTE ? rf_byte_piece(piece) : -1;
     if (type == RF_PIECE_BYTE && byte < 0)
@@ -81,7 +80,7 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
     free(marked.at);
     RF_TRY(status);
   }
-  return RAFTER_OK;
+  return rf_pieces_list(&t->pieces, !byte_level, where, error);
 }
 
 /* ---- SentencePiece's ranks --------------------------------------------------------------------------------------- */

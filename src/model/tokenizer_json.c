@@ -208,7 +208,7 @@ static rf_status put_piece(scan *s, rf_tokenizer *t, int64_t id, rf_span piece) 
     int64_t n = rf_alphabet_bytes(piece, bytes);
     if (n >= 0) piece = (rf_span){bytes, (size_t)n};
   }
-  return rf_pieces_put(&t->pieces, id, piece, RF_PIECE_NORMAL, true, s->where, s->error);
+  return rf_pieces_put(&t->pieces, id, piece, RF_PIECE_NORMAL, false, s->where, s->error);
 }
 
 /* {"piece": id, ...} */
@@ -221,7 +221,7 @@ static rf_status read_vocab(scan *s, rf_tokenizer *t) {
   RF_TRY(rf_pieces_reserve(&t->pieces, (s->end - s->at) / 32 + 1, s->error));
   for (;;) {
     RF_TRY(more(s, '}', &first, &follows));
-    if (!follows) return RAFTER_OK;
+    if (!follows) return rf_pieces_list(&t->pieces, false, s->where, s->error);
     RF_TRY(string(s, piece, &bytes));
     RF_TRY(expect(s, ':', "a colon"));
     RF_TRY(whole_number(s, most, &id));
@@ -239,7 +239,7 @@ static rf_status read_scores(scan *s, rf_tokenizer *t, double **scores) {
   RF_TRY(expect(s, '[', "the vocabulary as an array"));
   for (int64_t id = 0;; id++) {
     RF_TRY(more(s, ']', &first, &follows));
-    if (!follows) return RAFTER_OK;
+    if (!follows) return rf_pieces_list(&t->pieces, false, s->where, s->error);
     RF_TRY(expect(s, '[', "a piece with its score"));
     RF_TRY(string(s, piece, &bytes));
     RF_TRY(expect(s, ',', "a comma"));
@@ -539,10 +539,20 @@ rf_status rf_tokenizer_json_read(const char *text, size_t bytes, const char *whe
   rf_status status = RAFTER_OK;
   rf_tokenizer *made = NULL;
   *tokenizer = NULL;
-  const char *valid = rf_utf8_valid(text, text + bytes);
-  if (valid < s.end) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is no UTF-8 (byte %lld)", where, (long long)(valid - text));
+  const char *valid = text;
   if (!(p.small = json_object())) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  RF_GO(read_object(&s, &p, false));
+#pragma omp parallel sections if (bytes > CUT_BYTES)
+  {
+#pragma omp section
+    valid = rf_utf8_valid(text, text + bytes);
+#pragma omp section
+    status = read_object(&s, &p, false);
+  }
+  if (valid < s.end) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s is no UTF-8 (byte %lld)", where, (long long)(valid - text));
+    goto done;
+  }
+  RF_GO(status);
   blanks(&s);
   if (s.at < s.end) {
     status = wrong(&s, "the end of the file");

@@ -74,6 +74,22 @@ rf_status rf_pieces_reserve(rf_pieces *pieces, int64_t ids, rf_error *error) {
   return pieces->slots && pieces->mask + 1 >= slots ? RAFTER_OK : rehash(pieces, slots, error);
 }
 
+/* What text finds under this hash. */
+static rf_status list(rf_pieces *pieces, int64_t id, uint64_t hash, const char *where, rf_error *error) {
+  if (pieces->used * 2 > pieces->mask) RF_TRY(rehash(pieces, (pieces->mask + 1) * 2, error));
+  uint64_t slot = hash & pieces->mask;
+  for (; pieces->slots[slot]; slot = (slot + 1) & pieces->mask) {
+    if (pieces->slots[slot] >> 32 != hash >> 32) continue;
+    rf_span text = rf_pieces_at(pieces, id), other = rf_pieces_at(pieces, (int64_t)(uint32_t)pieces->slots[slot] - 1);
+    if (other.bytes == text.bytes && !memcmp(other.at, text.at, text.bytes))
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "a piece stands twice in the vocabulary (%s: '%.*s', ids %lld and %lld)", where,
+                     (int)(text.bytes < 60 ? text.bytes : 60), text.at, (long long)(uint32_t)pieces->slots[slot] - 1, (long long)id);
+  }
+  pieces->slots[slot] = (hash >> 32) << 32 | (uint64_t)(id + 1);
+  pieces->used++;
+  return RAFTER_OK;
+}
+
 rf_status rf_pieces_put(rf_pieces *pieces, int64_t id, rf_span text, rf_piece_type type, bool listed, const char *where, rf_error *error) {
   if (text.bytes > RF_PIECE_MOST)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "a piece is too long (%s, id %lld: expected at most %d bytes, got %zu)", where, (long long)id,
@@ -85,18 +101,21 @@ rf_status rf_pieces_put(rf_pieces *pieces, int64_t id, rf_span text, rf_piece_ty
   *row = (rf_piece_row){(uint32_t)pieces->text.bytes, (uint32_t)text.bytes, (uint8_t)type, false};
   RF_TRY(rf_buffer_add(&pieces->text, text.at, text.bytes, error));
   if (id >= pieces->count) pieces->count = id + 1;
-  if (!listed || !text.bytes) return RAFTER_OK;
-  if (pieces->used * 2 > pieces->mask) RF_TRY(rehash(pieces, (pieces->mask + 1) * 2, error));
-  uint64_t hash = XXH3_64bits(text.at, text.bytes), slot = hash & pieces->mask;
-  for (; pieces->slots[slot]; slot = (slot + 1) & pieces->mask) {
-    if (pieces->slots[slot] >> 32 != hash >> 32) continue;
-    rf_span other = rf_pieces_at(pieces, (int64_t)(uint32_t)pieces->slots[slot] - 1);
-    if (other.bytes == text.bytes && !memcmp(other.at, text.at, text.bytes))
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "a piece stands twice in the vocabulary (%s: '%.*s', ids %lld and %lld)", where,
-                     (int)(text.bytes < 60 ? text.bytes : 60), text.at, (long long)(uint32_t)pieces->slots[slot] - 1, (long long)id);
+  return listed && text.bytes ? list(pieces, id, XXH3_64bits(text.at, text.bytes), where, error) : RAFTER_OK;
+}
+
+rf_status rf_pieces_list(rf_pieces *pieces, bool users, const char *where, rf_error *error) {
+  enum { AHEAD = 32 };
+  uint64_t hash[AHEAD];
+  for (int64_t id = 0; id < pieces->count + AHEAD; id++) {
+    const rf_piece_row *row = id < AHEAD ? NULL : &pieces->row[id - AHEAD];
+    bool listed = row && row->bytes && (row->type == RF_PIECE_NORMAL || (users && row->type == RF_PIECE_USER));
+    if (listed) RF_TRY(list(pieces, id - AHEAD, hash[id % AHEAD], where, error));
+    if (id >= pieces->count) continue;
+    rf_span text = rf_pieces_at(pieces, id);
+    hash[id % AHEAD] = XXH3_64bits(text.at, text.bytes);
+    __builtin_prefetch(&pieces->slots[hash[id % AHEAD] & pieces->mask], 1);
   }
-  pieces->slots[slot] = (hash >> 32) << 32 | (uint64_t)(id + 1);
-  pieces->used++;
   return RAFTER_OK;
 }
 
