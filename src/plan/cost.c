@@ -1,5 +1,6 @@
 /* cost.c - predicted seconds of an op: the larger of its work over each ceiling. Measured curves give the rate where the machine has them,
  * its data sheet and default efficiencies elsewhere. */
+#include "backend/cpu/head.h"
 #include "plan/parts.h"
 
 #include <math.h>
@@ -65,6 +66,7 @@ static const rf_tensor *packed_of(const rf_graph *graph, const rf_op *op) {
 static double rows_of(const rf_op *op, const rf_tensor *w, rf_work work) {
   double experts = (double)rf_panels_experts(&w->panels), group = op->attr.group > 1 ? op->attr.group : 1, used = op->attr.experts_used;
   double rows = rf_cost_flops(work) * experts / (2 * (double)rf_tensor_count(w));
+  if (!strcmp(op->def->name, "head_score")) return (double)rf_head_chunk_rows((int64_t)ceil(rows), rf_tensor_count(w) / w->panels.inner);
   return experts > 1 ? rows * group / rf_experts_met(experts * group, used, rows * group / used) : rows;
 }
 

@@ -10,18 +10,21 @@
 enum { CHUNK_BYTES = 128 << 20, CHUNK_LEAST_ROWS = 64 };
 
 typedef struct dims {
-  int64_t rows, width, vocab, chunk, chunks;
+  int64_t rows, width, vocab, chunk;
 } dims;
+
+int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab) {
+  int64_t most = CHUNK_BYTES / (4 * vocab);
+  if (most < CHUNK_LEAST_ROWS) most = CHUNK_LEAST_ROWS;
+  int64_t chunks = (rows + most - 1) / most, chunk = chunks ? (rows + chunks - 1) / chunks : 0;
+  chunk = (chunk + RF_TILE_DEPTH - 1) / RF_TILE_DEPTH * RF_TILE_DEPTH;
+  return chunk < rows ? chunk : rows;
+}
 
 static dims dims_of(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   dims d = {.rows = x->shape[0], .width = x->shape[1], .vocab = w->shape[op->attr.transpose ? 0 : 1]};
-  int64_t most = CHUNK_BYTES / (4 * d.vocab);
-  if (most < CHUNK_LEAST_ROWS) most = CHUNK_LEAST_ROWS;
-  d.chunks = (d.rows + most - 1) / most;
-  d.chunk = d.chunks ? (d.rows + d.chunks - 1) / d.chunks : 0;
-  d.chunk = (d.chunk + RF_TILE_DEPTH - 1) / RF_TILE_DEPTH * RF_TILE_DEPTH;
-  if (d.chunk > d.rows) d.chunk = d.rows;
+  d.chunk = rf_head_chunk_rows(d.rows, d.vocab);
   return d;
 }
 static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
