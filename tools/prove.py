@@ -284,7 +284,7 @@ def fuzz_once(name, *bounds):
     os.makedirs(corpus, exist_ok=True)
     start = time.monotonic()
     run = subprocess.run([f"build/fuzz/{name}", *bounds, f"-timeout={FUZZ_SECONDS}", "-rss_limit_mb=3000", f"-artifact_prefix=build/fuzz/{name}-", corpus, *seeds_of(name)],
-                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
+                         env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
     if run.returncode and was_paused(name, run.stdout):
         return max(map(int, re.findall(r"^#(\d+)\t", run.stdout, re.M)), default=0), round(time.monotonic() - start), max([0, *map(int, re.findall(r"cov: (\d+)", run.stdout))])
     if run.returncode:
