@@ -33,8 +33,9 @@ static inline float tile_piece(float x, int piece) {
   if (piece == 0) return first;
   return isfinite(x) ? rf_bf16_to_f32(rf_f32_to_bf16(x - first)) : 0.0f;
 }
-/* `count` products behind acc; a and b are steps apart. `a_piece`, `b_piece`: of f32 that are not bf16. */
-TILE_FUSED static inline float tile_step(const float *a, const float *b, int count, int a_piece, int b_piece, float acc, tile_fault fault) {
+/* `count` products behind acc, and zeros up to `depth`; a and b are steps apart. `a_piece`, `b_piece`: of f32 that are not bf16. */
+TILE_FUSED static inline float tile_step(const float *a, const float *b, int count, int depth, int a_piece, int b_piece, float acc,
+                                         tile_fault fault) {
   float chain[2] = {0, 0};
   if (fault == TILE_INTO_SUM) chain[0] = acc;
   for (int k = 0; k < count; k++) {
@@ -42,6 +43,7 @@ TILE_FUSED static inline float tile_step(const float *a, const float *b, int cou
     float *sum = &chain[fault == TILE_ONE_CHAIN ? 0 : k % 2];
     *sum = tile_flushed(fmaf(x, y, *sum), fault);
   }
+  for (int k = count; k < depth; k++) chain[fault == TILE_ONE_CHAIN ? 0 : k % 2] += 0.0f; /* -0 becomes 0 */
   float both = tile_flushed(chain[0] + chain[1], fault);
   return fault == TILE_INTO_SUM ? both : tile_flushed(tile_flushed(acc, fault) + both, fault);
 }
@@ -51,7 +53,7 @@ TILE_FUSED static inline float tile_sum(const float *a, const float *b, int64_t 
   if (fault == TILE_ONE_PIECE) pieces = 1;
   for (int64_t from = 0; from < k; from += depth)
     for (int p = 0; p < pieces; p++)
-      acc = tile_step(a + from, b + from, (int)(k - from < depth ? k - from : depth), a_pieces > 1 ? p : 0, b_pieces > 1 ? p : 0, acc, fault);
+      acc = tile_step(a + from, b + from, (int)(k - from < depth ? k - from : depth), depth, a_pieces > 1 ? p : 0, b_pieces > 1 ? p : 0, acc, fault);
   return acc;
 }
 

@@ -8,6 +8,7 @@
  * Between blocks of k a tile's sums wait in contiguous scratch: rows of C at a power-of-two stride would all fall into the same few
  * sets of the L1. */
 #include "backend/cpu/fast.h"
+#include "backend/cpu/gemm_tiles.h"
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/shares.h"
@@ -28,15 +29,10 @@ static const struct blocking {
   int64_t l2_bytes; /* at least */
   int64_t kc, a_bytes, nc;
 } BLOCKINGS[] = {{2 << 20, 320, 1500 << 10, 4096}, {0, 384, 1 << 20, 2048}};
-/* Of tiles, which are so fast that sums had better not leave the L2: k is cut late, and a panel of B passes through the L1 in parts of `part` words a column
- * while the sums of one panel wait beside it. */
-static const struct blocking TILES = {0, 2048, 768 << 10, 4096}, TILES_OF_PIECES = {0, 1024, 768 << 10, 4096};
-enum { TILE_PART = 384, TILE_SUMS = 4 << 20 };
-enum { STREAM_COLS = 2048 };
+enum { STREAM_COLS = 2048, PAST = 1 << 19 }; /* PAST: bf16 that are no longer in an L2 when they are read */
 
-static const struct blocking *blocking(const rf_gemm_isa *isa) {
+static const struct blocking *blocking(void) {
   int64_t l2 = rf_l2_bytes();
-  if (isa->depth > 1) return isa->b_words * isa->a_words > 1 ? &TILES_OF_PIECES : &TILES;
   const struct blocking *b = BLOCKINGS;
   while (l2 < b->l2_bytes) b++;
   return b;
@@ -47,10 +43,8 @@ typedef struct layout {
   int64_t row_blocks, col_blocks, k_blocks;
   int groups;                             /* a row block's strips are split among them */
   int64_t block_strips, block_panels, kc; /* the largest of each */
-  bool rows_inside; /* all row blocks before the next block of k, so that B is packed once; else all blocks of k before the next rows */
   int a_buffers, b_buffers;
   size_t a_floats, b_floats, tile_floats; /* of one buffer; multiples of 16 */
-  size_t room_floats;                     /* a thread's sums between parts of a panel */
 } layout;
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -76,12 +70,12 @@ static const rf_gemm_isa *way_of(const rf_gemm_isa *isa, const rf_gemm *g) {
 }
 
 /* Blocks of k begin where a packed B can be taken up: at a run of values, or at a panel. */
-static int64_t k_grain(const rf_gemm_isa *isa, const rf_gemm *g) { return !g->panels ? isa->depth : g->turned ? RF_PANEL_LANES : RF_GEMM_RUN; }
-static int64_t k_cut(const rf_gemm_isa *isa, const rf_gemm *g, int64_t parts, int64_t i) {
-  int64_t grain = k_grain(isa, g), at = cut(ceil_div(g->k, grain), parts, i) * grain;
+static int64_t k_grain(const rf_gemm *g) { return !g->panels ? 1 : g->turned ? RF_PANEL_LANES : RF_GEMM_RUN; }
+static int64_t k_cut(const rf_gemm *g, int64_t parts, int64_t i) {
+  int64_t grain = k_grain(g), at = cut(ceil_div(g->k, grain), parts, i) * grain;
   return at < g->k ? at : g->k;
 }
-/* Packed floats of `count` rows or columns over kc steps. */
+/* Packed floats of `count` rows or columns over kc steps, with tiles. */
 static int64_t packed_floats(const rf_gemm_isa *isa, int words, int64_t count, int64_t kc) {
   return count * (ceil_div(kc, isa->depth) * isa->depth) * words / 2;
 }
@@ -89,30 +83,23 @@ static int64_t packed_floats(const rf_gemm_isa *isa, int words, int64_t count, i
 /* Cut for the bounds, so that smaller calls find their place in the same workspace. */
 static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   int64_t m = bound(g->m_bound, g->m), n = g->n, k = bound(g->k_bound, g->k);
-  const struct blocking *by = blocking(isa);
+  const struct blocking *by = blocking();
   layout l = {.strips = ceil_div(m, isa->mr), .panels = ceil_div(n, isa->nr), .k_blocks = at_least_1(ceil_div(k, by->kc))};
-  l.kc = ceil_div(ceil_div(k, k_grain(isa, g)), l.k_blocks) * k_grain(isa, g);
-  int64_t group_strips = at_least_1(by->a_bytes / (2 * isa->a_words * isa->mr * at_least_1(l.kc))); /* strips whose packed rows fill a_bytes */
+  l.kc = ceil_div(ceil_div(k, k_grain(g)), l.k_blocks) * k_grain(g);
+  int64_t group_strips = at_least_1(by->a_bytes / (4 * isa->mr * at_least_1(l.kc))); /* strips whose packed rows fill a_bytes */
   int64_t groups = ceil_div(l.strips, at_least_1(group_strips / 2)); /* below half of that, threads had better share rows than split them */
   if (groups > threads) groups = threads;
   if (groups > RF_GEMM_MAX_GROUPS) groups = RF_GEMM_MAX_GROUPS;
   l.groups = (int)at_least_1(groups);
   l.row_blocks = at_least_1(ceil_div(l.strips, group_strips * l.groups));
   l.col_blocks = at_least_1(ceil_div(l.panels, by->nc / isa->nr));
-  if (isa->depth > 1 && l.k_blocks > 1) { /* what waits between blocks of k is all rows of a column block */
-    int64_t most = at_least_1(TILE_SUMS / (l.strips * isa->mr * isa->nr));
-    if (l.col_blocks < ceil_div(l.panels, most)) l.col_blocks = ceil_div(l.panels, most);
-  }
   l.block_strips = ceil_div(l.strips, l.row_blocks);
   l.block_panels = ceil_div(l.panels, l.col_blocks);
   l.a_buffers = l.row_blocks * l.k_blocks > 1 ? 2 : 1;
   l.b_buffers = l.col_blocks * l.k_blocks > 1 ? 2 : 1;
-  l.a_floats = round_16(packed_floats(isa, isa->a_words, l.block_strips * isa->mr, l.kc) +
-                        16); /* packing stores whole vectors: the last one may pass the end */
-  l.b_floats = round_16(packed_floats(isa, isa->b_words, l.block_panels * isa->nr, l.kc));
-  l.rows_inside = isa->depth > 1;
-  l.tile_floats = l.k_blocks > 1 ? round_16((l.rows_inside ? l.strips : l.block_strips) * l.block_panels * isa->mr * isa->nr) : 0;
-  if (isa->depth > 1 && !l.tile_floats) l.room_floats = round_16(ceil_div(l.block_strips, l.groups) * isa->mr * isa->nr);
+  l.a_floats = round_16(l.block_strips * isa->mr * l.kc + 16); /* packing stores whole vectors: the last one may pass the end */
+  l.b_floats = round_16(l.block_panels * isa->nr * l.kc);
+  l.tile_floats = l.k_blocks > 1 ? round_16(l.block_strips * l.block_panels * isa->mr * isa->nr) : 0;
   l.strips = ceil_div(g->m, isa->mr);
   return l;
 }
@@ -145,8 +132,12 @@ size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads) 
   int64_t k = bound(g->k_bound, g->k);
   size_t streaming = round_16(few_floats(isa, few, k)) + (size_t)stream_floats(isa, g, few, threads) * (size_t)threads;
   if (m == few && may_stream(g)) return streaming * sizeof(float);
+  if (isa->depth > 1) {
+    size_t bytes = rf_tile_product_workspace(isa, g, threads);
+    return bytes > streaming * sizeof(float) ? bytes : streaming * sizeof(float);
+  }
   layout l = layout_of(isa, g, threads);
-  size_t floats = (size_t)l.a_buffers * l.a_floats + (size_t)l.b_buffers * l.b_floats + l.tile_floats + (size_t)threads * l.room_floats;
+  size_t floats = (size_t)l.a_buffers * l.a_floats + (size_t)l.b_buffers * l.b_floats + l.tile_floats;
   return (floats > streaming ? floats : streaming) * sizeof(float);
 }
 
@@ -203,8 +194,6 @@ static void run_few(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float
   enum { PACK = 256 };
   const int64_t width = FEW_PANELS * isa->nr, chunks = ceil_div(g->n, width), room = stream_floats(isa, g, g->m, threads);
   const int64_t tile_floats = (int64_t)isa->mr * isa->nr;
-  const rf_gemm_ahead nothing = {0};
-  const char *const no_pieces = NULL;
   const int most = panels_at_once(g, chunks, threads);
   float *a = workspace, *rooms = workspace + round_16(few_floats(isa, g->m, g->k));
   rf_shares shares;
@@ -237,8 +226,8 @@ static void run_few(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float
             int cols = (int)(j1 - j < isa->nr ? j1 - j : isa->nr);
             if (k == 0 && g->accumulate) isa->begin(g, tile, isa->nr, 0, m, j, cols);
             isa->pack_b(g, j, cols, k, kc, b, NULL);
-            isa->micro[m](kc, a + packed_floats(isa, isa->a_words, RF_GEMM_STREAM_ROWS, k), b, tile, k > 0 || g->accumulate, &nothing, &nothing,
-                          &no_pieces);
+            isa->tile_micros[0][0](ceil_div(kc, isa->depth), a + packed_floats(isa, isa->a_words, RF_GEMM_STREAM_ROWS, k), b,
+                                   k > 0 || g->accumulate ? tile : NULL, tile, NULL);
           }
         }
         float *tile = tiles;
@@ -262,7 +251,7 @@ typedef struct job {
   const rf_gemm_isa *isa;
   const rf_gemm *g;
   layout l;
-  float *a, *b, *tiles, *rooms;
+  float *a, *b, *tiles;
   int64_t blocks;
   /* Tickets. Slot i % 3 belongs to block i; it is cleared while block i-2 is computed, when nobody is in block i-3 any more. */
   struct {
@@ -273,35 +262,28 @@ typedef struct job {
 static block block_at(const job *j, int64_t i) {
   const layout *l = &j->l;
   int64_t kb = i % l->k_blocks, rb = i / l->k_blocks % l->row_blocks, cb = i / l->k_blocks / l->row_blocks;
-  if (l->rows_inside) rb = i % l->row_blocks, kb = i / l->row_blocks % l->k_blocks;
   block b = {.s0 = cut(l->strips, l->row_blocks, rb),
              .s1 = cut(l->strips, l->row_blocks, rb + 1),
              .p0 = cut(l->panels, l->col_blocks, cb),
              .p1 = cut(l->panels, l->col_blocks, cb + 1),
-             .k0 = k_cut(j->isa, j->g, l->k_blocks, kb),
-             .k1 = k_cut(j->isa, j->g, l->k_blocks, kb + 1),
+             .k0 = k_cut(j->g, l->k_blocks, kb),
+             .k1 = k_cut(j->g, l->k_blocks, kb + 1),
              .first_rows = rb == 0};
   int64_t a_changes = l->row_blocks * l->k_blocks > 1 ? i : 0; /* how often each operand was packed before */
-  int64_t b_changes = l->rows_inside ? i / l->row_blocks : l->k_blocks > 1 ? i : cb;
+  int64_t b_changes = l->k_blocks > 1 ? i : cb;
   b.pack_a = i == 0 || l->row_blocks * l->k_blocks > 1;
-  b.pack_b = l->rows_inside ? rb == 0 : i == 0 || l->k_blocks > 1 || (rb == 0 && kb == 0);
+  b.pack_b = i == 0 || l->k_blocks > 1 || (rb == 0 && kb == 0);
   b.a_buffer = (int)(a_changes % l->a_buffers);
   b.b_buffer = (int)(b_changes % l->b_buffers);
   return b;
 }
 
 static int64_t row_of(const job *j, int64_t strip) { return cut(j->g->m, j->l.strips, strip); }
-/* Packed rows of strips [s0, s1): strips of tiles are all as long. */
-static int64_t packed_rows(const job *j, int64_t s0, int64_t s1) {
-  return j->isa->depth > 1 ? (s1 - s0) * j->isa->mr : row_of(j, s1) - row_of(j, s0);
-}
-/* Rows as a strip of this many is packed: whole tiles. */
-static int64_t tile_rows(const rf_gemm_isa *isa, int64_t rows) { return isa->depth > 1 ? ceil_div(rows, 16) * 16 : rows; }
 static float *packed_a(const job *j, const block *b, int64_t strip) {
-  return j->a + (int64_t)j->l.a_floats * b->a_buffer + packed_floats(j->isa, j->isa->a_words, packed_rows(j, b->s0, strip), b->k1 - b->k0);
+  return j->a + (int64_t)j->l.a_floats * b->a_buffer + (row_of(j, strip) - row_of(j, b->s0)) * (b->k1 - b->k0);
 }
 static float *packed_b(const job *j, const block *b, int64_t panel) {
-  return j->b + (int64_t)j->l.b_floats * b->b_buffer + packed_floats(j->isa, j->isa->b_words, (panel - b->p0) * j->isa->nr, b->k1 - b->k0);
+  return j->b + (int64_t)j->l.b_floats * b->b_buffer + (panel - b->p0) * j->isa->nr * (b->k1 - b->k0);
 }
 
 /* ---- packing: units of one panel of B or one strip of A, taken by ticket --------------------------------------------- */
@@ -360,11 +342,10 @@ static pieces units_target(const job *j, const block *b, int64_t t, int64_t end)
   int64_t panels = b_units(b), kc = b->k1 - b->k0;
   if (t < panels) {
     if (end > panels) end = panels;
-    return (pieces){(const char *)packed_b(j, b, b->p0 + t), 128,
-                    ceil_div(packed_floats(j->isa, j->isa->b_words, (end - t) * j->isa->nr, kc) * 4, 128), 1};
+    return (pieces){(const char *)packed_b(j, b, b->p0 + t), 128, ceil_div((end - t) * kc * j->isa->nr * 4, 128), 1};
   }
   t += b->s0 - panels, end += b->s0 - panels;
-  return (pieces){(const char *)packed_a(j, b, t), 128, ceil_div(packed_floats(j->isa, j->isa->a_words, packed_rows(j, t, end), kc) * 4, 128), 1};
+  return (pieces){(const char *)packed_a(j, b, t), 128, ceil_div((row_of(j, end) - row_of(j, t)) * kc * 4, 128), 1};
 }
 static void fetch(pieces p) {
   for (int64_t c = 0; c < p.columns; c++) {
@@ -390,7 +371,7 @@ static void pack_rest(job *j, int64_t i) {
 /* ---- multiplying ----------------------------------------------------------------------------------------------------- */
 
 /* Where rows [row, row + rows) of C at `col` are written and what is read beside them, into `to`, closed by NULL. */
-enum { TILE_PIECES = 3 * 32 + 1 };
+enum { TILE_PIECES = 3 * 12 + 1 };
 static void pieces_of_tile(const rf_gemm *g, int64_t row, int64_t rows, int64_t col, const char **to) {
   bool plain = g->epilogue == RF_GEMM_PLAIN;
   const void *arrays[] = {g->u, plain ? NULL : g->out, plain || g->epilogue == RF_GEMM_GELU ? NULL : g->side};
@@ -402,63 +383,50 @@ static void pieces_of_tile(const rf_gemm *g, int64_t row, int64_t rows, int64_t 
   *to = NULL;
 }
 
-/* Parts of a panel that pass one after the other, each by all strips. */
-static int64_t parts_of(const rf_gemm_isa *isa, int64_t kc) { return isa->depth > 1 ? at_least_1(ceil_div(kc * isa->b_words, TILE_PART)) : 1; }
-static int64_t part_cut(const rf_gemm_isa *isa, int64_t kc, int64_t parts, int64_t i) {
-  int64_t at = cut(ceil_div(kc, isa->depth), parts, i) * isa->depth;
-  return at < kc ? at : kc;
-}
-
-/* One panel times the strips of one group. `room`: for their sums where these do not stand in j->tiles. */
-static void multiply(const job *j, const block *b, int group, int64_t panel, int64_t next_panel, const pieces list[2], float *room) {
+/* One panel times the strips of one group. */
+static void multiply(const job *j, const block *b, int group, int64_t panel, int64_t next_panel, const pieces list[2]) {
   const rf_gemm_isa *isa = j->isa;
   const rf_gemm *g = j->g;
   int64_t s0 = b->s0 + cut(b->s1 - b->s0, j->l.groups, group), s1 = b->s0 + cut(b->s1 - b->s0, j->l.groups, group + 1);
   int64_t kc = b->k1 - b->k0, tile_floats = (int64_t)isa->mr * isa->nr, col = panel * isa->nr;
   int cols = (int)(g->n - col < isa->nr ? g->n - col : isa->nr);
+  bool first = b->k0 == 0, last = b->k1 == g->k;
   const float *panel_at = packed_b(j, b, panel);
-  int64_t parts = parts_of(isa, kc);
   /* Each strip fetches its share of the next panel, and of what is packed after this call and where to. */
-  int64_t turns = at_least_1((s1 - s0) * parts), ahead = next_panel < b->p1 ? ceil_div(packed_floats(isa, isa->b_words, isa->nr, kc) * 4, 128) : 0;
-  rf_gemm_ahead near = {(const char *)packed_b(j, b, next_panel), 128, ceil_div(ahead, turns)};
+  int64_t strips = at_least_1(s1 - s0), ahead = next_panel < b->p1 ? ceil_div(kc * isa->nr * 4, 128) : 0;
+  rf_gemm_ahead near = {(const char *)packed_b(j, b, next_panel), 128, ceil_div(ahead, strips)};
   const pieces *now = list;
   rf_gemm_ahead far = {NULL, 0, 0};
-  int64_t share = ceil_div(now[0].lines * now[0].columns + now[1].lines * now[1].columns, turns), column = 0, line = 0;
-  int64_t near_left = ahead, fewest = g->m / j->l.strips, more = g->m % j->l.strips;
+  int64_t share = ceil_div(now[0].lines * now[0].columns + now[1].lines * now[1].columns, strips), column = 0, line = 0;
+  int64_t near_left = ahead, row = row_of(j, s0);
+  int64_t fewest = g->m / j->l.strips, more = g->m % j->l.strips, owed = more * s0 % j->l.strips; /* row_of, step by step */
+  const float *a = packed_a(j, b, s0);
   const char *tile_pieces[TILE_PIECES];
-  _Alignas(64) float local[12 * 32];
-  for (int64_t part = 0; part < parts; part++) {
-    int64_t k0 = part_cut(isa, kc, parts, part), steps = part_cut(isa, kc, parts, part + 1) - k0;
-    bool first = b->k0 + k0 == 0, last = b->k0 + k0 + steps == g->k;
-    int64_t row = row_of(j, s0), owed = more * s0 % j->l.strips; /* row_of, step by step */
-    const float *a = packed_a(j, b, s0), *b_at = panel_at + packed_floats(isa, isa->b_words, isa->nr, k0);
-    int64_t strips = j->l.rows_inside ? j->l.strips : b->s1 - b->s0, at = j->l.rows_inside ? s0 : s0 - b->s0;
-    float *tile = j->l.tile_floats ? j->tiles + ((panel - b->p0) * strips + at) * tile_floats : room ? room : local;
-    int64_t two_rows = packed_floats(isa, isa->a_words, 2, kc), before = packed_floats(isa, isa->a_words, 2, k0);
-    for (int64_t s = s0; s < s1; s++) {
-      owed += more;
-      bool extra = owed >= j->l.strips;
-      int64_t rows = fewest + extra, long_rows = isa->depth > 1 ? isa->mr : rows;
-      if (extra) owed -= j->l.strips;
-      if (near.lines > near_left) near.lines = near_left;
-      if (now == list && column >= now->columns) now++, column = line = 0;
-      far.at = now->at + column * 128 + line * now->stride, far.stride = now->stride;
-      far.lines = column >= now->columns ? 0 : share < now->lines - line ? share : now->lines - line;
-      tile_pieces[0] = NULL;
-      if (first && g->accumulate) { /* its rows are read now, so it is those of the tile after this one */
-        if (s + 1 < s1) pieces_of_tile(g, row + rows, fewest + (owed + more >= j->l.strips), col, tile_pieces);
-      } else if (last) {
-        pieces_of_tile(g, row, rows, col, tile_pieces);
-      }
-      if (first && g->accumulate) isa->begin(g, tile, isa->nr, row, (int)rows, col, cols);
-      isa->micro[rows](steps, a + tile_rows(isa, rows) * before / 2, b_at, tile, !first || g->accumulate, &near, &far, tile_pieces);
-      if (last) isa->finish(g, tile, isa->nr, row, (int)rows, col, cols);
-      near_left -= near.lines, near.at += near.lines * near.stride;
-      line += far.lines;
-      if (line >= now->lines) line = 0, column++;
-      a += long_rows * two_rows / 2, row += rows;
-      if (j->l.tile_floats || room) tile += tile_floats;
+  _Alignas(64) float local[16 * 32];
+  float *tile = j->l.tile_floats ? j->tiles + ((panel - b->p0) * (b->s1 - b->s0) + s0 - b->s0) * tile_floats : local;
+  for (int64_t s = s0; s < s1; s++) {
+    owed += more;
+    bool extra = owed >= j->l.strips;
+    int64_t rows = fewest + extra;
+    if (extra) owed -= j->l.strips;
+    if (near.lines > near_left) near.lines = near_left;
+    if (now == list && column >= now->columns) now++, column = line = 0;
+    far.at = now->at + column * 128 + line * now->stride, far.stride = now->stride;
+    far.lines = column >= now->columns ? 0 : share < now->lines - line ? share : now->lines - line;
+    tile_pieces[0] = NULL;
+    if (first && g->accumulate) { /* its rows are read now, so it is those of the tile after this one */
+      if (s + 1 < s1) pieces_of_tile(g, row + rows, fewest + (owed + more >= j->l.strips), col, tile_pieces);
+    } else if (last) {
+      pieces_of_tile(g, row, rows, col, tile_pieces);
     }
+    if (first && g->accumulate) isa->begin(g, tile, isa->nr, row, (int)rows, col, cols);
+    isa->micro[rows](kc, a, panel_at, tile, !first || g->accumulate, &near, &far, tile_pieces);
+    if (last) isa->finish(g, tile, isa->nr, row, (int)rows, col, cols);
+    near_left -= near.lines, near.at += near.lines * near.stride;
+    line += far.lines;
+    if (line >= now->lines) line = 0, column++;
+    a += rows * kc, row += rows;
+    if (j->l.tile_floats) tile += tile_floats;
   }
 }
 
@@ -480,8 +448,7 @@ static void compute(job *j, int64_t i, int thread, int threads) {
       int64_t end = unit + share < units ? unit + share : units;
       pieces ahead[2] = {{0}};
       if (unit < end) ahead[0] = units_source(j, &after, unit, end), ahead[1] = units_target(j, &after, unit, end);
-      multiply(j, &b, group, b.p0 + t, b.p0 + t + (homes > 0 ? homes : 1), ahead,
-               j->l.room_floats ? j->rooms + (int64_t)j->l.room_floats * thread : NULL);
+      multiply(j, &b, group, b.p0 + t, b.p0 + t + (homes > 0 ? homes : 1), ahead);
       for (; unit < end; unit++) pack_unit(j, &after, unit);
     }
   }
@@ -494,22 +461,27 @@ void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *wo
     return;
   }
   isa = way_of(isa, g);
+  rf_gemm cached = *g;
+  cached.past = isa->depth > 1 && !g->accumulate && (g->past || (g->dtype == RF_BF16 && g->m * g->n >= PAST));
+  g = &cached;
   if (streams(g)) {
     if (isa->depth > 1) run_few(isa, g, threads, workspace);
     else if (g->panels) run_panels(isa, g, threads, workspace);
     else run_stream(isa, g, threads, workspace);
     return;
   }
+  if (isa->depth > 1) {
+    rf_tile_product_run(isa, g, threads, workspace);
+    return;
+  }
   job j = {.isa = isa, .g = g, .l = layout_of(isa, g, threads), .a = workspace};
   j.b = j.a + (size_t)j.l.a_buffers * j.l.a_floats;
   j.tiles = j.b + (size_t)j.l.b_buffers * j.l.b_floats;
-  j.rooms = j.tiles + j.l.tile_floats;
   j.blocks = j.l.row_blocks * j.l.col_blocks * j.l.k_blocks;
 #pragma omp parallel num_threads(threads)
   {
     RF_STAMP_BUSY;
     int thread = omp_get_thread_num(), team = omp_get_num_threads();
-    if (isa->open) isa->open();
     pack_rest(&j, 0);
     RF_STAMP_BARRIER;
     for (int64_t i = 0; i < j.blocks; i++) {
@@ -521,7 +493,6 @@ void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *wo
       if (i + 1 < j.blocks) pack_rest(&j, i + 1);
       RF_STAMP_BARRIER;
     }
-    if (isa->close) isa->close();
   }
 }
 

@@ -50,6 +50,7 @@ typedef struct rf_gemm {
   const void *side;           /* (M,N): the residual, or the saved u of gelu's backward */
   rf_dtype dtype;             /* of u, out and side */
   int64_t ld;                 /* their row stride, in elements */
+  bool past;                  /* u is f32 and not read soon: it may be written past the caches */
   bool accumulate;            /* chains start from u, which is f32; no bias, no epilogue */
   float *column_sum;          /* (N) or NULL: sums of B's columns in ascending k, plain adds; B must have b_col 1 */
   bool column_sum_accumulate; /* they continue from what is there */
@@ -67,6 +68,10 @@ typedef struct rf_gemm_ahead {
  * to L1: two lines each of C that are read or written after this tile, up to NULL. */
 typedef void (*rf_gemm_micro)(int64_t kc, const float *a, const float *b, float *tile, bool resume, const rf_gemm_ahead *near,
                               const rf_gemm_ahead *far, const char *const *tile_pieces);
+
+/* The same with tiles, `steps` of 32 k: sums start from `from`, or from zeros where it is NULL, and go to `to`; `errands` are run after each step. */
+struct rf_tile_errands;
+typedef void (*rf_tile_micro)(int64_t steps, const float *a, const float *b, const float *from, float *to, struct rf_tile_errands *errands);
 
 /* What differs between ISAs. Packed A: strips of rows, [k][rows of the strip]; packed B: panels of nr columns, [k][nr], zero filled (of tiles:
  * gemm_amx.c); a tile is [rows][nr] f32, contiguous. */
@@ -86,8 +91,10 @@ typedef struct rf_gemm_isa {
   /* The same of up to RF_GEMM_PANELS panels: `y` [panel][m][RF_PANEL_LANES], `wide`: room for RF_GEMM_RUN steps of RF_PANEL_LANES. */
   void (*stream_panels)(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y, float *wide);
   const struct rf_fast_isa *fast; /* NULL: none */
-  /* For products with bf16; NULL: none. [RF_TILE_FORMS] of them, which have no `stream`, and stand between `open` and `close` on every thread. */
+  /* For products with bf16; NULL: none. [RF_TILE_FORMS] of them, which have no `micro` and no `stream`, and stand between `open` and `close` on every
+   * thread. */
   const struct rf_gemm_isa *tiles;
+  const rf_tile_micro (*tile_micros)[2]; /* of tiles: [A stays in the L1, B does not][tiles of rows - 1] */
   void (*open)(void);
   void (*close)(void);
 } rf_gemm_isa;

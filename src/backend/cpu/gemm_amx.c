@@ -241,28 +241,29 @@ void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t
 /* Tiles 0 to 3 hold sums, 4 and 5 rows, 6 and 7 columns. */
 static const rf_tile_shapes TILES = RF_WHOLE_TILES;
 void rf_tiles_open(void) { _tile_loadconfig(&TILES); }
-void rf_tiles_close(void) { _tile_release(); }
+void rf_tiles_close(void) {
+  _mm_sfence(); /* what was written past the caches */
+  _tile_release();
+}
 
-#define FETCH(ahead) \
-  for (int f = 0; f < 4 && ahead##_lines > 0; f++, ahead##_lines--, ahead##_at += ahead->stride) { \
-    _mm_prefetch(ahead##_at, _MM_HINT_T1); \
-    _mm_prefetch(ahead##_at + 64, _MM_HINT_T1); \
-  }
-/* Rows pass by the L1, where a panel of B has to stay: 2.9 TFLOP/s of 3.0 with 512 steps and 1 MiB of rows in the L2 of a Sapphire Rapids core, with ordinary
- * loads 2.0. tiles: of rows, 1 or 2; a_pieces, b_pieces: of an element, one of them 1. All constants of a body. */
-static inline __attribute__((always_inline)) void micro(int tiles, int a_pieces, int b_pieces, int64_t kc, const float *a, const float *b,
-                                                        float *tile, bool resume, const rf_gemm_ahead *near, const rf_gemm_ahead *far,
-                                                        const char *const *tile_pieces) {
+/* What does not stay in the L1 passes by it (tileloaddt1): 2.9 TFLOP/s of 3.0 with 512 steps and 1 MiB of rows in the L2 of a Sapphire Rapids core, with
+ * ordinary loads 2.0. tiles: of rows, 1 or 2; a_pieces, b_pieces: of an element, one of them 1. All constants of a body. */
+#define LOAD_A(tile, at) \
+  if (a_stays) _tile_loadd(tile, at, 64); \
+  else _tile_stream_loadd(tile, at, 64);
+#define LOAD_B(tile, at) \
+  if (a_stays) _tile_stream_loadd(tile, at, 64); \
+  else _tile_loadd(tile, at, 64);
+static inline __attribute__((always_inline)) void micro(bool a_stays, int tiles, int a_pieces, int b_pieces, int64_t steps, const float *a,
+                                                        const float *b, const float *from, float *to, rf_tile_errands *errands) {
   enum { ROW = 32 * 4 }; /* bytes of a row of sums */
-  const char *rows = (const char *)a, *columns = (const char *)b, *near_at = near->at, *far_at = far->at;
-  const float *next = tile + 32 * 32;
-  int64_t near_lines = near->lines, far_lines = far->lines;
-  if (resume) {
-    _tile_loadd(0, tile, ROW);
-    _tile_loadd(1, tile + 16, ROW);
+  const char *rows = (const char *)a, *columns = (const char *)b;
+  if (from) {
+    _tile_loadd(0, from, ROW);
+    _tile_loadd(1, from + 16, ROW);
     if (tiles == 2) {
-      _tile_loadd(2, tile + 16 * 32, ROW);
-      _tile_loadd(3, tile + 16 * 32 + 16, ROW);
+      _tile_loadd(2, from + 16 * 32, ROW);
+      _tile_loadd(3, from + 16 * 32 + 16, ROW);
     }
   } else {
     _tile_zero(0);
@@ -272,39 +273,38 @@ static inline __attribute__((always_inline)) void micro(int tiles, int a_pieces,
       _tile_zero(3);
     }
   }
-  for (int64_t k = 0; k < kc; k += DEPTH) {
+  for (int64_t k = 0; k < steps; k++) {
 #pragma GCC unroll 2
     for (int p = 0; p < a_pieces * b_pieces; p++) {
-      if (p == 0 || a_pieces > 1) {
-        _tile_stream_loadd(4, rows, 64);
-        if (tiles == 2) _tile_stream_loadd(5, rows + TILE_BYTES, 64);
-        rows += tiles * TILE_BYTES;
+      const bool new_a = p == 0 || a_pieces > 1, new_b = p == 0 || b_pieces > 1;
+      if (new_b) {
+        LOAD_B(6, columns)
       }
-      if (p == 0 || b_pieces > 1) {
-        _tile_loadd(6, columns, 64);
-        _tile_loadd(7, columns + TILE_BYTES, 64);
-        columns += 2 * TILE_BYTES;
+      if (new_a) {
+        LOAD_A(4, rows)
       }
       _tile_dpbf16ps(0, 4, 6);
+      if (new_b) {
+        LOAD_B(7, columns + TILE_BYTES)
+        columns += 2 * TILE_BYTES;
+      }
       _tile_dpbf16ps(1, 4, 7);
       if (tiles == 2) {
+        if (new_a) {
+          LOAD_A(5, rows + TILE_BYTES)
+        }
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
       }
+      if (new_a) rows += tiles * TILE_BYTES;
     }
-    FETCH(near)
-    FETCH(far)
-    for (int f = 0; f < 4; f++, next += 16) _mm_prefetch((const char *)next, _MM_HINT_T0);
-    for (int f = 0; f < 4 && *tile_pieces; f++, tile_pieces++) {
-      _mm_prefetch(*tile_pieces, _MM_HINT_T0);
-      _mm_prefetch(*tile_pieces + 64, _MM_HINT_T0);
-    }
+    if (errands) errands->run(errands);
   }
-  _tile_stored(0, tile, ROW);
-  _tile_stored(1, tile + 16, ROW);
+  _tile_stored(0, to, ROW);
+  _tile_stored(1, to + 16, ROW);
   if (tiles == 2) {
-    _tile_stored(2, tile + 16 * 32, ROW);
-    _tile_stored(3, tile + 16 * 32 + 16, ROW);
+    _tile_stored(2, to + 16 * 32, ROW);
+    _tile_stored(3, to + 16 * 32 + 16, ROW);
   }
 }
 /* Up to sixteen rows times a full panel, at the speed of memory: sums stay in tiles 0 to 3 for all of k. Steps of 32 are paired lane by lane into one of SLOTS places,
@@ -338,6 +338,8 @@ enum {
   if ((r) < rows) even_##r##_##l = _mm512_fmadd_ps(x##r, w##l, even_##r##_##l);
 #define ROW_ODD(r, l) \
   if ((r) < rows) odd_##r##_##l = _mm512_fmadd_ps(x##r, w##l, odd_##r##_##l);
+#define ROW_EVEN_ZERO(r, l) even_##r##_##l = _mm512_add_ps(even_##r##_##l, _mm512_setzero_ps()); /* of zeros behind the end: -0 becomes 0 */
+#define ROW_ODD_ZERO(r, l) odd_##r##_##l = _mm512_add_ps(odd_##r##_##l, _mm512_setzero_ps());
 #define ROW_JOIN(r, l) sum_##r##_##l = _mm512_add_ps(sum_##r##_##l, _mm512_add_ps(even_##r##_##l, odd_##r##_##l));
 #define ROW_STORE(r) \
   for (int h = 0; h < 2; h++) { \
@@ -386,6 +388,14 @@ static inline __attribute__((always_inline)) void stream_rows(int rows, const ch
       LANES(ROW_EVEN, 0)
       LANES(ROW_EVEN, 1)
     }
+    if (end < DEPTH - 1) {
+      LANES(ROW_EVEN_ZERO, 0)
+      LANES(ROW_EVEN_ZERO, 1)
+    }
+    if (end < DEPTH) {
+      LANES(ROW_ODD_ZERO, 0)
+      LANES(ROW_ODD_ZERO, 1)
+    }
     LANES(ROW_JOIN, 0)
     LANES(ROW_JOIN, 1)
   }
@@ -418,6 +428,12 @@ static inline __attribute__((always_inline)) void stream_rows(int rows, const ch
       __m512 x##r = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_set1_epi32((int)a[end / 2]), 16)); \
       WIDEN_LANES \
       LANES(ROW_EVEN, r) \
+    } \
+    if (end < DEPTH - 1) { \
+      LANES(ROW_EVEN_ZERO, r) \
+    } \
+    if (end < DEPTH) { \
+      LANES(ROW_ODD_ZERO, r) \
     } \
     LANES(ROW_JOIN, r) \
     from = at; \
@@ -508,16 +524,20 @@ void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, 
   for (int i = 0; i < count; i++) stream_one(g, &panel[i], a, y + i * g->m * RF_PANEL_LANES, wide);
 }
 
-/* MICRO(1, 2, 1): static void micro_1_2_1(...) { micro(1, 2, 1, ...); } */
-#define MICRO(tiles, a_pieces, b_pieces) \
-  static void micro_##tiles##_##a_pieces##_##b_pieces(int64_t kc, const float *a, const float *b, float *tile, bool resume, \
-                                                      const rf_gemm_ahead *near, const rf_gemm_ahead *far, const char *const *tile_pieces) { \
-    micro(tiles, a_pieces, b_pieces, kc, a, b, tile, resume, near, far, tile_pieces); \
+/* MICRO(false, 1, 2, 1): static void micro_false_1_2_1(...) { micro(false, 1, 2, 1, ...); } */
+#define MICRO(a_stays, tiles, a_pieces, b_pieces) \
+  static void micro_##a_stays##_##tiles##_##a_pieces##_##b_pieces(int64_t steps, const float *a, const float *b, const float *from, float *to, \
+                                                                  rf_tile_errands *errands) { \
+    micro(a_stays, tiles, a_pieces, b_pieces, steps, a, b, from, to, errands); \
+  }
+#define MICROS(a_pieces, b_pieces) \
+  MICRO(false, 1, a_pieces, b_pieces) MICRO(false, 2, a_pieces, b_pieces) MICRO(true, 1, a_pieces, b_pieces) MICRO(true, 2, a_pieces, b_pieces)
+#define FORM(pieces) \
+  { \
+    {micro_false_1_##pieces, micro_false_2_##pieces}, { micro_true_1_##pieces, micro_true_2_##pieces } \
   }
 /* (the formatter would take instances for the beginning of a declaration) */
 // clang-format off
-MICRO(1, 1, 1) MICRO(2, 1, 1) MICRO(1, 2, 1) MICRO(2, 2, 1) MICRO(1, 1, 2) MICRO(2, 1, 2)
-#define EIGHT(f) f, f, f, f, f, f, f, f
-#define ROWS(pieces) {NULL, EIGHT(micro_1_##pieces), EIGHT(micro_1_##pieces), EIGHT(micro_2_##pieces), EIGHT(micro_2_##pieces)}
-const rf_gemm_micro RF_TILE_MICROS[RF_TILE_FORMS][RF_TILE_ROWS + 1] = {ROWS(1_1), ROWS(2_1), ROWS(1_2)};
+MICROS(1, 1) MICROS(2, 1) MICROS(1, 2)
+const rf_tile_micro RF_TILE_MICROS[RF_TILE_FORMS][2][2] = {FORM(1_1), FORM(2_1), FORM(1_2)};
 // clang-format on

@@ -33,8 +33,8 @@ MICRO(1) MICRO(2) MICRO(3) MICRO(4)
 static const rf_gemm_micro micros[] = {NULL, micro_1, micro_2, micro_3, micro_4};
 // clang-format on
 
-const rf_gemm_isa RF_GEMM_BASE = {"gemm_base_4x16", MR,   NR,   2,    2,   1, pack_a, pack_b, micros, begin_tile, finish_tile, stream,
-                                  stream_panels,    NULL, NULL, NULL, NULL};
+const rf_gemm_isa RF_GEMM_BASE = {"gemm_base_4x16", MR,   NR,   2,    2,    1,   pack_a, pack_b, micros, begin_tile, finish_tile, stream,
+                                  stream_panels,    NULL, NULL, NULL, NULL, NULL};
 
 const rf_gemm_isa *rf_gemm_for(rf_isa isa) {
 #if defined(__x86_64__)

@@ -177,8 +177,8 @@ static void begin_tile(const rf_gemm *g, float *tile, int64_t tile_ld, int64_t i
 
 /* Sixteen columns of a tile, or fewer at the edge; dtype and epilogue are constants of a body. Every cast of the graph is here: u is rounded
  * once, and what follows works on the rounded value. */
-RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue epilogue, const float *tile, int64_t tile_ld, int64_t i0, int rows,
-                              int64_t j, int lanes) {
+RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue epilogue, bool past, const float *tile, int64_t tile_ld, int64_t i0,
+                              int rows, int64_t j, int lanes) {
   bool whole = lanes == RF_LANES;
   rf_v16 bias = rf_v16_zero();
   if (g->bias) bias = whole ? rf_v16_get(g->bias, g->bias_dtype, j) : rf_v16_get_n(g->bias, g->bias_dtype, j, lanes);
@@ -188,7 +188,8 @@ RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue
     if (g->bias) x = rf_v16_add(x, bias);
     x = rf_v16_round(x, dtype);
     if (g->u) {
-      if (whole) rf_v16_put(g->u, dtype, at, x);
+      if (whole && past && ((uintptr_t)((float *)g->u + at) & 63u) == 0) rf_v16_stream((float *)g->u + at, x);
+      else if (whole) rf_v16_put(g->u, dtype, at, x);
       else rf_v16_put_n(g->u, dtype, at, x, lanes);
     }
     if (epilogue == RF_GEMM_PLAIN || !g->out) continue;
@@ -201,23 +202,62 @@ RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue
     else rf_v16_put_n(g->out, dtype, at, x, lanes);
   }
 }
-/* FINISH(f32_plain, RF_F32, RF_GEMM_PLAIN): static void finish_f32_plain(...) */
-#define FINISH(name, dtype, epilogue) \
-  static void finish_##name(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols) { \
-    for (int j = 0; j < cols; j += RF_LANES) \
-      finish_columns(g, dtype, epilogue, tile + j, tile_ld, i0, rows, j0 + j, cols - j < RF_LANES ? cols - j : RF_LANES); \
+/* Thirty-two columns of bf16, a line of each row, past the caches. */
+RF_INLINE void finish_lines(const rf_gemm *g, rf_gemm_epilogue epilogue, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j) {
+  rf_v16 bias[2] = {rf_v16_zero(), rf_v16_zero()};
+  for (int h = 0; g->bias && h < 2; h++) bias[h] = rf_v16_get(g->bias, g->bias_dtype, j + RF_LANES * h);
+  for (int i = 0; i < rows; i++) {
+    int64_t at = (i0 + i) * g->ld + j;
+    rf_v16 x[2], side[2] = {rf_v16_zero(), rf_v16_zero()};
+    for (int h = 0; h < 2; h++) {
+      x[h] = rf_v16_load(tile + i * tile_ld + RF_LANES * h);
+      if (g->bias) x[h] = rf_v16_add(x[h], bias[h]);
+    }
+    if (g->u) rf_v16_stream_bf16_pair((rf_bf16 *)g->u + at, x[0], x[1]);
+    if (epilogue == RF_GEMM_PLAIN || !g->out) continue;
+    for (int h = 0; h < 2; h++) {
+      x[h] = rf_v16_round(x[h], RF_BF16);
+      if (epilogue != RF_GEMM_GELU) side[h] = rf_v16_load_bf16((const rf_bf16 *)g->side + at + RF_LANES * h);
+      if (epilogue == RF_GEMM_GELU) x[h] = rf_v16_gelu_tanh(x[h]);
+      else if (epilogue == RF_GEMM_GELU_BWD) x[h] = rf_v16_mul(x[h], rf_v16_gelu_tanh_grad(side[h]));
+      else x[h] = rf_v16_add(side[h], rf_dropout_apply(&g->drop, x[h], g->first_token + (i0 + i) * g->drop.step, j + RF_LANES * h));
+    }
+    rf_v16_stream_bf16_pair((rf_bf16 *)g->out + at, x[0], x[1]);
+  }
+}
+#define FINISH_LINES(name, epilogue) \
+  static void finish_lines_##name(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols) { \
+    (void)cols; \
+    finish_lines(g, epilogue, tile, tile_ld, i0, rows, j0); \
   }
 // clang-format off
-FINISH(f32_plain, RF_F32, RF_GEMM_PLAIN) FINISH(f32_gelu, RF_F32, RF_GEMM_GELU)
-FINISH(f32_residual, RF_F32, RF_GEMM_RESIDUAL) FINISH(f32_gelu_bwd, RF_F32, RF_GEMM_GELU_BWD)
-FINISH(bf16_plain, RF_BF16, RF_GEMM_PLAIN) FINISH(bf16_gelu, RF_BF16, RF_GEMM_GELU)
-FINISH(bf16_residual, RF_BF16, RF_GEMM_RESIDUAL) FINISH(bf16_gelu_bwd, RF_BF16, RF_GEMM_GELU_BWD)
+FINISH_LINES(plain, RF_GEMM_PLAIN) FINISH_LINES(gelu, RF_GEMM_GELU) FINISH_LINES(residual, RF_GEMM_RESIDUAL) FINISH_LINES(gelu_bwd, RF_GEMM_GELU_BWD)
+// clang-format on
+/* FINISH(f32_plain, RF_F32, RF_GEMM_PLAIN, false): static void finish_f32_plain(...) */
+#define FINISH(name, dtype, epilogue, past) \
+  static void finish_##name(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols) { \
+    for (int j = 0; j < cols; j += RF_LANES) \
+      finish_columns(g, dtype, epilogue, past, tile + j, tile_ld, i0, rows, j0 + j, cols - j < RF_LANES ? cols - j : RF_LANES); \
+  }
+    // clang-format off
+FINISH(f32_past, RF_F32, RF_GEMM_PLAIN, true) FINISH(f32_plain, RF_F32, RF_GEMM_PLAIN, false) FINISH(f32_gelu, RF_F32, RF_GEMM_GELU, false)
+FINISH(f32_residual, RF_F32, RF_GEMM_RESIDUAL, false) FINISH(f32_gelu_bwd, RF_F32, RF_GEMM_GELU_BWD, false)
+FINISH(bf16_plain, RF_BF16, RF_GEMM_PLAIN, false) FINISH(bf16_gelu, RF_BF16, RF_GEMM_GELU, false)
+FINISH(bf16_residual, RF_BF16, RF_GEMM_RESIDUAL, false) FINISH(bf16_gelu_bwd, RF_BF16, RF_GEMM_GELU_BWD, false)
     // clang-format on
     static void finish_tile(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols) {
   static void (*const body[2][4])(const rf_gemm *, const float *, int64_t, int64_t, int, int64_t,
                                   int) = {{finish_f32_plain, finish_f32_gelu, finish_f32_residual, finish_f32_gelu_bwd},
                                           {finish_bf16_plain, finish_bf16_gelu, finish_bf16_residual, finish_bf16_gelu_bwd}};
-  body[g->dtype == RF_BF16][g->epilogue](g, tile, tile_ld, i0, rows, j0, cols);
+  static void (*const lines[4])(const rf_gemm *, const float *, int64_t, int64_t, int, int64_t, int) = {finish_lines_plain, finish_lines_gelu,
+                                                                                                        finish_lines_residual, finish_lines_gelu_bwd};
+  if (g->dtype == RF_BF16 && g->past && cols == 2 * RF_LANES && (((uintptr_t)g->u | (uintptr_t)g->out) & 63u) == 0 && g->ld % 32 == 0 &&
+      j0 % 32 == 0) {
+    lines[g->epilogue](g, tile, tile_ld, i0, rows, j0, cols);
+    return;
+  }
+  if (g->past && g->dtype == RF_F32) finish_f32_past(g, tile, tile_ld, i0, rows, j0, cols);
+  else body[g->dtype == RF_BF16][g->epilogue](g, tile, tile_ld, i0, rows, j0, cols);
 }
 
 /* ---- few rows: the weights are read once, as they are stored --------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* gemm_tiles.h - what gemm_amx.c gives to the tables of gemm.h. Private to gemm*.c. */
+/* gemm_tiles.h - what gemm_amx.c gives to the tables of gemm.h, and tile_product.c to gemm.c. Private to them. */
 #ifndef RF_GEMM_TILES_H
 #define RF_GEMM_TILES_H
 
@@ -12,6 +12,16 @@ void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t
 void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y, float *wide);
 void rf_tiles_open(void);
 void rf_tiles_close(void);
-extern const rf_gemm_micro RF_TILE_MICROS[RF_TILE_FORMS][RF_TILE_ROWS + 1];
+
+/* What else is done while tiles multiply: a little after each step. NULL: nothing. */
+struct rf_tile_errands {
+  void (*run)(struct rf_tile_errands *);
+};
+typedef struct rf_tile_errands rf_tile_errands;
+extern const rf_tile_micro RF_TILE_MICROS[RF_TILE_FORMS][2][2];
+
+/* Products of more than a few rows with one of rf_gemm_isa.tiles. */
+size_t rf_tile_product_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads);
+void rf_tile_product_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace);
 
 #endif

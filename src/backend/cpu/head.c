@@ -95,7 +95,8 @@ static rf_gemm dw_product(const rf_graph *graph, const rf_op *op, const dims *d,
                      .b_col = 1,
                      .b_dtype = x_dtype,
                      .dtype = RF_F32,
-                     .ld = d->width};
+                     .ld = d->width,
+                     .past = d->chunk == d->rows};
   }
   return (rf_gemm){.m = d->width,
                    .n = d->vocab,
@@ -109,6 +110,7 @@ static rf_gemm dw_product(const rf_graph *graph, const rf_op *op, const dims *d,
                    .b_dtype = RF_F32,
                    .dtype = RF_F32,
                    .ld = d->vocab,
+                   .past = d->chunk == d->rows,
                    .column_sum = op->output[dbias_slot] == RF_NONE ? NULL : &present};
 }
 

@@ -72,7 +72,8 @@ static rf_gemm backward_weight(const rf_graph *graph, const rf_op *op) {
                    .b_col = 1,
                    .b_dtype = b->dtype,
                    .dtype = RF_F32,
-                   .ld = b->shape[1]};
+                   .ld = b->shape[1],
+                   .past = true};
 }
 /* The bias' gradient falls out of packing dy where dy is B. */
 static bool sums_while_packing(const rf_op *op) { return op->output[1] != RF_NONE && !op->attr.transpose; }

@@ -92,6 +92,7 @@ RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) { return rf_v16_wid
 RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) { _mm256_mask_storeu_epi16(p, rf_m16_first(n), rf_v16_narrow(x)); }
 /* Thirty-two bf16 to a 64-byte aligned place that nobody reads soon: past the caches where the ISA can, else as two ordinary stores.
  * rf_stream_fence makes them visible before a thread passes a barrier. */
+RF_INLINE void rf_v16_stream(float *p, rf_v16 x) { _mm512_stream_ps(p, x); }
 RF_INLINE void rf_v16_stream_bf16_pair(rf_bf16 *p, rf_v16 a, rf_v16 b) {
   _mm512_stream_si512((__m512i *)(void *)p, _mm512_inserti64x4(_mm512_castsi256_si512(rf_v16_narrow(a)), rf_v16_narrow(b), 1));
 }
@@ -216,6 +217,10 @@ RF_INLINE __m256i rf_v16_narrow(rf_v16 x) {
   return _mm256_permute4x64_epi64(both, 0xd8);
 }
 RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) { _mm256_storeu_si256((__m256i *)p, rf_v16_narrow(x)); }
+RF_INLINE void rf_v16_stream(float *p, rf_v16 x) {
+  _mm256_stream_ps(p, x.lo);
+  _mm256_stream_ps(p + 8, x.hi);
+}
 RF_INLINE void rf_v16_stream_bf16_pair(rf_bf16 *p, rf_v16 a, rf_v16 b) {
   _mm256_stream_si256((__m256i *)(void *)p, rf_v16_narrow(a));
   _mm256_stream_si256((__m256i *)(void *)p + 1, rf_v16_narrow(b));
@@ -304,6 +309,7 @@ RF_CALLED void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
 RF_INLINE rf_v16 rf_v16_fnma(rf_v16 a, rf_v16 b, rf_v16 c) { return rf_v16_fma(rf_v16_neg(a), b, c); }
 RF_INLINE rf_v16 rf_v16_load_bf16(const rf_bf16 *p) { return rf_v16_load_bf16_n(p, RF_LANES); }
 RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) { rf_v16_store_bf16_n(p, x, RF_LANES); }
+RF_INLINE void rf_v16_stream(float *p, rf_v16 x) { rf_v16_store(p, x); }
 RF_INLINE void rf_v16_stream_bf16_pair(rf_bf16 *p, rf_v16 a, rf_v16 b) {
   rf_v16_store_bf16(p, a);
   rf_v16_store_bf16(p + RF_LANES, b);

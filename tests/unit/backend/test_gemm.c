@@ -99,6 +99,7 @@ static void check(shape s, rf_dtype a_dtype, rf_dtype b_dtype, bool a_transposed
       if (list[isa] == &RF_GEMM_BASE && s.m * s.n * s.k > 400000 && threads != 2) continue; /* fmaf may be a library call there */
       size_t u_bytes = (size_t)(s.m * s.n) * 4, work_bytes = rf_gemm_workspace(list[isa], &g, threads);
       g.u = guarded(u_bytes);
+      g.past = threads == 2;
       void *work = guarded(work_bytes);
       if (accumulate) memcpy(g.u, before, u_bytes);
       rf_gemm_run(list[isa], &g, threads, work);
@@ -198,13 +199,13 @@ static void test_rows_are_independent(void **state) {
 /* Fused epilogues give what the separate operations give on the rounded value. */
 static void test_epilogues(void **state) {
   (void)state;
-  static const shape shapes[] = {{5, 40, 50}, {40, 520, 45}, {1, 30, 64}};
+  static const shape shapes[] = {{5, 40, 50}, {40, 520, 45}, {1, 30, 64}, {70, 90, 96}};
   const rf_gemm_isa *list[ISAS];
   int count = isas(list);
-  for (int c = 0; c < 3 * 2 * 4; c++) {
-    shape s = shapes[c % 3];
-    rf_dtype dtype = c / 3 % 2 ? RF_BF16 : RF_F32;
-    rf_gemm_epilogue epilogue = (rf_gemm_epilogue)(c / 6);
+  for (int c = 0; c < 4 * 2 * 4; c++) {
+    shape s = shapes[c % 4];
+    rf_dtype dtype = c / 4 % 2 ? RF_BF16 : RF_F32;
+    rf_gemm_epilogue epilogue = (rf_gemm_epilogue)(c / 8);
     size_t bytes = (size_t)(s.m * s.n) * (dtype == RF_BF16 ? 2 : 4);
     void *a = matrix(s.m * s.k, dtype), *b = matrix(s.k * s.n, dtype), *bias = matrix(s.n, dtype), *side = matrix(s.m * s.n, dtype);
     rf_op op = {.attr = {.dropout = 0.25f, .site = 11}};
@@ -227,6 +228,7 @@ static void test_epilogues(void **state) {
                  .side = side,
                  .dtype = dtype,
                  .ld = s.n,
+                 .past = true,
                  .drop = drop,
                  .first_token = 1000};
     void *first_u = NULL, *first_out = NULL;

@@ -1,0 +1,205 @@
+/* tile_product.c - how a product of bf16 is cut for the tile unit and dealt to threads (gemm.h defines its bits, gemm_amx.c packs and multiplies).
+ *
+ * A unit is 32 rows of A, or 32 columns of B. One operand is held: all threads pack its units first, in blocks that stay in an L2. Units of the other one pass: a
+ * thread packs a few, and takes each past all units of a block. So nothing packed of them leaves its L2. While tiles multiply, vectors do the epilogue of sums that
+ * are ready, a few rows after each step; what they write goes past the caches (rf_gemm.past), since stores that wait for a line of C hold up tile loads
+ * at the same place of another page. A passing unit goes through the L1 in parts, each for GROUP held units, whose sums wait beside it. */
+#include "backend/cpu/gemm_tiles.h"
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/shares.h"
+
+#include <omp.h>
+
+enum {
+  UNIT = RF_TILE_ROWS,
+  DEPTH = RF_TILE_DEPTH,
+  SUMS = UNIT * UNIT,
+  STEP = UNIT * DEPTH / 2
+}; /* floats: sums of a unit by a unit; a step of one */
+enum { GROUP = 4, RING = 2 * GROUP, PART_STEPS = 12, TOGETHER = 2, KC = 1024, BLOCK_BYTES = 1 << 20 };
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t cut(int64_t total, int64_t parts, int64_t i) { return total * i / parts; }
+
+/* By the bounds, so that smaller calls find their place in the same workspace. */
+typedef struct shape {
+  bool hold_a;
+  int64_t kc;                                /* steps of k at most between two blocks of k, whose sums wait in memory */
+  int64_t held_floats, passed_floats;        /* of a packed unit */
+  int64_t together;                          /* units that are packed before they pass */
+  int64_t block_units;                       /* held units of a block */
+  int64_t held_total, sums_total, own_total; /* floats */
+} shape;
+
+static shape shape_of(const rf_gemm_isa *isa, const rf_gemm *g) {
+  int64_t m = most(g->m_bound, g->m), k = most(g->k_bound, g->k), strips = ceil_div(m, UNIT), panels = ceil_div(g->n, UNIT);
+  shape s = {.hold_a = strips * isa->a_words <= panels * isa->b_words};
+  int64_t held_words = s.hold_a ? isa->a_words : isa->b_words, passed_words = s.hold_a ? isa->b_words : isa->a_words;
+  int64_t held = s.hold_a ? strips : panels, blocks = most(1, ceil_div(k, KC / held_words));
+  s.kc = ceil_div(ceil_div(k, blocks), DEPTH) * DEPTH;
+  s.held_floats = s.kc / DEPTH * STEP * held_words, s.passed_floats = s.kc / DEPTH * STEP * passed_words;
+  s.block_units = most(1, BLOCK_BYTES / 4 / most(1, s.held_floats));
+  bool narrow = s.hold_a ? g->b_col == 1 && !g->panels : g->a_row == 1; /* rows of a unit are lines of their own, which neighbours share */
+  s.together = narrow ? TOGETHER : 1;
+  s.held_total = held * s.held_floats;
+  s.sums_total = k > s.kc ? strips * panels * SUMS : 0;
+  s.own_total = s.together * s.passed_floats + RING * SUMS;
+  return s;
+}
+size_t rf_tile_product_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
+  shape s = shape_of(isa, g);
+  return (size_t)(s.held_total + s.sums_total + threads * s.own_total) * sizeof(float);
+}
+
+typedef struct job {
+  const rf_gemm_isa *isa;
+  const rf_gemm *g;
+  shape s;
+  int64_t strips, panels, held, passed; /* units of this call */
+  int64_t blocks, bundles;              /* of held units; of passed ones that are packed together */
+  int64_t k0, k1;                       /* the block of k */
+  float *packed, *sums;
+  rf_shares units, items;
+} job;
+
+static int64_t row_of(const job *j, int64_t strip) { return cut(j->g->m, j->strips, strip); }
+
+/* Packs `count` units from u on: step by step, and of each step unit by unit. `sums`: of B's columns, too. */
+static void pack(const job *j, bool a, int64_t u, int64_t count, float *to, bool sums) {
+  const rf_gemm *g = j->g;
+  const int64_t unit_floats = a == j->s.hold_a ? j->s.held_floats : j->s.passed_floats;
+  for (int64_t k = j->k0; k < j->k1; k += DEPTH) {
+    int64_t step = (k - j->k0) / DEPTH, kc = least(DEPTH, j->k1 - k);
+    for (int64_t i = 0; i < count; i++) {
+      float *at = to + i * unit_floats;
+      if (a) {
+        int64_t row = row_of(j, u + i), rows = row_of(j, u + i + 1) - row, halves = rows > UNIT / 2 ? 2 : 1;
+        j->isa->pack_a(g, row, (int)rows, k, kc, at + step * (STEP / 2) * halves * j->isa->a_words);
+      } else {
+        int64_t col = (u + i) * UNIT;
+        j->isa->pack_b(g, col, (int)least(UNIT, g->n - col), k, kc, at + step * STEP * j->isa->b_words,
+                       sums && g->column_sum ? g->column_sum + col : NULL);
+      }
+    }
+  }
+}
+
+/* Sums, and what of C they are. */
+typedef struct ready {
+  float *sums;
+  int64_t row, col;
+  int rows, cols;
+} ready;
+
+/* A thread's ring of sums: those of `done` to `made` wait for their epilogue. */
+typedef struct worker {
+  rf_tile_errands errands;
+  const job *j;
+  float *ring;
+  ready end[RING];
+  unsigned made, done;
+  int at, rate; /* rows of `done` that are finished, and that are finished after a step */
+} worker;
+
+static void finish_rows(worker *w, int rows) {
+  const ready *e = &w->end[w->done % RING];
+  if (rows > e->rows - w->at) rows = e->rows - w->at;
+  w->j->isa->finish(w->j->g, e->sums + w->at * UNIT, UNIT, e->row + w->at, rows, e->col, e->cols);
+  w->at += rows;
+  if (w->at == e->rows) w->done++, w->at = 0;
+}
+static void run_errand(rf_tile_errands *errands) {
+  worker *w = (worker *)errands;
+  if (w->done != w->made) finish_rows(w, w->rate);
+}
+
+/* A held unit while another one passes. */
+typedef struct pair {
+  const float *held;
+  float *all; /* where sums wait between blocks of k */
+  ready out;
+} pair;
+
+/* The packed unit `u` at `passing` past held units [h0, h1). */
+static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t h1) {
+  const job *j = w->j;
+  const rf_gemm *g = j->g;
+  const bool hold_a = j->s.hold_a, first = j->k0 == 0, last = j->k1 == g->k;
+  const int64_t steps = ceil_div(j->k1 - j->k0, DEPTH), words = hold_a ? j->isa->b_words : j->isa->a_words;
+  const int64_t parts = most(1, ceil_div(steps * words, PART_STEPS));
+  for (int64_t group = h0; group < h1; group += GROUP) {
+    const int count = (int)least(GROUP, h1 - group);
+    pair pairs[GROUP];
+    while (w->made + (unsigned)count - w->done > RING) finish_rows(w, UNIT);
+    for (int i = 0; i < count; i++) {
+      int64_t strip = hold_a ? group + i : u, panel = hold_a ? u : group + i, row = row_of(j, strip), col = panel * UNIT;
+      pairs[i] = (pair){j->packed + (group + i) * j->s.held_floats,
+                        j->sums + (strip * j->panels + panel) * SUMS,
+                        {w->ring + (w->made + (unsigned)i) % RING * SUMS, row, col, (int)(row_of(j, strip + 1) - row), (int)least(UNIT, g->n - col)}};
+    }
+    for (int64_t part = 0, s0 = 0, s1; part < parts; part++, s0 = s1) {
+      s1 = cut(steps, parts, part + 1);
+      for (int i = 0; i < count; i++) {
+        const ready *out = &pairs[i].out;
+        const int64_t halves = out->rows > UNIT / 2 ? 2 : 1;
+        const float *a = (hold_a ? pairs[i].held : passing) + s0 * (STEP / 2) * halves * j->isa->a_words;
+        const float *b = (hold_a ? passing : pairs[i].held) + s0 * STEP * j->isa->b_words;
+        const float *from = part ? out->sums : first ? NULL : pairs[i].all;
+        if (part == 0 && first && g->accumulate) {
+          j->isa->begin(g, out->sums, UNIT, out->row, out->rows, out->col, out->cols);
+          from = out->sums;
+        }
+        j->isa->tile_micros[!hold_a][halves - 1](s1 - s0, a, b, from, part + 1 == parts && !last ? pairs[i].all : out->sums, &w->errands);
+      }
+    }
+    for (int i = 0; last && i < count; i++) w->end[w->made++ % RING] = pairs[i].out;
+  }
+}
+
+/* This thread's share of a block of k. */
+static void work(worker *w, job *j, float *room) {
+  const shape *s = &j->s;
+  w->rate = (int)most(1, ceil_div(UNIT, most(1, ceil_div(j->k1 - j->k0, DEPTH))));
+  for (int64_t item; rf_shares_take(&j->items, omp_get_thread_num(), 1, &item) > 0;) {
+    int64_t block = item / j->bundles, u = item % j->bundles * s->together, count = least(s->together, j->passed - u);
+    pack(j, !s->hold_a, u, count, room, block == 0);
+    for (int64_t i = 0; i < count; i++)
+      pass(w, u + i, room + i * s->passed_floats, cut(j->held, j->blocks, block), cut(j->held, j->blocks, block + 1));
+  }
+  while (w->done != w->made) finish_rows(w, UNIT);
+}
+
+void rf_tile_product_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace) {
+  job j = {.isa = isa, .g = g, .s = shape_of(isa, g), .strips = ceil_div(g->m, UNIT), .panels = ceil_div(g->n, UNIT)};
+  j.held = j.s.hold_a ? j.strips : j.panels, j.passed = j.s.hold_a ? j.panels : j.strips;
+  j.packed = workspace, j.sums = workspace + j.s.held_total;
+  j.bundles = ceil_div(j.passed, j.s.together), j.blocks = ceil_div(j.held, j.s.block_units);
+  while (j.blocks * j.bundles < 4 * threads && j.blocks < j.held) j.blocks++;
+  float *rooms = j.sums + j.s.sums_total;
+  const int64_t k_blocks = most(1, ceil_div(g->k, most(1, j.s.kc)));
+#pragma omp parallel num_threads(threads)
+  {
+    RF_STAMP_BUSY;
+    const int thread = omp_get_thread_num();
+    float *room = rooms + j.s.own_total * thread;
+    worker w = {.errands = {run_errand}, .j = &j, .ring = room + j.s.together * j.s.passed_floats};
+    isa->open();
+    for (int64_t b = 0; b < k_blocks; b++) {
+      if (thread == 0) {
+        j.k0 = b * j.s.kc, j.k1 = least(g->k, j.k0 + j.s.kc);
+        rf_shares_cut(&j.units, j.held, threads);
+        rf_shares_cut(&j.items, j.blocks * j.bundles, threads);
+      }
+      RF_STAMP_BARRIER;
+      for (int64_t u, count; (count = rf_shares_take(&j.units, thread, TOGETHER, &u)) > 0;)
+        pack(&j, j.s.hold_a, u, count, j.packed + u * j.s.held_floats, true);
+      RF_STAMP_BARRIER;
+      work(&w, &j, room);
+      if (b + 1 < k_blocks) RF_STAMP_BARRIER;
+    }
+    isa->close();
+  }
+}
