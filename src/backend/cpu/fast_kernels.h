@@ -182,7 +182,7 @@ static const struct {
              ROW(q5_1, RF_Q_Q5_1), ROW(q4_k, RF_Q_Q4_K), ROW(q5_k, RF_Q_Q5_K), ROW(q6_k, RF_Q_Q6_K)};
 
 /* Steps of k that all lanes of a panel take before the next panel does. */
-static int steps_at_once(const rf_panel *panel) { return panel->type->values == 32 ? 64 : panel->type->number == RF_Q_Q6_K ? 256 : 128; }
+static int steps_at_once(const rf_panel *panel) { return panel->type->values == 32 ? 32 : panel->type->number == RF_Q_Q6_K ? 256 : 128; }
 
 /* Panels side by side, some steps of k each in turns: hardware follows both streams. */
 static void panels_product(const rf_panel *panel, int count, const char *b, int64_t inner, const void *strip, int rows, float *y) {
