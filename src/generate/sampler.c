@@ -99,19 +99,31 @@ static double weigh(rf_sampler_work *work, const softmax *s) {
   return total;
 }
 
+/* x where it is larger than m, which is no NaN, else m. */
+static inline __attribute__((always_inline)) quads larger(quads x, quads m) {
+#if defined(__SSE__)
+  return __builtin_ia32_maxps(x, m);
+#else
+  quad_bits is = (quad_bits)(x > m);
+  return (quads)(((quad_bits)x & is) | ((quad_bits)m & ~is));
+#endif
+}
+
 /* The largest of each block; a NaN is passed over. Returns the lower id of the largest of all, or 0 when nothing is above -INFINITY. */
 static int32_t find_peaks(rf_sampler_work *work, const float *logits) {
   float room[BLOCK], top = -INFINITY;
   int64_t best = 0;
   for (int64_t b = 0; b < work->blocks; b++) {
     const float *at = block_at(logits, work->vocab, b, room);
-    quads m = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    for (int i = 0; i < BLOCK; i += 4) {
-      quads x;
-      memcpy(&x, at + i, sizeof x);
-      quad_bits larger = (quad_bits)(x > m);
-      m = (quads)(((quad_bits)x & larger) | ((quad_bits)m & ~larger));
-    }
+    const quads none = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    quads of[4] = {none, none, none, none}; /* four, which do not wait for each other */
+    for (int i = 0; i < BLOCK; i += 16)
+      for (int j = 0; j < 4; j++) {
+        quads x;
+        memcpy(&x, at + i + 4 * j, sizeof x);
+        of[j] = larger(x, of[j]);
+      }
+    quads m = larger(larger(of[0], of[1]), larger(of[2], of[3]));
     float left = m[0] > m[1] ? m[0] : m[1], right = m[2] > m[3] ? m[2] : m[3];
     work->peak[b] = (candidate){left > right ? left : right, (int32_t)b};
     if (work->peak[b].logit > top) top = work->peak[b].logit, best = b;
