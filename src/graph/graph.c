@@ -212,17 +212,28 @@ int rf_graph_op(rf_graph *graph, const char *def, const char *name, rf_section s
   return rf_graph_emit(graph, row, name, section, inputs, input_count, outputs, count, attr, error);
 }
 
+/* In place, cycle by cycle: ops are large, and memory that is touched for the first time costs more than the copy. */
 void rf_graph_reorder(rf_graph *graph, const int *order, int count) {
-  rf_op *fresh = rf_pool_raw(graph->pool, (size_t)(count + 1) * sizeof *fresh);
-  int *place = rf_pool_alloc(graph->pool, (size_t)(graph->op_count + 1) * sizeof *place);
-  for (int i = 0; i < count; i++) {
-    fresh[i] = graph->op[order[i]];
-    place[order[i]] = i;
+  rf_pool *scratch = rf_pool_new();
+  int *place = rf_pool_raw(scratch, (size_t)(graph->op_count + 1) * sizeof *place),
+      *from = rf_pool_raw(scratch, (size_t)(graph->op_count + 1) * sizeof *from);
+  for (int o = 0; o < graph->op_count; o++) place[o] = RF_NONE;
+  for (int i = 0; i < count; i++) from[i] = order[i], place[order[i]] = i;
+  for (int o = 0, end = count; o < graph->op_count; o++)
+    if (place[o] == RF_NONE) from[end++] = o; /* left out: behind the others */
+  for (int i = 0; i < graph->op_count; i++) {
+    if (from[i] == RF_NONE || from[i] == i) continue;
+    const rf_op first = graph->op[i];
+    for (int at = i, next; at != RF_NONE; at = next) {
+      next = from[at] == i ? RF_NONE : from[at];
+      graph->op[at] = next == RF_NONE ? first : graph->op[next];
+      from[at] = RF_NONE;
+    }
   }
   for (int i = 0; i < count; i++)
-    if (fresh[i].recompute_of >= 0) fresh[i].recompute_of = place[fresh[i].recompute_of];
-  graph->op = fresh;
-  graph->op_count = graph->op_capacity = count;
+    if (graph->op[i].recompute_of >= 0) graph->op[i].recompute_of = place[graph->op[i].recompute_of];
+  graph->op_count = count;
+  rf_pool_free(scratch);
 }
 
 void rf_graph_compact(rf_graph *graph) {

@@ -206,15 +206,15 @@ typedef struct packer {
 
 static rf_shelf shelf_new(rf_pool *pool, int count) {
   size_t n = (size_t)count + RF_STRIDE; /* they are read in strides */
-  return (rf_shelf){0, rf_pool_alloc(pool, n * sizeof(int)), rf_pool_alloc(pool, n * sizeof(int)), rf_pool_alloc(pool, n * sizeof(int64_t)),
-                    rf_pool_alloc(pool, n * sizeof(int64_t))};
+  return (rf_shelf){0, rf_pool_raw(pool, n * sizeof(int)), rf_pool_raw(pool, n * sizeof(int)), rf_pool_raw(pool, n * sizeof(int64_t)),
+                    rf_pool_raw(pool, n * sizeof(int64_t))};
 }
 
 /* Each shelf is half full or more: all but the first come of splits. */
 static rack rack_new(rf_pool *pool, int count) {
   int shelves = count / (ON_SHELF / 2) + 1;
-  rack r = {0, rf_pool_alloc(pool, ((size_t)shelves + 1) * sizeof(int)), rf_pool_alloc(pool, (size_t)shelves * sizeof(rf_shelf)),
-            rf_pool_alloc(pool, (size_t)shelves * sizeof(summary)), rf_shelf_pass};
+  rack r = {0, rf_pool_raw(pool, ((size_t)shelves + 1) * sizeof(int)), rf_pool_raw(pool, (size_t)shelves * sizeof(rf_shelf)),
+            rf_pool_raw(pool, (size_t)shelves * sizeof(summary)), rf_shelf_pass};
 #ifdef __x86_64__
   if (rf_isa_detect() >= RF_ISA_AVX512) r.pass = rf_shelf_pass_avx512;
 #endif
@@ -398,12 +398,11 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t aske
   size_t n = (size_t)count + 1, instants = (size_t)p.ops + 1;
   p.shortest = count > MANY ? SHORT : 0;
   p.longs = rack_new(pool, count), p.around = shelf_new(pool, 2 * count);
-  p.begin = rf_pool_alloc(pool, instants * sizeof(int)), p.end = rf_pool_alloc(pool, instants * sizeof(int));
-  p.begin_next = rf_pool_alloc(pool, n * sizeof(int)), p.end_next = rf_pool_alloc(pool, n * sizeof(int)),
-  p.near = rf_pool_alloc(pool, n * sizeof(int));
-  p.gap_start = rf_pool_alloc(pool, (n + 1) * sizeof(int64_t)), p.gap_end = rf_pool_alloc(pool, (n + 1) * sizeof(int64_t));
-  p.offset = rf_pool_alloc(pool, n * sizeof(int64_t));
-  int *order[BY_RANKS], *scratch = rf_pool_alloc(pool, n * sizeof(int));
+  p.begin = rf_pool_raw(pool, instants * sizeof(int)), p.end = rf_pool_raw(pool, instants * sizeof(int));
+  p.begin_next = rf_pool_raw(pool, n * sizeof(int)), p.end_next = rf_pool_raw(pool, n * sizeof(int)), p.near = rf_pool_raw(pool, n * sizeof(int));
+  p.gap_start = rf_pool_raw(pool, (n + 1) * sizeof(int64_t)), p.gap_end = rf_pool_raw(pool, (n + 1) * sizeof(int64_t));
+  p.offset = rf_pool_raw(pool, n * sizeof(int64_t));
+  int *order[BY_RANKS], *scratch = rf_pool_raw(pool, n * sizeof(int));
   ranked *keys = rf_pool_raw(pool, 2 * n * sizeof *keys);
   int64_t least = lower_bound(&p), best = INT64_MAX;
   int64_t *kept = rf_pool_raw(pool, n * sizeof *kept), *of_last = rf_pool_raw(pool, n * sizeof *of_last);
