@@ -6,6 +6,8 @@
 
 #include "plan/cause.h"
 
+#include <pthread.h>
+
 /* One value of a sweep. */
 typedef struct rf_sweep_row {
   const char *value;
@@ -28,8 +30,14 @@ void rf_plan_give_advice(rafter_plan *plan);
 rf_status rf_plan_job_size(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
 /* remedy.c: whether all phases fit, alone and together. */
 bool rf_plan_all_fits(const rafter_plan *plan);
-/* remedy.c: RAFTER_NO_FIT with what is largest and what would fit; RAFTER_OK where it fits. */
-rf_status rf_plan_refuse(const rafter_job *job, const rafter_plan *plan, rf_error *error);
+/* Whether a core has nothing to do; who says so tells those that wait. */
+typedef struct rf_idle {
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  bool is;
+} rf_idle;
+/* remedy.c: RAFTER_NO_FIT with what is largest and what would fit; RAFTER_OK where it fits. From when a core is idle two look for it. */
+rf_status rf_plan_refuse(const rafter_job *job, const rafter_plan *plan, rf_idle *idle, rf_error *error);
 /* The object of `rafter plan --json`; the caller's. */
 rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error);
 /* Plans a job: its object, its table to the sink; either may be NULL. */

@@ -63,6 +63,7 @@ typedef struct refusal {
   const rafter_job *job;
   const rafter_plan *plan;
   pthread_t thread;
+  rf_idle idle; /* this thread, once it has shown the plan */
   bool begun;
   rf_status status;
   rf_error error;
@@ -70,13 +71,17 @@ typedef struct refusal {
 
 static void *refuse(void *self) {
   refusal *r = self;
-  r->status = rf_plan_refuse(r->job, r->plan, &r->error);
+  r->status = rf_plan_refuse(r->job, r->plan, &r->idle, &r->error);
   return NULL;
 }
 
 static void begin_refusal(refusal *r) { r->begun = !rf_plan_all_fits(r->plan) && !pthread_create(&r->thread, NULL, refuse, r); }
 
 static rf_status end_refusal(refusal *r, rf_error *error) {
+  pthread_mutex_lock(&r->idle.lock);
+  r->idle.is = true;
+  pthread_cond_broadcast(&r->idle.changed);
+  pthread_mutex_unlock(&r->idle.lock);
   if (r->begun) pthread_join(r->thread, NULL);
   else refuse(r);
   if (r->status != RAFTER_OK && error) *error = r->error;
@@ -91,7 +96,7 @@ rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_err
   json_t *json = NULL;
   rafter_plan *plan = NULL;
   RF_TRY(rf_plan_begin(job, &plan, error));
-  refusal r = {.job = job, .plan = plan};
+  refusal r = {.job = job, .plan = plan, .idle = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false}};
   begin_refusal(&r);
   rf_plan_give_advice(plan);
   rf_status status = show(job, plan, rf_options_flag(job->options, "json") ? NULL : sink, &json, error);

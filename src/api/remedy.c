@@ -2,15 +2,32 @@
 #include "api/plan.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* A change of the options, written as --compare takes them. */
+typedef struct attempt {
+  char change[400];
+  enum { NEW, TAKEN, DONE } state;
+  rafter_plan *fits; /* NULL: it does not, or is not known yet */
+} attempt;
+
+enum { MOST_ATTEMPTS = 12, CHIP_TRIES = 4 };
+
+/* What is tried, and by whom: the thread that needs an answer takes it in hand itself, and a core that has nothing to do takes the next one ahead of it. */
 typedef struct remedy {
   const rf_options *from;
   const rafter_plan *plan; /* what does not fit */
   rafter_plan *fits;       /* of the change tried last that fits */
+  attempt attempt[MOST_ATTEMPTS];
+  int attempts, bf16, chips[CHIP_TRIES], chip_tries; /* places of those that are asked for ahead; RF_NONE: not tried */
+  bool over;
+  rf_idle *idle;
+  pthread_t helper;
+  bool helped;
 } remedy;
 
 bool rf_plan_all_fits(const rafter_plan *p) {
@@ -22,7 +39,25 @@ static int64_t bytes_of(const rafter_plan *p) {
   return p->needs > bytes ? p->needs : bytes;
 }
 
-/* Whether the command fits with a change of its options, written as --compare takes them. */
+/* The plan of the command with a change where it fits, or NULL. */
+static rafter_plan *plan_with(const remedy *r, const char *change) {
+  rf_options *options = rf_options_copy(r->from);
+  rafter_plan *p = calloc(1, sizeof *p);
+  bool fits = p && rf_options_apply(options, change, NULL) == RAFTER_OK && rf_plan_job_size(p, options, r->plan->job, NULL) == RAFTER_OK &&
+              rf_plan_all_fits(p);
+  rf_options_free(options);
+  if (fits) return p;
+  rafter_plan_free(p);
+  return NULL;
+}
+
+static bool take_over(remedy *r, rafter_plan *fits) {
+  if (!fits) return false;
+  rafter_plan_free(r->fits);
+  r->fits = fits;
+  return true;
+}
+
 static bool tries(remedy *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static bool tries(remedy *r, const char *format, ...) {
   char change[400];
@@ -30,15 +65,80 @@ static bool tries(remedy *r, const char *format, ...) {
   va_start(list, format);
   vsnprintf(change, sizeof change, format, list);
   va_end(list);
-  rf_options *options = rf_options_copy(r->from);
-  rafter_plan *p = calloc(1, sizeof *p);
-  bool fits = p && rf_options_apply(options, change, NULL) == RAFTER_OK && rf_plan_job_size(p, options, r->plan->job, NULL) == RAFTER_OK &&
-              rf_plan_all_fits(p);
-  rafter_plan_free(fits ? r->fits : p);
-  if (fits) r->fits = p;
-  rf_options_free(options);
-  return fits;
+  return take_over(r, plan_with(r, change));
 }
+
+/* ---- ahead ------------------------------------------------------------------------------------------------------- */
+
+/* The next place, to be waited for. */
+static int will_try(remedy *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static int will_try(remedy *r, const char *format, ...) {
+  va_list list;
+  pthread_mutex_lock(&r->idle->lock);
+  int at = r->attempts;
+  r->attempt[at] = (attempt){.state = NEW};
+  va_start(list, format);
+  vsnprintf(r->attempt[at].change, sizeof r->attempt[at].change, format, list);
+  va_end(list);
+  r->attempts++;
+  pthread_cond_broadcast(&r->idle->changed);
+  pthread_mutex_unlock(&r->idle->lock);
+  return at;
+}
+
+/* With the lock held before and after. */
+static void work_on(remedy *r, attempt *a) {
+  a->state = TAKEN;
+  pthread_mutex_unlock(&r->idle->lock);
+  rafter_plan *fits = plan_with(r, a->change);
+  pthread_mutex_lock(&r->idle->lock);
+  a->fits = fits, a->state = DONE;
+  pthread_cond_broadcast(&r->idle->changed);
+}
+
+static void *help(void *self) {
+  remedy *r = self;
+  pthread_mutex_lock(&r->idle->lock);
+  while (!r->over) {
+    int next = 0;
+    while (next < r->attempts && r->attempt[next].state != NEW) next++;
+    if (r->idle->is && next < r->attempts) work_on(r, &r->attempt[next]);
+    else pthread_cond_wait(&r->idle->changed, &r->idle->lock);
+  }
+  pthread_mutex_unlock(&r->idle->lock);
+  return NULL;
+}
+
+/* Whether the change at that place fits. */
+static bool came_out(remedy *r, int at) {
+  attempt *a = &r->attempt[at];
+  pthread_mutex_lock(&r->idle->lock);
+  if (a->state == NEW) work_on(r, a);
+  while (a->state != DONE) pthread_cond_wait(&r->idle->changed, &r->idle->lock);
+  pthread_mutex_unlock(&r->idle->lock);
+  rafter_plan *fits = a->fits;
+  a->fits = NULL;
+  return take_over(r, fits);
+}
+
+/* Nobody needs to begin with what was asked for so far. */
+static void forget(remedy *r) {
+  pthread_mutex_lock(&r->idle->lock);
+  for (int i = 0; i < r->attempts; i++)
+    if (r->attempt[i].state == NEW) r->attempt[i].state = DONE;
+  pthread_mutex_unlock(&r->idle->lock);
+}
+
+static void stop_helping(remedy *r) {
+  pthread_mutex_lock(&r->idle->lock);
+  r->over = true;
+  pthread_cond_broadcast(&r->idle->changed);
+  pthread_mutex_unlock(&r->idle->lock);
+  if (r->helped) pthread_join(r->helper, NULL);
+  for (int i = 0; i < r->attempts; i++) rafter_plan_free(r->attempt[i].fits);
+}
+
+/* ---- changes ----------------------------------------------------------------------------------------------------- */
 
 /* The most sequences at once that fit, near enough: halved until they do, then a few steps back up. `with`: a change beside, or "". */
 static int64_t most_batch(remedy *r, const char *with) {
@@ -55,61 +155,106 @@ static int64_t most_batch(remedy *r, const char *with) {
 /* What stands in memory for as long as the job lasts: less than that no setting takes. */
 static int64_t lasting_bytes(const rafter_plan *p) { return p->lasts > 0 ? p->lasts : p->plan->persistent_bytes; }
 
-/* More chips than sequences: a few share each matrix. */
-static bool cut_products(remedy *r, const char *on, int64_t batch, int64_t devices, char text[400]) {
-  int64_t rows = rf_common_divisor(devices, batch);
-  if (rf_options_given(r->from, "fit") || r->plan->settings.machine.slices > 1) return false;
-  snprintf(text, 400, "--on %s --mesh fsdp=%lld,tensor=%lld --remat block", on, (long long)rows, (long long)(devices / rows));
-  return tries(r, "on=%s,mesh=fsdp=%lld,tensor=%lld,remat=block", on, (long long)rows, (long long)(devices / rows));
-}
+static int64_t room_of(const remedy *r) { return rf_plan_room(&r->plan->settings.plan); }
 
-/* Training steps on these chips: a sequence on each with whole blocks recomputed is the least they take; where that fits, more may. */
-static bool least_of(remedy *r, const char *on, int64_t chips, char text[400]) {
-  const rf_build_options *b = &r->plan->plan->options.build;
-  int64_t batch = b->microbatch * b->accumulate, devices = chips * (r->plan->settings.machine.devices_per_chip > 1 ? 2 : 1);
-  if (batch % devices) return cut_products(r, on, batch, devices, text);
-  if (!tries(r, "on=%s,remat=block,microbatch=%lld,accumulate=%lld", on, (long long)devices, (long long)(batch / devices))) return false;
-  snprintf(text, 400, "--on %s --remat block --microbatch %lld --accumulate %lld", on, (long long)devices, (long long)(batch / devices));
-  if (!tries(r, "on=%s,remat=block", on)) return true;
-  snprintf(text, 400, "--on %s --remat block", on);
-  if (!tries(r, "on=%s", on)) return true;
-  return snprintf(text, 400, "--on %s", on) > 0;
-}
+/* A machine of more chips, and how training steps may lie on it at least: a sequence on each with whole blocks recomputed, or, where there are more chips
+ * than sequences, a few of them share each matrix. */
+typedef struct larger {
+  char on[300], mesh[80];
+  int64_t micro, accumulate; /* 0: as they are */
+} larger;
 
-/* More chips of the same machine, twice as many each time, as they are typed. */
-static bool more_chips(remedy *r, bool learns, char text[400]) {
-  enum { TRIES = 4 };
+static int64_t first_chips(const remedy *r) {
   const rf_machine *m = &r->plan->settings.machine;
+  double times = (double)lasting_bytes(r->plan) / fmax(1, (double)room_of(r));
+  int64_t chips = 2 * (m->by_device ? m->chips / 2 : m->chips);
+  for (; times > 2; times /= 2) chips *= 2;
+  return chips;
+}
+
+/* Twice as many each time, as they are typed; false: products cannot be shared here. */
+static bool larger_of(const remedy *r, int time, bool learns, larger *to) {
+  const rf_machine *m = &r->plan->settings.machine;
+  const rf_build_options *b = &r->plan->plan->options.build;
   const char *on = rf_options_text(r->from, "on");
-  double times = (double)lasting_bytes(r->plan) / fmax(1, (double)rf_plan_room(&r->plan->settings.plan));
-  int64_t chips = m->by_device ? m->chips / 2 : m->chips;
-  if (rf_options_given(r->from, "mesh") || m->topology.form == RF_NETWORK_NONE) return false;
-  for (chips *= 2; times > 2; times /= 2) chips *= 2;
-  for (int i = 0; i < TRIES; i++, chips *= 2) {
-    char shape[80], spec[300];
-    rf_machine_shape_for(m, chips, shape, sizeof shape);
-    snprintf(spec, sizeof spec, "%.*s%s", (int)strcspn(on, ":*"), on, shape);
-    if (learns ? least_of(r, spec, chips, text) : tries(r, "on=%s", spec) && snprintf(text, 400, "--on %s", spec) > 0) return true;
+  int64_t chips = first_chips(r) << time, batch = b->microbatch * b->accumulate, devices = chips * (m->devices_per_chip > 1 ? 2 : 1);
+  char shape[80];
+  *to = (larger){.micro = 0};
+  rf_machine_shape_for(m, chips, shape, sizeof shape);
+  snprintf(to->on, sizeof to->on, "%.*s%s", (int)strcspn(on, ":*"), on, shape);
+  if (!learns) return true;
+  if (batch % devices == 0) return to->micro = devices, to->accumulate = batch / devices, true;
+  if (rf_options_given(r->from, "fit") || m->slices > 1) return false;
+  int64_t rows = rf_common_divisor(devices, batch);
+  snprintf(to->mesh, sizeof to->mesh, "fsdp=%lld,tensor=%lld", (long long)rows, (long long)(devices / rows));
+  return true;
+}
+
+static bool has_larger(const remedy *r) { return !rf_options_given(r->from, "mesh") && r->plan->settings.machine.topology.form != RF_NETWORK_NONE; }
+
+static void try_larger_ahead(remedy *r) {
+  for (int i = 0; i < CHIP_TRIES && has_larger(r); i++) {
+    larger to;
+    r->chips[r->chip_tries++] =
+        !larger_of(r, i, true, &to) ? RF_NONE
+        : *to.mesh                  ? will_try(r, "on=%s,mesh=%s,remat=block", to.on, to.mesh)
+                   : will_try(r, "on=%s,remat=block,microbatch=%lld,accumulate=%lld", to.on, (long long)to.micro, (long long)to.accumulate);
+  }
+}
+
+/* More chips of the same machine; where the least that training steps take fits, more may. */
+static bool more_chips(remedy *r, bool learns, char text[400]) {
+  larger to;
+  for (int i = 0; i < CHIP_TRIES && !learns && has_larger(r); i++)
+    if (larger_of(r, i, false, &to) && tries(r, "on=%s", to.on)) return snprintf(text, 400, "--on %s", to.on) > 0;
+  for (int i = 0; i < r->chip_tries; i++) {
+    if (r->chips[i] == RF_NONE || !came_out(r, r->chips[i])) continue;
+    forget(r);
+    larger_of(r, i, true, &to);
+    if (*to.mesh) return snprintf(text, 400, "--on %s --mesh %s --remat block", to.on, to.mesh) > 0;
+    int block = will_try(r, "on=%s,remat=block", to.on), plain = will_try(r, "on=%s", to.on);
+    snprintf(text, 400, "--on %s --remat block --microbatch %lld --accumulate %lld", to.on, (long long)to.micro, (long long)to.accumulate);
+    if (!came_out(r, block)) return true;
+    snprintf(text, 400, "--on %s --remat block", to.on);
+    if (came_out(r, plain)) snprintf(text, 400, "--on %s", to.on);
+    return true;
   }
   return false;
 }
 
+/* In bf16 weights that are trained take more than in f32: 2 bytes beside a master of 4. */
+static bool bf16_may_help(const remedy *r) {
+  const rf_plan_options *o = &r->plan->plan->options;
+  if (o->build.dtype != RF_F32) return false;
+  bool takes_more = !strcmp(r->plan->job, "train") && r->plan->plan->graph->model.lora.rank == 0 && rf_mesh_chips(&o->build.mesh) == 1 &&
+                    !o->build.offload && o->program.program == RF_PROGRAM_RAFTER;
+  return !takes_more || r->plan->plan->persistent_bytes <= room_of(r);
+}
+
+static bool learns(const remedy *r) { return !strcmp(r->plan->job, "train") || !strcmp(r->plan->job, "rl"); }
+
+/* What find will ask for if nothing else does. */
+static void try_ahead(remedy *r) {
+  r->bf16 = RF_NONE;
+  if (!learns(r)) return;
+  if (bf16_may_help(r)) r->bf16 = will_try(r, "dtype=bf16,remat=block");
+  try_larger_ahead(r);
+}
+
 /* The change as it is typed; false: none was found. */
 static bool find(remedy *r, char text[400]) {
-  const char *job = r->plan->job;
-  bool learns = !strcmp(job, "train") || !strcmp(job, "rl");
-  if (!strcmp(job, "rl")) {
+  if (!strcmp(r->plan->job, "rl")) {
     int64_t batch = r->plan->plan->options.build.microbatch * r->plan->plan->options.build.accumulate;
     for (int64_t micro = r->plan->plan->options.build.microbatch; micro >= 1; micro /= 2)
       if (batch % micro == 0 && tries(r, "remat=block,microbatch=%lld,accumulate=%lld", (long long)micro, (long long)(batch / micro)))
         return snprintf(text, 400, "--remat block --microbatch %lld --accumulate %lld", (long long)micro, (long long)(batch / micro)) > 0;
   }
   const rf_dtype dtype = r->plan->plan->options.build.dtype;
-  int64_t batch = learns ? 0 : most_batch(r, "");
+  int64_t batch = learns(r) ? 0 : most_batch(r, "");
   if (batch > 0) return snprintf(text, 400, "--batch %lld", (long long)batch) > 0;
-  if (learns && dtype == RF_F32 && tries(r, "dtype=bf16,remat=block")) return snprintf(text, 400, "--dtype bf16 --remat block") > 0;
-  if (more_chips(r, learns, text)) return true;
-  if (learns) return false;
+  if (r->bf16 != RF_NONE && came_out(r, r->bf16)) return snprintf(text, 400, "--dtype bf16 --remat block") > 0;
+  if (more_chips(r, learns(r), text)) return true;
+  if (learns(r)) return false;
   /* What is held or computed narrower, as it is; then fewer at once with it. */
   static const char *const narrow[] = {"dtype=bf16", "weights=int8", "weights=fp8", "weights=int4"};
   for (int fewer = 0; fewer < 2; fewer++)
@@ -125,27 +270,41 @@ static bool find(remedy *r, char text[400]) {
   return false;
 }
 
-rf_status rf_plan_refuse(const rafter_job *job, const rafter_plan *plan, rf_error *error) {
+/* Why the plan is refused; `find_more`: nothing that fits is named yet. RAFTER_OK: it fits. */
+static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why) {
   const rf_plan *largest = rf_plan_larger(plan->plan, plan->prefill);
   int64_t room = rf_plan_room(&plan->settings.plan);
-  remedy r = {job->options, plan, NULL};
-  char a[32], b[32], change[400];
-  rf_error why = {0};
-  if (rf_plan_require_fit(largest, &why) == RAFTER_OK) {
+  char a[32], b[32];
+  *find_more = false;
+  if (rf_plan_require_fit(largest, why) == RAFTER_OK) {
     if (plan->needs <= room) return RAFTER_OK;
-    RF_FAIL(&why, RAFTER_NO_FIT, "take a smaller model or a machine with more memory, or train adapters with --lora",
+    RF_FAIL(why, RAFTER_NO_FIT, "take a smaller model or a machine with more memory, or train adapters with --lora",
             "the phases do not fit together (memory: expected at most %s, got %s)", rf_text_bytes((double)room, a),
             rf_text_bytes((double)plan->needs, b));
-  } else if (largest->arena_bytes <= room) return rf_plan_require_fit(largest, error);                     /* it is the host that has too little */
-  bool named = strncmp(why.hint, RF_THIS_FITS, strlen(RF_THIS_FITS)) == 0 && strcmp(plan->job, "rl") != 0; /* a phase that fits is not all */
-  if (!named && find(&r, change)) {
+  } else if (largest->arena_bytes <= room) return RAFTER_NO_FIT;                                        /* it is the host that has too little */
+  *find_more = strncmp(why->hint, RF_THIS_FITS, strlen(RF_THIS_FITS)) != 0 || !strcmp(plan->job, "rl"); /* a phase that fits is not all */
+  return RAFTER_NO_FIT;
+}
+
+rf_status rf_plan_refuse(const rafter_job *job, const rafter_plan *plan, rf_idle *idle, rf_error *error) {
+  remedy r = {.from = job->options, .plan = plan, .idle = idle};
+  rf_error why = {0};
+  char change[400];
+  bool find_more;
+  if (rf_plan_all_fits(plan)) return RAFTER_OK;
+  try_ahead(&r);
+  r.helped = r.attempts > 0 && !pthread_create(&r.helper, NULL, help, &r);
+  rf_status status = say_why(plan, &find_more, &why);
+  if (!find_more) forget(&r);
+  else if (find(&r, change)) {
     char bytes[48] = "";
     rf_plan_settle_size(r.fits->plan);
     if (!plan->plan->searched)
       snprintf(bytes, sizeof bytes, ", in %.2f GiB", (double)bytes_of(r.fits) / 0x1p30); /* a search takes what makes it fast */
     snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes, change);
   }
+  stop_helping(&r);
   rafter_plan_free(r.fits);
-  if (error) *error = why;
-  return RAFTER_NO_FIT;
+  if (error && status != RAFTER_OK) *error = why;
+  return status;
 }
