@@ -232,6 +232,7 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
                       .eos_id = -1,
                       .init = ARCHS[row].init};
   if (model->family == RF_FAMILY_LLAMA && f->window > 0) model->family = RF_FAMILY_MISTRAL;
+  if (model->family == RF_FAMILY_LLAMA && model->qkv_bias && !model->mlp_bias) model->family = RF_FAMILY_QWEN2; /* what such a llama is elsewhere */
   if (f->experts > 0) model->family = RF_FAMILY_MIXTRAL;
   if (model->family == RF_FAMILY_GEMMA2 || model->family == RF_FAMILY_GEMMA3) model->attn_scale = (float)f->attn_scale;
   if (model->position == RF_POSITION_ROPE) {

@@ -2,6 +2,8 @@
 #include "base/file.h"
 #include "model/gguf_source.h"
 #include "model/safetensors.h"
+#include "model/weight_file.h"
+#include "model/weights.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -180,6 +182,58 @@ static void test_experts_share_a_type(void **state) {
   rf_gguf_source_close(source), rf_tensor_file_close(file), free(list), free(config);
 }
 
+typedef struct kept_bias {
+  int param;
+  float value[512];
+} kept_bias;
+
+/* Keeps one parameter. */
+static rf_status keep_bias(void *context, int param, int64_t first, int64_t count, const float *values, rf_error *error) {
+  kept_bias *kept = context;
+  (void)error;
+  if (param == kept->param) memcpy(kept->value + first, values, (size_t)count * sizeof *values);
+  return RAFTER_OK;
+}
+
+/* A llama whose queries, keys and values alone have biases is what others call a Qwen2: so it is when it leaves the GGUF file. */
+static void test_biased_llama(void **state) {
+  (void)state;
+  kept_bias theirs = {0}, ours = {0};
+  rf_gguf_source *source = open_golden("llama_biased");
+  int count = 0;
+  rf_quant_tensor *kept = calloc((size_t)rf_gguf_source_count(source), sizeof *kept);
+  rf_gguf_writer *writer = NULL;
+  rf_error error = {0};
+  for (int i = 0; i < rf_gguf_source_count(source); ++i) {
+    const rf_quant_tensor *t = rf_gguf_source_at(source, i);
+    bool dropped = strstr(t->name, "attn_output.bias") || (strstr(t->name, "ffn_") && strstr(t->name, ".bias"));
+    if (!dropped) kept[count++] = *t;
+  }
+  assert_int_equal(rf_gguf_source_count(source) - count, 3 * 4);
+  if (rf_gguf_writer_open(at("biased.gguf"), rf_gguf_source_meta(source), kept, count, &writer, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  for (int i = 0; i < count; ++i) {
+    float *all = values_of(source, find(source, kept[i].name));
+    assert_int_equal(rf_gguf_writer_put(writer, all, kept[i].count, &error), RAFTER_OK);
+    free(all);
+  }
+  assert_int_equal(rf_gguf_writer_commit(writer, &error), RAFTER_OK);
+  rf_model model, folder_model;
+  if (rf_model_file_read(at("biased.gguf"), &model, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  assert_true(model.family == RF_FAMILY_QWEN2 && model.qkv_bias && !model.attn_bias && !model.mlp_bias && rf_model_is_hugging_face(&model));
+  assert_int_equal(rf_model_config_read(RF_TEST_DATA "/goldens/llama_biased/config.json", &folder_model, &error), RAFTER_OK);
+  rf_pool *pool = rf_pool_new();
+  rf_params a = rf_model_params(&model, pool), b = rf_model_params(&folder_model, pool);
+  ours.param = rf_params_find(&a, "block.0/attn/qkv/bias"), theirs.param = rf_params_find(&b, "block.0/attn/qkv/bias");
+  if (rf_weights_read(at("biased.gguf"), &model, &a, keep_bias, &ours, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_weights_read(RF_TEST_DATA "/goldens/llama_biased", &folder_model, &b, keep_bias, &theirs, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
+  assert_true(ours.param >= 0 && a.at[ours.param].count == 96 && ours.value[0] != 0);
+  assert_memory_equal(ours.value, theirs.value, 96 * sizeof(float));
+  rf_pool_free(pool);
+  free(kept);
+  rf_gguf_source_close(source);
+}
+
 static void test_no_model(void **state) {
   (void)state;
   rf_gguf_source *source = NULL;
@@ -191,8 +245,11 @@ static void test_no_model(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_any_range_is_the_same_values), cmocka_unit_test(test_moved_turned_and_added),
-                                     cmocka_unit_test(test_experts_stand_below_each_other), cmocka_unit_test(test_experts_share_a_type),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_any_range_is_the_same_values),
+                                     cmocka_unit_test(test_moved_turned_and_added),
+                                     cmocka_unit_test(test_experts_stand_below_each_other),
+                                     cmocka_unit_test(test_experts_share_a_type),
+                                     cmocka_unit_test(test_biased_llama),
                                      cmocka_unit_test(test_no_model)};
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
