@@ -20,7 +20,9 @@ struct rafter_plan {
   rf_plan *plan, *prefill; /* prefill: generate jobs only */
   rf_advice advice[RF_MAX_ADVICE];
   int advice_count;
-  rf_fit_found found; /* of --fit */
+  bool advises;           /* rf_plan_give_advice will be asked */
+  rf_advice_ahead *ahead; /* of what it will say */
+  rf_fit_found found;     /* of --fit */
   double tokens, budget_seconds;
   bool tensors, ops;
   bool sized, advisable; /* only its size is asked for; one change at a time may be weighed */

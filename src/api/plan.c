@@ -12,7 +12,7 @@ rafter_status rafter_plan_new(const rafter_job *job, rafter_plan **plan, rafter_
 }
 
 void rf_plan_give_advice(rafter_plan *plan) {
-  if (plan->advisable) plan->advice_count = rf_plan_advise(plan->plan, plan->advice);
+  if (plan->advisable) plan->advice_count = rf_plan_advise(plan->plan, plan->ahead, plan->advice), plan->ahead = NULL;
 }
 
 rf_status rf_plan_begin(const rafter_job *job, rafter_plan **out, rf_error *error) {
@@ -28,6 +28,7 @@ rf_status rf_plan_begin(const rafter_job *job, rafter_plan **out, rf_error *erro
     p->tokens = rf_options_is_set(o, "tokens") ? (double)rf_options_int(o, "tokens") : 0;
     p->budget_seconds = rf_options_is_set(o, "budget") ? rf_options_float(o, "budget") : 0;
   }
+  p->advises = true;
   RF_GO(rf_plan_job(p, o, kind, error));
 done:
   if (status == RAFTER_OK) *out = p;
@@ -37,6 +38,7 @@ done:
 
 void rafter_plan_free(rafter_plan *plan) {
   if (!plan) return;
+  rf_advice_forget(plan->ahead);
   rf_plan_free(plan->plan), rf_plan_free(plan->prefill);
   json_decref(plan->extra), json_decref(plan->assumptions);
   if (plan->extra_text) fclose(plan->extra_text);

@@ -88,6 +88,7 @@ static rf_status make_train(rafter_plan *p, const rf_options *o, rf_error *error
   rf_settings *s = &p->settings;
   (void)o;
   if (s->fit) return rf_plan_fit(&s->model, &s->plan, s->vary, NULL, &p->plan, &p->found, error);
+  if (p->advises) p->ahead = rf_plan_advise_ahead(&s->model, &s->plan);
   RF_TRY(rf_plan_make(&s->model, &s->plan, &p->plan, error));
   p->advisable = !p->sized;
   return RAFTER_OK;

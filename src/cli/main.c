@@ -6,10 +6,12 @@
 #include <malloc.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static volatile int stop_asked;
@@ -139,10 +141,15 @@ static bool reader_is_gone(void) {
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
 }
 
-/* Plans come and go by the dozen, and each page that the system gets back it has to clear again: what was freed stays, for all threads. */
+/* Plans come and go by the dozen, and each page that the system gets back it has to clear again: what was freed stays, for all threads. Most plans take few
+ * pages; those that take many take large ones from then on. */
 static void keep_memory(void) {
 #ifdef M_ARENA_MAX
+  enum { HEAP = 31 << 20, SMALL = 6 << 20, LARGE = 2 << 20 };
   mallopt(M_ARENA_MAX, 1), mallopt(M_MMAP_THRESHOLD, 32 << 20), mallopt(M_TRIM_THRESHOLD, 512 << 20), mallopt(M_TOP_PAD, 16 << 20);
+  char *heap = malloc(HEAP), *from = heap ? heap + SMALL + (LARGE - ((uintptr_t)heap + SMALL) % LARGE) : NULL;
+  if (heap) madvise(from, (size_t)(heap + HEAP - from) / LARGE * LARGE, MADV_HUGEPAGE);
+  free(heap); /* its pages stay the heap's, and none was touched */
 #endif
 }
 

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,8 +15,8 @@ typedef struct variant {
   bool same_graph; /* before recomputation */
 } variant;
 
-static int variants_of(const rf_plan *plan, variant *list) {
-  const rf_plan_options *from = &plan->options;
+/* Those that only recompute otherwise come first; *same: how many they are. */
+static int variants_of(const rf_plan_options *from, variant *list, int *same) {
   int count = 0;
   for (int remat = RF_REMAT_NONE; remat < RF_REMAT_AUTO; remat++) {
     if (from->remat == (rf_remat)remat || from->remat == RF_REMAT_AUTO) continue;
@@ -23,6 +24,7 @@ static int variants_of(const rf_plan *plan, variant *list) {
     v->options = *from, v->options.remat = (rf_remat)remat, v->same_graph = true;
     snprintf(v->change, sizeof v->change, "remat=%s", rf_remat_name((rf_remat)remat));
   }
+  *same = count;
   for (int up = 0; up < 2; up++) {
     variant *v = &list[count];
     v->options = *from, v->same_graph = false;
@@ -40,10 +42,10 @@ static int variants_of(const rf_plan *plan, variant *list) {
   return count;
 }
 
-/* Plans know nothing of each other, so that each core may make the next one. */
+/* Plans know nothing of each other, so that each core may make the next one; those that build a graph of their own before the plan itself is there. */
 typedef struct bench {
   const rf_model *model;
-  const variant *list;
+  variant list[RF_MAX_ADVICE];
   const rf_graph *base; /* of those that only recompute otherwise; NULL: each builds its own */
   bool weighed;         /* those are weighed and not made */
   struct {
@@ -51,9 +53,17 @@ typedef struct bench {
     int64_t bytes;
     double seconds;
   } came[RF_MAX_ADVICE];
-  int count;
-  atomic_int next;
+  int count, same; /* same: of the first, which wait for the base */
+  atomic_int next_same, next_other;
 } bench;
+
+struct rf_advice_ahead {
+  bench all;
+  pthread_t thread;
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  bool ready, over; /* the base is there; nobody wants to know */
+};
 
 static void weigh(rf_trial *trial, const rf_graph *base, rf_remat remat, bool *drop, int64_t *bytes, double *seconds) {
   double again;
@@ -62,56 +72,105 @@ static void weigh(rf_trial *trial, const rf_graph *base, rf_remat remat, bool *d
   *bytes = rf_trial_layout(trial), *seconds = rf_trial_seconds(trial);
 }
 
-static void *make_plans(void *self) {
-  bench *b = self;
+static void make(bench *b, int i, const rf_graph *base) {
+  rf_plan *plan = NULL;
+  b->came[i].made = rf_plan_make_to(RF_PLAN_PRICES, b->model, &b->list[i].options, base, &plan, NULL) == RAFTER_OK;
+  if (b->came[i].made) b->came[i].bytes = plan->arena_bytes, b->came[i].seconds = plan->step_seconds;
+  rf_plan_free(plan);
+}
+
+static void make_others(bench *b) {
+  for (int i; (i = b->same + atomic_fetch_add(&b->next_other, 1)) < b->count;) make(b, i, NULL);
+}
+
+static void make_same(bench *b) {
   rf_pool *pool = rf_pool_new();
   rf_trial *trial = b->weighed ? rf_trial_open(b->base, &b->list->options, pool) : NULL; /* it differs in what is recomputed only */
   bool *drop = trial ? rf_pool_alloc(pool, (size_t)b->base->tensor_count + 1) : NULL;
-  for (int i; (i = atomic_fetch_add(&b->next, 1)) < b->count;) {
-    const variant *v = &b->list[i];
-    rf_plan *plan = NULL;
-    if (trial && v->same_graph) {
-      weigh(trial, b->base, v->options.remat, drop, &b->came[i].bytes, &b->came[i].seconds);
-      b->came[i].made = true;
-      continue;
-    }
-    b->came[i].made = rf_plan_make_to(RF_PLAN_PRICES, b->model, &v->options, v->same_graph ? b->base : NULL, &plan, NULL) == RAFTER_OK;
-    if (b->came[i].made) b->came[i].bytes = plan->arena_bytes, b->came[i].seconds = plan->step_seconds;
-    rf_plan_free(plan);
+  for (int i; (i = atomic_fetch_add(&b->next_same, 1)) < b->same;) {
+    if (!trial) make(b, i, b->base);
+    else weigh(trial, b->base, b->list[i].options.remat, drop, &b->came[i].bytes, &b->came[i].seconds), b->came[i].made = true;
   }
   rf_pool_free(pool);
+}
+
+static void *make_plans(void *self) {
+  make_same(self), make_others(self);
   return NULL;
 }
 
-static void make_all(bench *b) {
+static void make_all(bench *b, int helpers) {
   pthread_t helper[RF_MAX_ADVICE];
-  int helpers = 0, cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
-  while (helpers + 1 < b->count && helpers + 1 < cores && !pthread_create(&helper[helpers], NULL, make_plans, b)) helpers++;
+  int begun = 0;
+  while (begun < helpers && begun + 1 < b->count && !pthread_create(&helper[begun], NULL, make_plans, b)) begun++;
   make_plans(b);
-  while (helpers > 0) pthread_join(helper[--helpers], NULL);
+  while (begun > 0) pthread_join(helper[--begun], NULL);
 }
 
-int rf_plan_advise(const rf_plan *plan, rf_advice advice[RF_MAX_ADVICE]) {
-  variant list[RF_MAX_ADVICE];
-  int kept = 0, count = plan->options.build.job == RF_JOB_TRAIN ? variants_of(plan, list) : 0;
-  rf_graph own, *built = NULL;
-  bench all = {.model = &plan->graph->model, .list = list, .count = count};
-  if (count) all.base = rf_plan_graph_before(plan, &own, &built);
+static void *make_ahead(void *self) {
+  rf_advice_ahead *ahead = self;
+  make_others(&ahead->all);
+  pthread_mutex_lock(&ahead->lock);
+  while (!ahead->ready && !ahead->over) pthread_cond_wait(&ahead->changed, &ahead->lock);
+  bool over = ahead->over;
+  pthread_mutex_unlock(&ahead->lock);
+  if (!over) make_same(&ahead->all);
+  return NULL;
+}
+
+static int cores(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
+
+rf_advice_ahead *rf_plan_advise_ahead(const rf_model *model, const rf_plan_options *options) {
+  if (options->build.job != RF_JOB_TRAIN || cores() < 2 || rf_mesh_chips(&options->build.mesh) > 1) return NULL;
+  rf_advice_ahead *ahead = calloc(1, sizeof *ahead);
+  if (!ahead) return NULL;
+  pthread_mutex_init(&ahead->lock, NULL), pthread_cond_init(&ahead->changed, NULL);
+  ahead->all.model = model;
+  ahead->all.count = variants_of(options, ahead->all.list, &ahead->all.same);
+  if (!pthread_create(&ahead->thread, NULL, make_ahead, ahead)) return ahead;
+  free(ahead);
+  return NULL;
+}
+
+static void tell(rf_advice_ahead *ahead, bool *what) {
+  pthread_mutex_lock(&ahead->lock);
+  *what = true;
+  pthread_cond_signal(&ahead->changed);
+  pthread_mutex_unlock(&ahead->lock);
+}
+
+void rf_advice_forget(rf_advice_ahead *ahead) {
+  if (!ahead) return;
+  atomic_fetch_add(&ahead->all.next_other, RF_MAX_ADVICE);
+  tell(ahead, &ahead->over);
+  pthread_join(ahead->thread, NULL);
+  free(ahead);
+}
+
+int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice[RF_MAX_ADVICE]) {
   const rf_plan_options *o = &plan->options;
-  all.weighed =
-      all.base && list->same_graph && rf_mesh_chips(&o->build.mesh) == 1 && o->program.program == RF_PROGRAM_RAFTER && rf_trial_can(all.base, o);
-  make_all(&all);
-  for (int i = 0; i < count; i++) {
-    if (!all.came[i].made) continue;
-    double saved = (double)(plan->arena_bytes - all.came[i].bytes), slower = all.came[i].seconds / plan->step_seconds - 1;
+  int kept = 0, helpers = cores() - 1;
+  rf_graph own, *built = NULL;
+  bench here = {.model = &plan->graph->model}, *all = ahead ? &ahead->all : &here;
+  if (!ahead && o->build.job == RF_JOB_TRAIN) here.count = variants_of(o, here.list, &here.same);
+  if (all->count) all->base = rf_plan_graph_before(plan, &own, &built);
+  all->weighed =
+      all->base && all->same && rf_mesh_chips(&o->build.mesh) == 1 && o->program.program == RF_PROGRAM_RAFTER && rf_trial_can(all->base, o);
+  if (ahead) tell(ahead, &ahead->ready), helpers--;
+  make_all(all, helpers);
+  if (ahead) pthread_join(ahead->thread, NULL);
+  for (int i = 0; i < all->count; i++) {
+    if (!all->came[i].made) continue;
+    double saved = (double)(plan->arena_bytes - all->came[i].bytes), slower = all->came[i].seconds / plan->step_seconds - 1;
     if (saved > 0 || slower < 0) {
       rf_advice *row = &advice[kept++];
-      memcpy(row->change, list[i].change, sizeof row->change);
-      row->peak_bytes = all.came[i].bytes, row->seconds = all.came[i].seconds;
+      memcpy(row->change, all->list[i].change, sizeof row->change);
+      row->peak_bytes = all->came[i].bytes, row->seconds = all->came[i].seconds;
       snprintf(row->why, sizeof row->why, "%.1f %% %s memory, %.1f %% %s", 100 * (saved >= 0 ? saved : -saved) / (double)plan->arena_bytes,
                saved >= 0 ? "less" : "more", 100 * (slower >= 0 ? slower : -slower), slower >= 0 ? "slower" : "faster");
     }
   }
   rf_graph_free(built);
+  free(ahead);
   return kept;
 }

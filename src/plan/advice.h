@@ -12,7 +12,12 @@ typedef struct rf_advice {
   double seconds; /* per step */
 } rf_advice;
 
-/* Tries the neighbours of a training plan and keeps those that lower memory or time. Returns how many rows it wrote. */
-int rf_plan_advise(const rf_plan *plan, rf_advice advice[RF_MAX_ADVICE]);
+/* Begins with those neighbours of a training plan that need not wait for it, while it is made of these options; NULL where nothing is begun. `model` has to
+ * outlive it, which ends in rf_plan_advise or here. */
+typedef struct rf_advice_ahead rf_advice_ahead;
+rf_advice_ahead *rf_plan_advise_ahead(const rf_model *model, const rf_plan_options *options);
+void rf_advice_forget(rf_advice_ahead *ahead);
+/* Tries the neighbours of a training plan and keeps those that lower memory or time. Returns how many rows it wrote. `ahead` (may be NULL) is taken over. */
+int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice[RF_MAX_ADVICE]);
 
 #endif

@@ -346,7 +346,7 @@ static void advice_is_what_whole_plans_say(void **state) {
     rf_plan_options options = train_options(machine_named("a5000"), RF_F32, 8, 2, 512, from[i]);
     rf_plan *plan = plan_of(&model, &options);
     rf_advice advice[RF_MAX_ADVICE];
-    int count = rf_plan_advise(plan, advice), wider = 0;
+    int count = rf_plan_advise(plan, NULL, advice), wider = 0;
     assert_in_range(count, 4, RF_MAX_ADVICE);
     for (int k = 0; k < count; k++) {
       rf_plan_options changed = options;
