@@ -496,7 +496,7 @@ void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *wo
   }
 }
 
-void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, float *sum, bool resume, int threads) {
+void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, int64_t ld, float *sum, bool resume, int threads) {
   enum { WIDTH = 64 };
 #pragma omp parallel num_threads(threads)
   {
@@ -506,8 +506,8 @@ void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, f
       int64_t j1 = j0 + WIDTH < cols ? j0 + WIDTH : cols;
       for (int64_t j = j0; j < j1 && !resume; j++) sum[j] = 0.0f;
       for (int64_t i = 0; i < rows; i++) {
-        const rf_bf16 *half = (const rf_bf16 *)x + i * cols;
-        const float *whole = (const float *)x + i * cols;
+        const rf_bf16 *half = (const rf_bf16 *)x + i * ld;
+        const float *whole = (const float *)x + i * ld;
         if (dtype == RF_BF16) {
           for (int64_t j = j0; j < j1; j++) sum[j] += rf_bf16_to_f32(half[j]);
         } else {

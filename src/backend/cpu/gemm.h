@@ -112,7 +112,7 @@ void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *wo
 /* The panels of a packed weight, NULL for a plain one. */
 static inline const rf_panels *rf_panels_of(const rf_tensor *w) { return w->dtype == RF_PACKED ? &w->panels : NULL; }
 
-/* sum[j] (+)= x[0,j] + x[1,j] + ... of x (rows, cols), ascending rows: the gradient of a bias where x is not packed as B. `resume`: goes on from what is there. */
-void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, float *sum, bool resume, int threads);
+/* sum[j] (+)= x[0,j] + x[1,j] + ... of x (rows, cols), rows `ld` apart, ascending: the gradient of a bias where x is not packed as B. `resume`: goes on from what is there. */
+void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, int64_t ld, float *sum, bool resume, int threads);
 
 #endif

@@ -10,7 +10,7 @@
 enum { CHUNK_BYTES = 128 << 20, CHUNK_LEAST_ROWS = 64 };
 
 typedef struct dims {
-  int64_t rows, width, vocab, chunk;
+  int64_t rows, width, vocab, chunk, ld; /* ld: of a row of logits, whole lines */
 } dims;
 
 int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab) {
@@ -25,6 +25,7 @@ static dims dims_of(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   dims d = {.rows = x->shape[0], .width = x->shape[1], .vocab = w->shape[op->attr.transpose ? 0 : 1]};
   d.chunk = rf_head_chunk_rows(d.rows, d.vocab);
+  d.ld = (d.vocab + 31) / 32 * 32;
   return d;
 }
 static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
@@ -60,7 +61,8 @@ static rf_gemm logits_product(const rf_graph *graph, const rf_op *op, const dims
                    .fast = op->attr.fast,
                    .bias_dtype = op->input[2] == RF_NONE ? RF_F32 : graph->tensor[op->input[2]].dtype,
                    .dtype = RF_F32,
-                   .ld = d->vocab};
+                   .ld = d->ld,
+                   .past = rows > RF_GEMM_STREAM_ROWS};
 }
 static rf_gemm dx_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows, int64_t most) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
@@ -69,7 +71,7 @@ static rf_gemm dx_product(const rf_graph *graph, const rf_op *op, const dims *d,
                    .n = d->width,
                    .k = d->vocab,
                    .m_bound = most,
-                   .a_row = d->vocab,
+                   .a_row = d->ld,
                    .a_step = 1,
                    .a_dtype = RF_F32,
                    .b_step = transpose ? d->width : 1,
@@ -89,14 +91,14 @@ static rf_gemm dw_product(const rf_graph *graph, const rf_op *op, const dims *d,
                      .k = rows,
                      .k_bound = most,
                      .a_row = 1,
-                     .a_step = d->vocab,
+                     .a_step = d->ld,
                      .a_dtype = RF_F32,
                      .b_step = d->width,
                      .b_col = 1,
                      .b_dtype = x_dtype,
                      .dtype = RF_F32,
                      .ld = d->width,
-                     .past = d->chunk == d->rows};
+                     .past = true};
   }
   return (rf_gemm){.m = d->width,
                    .n = d->vocab,
@@ -105,12 +107,12 @@ static rf_gemm dw_product(const rf_graph *graph, const rf_op *op, const dims *d,
                    .a_row = 1,
                    .a_step = d->width,
                    .a_dtype = x_dtype,
-                   .b_step = d->vocab,
+                   .b_step = d->ld,
                    .b_col = 1,
                    .b_dtype = RF_F32,
                    .dtype = RF_F32,
                    .ld = d->vocab,
-                   .past = d->chunk == d->rows,
+                   .past = true,
                    .column_sum = op->output[dbias_slot] == RF_NONE ? NULL : &present};
 }
 
@@ -128,7 +130,7 @@ static size_t workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_
     g = dw_product(graph, op, &d, d.chunk, d.chunk, gradient_slot + 2);
     product = rf_larger(product, rf_gemm_workspace(isa->gemm, &g, threads));
   }
-  return rf_whole_lines(d.chunk * d.vocab) + rf_whole_lines(d.chunk) + product;
+  return rf_whole_lines(d.chunk * d.ld) + rf_whole_lines(d.chunk) + product;
 }
 
 /* ---- the walk ---------------------------------------------------------------------------------------------------------- */
@@ -150,7 +152,7 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
   dims d = dims_of(graph, op);
   const int32_t *labels = call->in[3];
   rf_dtype x_dtype = rf_in(call, 0)->dtype;
-  float *z = call->workspace, *chunk_lse = (float *)((char *)z + rf_whole_lines(d.chunk * d.vocab));
+  float *z = call->workspace, *chunk_lse = (float *)((char *)z + rf_whole_lines(d.chunk * d.ld));
   void *product = (char *)chunk_lse + rf_whole_lines(d.chunk);
   float *dw = gradient_slot < 0 ? NULL : call->out[gradient_slot + 1], *dbias = gradient_slot < 0 ? NULL : call->out[gradient_slot + 2];
   int64_t rows = rf_rows_used(call, 0);
@@ -165,7 +167,7 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
       RF_STAMP_BUSY;
 #pragma omp for schedule(dynamic, 1) nowait
       for (int64_t i = 0; i < count; i++) {
-        float *row = z + i * d.vocab;
+        float *row = z + i * d.ld;
         int32_t label = labels[r0 + i], best = 0;
         if (cap > 0) isa->cap(row, d.vocab, cap);
         if (saved_lse) chunk_lse[i] = saved_lse[r0 + i];
@@ -185,7 +187,7 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
       rf_gemm_run(isa->gemm, &g, call->threads, product);
     }
     bool resume_bias = r0 > 0 || rf_accumulates(call, gradient_slot + 2);
-    if (dbias && (op->attr.transpose || !dw)) rf_column_sums(z, RF_F32, count, d.vocab, dbias, resume_bias, call->threads);
+    if (dbias && (op->attr.transpose || !dw)) rf_column_sums(z, RF_F32, count, d.vocab, d.ld, dbias, resume_bias, call->threads);
     if (!dw) continue;
     g = dw_product(graph, op, &d, count, d.chunk, gradient_slot + 2);
     g.a = op->attr.transpose ? z : x;
@@ -222,7 +224,7 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
   dims d = dims_of(call->graph, call->op);
   const int32_t *labels = call->in[3];
   float *z = call->workspace, *logprob = call->out[0], *top = call->out[2], cap = call->op->attr.softcap;
-  void *product = (char *)z + rf_whole_lines(d.chunk * d.vocab) + rf_whole_lines(d.chunk);
+  void *product = (char *)z + rf_whole_lines(d.chunk * d.ld) + rf_whole_lines(d.chunk);
   int32_t *top_ids = call->out[1];
   int most = call->op->attr.index;
   int64_t rows = rf_rows_used(call, 0);
@@ -234,7 +236,7 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
       RF_STAMP_BUSY;
 #pragma omp for schedule(dynamic, 1) nowait
       for (int64_t i = 0; i < count; i++) {
-        float *row = z + i * d.vocab, values[RF_TOP_MOST];
+        float *row = z + i * d.ld, values[RF_TOP_MOST];
         int32_t label = labels[r0 + i], best, ids[RF_TOP_MOST];
         if (cap > 0) isa->cap(row, d.vocab, cap);
         float lse = isa->lse(row, d.vocab, &best);
@@ -279,6 +281,7 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
   g.b = call->in[1];
   g.bias = call->in[2];
   g.u = call->out[0];
+  g.ld = d.vocab, g.past = false;
   rf_gemm_run(isa->gemm, &g, call->threads, (char *)call->workspace + rf_whole_lines(picked * d.width));
 #pragma omp parallel num_threads(call->threads) if (used > 1)
   {

@@ -136,7 +136,8 @@ static void matmul_dw_run(const rf_gemm_isa *isa, const rf_call *call) {
     g.column_sum = call->out[1];
     g.column_sum_accumulate = rf_accumulates(call, 1);
   } else if (call->out[1]) {
-    rf_column_sums(call->in[1], rf_in(call, 1)->dtype, g.k, rf_in(call, 1)->shape[1], call->out[1], rf_accumulates(call, 1), call->threads);
+    rf_column_sums(call->in[1], rf_in(call, 1)->dtype, g.k, rf_in(call, 1)->shape[1], rf_in(call, 1)->shape[1], call->out[1], rf_accumulates(call, 1),
+                   call->threads);
   }
   if (g.u) rf_gemm_run(isa, &g, call->threads, call->workspace);
 }

@@ -123,6 +123,18 @@ typedef struct pair {
   ready out;
 } pair;
 
+/* Rows of C that passing unit `u` continues, of the group of held ones from `group` on. */
+static void fetch_group(const job *j, int64_t u, int64_t group, int64_t h1) {
+  for (int64_t h = group; h < h1 && h < group + GROUP; h++) {
+    int64_t strip = j->s.hold_a ? h : u, panel = j->s.hold_a ? u : h;
+    for (int64_t row = row_of(j, strip); row < row_of(j, strip + 1); row++) {
+      const float *at = (const float *)j->g->u + row * j->g->ld + panel * UNIT;
+      __builtin_prefetch(at, 0, 2);
+      __builtin_prefetch(at + UNIT / 2, 0, 2);
+    }
+  }
+}
+
 /* The packed unit `u` at `passing` past held units [h0, h1). */
 static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t h1) {
   const job *j = w->j;
@@ -134,6 +146,7 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
     const int count = (int)least(GROUP, h1 - group);
     pair pairs[GROUP];
     while (w->made + (unsigned)count - w->done > RING) finish_rows(w, UNIT);
+    if (first && g->accumulate) fetch_group(j, u, group + GROUP, h1);
     for (int i = 0; i < count; i++) {
       int64_t strip = hold_a ? group + i : u, panel = hold_a ? u : group + i, row = row_of(j, strip), col = panel * UNIT;
       pairs[i] = (pair){j->packed + (group + i) * j->s.held_floats,
@@ -164,10 +177,11 @@ static void work(worker *w, job *j, float *room) {
   const shape *s = &j->s;
   w->rate = (int)most(1, ceil_div(UNIT, most(1, ceil_div(j->k1 - j->k0, DEPTH))));
   for (int64_t item; rf_shares_take(&j->items, omp_get_thread_num(), 1, &item) > 0;) {
-    int64_t block = item / j->bundles, u = item % j->bundles * s->together, count = least(s->together, j->passed - u);
+    const int64_t block = item / j->bundles, u = item % j->bundles * s->together, count = least(s->together, j->passed - u);
+    const int64_t h0 = cut(j->held, j->blocks, block), h1 = cut(j->held, j->blocks, block + 1);
+    if (j->k0 == 0 && j->g->accumulate) fetch_group(j, u, h0, h1);
     pack(j, !s->hold_a, u, count, room, block == 0);
-    for (int64_t i = 0; i < count; i++)
-      pass(w, u + i, room + i * s->passed_floats, cut(j->held, j->blocks, block), cut(j->held, j->blocks, block + 1));
+    for (int64_t i = 0; i < count; i++) pass(w, u + i, room + i * s->passed_floats, h0, h1);
   }
   while (w->done != w->made) finish_rows(w, UNIT);
 }
