@@ -112,7 +112,7 @@ static void build_matmul_dw(op_harness *h, const op_case *of, const op_size *siz
 /* Two runs of columns with some between them that nobody joins, or all columns where there are too few. */
 static rf_attr lora_attributes(op_harness *h, const op_case *of, const op_size *size, int64_t *joined) {
   rf_attr attr = case_attributes(h, of);
-  int32_t n = (int32_t)size->columns, rank = size->width < 16 ? (int32_t)size->width : 16;
+  int32_t n = (int32_t)size->columns, rank = size->width < 21 ? (int32_t)size->width : 21;
   attr.scale = 1.7f;
   attr.lora = n < 4 ? (rf_lora_parts){1, rank, {0}, {n}, {0}} : (rf_lora_parts){2, rank, {0, n / 2}, {n / 3, n - n / 2}, {0, 1}};
   *joined = attr.lora.columns[0] + attr.lora.columns[1];

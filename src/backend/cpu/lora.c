@@ -2,6 +2,7 @@
  * copied for it: what is large is read and written once. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/gemm.h"
+#include "backend/cpu/lora.h"
 
 #include <string.h>
 
@@ -143,11 +144,71 @@ static void lora_bwd_run(const rf_gemm_isa *isa, const rf_call *call) {
   }
 }
 
+/* ---- in vectors, without packing ------------------------------------------------------------------------------------ */
+
+#if defined(__x86_64__)
+static rf_lora_part part_of(const dims *d, const rf_lora_parts *parts, int p, int64_t rows, int threads) {
+  return (rf_lora_part){d->dtype, rows, parts->columns[p], parts->rank, d->columns, d->ranks, d->joined, threads};
+}
+static int64_t whole_ranks(const rf_lora_parts *parts) { return (parts->rank + 15) / 16 * 16; }
+
+/* b or h, scaled, and beside it the other's f32 or b in sixteens. */
+static size_t lora_wide_workspace(const rf_graph *graph, const rf_op *op, int threads) {
+  dims d = dims_of(graph, op);
+  (void)threads;
+  return rf_whole_lines(whole_ranks(&op->attr.lora) * d.joined) + rf_whole_lines(d.rows * d.ranks);
+}
+
+static void lora_wide_run(const rf_call *call) {
+  const rf_lora_parts *parts = &call->op->attr.lora;
+  dims d = dims_of(call->graph, call->op);
+  int64_t rows = rf_rows_used(call, 0), joined = 0;
+  float *b = call->workspace, *h = (float *)(void *)((char *)call->workspace + rf_whole_lines(whole_ranks(parts) * d.joined));
+  scale_values(call->in[2], RF_F32, parts->rank * d.joined, call->op->attr.scale, b, call->threads);
+  scale_values(call->in[1], d.dtype, rows * d.ranks, 1, h, call->threads);
+  if (call->out[0] != call->in[0]) memcpy(call->out[0], call->in[0], (size_t)(rows * d.columns * rf_dtype_bytes(d.dtype)));
+  for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
+    rf_lora_part part = part_of(&d, parts, p, rows, call->threads);
+    void *y = (void *)(uintptr_t)rf_element(call->out[0], d.dtype, parts->at[p]);
+    rf_lora_forward_avx512(&part, y, h + (int64_t)p * parts->rank, b + joined, y);
+  }
+}
+
+/* [rank / 16][columns][16], scaled */
+static void turn(const float *b, int64_t rank, int64_t columns, int64_t joined, float scale, float *to, int threads) {
+#pragma omp parallel num_threads(threads)
+  {
+    RF_STAMP_BUSY;
+#pragma omp for schedule(static) nowait
+    for (int64_t c = 0; c < columns; c++)
+      for (int64_t r = 0; r < (rank + 15) / 16 * 16; r++) to[(r / 16 * columns + c) * 16 + r % 16] = r < rank ? scale * b[r * joined + c] : 0;
+  }
+}
+
+static void lora_bwd_wide_run(const rf_call *call) {
+  const rf_lora_parts *parts = &call->op->attr.lora;
+  dims d = dims_of(call->graph, call->op);
+  int64_t rows = rf_rows_used(call, 0), joined = 0;
+  float *turned = call->workspace, *h = (float *)(void *)((char *)call->workspace + rf_whole_lines(whole_ranks(parts) * d.joined));
+  float scale = call->op->attr.scale;
+  if (call->out[1]) scale_values(call->in[1], d.dtype, rows * d.ranks, scale, h, call->threads);
+  for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
+    rf_lora_part part = part_of(&d, parts, p, rows, call->threads);
+    const void *dy = rf_element(call->in[0], d.dtype, parts->at[p]);
+    if (call->out[0]) {
+      turn((const float *)call->in[2] + joined, parts->rank, parts->columns[p], d.joined, scale, turned, call->threads);
+      rf_lora_backward_h_avx512(&part, dy, turned, (void *)(uintptr_t)rf_element(call->out[0], d.dtype, (int64_t)p * parts->rank));
+    }
+    if (call->out[1]) rf_lora_backward_b_avx512(&part, dy, h + (int64_t)p * parts->rank, (float *)call->out[1] + joined, rf_accumulates(call, 1));
+  }
+}
+#define lora_bwd_wide_workspace lora_wide_workspace
+#define WIDE(op) {#op, "lora_rows_avx512", RF_ISA_AVX512, accepts, op##_wide_workspace, op##_wide_run},
+#endif
+
 #define ROWS(isa, level) RF_BOUND_ROW(lora, isa, "lora_gemm_" #isa, level), RF_BOUND_ROW(lora_bwd, isa, "lora_gemm_" #isa, level),
 
 #if defined(__x86_64__)
-RF_BIND(lora, avx512, RF_GEMM_AVX512)
-RF_BIND(lora_bwd, avx512, RF_GEMM_AVX512)
 RF_BIND(lora, avx2, RF_GEMM_AVX2)
 RF_BIND(lora_bwd, avx2, RF_GEMM_AVX2)
 #endif
@@ -156,7 +217,7 @@ RF_BIND(lora_bwd, base, RF_GEMM_BASE)
 
 const rf_kernel RF_CPU_LORA[] = {
 #if defined(__x86_64__)
-    ROWS(avx512, RF_ISA_AVX512) ROWS(avx2, RF_ISA_AVX2)
+    WIDE(lora) WIDE(lora_bwd) ROWS(avx2, RF_ISA_AVX2)
 #endif
         ROWS(base, RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
 };
