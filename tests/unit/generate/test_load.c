@@ -202,7 +202,8 @@ static int64_t above_arena(const struct source *source, rf_weights_as as, const 
   char command[1200], self[400] = "";
   long long a = 0, g = 0;
   assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
-  snprintf(command, sizeof command, "'%s' measure '%s' %d %s '%s'", self, at(source->path), (int)as, fault, at(source->file));
+  snprintf(command, sizeof command, "OMP_NUM_THREADS=%d '%s' measure '%s' %d %s '%s'", THREADS, self, at(source->path), (int)as, fault,
+           at(source->file));
   FILE *pipe = popen(command, "r");
   assert_non_null(pipe);
   int read = fscanf(pipe, "%lld %lld", &a, &g);
