@@ -92,6 +92,17 @@ int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work, rf_cos
   return w->panels.parts;
 }
 
+const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op) {
+  enum { SHORT = 32 };
+  static const char *const names[][2] = {{"matmul", "matmul_narrow"}, {"matmul_dx", "matmul_dx_narrow"}, {"matmul_dw", "matmul_dw_narrow"}};
+  for (int i = 0; i < 3; i++) {
+    int w = strcmp(op->def->name, names[i][0]) ? -1 : i < 2 ? op->input[1] : op->output[0];
+    const rf_tensor *t = w < 0 ? NULL : &graph->tensor[w];
+    if (t && t->rank == 2 && t->dtype != RF_PACKED && (t->shape[0] <= SHORT || t->shape[1] <= SHORT)) return names[i][1];
+  }
+  return op->def->name;
+}
+
 /* ---- curves ------------------------------------------------------------------------------------------------------ */
 
 /* An op that was not measured is timed like the one it resembles most: nearest first. What only moves rows, and finds none here, is timed like others
@@ -160,9 +171,12 @@ static const rf_curve *exact_curve(const rf_machine *machine, const char *op, co
   return NULL;
 }
 
-static const rf_curve *find_curve(const rf_machine *machine, const rf_op *op, rf_dtype dtype, const rf_kernel *kernel, bool multiplies) {
+static const rf_curve *find_curve(const rf_machine *machine, const rf_graph *graph, const rf_op *op, rf_dtype dtype, const rf_kernel *kernel,
+                                  bool multiplies) {
   if (!machine->curve_count) return NULL;
-  const rf_curve *curve = curve_of(machine, op->def->name, dtype, kernel ? kernel->name : NULL);
+  const char *name = rf_cost_curve_name(graph, op);
+  const rf_curve *curve = curve_of(machine, name, dtype, kernel ? kernel->name : NULL);
+  if (!curve && name != op->def->name) curve = curve_of(machine, op->def->name, dtype, kernel ? kernel->name : NULL);
   for (size_t i = 0; !curve && i < sizeof NEAREST / sizeof *NEAREST; i++) {
     if (strcmp(NEAREST[i].op, op->def->name)) continue;
     for (int k = 0; k < 4 && NEAREST[i].like[k] && !curve; k++) curve = curve_of(machine, NEAREST[i].like[k], dtype, NULL);
@@ -331,7 +345,7 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
   double efficiency_compute = machine->efficiency_compute > 0 ? machine->efficiency_compute : 1;
   double compute = packed_seconds(machine, graph, op, work), memory = bandwidth > 0 ? bytes / bandwidth : 0, launch = machine->launch_seconds;
   const rf_curve *curve = NULL;
-  if (compute < 0 && !op->attr.fast && !streams_blocks(graph, op)) curve = find_curve(machine, op, dtype, kernel, flops > 0);
+  if (compute < 0 && !op->attr.fast && !streams_blocks(graph, op)) curve = find_curve(machine, graph, op, dtype, kernel, flops > 0);
   if (curve) {
     double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
     /* A product of few rows streams its weights: then the ceiling is memory, whatever its FLOPs. */
@@ -377,7 +391,7 @@ static double reach_flops(const rf_machine *machine, const rf_curve *curve, rf_d
 double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel, rf_work work, rf_bound *bound) {
   rf_dtype dtype = product_dtype(machine, graph, op);
   double flops = rf_cost_flops(work), bytes = work.bytes_read + work.bytes_written;
-  const rf_curve *curve = op->attr.fast ? NULL : find_curve(machine, op, dtype, kernel, flops > 0);
+  const rf_curve *curve = op->attr.fast ? NULL : find_curve(machine, graph, op, dtype, kernel, flops > 0);
   double bandwidth = reach_bps(machine, bytes, work.bytes_written > 0.25 * bytes ? machine->copy_bps : machine->read_bps);
   double own = curve && !(flops > 0) ? best_rate(curve, rf_cost_size(graph, op, work)) : 0;
   double compute = flops / reach_flops(machine, flops > 0 ? curve : NULL, dtype), packed = packed_seconds(machine, graph, op, work);

@@ -189,6 +189,9 @@ typedef struct rf_cost_class {
 } rf_cost_class;
 /* One for each part of the matrix; how many, 0: the op has curves by its name. */
 int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work, rf_cost_class class[RF_PANEL_PARTS]);
+/* The name of an op's own curve: its own, but of products whose weight has one side as short as the rank of an adapter, which spend their time on the other
+ * operand, "matmul_narrow", "matmul_dx_narrow" and "matmul_dw_narrow". */
+const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op);
 /* Of the model and again. */
 double rf_cost_flops(rf_work work);
 /* What a curve's `work` counts for this op: all its FLOPs where it has products, else its bytes. */

@@ -84,29 +84,31 @@ typedef struct shape {
   const char *model;
   int64_t microbatch, rows;
   float dropout;
-  bool generate, quick;
+  bool generate, quick, lora; /* lora: only what adapters bring counts */
 } shape;
 static const shape SHAPES[] = {
-    {"gpt:layers=1,width=64,heads=2,ff=256,vocab=256,seq=64", 1, 0, 0, false, true},
-    {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=64", 4, 0, 0.1f, false, true},
-    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 4, 0, 0, false, true},
-    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=256,seq=256", 8, 0, 0, false, false},
-    {"gpt:layers=1,width=512,heads=8,ff=2048,vocab=8192,seq=256", 4, 0, 0.1f, false, true},
-    {"gpt:layers=1,width=512,heads=8,ff=2048,vocab=2048,seq=1024", 1, 0, 0, false, false},
-    {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=16384,seq=512", 2, 0, 0, false, false},
-    {"gpt:layers=1,width=1024,heads=8,ff=4096,vocab=2048,seq=512", 1, 0, 0.1f, false, false},
-    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 4, 0, 0, false, true},
-    {"llama:layers=1,width=1024,heads=16,kv_heads=4,ff=3072,vocab=2048,seq=512", 2, 0, 0, false, false},
-    {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=128", 1, 1, 0, true, true},
-    {"gpt:layers=2,width=512,heads=8,ff=2048,vocab=8192,seq=256", 1, 1, 0, true, true},
-    {"gpt:layers=4,width=1024,heads=8,ff=4096,vocab=16384,seq=256", 1, 1, 0, true, false},
-    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 1, 1, 0, true, true},
-    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 1, 128, 0, true, true},
-    {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=2048,seq=256", 1, 256, 0, true, false},
-    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 1, 16, 0, true, true},
-    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 4, 0, true, false},
-    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 16, 0, true, false},
-    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 128, 0, true, false},
+    {"gpt:layers=1,width=64,heads=2,ff=256,vocab=256,seq=64", 1, 0, 0, false, true, false},
+    {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=64", 4, 0, 0.1f, false, true, false},
+    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 4, 0, 0, false, true, false},
+    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=256,seq=256", 8, 0, 0, false, false, false},
+    {"gpt:layers=1,width=512,heads=8,ff=2048,vocab=8192,seq=256", 4, 0, 0.1f, false, true, false},
+    {"gpt:layers=1,width=512,heads=8,ff=2048,vocab=2048,seq=1024", 1, 0, 0, false, false, false},
+    {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=16384,seq=512", 2, 0, 0, false, false, false},
+    {"gpt:layers=1,width=1024,heads=8,ff=4096,vocab=2048,seq=512", 1, 0, 0.1f, false, false, false},
+    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 4, 0, 0, false, true, false},
+    {"llama:layers=1,width=1024,heads=16,kv_heads=4,ff=3072,vocab=2048,seq=512", 2, 0, 0, false, false, false},
+    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=256,seq=256", 1, 0, 0, false, true, true},
+    {"llama:layers=1,width=2048,heads=16,kv_heads=4,ff=5632,vocab=256,seq=512", 1, 0, 0, false, false, true},
+    {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=128", 1, 1, 0, true, true, false},
+    {"gpt:layers=2,width=512,heads=8,ff=2048,vocab=8192,seq=256", 1, 1, 0, true, true, false},
+    {"gpt:layers=4,width=1024,heads=8,ff=4096,vocab=16384,seq=256", 1, 1, 0, true, false, false},
+    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 1, 1, 0, true, true, false},
+    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 1, 128, 0, true, true, false},
+    {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=2048,seq=256", 1, 256, 0, true, false, false},
+    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 1, 16, 0, true, true, false},
+    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 4, 0, true, false, false},
+    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 16, 0, true, false, false},
+    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 128, 0, true, false, false},
 };
 enum { SHAPE_COUNT = sizeof SHAPES / sizeof *SHAPES };
 
@@ -190,6 +192,7 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
   rf_run *run = NULL;
   double *took = NULL;
   RF_TRY(rf_model_resolve(s->model, &model, NULL, error));
+  if (s->lora) RF_TRY(rf_lora_parse("rank=16,targets=all", &model, &model.lora, error));
   rf_plan_options options = {.build = {.job = s->generate ? RF_JOB_GENERATE : RF_JOB_TRAIN,
                                        .dtype = dtype,
                                        .softmax = RF_F32,
@@ -233,7 +236,9 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
     const rf_op *op = &plan->graph->op[i];
     rf_cost_class class[RF_PANEL_PARTS];
     if (work <= 0 || seconds <= 0 || rf_cost_classes(plan->graph, op, done, class)) continue;
-    rf_curve *c = rf_calibrate_curve(m, op->def->name, dtype, plan->op[i].kernel->name);
+    const char *name = rf_cost_curve_name(plan->graph, op);
+    if (s->lora && name == op->def->name && strncmp(name, "lora", 4)) continue;
+    rf_curve *c = rf_calibrate_curve(m, name, dtype, plan->op[i].kernel->name);
     if (c) add_point(c, rf_cost_size(plan->graph, op, done), work, fmax(seconds - m->launch_seconds, 0.1 * seconds));
   }
 done:
