@@ -123,14 +123,15 @@ typedef struct pair {
   ready out;
 } pair;
 
-/* Rows of C that passing unit `u` continues, of the group of held ones from `group` on. */
-static void fetch_group(const job *j, int64_t u, int64_t group, int64_t h1) {
+/* Rows of an array like C where passing unit `u` meets the group of held ones from `group` on. */
+static void fetch_group(const job *j, const void *array, rf_dtype dtype, int64_t u, int64_t group, int64_t h1) {
+  const int64_t item = rf_dtype_bytes(dtype);
   for (int64_t h = group; h < h1 && h < group + GROUP; h++) {
     int64_t strip = j->s.hold_a ? h : u, panel = j->s.hold_a ? u : h;
     for (int64_t row = row_of(j, strip); row < row_of(j, strip + 1); row++) {
-      const float *at = (const float *)j->g->u + row * j->g->ld + panel * UNIT;
+      const char *at = (const char *)array + (row * j->g->ld + panel * UNIT) * item;
       __builtin_prefetch(at, 0, 2);
-      __builtin_prefetch(at + UNIT / 2, 0, 2);
+      if (item > 2) __builtin_prefetch(at + UNIT * item / 2, 0, 2);
     }
   }
 }
@@ -140,13 +141,15 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
   const job *j = w->j;
   const rf_gemm *g = j->g;
   const bool hold_a = j->s.hold_a, first = j->k0 == 0, last = j->k1 == g->k;
+  const bool beside = g->epilogue == RF_GEMM_RESIDUAL || g->epilogue == RF_GEMM_GELU_BWD;
   const int64_t steps = ceil_div(j->k1 - j->k0, DEPTH), words = hold_a ? j->isa->b_words : j->isa->a_words;
   const int64_t parts = most(1, ceil_div(steps * words, PART_STEPS));
   for (int64_t group = h0; group < h1; group += GROUP) {
     const int count = (int)least(GROUP, h1 - group);
     pair pairs[GROUP];
     while (w->made + (unsigned)count - w->done > RING) finish_rows(w, UNIT);
-    if (first && g->accumulate) fetch_group(j, u, group + GROUP, h1);
+    if (first && g->accumulate) fetch_group(j, g->u, RF_F32, u, group + GROUP, h1); /* it is read when the next group begins */
+    if (last && beside) fetch_group(j, g->side, g->dtype, u, group, h1);            /* when this one is finished */
     for (int i = 0; i < count; i++) {
       int64_t strip = hold_a ? group + i : u, panel = hold_a ? u : group + i, row = row_of(j, strip), col = panel * UNIT;
       pairs[i] = (pair){j->packed + (group + i) * j->s.held_floats,
@@ -179,7 +182,7 @@ static void work(worker *w, job *j, float *room) {
   for (int64_t item; rf_shares_take(&j->items, omp_get_thread_num(), 1, &item) > 0;) {
     const int64_t block = item / j->bundles, u = item % j->bundles * s->together, count = least(s->together, j->passed - u);
     const int64_t h0 = cut(j->held, j->blocks, block), h1 = cut(j->held, j->blocks, block + 1);
-    if (j->k0 == 0 && j->g->accumulate) fetch_group(j, u, h0, h1);
+    if (j->k0 == 0 && j->g->accumulate) fetch_group(j, j->g->u, RF_F32, u, h0, h1);
     pack(j, !s->hold_a, u, count, room, block == 0);
     for (int64_t i = 0; i < count; i++) pass(w, u + i, room + i * s->passed_floats, h0, h1);
   }
