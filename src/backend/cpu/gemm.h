@@ -50,7 +50,7 @@ typedef struct rf_gemm {
   const void *side;           /* (M,N): the residual, or the saved u of gelu's backward */
   rf_dtype dtype;             /* of u, out and side */
   int64_t ld;                 /* their row stride, in elements */
-  bool past;                  /* u is f32 and not read soon: it may be written past the caches */
+  bool past;                  /* u and out are not read soon: they may be written past the caches */
   bool accumulate;            /* chains start from u, which is f32; no bias, no epilogue */
   float *column_sum;          /* (N) or NULL: sums of B's columns in ascending k, plain adds; B must have b_col 1 */
   bool column_sum_accumulate; /* they continue from what is there */

@@ -256,7 +256,7 @@ FINISH(bf16_residual, RF_BF16, RF_GEMM_RESIDUAL, false) FINISH(bf16_gelu_bwd, RF
     lines[g->epilogue](g, tile, tile_ld, i0, rows, j0, cols);
     return;
   }
-  if (g->past && g->dtype == RF_F32) finish_f32_past(g, tile, tile_ld, i0, rows, j0, cols);
+  if (g->past && g->dtype == RF_F32 && g->epilogue == RF_GEMM_PLAIN) finish_f32_past(g, tile, tile_ld, i0, rows, j0, cols);
   else body[g->dtype == RF_BF16][g->epilogue](g, tile, tile_ld, i0, rows, j0, cols);
 }
 
