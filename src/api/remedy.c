@@ -13,6 +13,8 @@ typedef struct attempt {
   char change[400];
   enum { NEW, TAKEN, DONE } state;
   rafter_plan *fits; /* NULL: it does not, or is not known yet */
+  int64_t bytes;     /* of its plan, as far as it was made; 0: there is none */
+  bool late;         /* nobody begins with it ahead of its turn */
 } attempt;
 
 enum { MOST_ATTEMPTS = 12, CHIP_TRIES = 4 };
@@ -24,6 +26,7 @@ typedef struct remedy {
   rafter_plan *fits;       /* of the change tried last that fits */
   attempt attempt[MOST_ATTEMPTS];
   int attempts, bf16, chips[CHIP_TRIES], chip_tries; /* places of those that are asked for ahead; RF_NONE: not tried */
+  int64_t rows[CHIP_TRIES];                          /* groups of chips that share each matrix; 0: none do */
   bool over;
   rf_idle *idle;
   pthread_t helper;
@@ -39,12 +42,13 @@ static int64_t bytes_of(const rafter_plan *p) {
   return p->needs > bytes ? p->needs : bytes;
 }
 
-/* The plan of the command with a change where it fits, or NULL. */
-static rafter_plan *plan_with(const remedy *r, const char *change) {
+/* The plan of the command with a change where it fits, or NULL; what it takes, 0 where there is no such plan. */
+static rafter_plan *plan_with(const remedy *r, const char *change, int64_t *bytes) {
   rf_options *options = rf_options_copy(r->from);
   rafter_plan *p = calloc(1, sizeof *p);
-  bool fits = p && rf_options_apply(options, change, NULL) == RAFTER_OK && rf_plan_job_size(p, options, r->plan->job, NULL) == RAFTER_OK &&
-              rf_plan_all_fits(p);
+  bool made = p && rf_options_apply(options, change, NULL) == RAFTER_OK && rf_plan_job_size(p, options, r->plan->job, NULL) == RAFTER_OK;
+  bool fits = made && rf_plan_all_fits(p);
+  *bytes = made ? bytes_of(p) : 0;
   rf_options_free(options);
   if (fits) return p;
   rafter_plan_free(p);
@@ -61,11 +65,12 @@ static bool take_over(remedy *r, rafter_plan *fits) {
 static bool tries(remedy *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static bool tries(remedy *r, const char *format, ...) {
   char change[400];
+  int64_t bytes;
   va_list list;
   va_start(list, format);
   vsnprintf(change, sizeof change, format, list);
   va_end(list);
-  return take_over(r, plan_with(r, change));
+  return take_over(r, plan_with(r, change, &bytes));
 }
 
 /* ---- ahead ------------------------------------------------------------------------------------------------------- */
@@ -86,13 +91,33 @@ static int will_try(remedy *r, const char *format, ...) {
   return at;
 }
 
+static int64_t room_of(const remedy *r) { return rf_plan_room(&r->plan->settings.plan); }
+
+/* Each time the chips that share a matrix are doubled, what they share is halved and what each holds whole stays. From two tries follows whether doubling again is of no use,
+ * and whether it will do: then there is no hurry with what comes after it. */
+static void look_ahead(remedy *r) {
+  for (int i = 0; i + 2 < r->chip_tries; i++) {
+    if (r->chips[i] == RF_NONE || r->chips[i + 1] == RF_NONE || !r->rows[i] || r->rows[i + 1] != r->rows[i]) continue;
+    const int64_t some = r->attempt[r->chips[i]].bytes, half = r->attempt[r->chips[i + 1]].bytes, whole = 2 * half - some, room = room_of(r);
+    if (!some || half <= room) continue;
+    bool will_do = whole + (half - whole) / 2 <= room;
+    for (int next = will_do ? i + 3 : i + 2; next < r->chip_tries; next++) {
+      attempt *a = r->chips[next] == RF_NONE ? NULL : &r->attempt[r->chips[next]];
+      if (a && a->state == NEW && whole > room) a->state = DONE;
+      else if (a && will_do) a->late = true;
+    }
+  }
+}
+
 /* With the lock held before and after. */
 static void work_on(remedy *r, attempt *a) {
+  int64_t bytes;
   a->state = TAKEN;
   pthread_mutex_unlock(&r->idle->lock);
-  rafter_plan *fits = plan_with(r, a->change);
+  rafter_plan *fits = plan_with(r, a->change, &bytes);
   pthread_mutex_lock(&r->idle->lock);
-  a->fits = fits, a->state = DONE;
+  a->fits = fits, a->bytes = bytes, a->state = DONE;
+  look_ahead(r);
   pthread_cond_broadcast(&r->idle->changed);
 }
 
@@ -101,7 +126,7 @@ static void *help(void *self) {
   pthread_mutex_lock(&r->idle->lock);
   while (!r->over) {
     int next = 0;
-    while (next < r->attempts && r->attempt[next].state != NEW) next++;
+    while (next < r->attempts && (r->attempt[next].state != NEW || r->attempt[next].late)) next++;
     if (r->idle->is && next < r->attempts) work_on(r, &r->attempt[next]);
     else pthread_cond_wait(&r->idle->changed, &r->idle->lock);
   }
@@ -155,13 +180,12 @@ static int64_t most_batch(remedy *r, const char *with) {
 /* What stands in memory for as long as the job lasts: less than that no setting takes. */
 static int64_t lasting_bytes(const rafter_plan *p) { return p->lasts > 0 ? p->lasts : p->plan->persistent_bytes; }
 
-static int64_t room_of(const remedy *r) { return rf_plan_room(&r->plan->settings.plan); }
-
 /* A machine of more chips, and how training steps may lie on it at least: a sequence on each with whole blocks recomputed, or, where there are more chips
  * than sequences, a few of them share each matrix. */
 typedef struct larger {
   char on[300], mesh[80];
   int64_t micro, accumulate; /* 0: as they are */
+  int64_t rows;              /* groups that share each matrix, or 0 */
 } larger;
 
 static int64_t first_chips(const remedy *r) {
@@ -185,8 +209,8 @@ static bool larger_of(const remedy *r, int time, bool learns, larger *to) {
   if (!learns) return true;
   if (batch % devices == 0) return to->micro = devices, to->accumulate = batch / devices, true;
   if (rf_options_given(r->from, "fit") || m->slices > 1) return false;
-  int64_t rows = rf_common_divisor(devices, batch);
-  snprintf(to->mesh, sizeof to->mesh, "fsdp=%lld,tensor=%lld", (long long)rows, (long long)(devices / rows));
+  to->rows = rf_common_divisor(devices, batch);
+  snprintf(to->mesh, sizeof to->mesh, "fsdp=%lld,tensor=%lld", (long long)to->rows, (long long)(devices / to->rows));
   return true;
 }
 
@@ -195,9 +219,11 @@ static bool has_larger(const remedy *r) { return !rf_options_given(r->from, "mes
 static void try_larger_ahead(remedy *r) {
   for (int i = 0; i < CHIP_TRIES && has_larger(r); i++) {
     larger to;
+    bool there = larger_of(r, i, true, &to);
+    r->rows[i] = there ? to.rows : 0;
     r->chips[r->chip_tries++] =
-        !larger_of(r, i, true, &to) ? RF_NONE
-        : *to.mesh                  ? will_try(r, "on=%s,mesh=%s,remat=block", to.on, to.mesh)
+        !there     ? RF_NONE
+        : *to.mesh ? will_try(r, "on=%s,mesh=%s,remat=block", to.on, to.mesh)
                    : will_try(r, "on=%s,remat=block,microbatch=%lld,accumulate=%lld", to.on, (long long)to.micro, (long long)to.accumulate);
   }
 }

@@ -65,11 +65,13 @@ struct rf_advice_ahead {
   bool ready, over; /* the base is there; nobody wants to know */
 };
 
-static void weigh(rf_trial *trial, const rf_graph *base, rf_remat remat, bool *drop, int64_t *bytes, double *seconds) {
+/* Of what does not fit either the live bytes are said: no layout mends it. */
+static void weigh(rf_trial *trial, const rf_graph *base, int64_t room, rf_remat remat, bool *drop, int64_t *bytes, double *seconds) {
   double again;
   rf_remat_policy(base, remat, drop);
   rf_trial_weigh(trial, drop, bytes, &again);
-  *bytes = rf_trial_layout(trial), *seconds = rf_trial_seconds(trial);
+  if (*bytes <= room) *bytes = rf_trial_layout(trial);
+  *seconds = rf_trial_seconds(trial);
 }
 
 static void make(bench *b, int i, const rf_graph *base) {
@@ -89,7 +91,9 @@ static void make_same(bench *b) {
   bool *drop = trial ? rf_pool_alloc(pool, (size_t)b->base->tensor_count + 1) : NULL;
   for (int i; (i = atomic_fetch_add(&b->next_same, 1)) < b->same;) {
     if (!trial) make(b, i, b->base);
-    else weigh(trial, b->base, b->list[i].options.remat, drop, &b->came[i].bytes, &b->came[i].seconds), b->came[i].made = true;
+    else
+      weigh(trial, b->base, rf_plan_room(&b->list->options), b->list[i].options.remat, drop, &b->came[i].bytes, &b->came[i].seconds),
+          b->came[i].made = true;
   }
   rf_pool_free(pool);
 }

@@ -165,8 +165,9 @@ rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_pl
   plan->options.machine = &plan->machine; /* the caller's may go */
   rf_machine_for_isa(&plan->machine, options->isa);
   rf_machine_for_threads(&plan->machine, options->threads);
-  rf_plan_layout(plan, 0);
   plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, plan->by_class);
+  if (depth == RF_PLAN_PRICES && plan->live_bytes > rf_plan_room(options)) plan->arena_bytes = plan->live_bytes; /* which no layout mends */
+  else rf_plan_layout(plan, 0);
   plan->by_class[RF_CLASS_PADDING] += plan->arena_bytes - plan->live_bytes;
   rf_plan_cost(plan);
   if (depth == RF_PLAN_WHOLE) make_digest(plan);
