@@ -14,7 +14,7 @@ typedef struct attempt {
   enum { NEW, TAKEN, DONE } state;
   rafter_plan *fits; /* NULL: it does not, or is not known yet */
   int64_t bytes;     /* of its plan, as far as it was made; 0: there is none */
-  bool late;         /* nobody begins with it ahead of its turn */
+  bool fitted, late; /* it does; nobody begins with it ahead of its turn */
 } attempt;
 
 enum { MOST_ATTEMPTS = 12, CHIP_TRIES = 4 };
@@ -27,6 +27,7 @@ typedef struct remedy {
   attempt attempt[MOST_ATTEMPTS];
   int attempts, bf16, chips[CHIP_TRIES], chip_tries; /* places of those that are asked for ahead; RF_NONE: not tried */
   int64_t rows[CHIP_TRIES];                          /* groups of chips that share each matrix; 0: none do */
+  int block, plain;                                  /* places of what is milder on the fewest chips that fit; RF_NONE: not asked for */
   bool over;
   rf_idle *idle;
   pthread_t helper;
@@ -75,11 +76,10 @@ static bool tries(remedy *r, const char *format, ...) {
 
 /* ---- ahead ------------------------------------------------------------------------------------------------------- */
 
-/* The next place, to be waited for. */
+/* The next place, to be waited for; with the lock held. */
 static int will_try(remedy *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static int will_try(remedy *r, const char *format, ...) {
   va_list list;
-  pthread_mutex_lock(&r->idle->lock);
   int at = r->attempts;
   r->attempt[at] = (attempt){.state = NEW};
   va_start(list, format);
@@ -87,7 +87,6 @@ static int will_try(remedy *r, const char *format, ...) {
   va_end(list);
   r->attempts++;
   pthread_cond_broadcast(&r->idle->changed);
-  pthread_mutex_unlock(&r->idle->lock);
   return at;
 }
 
@@ -109,6 +108,8 @@ static void look_ahead(remedy *r) {
   }
 }
 
+static void ask_for_milder(remedy *r);
+
 /* With the lock held before and after. */
 static void work_on(remedy *r, attempt *a) {
   int64_t bytes;
@@ -116,8 +117,9 @@ static void work_on(remedy *r, attempt *a) {
   pthread_mutex_unlock(&r->idle->lock);
   rafter_plan *fits = plan_with(r, a->change, &bytes);
   pthread_mutex_lock(&r->idle->lock);
-  a->fits = fits, a->bytes = bytes, a->state = DONE;
+  a->fits = fits, a->fitted = fits != NULL, a->bytes = bytes, a->state = DONE;
   look_ahead(r);
+  ask_for_milder(r);
   pthread_cond_broadcast(&r->idle->changed);
 }
 
@@ -228,6 +230,18 @@ static void try_larger_ahead(remedy *r) {
   }
 }
 
+/* Once the fewest chips are known: whether it needs less of a change there. With the lock held. */
+static void ask_for_milder(remedy *r) {
+  larger to;
+  int i = 0;
+  while (i < r->chip_tries && (r->chips[i] == RF_NONE || (r->attempt[r->chips[i]].state == DONE && !r->attempt[r->chips[i]].fitted))) i++;
+  if (i == r->chip_tries || r->attempt[r->chips[i]].state != DONE || r->block != RF_NONE) return;
+  for (int later = i + 1; later < r->chip_tries; later++)
+    if (r->chips[later] != RF_NONE && r->attempt[r->chips[later]].state == NEW) r->attempt[r->chips[later]].state = DONE;
+  if (!larger_of(r, i, true, &to) || *to.mesh) return;
+  r->block = will_try(r, "on=%s,remat=block", to.on), r->plain = will_try(r, "on=%s", to.on);
+}
+
 /* More chips of the same machine; where the least that training steps take fits, more may. */
 static bool more_chips(remedy *r, bool learns, char text[400]) {
   larger to;
@@ -235,14 +249,12 @@ static bool more_chips(remedy *r, bool learns, char text[400]) {
     if (larger_of(r, i, false, &to) && tries(r, "on=%s", to.on)) return snprintf(text, 400, "--on %s", to.on) > 0;
   for (int i = 0; i < r->chip_tries; i++) {
     if (r->chips[i] == RF_NONE || !came_out(r, r->chips[i])) continue;
-    forget(r);
     larger_of(r, i, true, &to);
     if (*to.mesh) return snprintf(text, 400, "--on %s --mesh %s --remat block", to.on, to.mesh) > 0;
-    int block = will_try(r, "on=%s,remat=block", to.on), plain = will_try(r, "on=%s", to.on);
     snprintf(text, 400, "--on %s --remat block --microbatch %lld --accumulate %lld", to.on, (long long)to.micro, (long long)to.accumulate);
-    if (!came_out(r, block)) return true;
+    if (!came_out(r, r->block)) return true;
     snprintf(text, 400, "--on %s --remat block", to.on);
-    if (came_out(r, plain)) snprintf(text, 400, "--on %s", to.on);
+    if (came_out(r, r->plain)) snprintf(text, 400, "--on %s", to.on);
     return true;
   }
   return false;
@@ -261,7 +273,7 @@ static bool learns(const remedy *r) { return !strcmp(r->plan->job, "train") || !
 
 /* What find will ask for if nothing else does. */
 static void try_ahead(remedy *r) {
-  r->bf16 = RF_NONE;
+  r->bf16 = r->block = r->plain = RF_NONE;
   if (!learns(r)) return;
   if (bf16_may_help(r)) r->bf16 = will_try(r, "dtype=bf16,remat=block");
   try_larger_ahead(r);
