@@ -72,8 +72,9 @@ echo '{"batch": 4, "bacth": 5}' >job.json
 refuses 2 'job.json.*bacth.*did you mean.*batch' "${TRAIN[@]}" --data book.txt --config job.json
 echo '{"batch": ' >job.json
 refuses 1 'job.json.*line 2' "${TRAIN[@]}" --data book.txt --config job.json
-mkdir dynamic && sed 's/"llama3"/"dynamic"/' "$DATA/goldens/llama/config.json" >dynamic/config.json # positions scaled in a way that is not computed
-refuses 2 'rotary' "$RAFTER" train dynamic --data book.txt --out run
+LISTS='"longrope", "attention_factor": 1.0, "short_factor": [1, 2, 3, 4, 5, 6], "long_factor": [1, 2, 3, 4, 5, 7]'
+mkdir longrope && sed "s/\"llama3\"/$LISTS/" "$DATA/goldens/llama/config.json" >longrope/config.json # positions scaled in a way that is not computed
+refuses 2 'rotary' "$RAFTER" train longrope --data book.txt --out run
 
 # An --out that cannot be.
 touch file

@@ -161,8 +161,9 @@ static void write_gguf(const char *from, const char *to, int number) {
   free(tensors), free(values), free(blocks);
 }
 
+static rf_pool *pool; /* of params */
+
 static int make_models(void **state) {
-  static rf_pool *pool;
   rf_error error = {0};
   if (make_folder(state) != 0) return -1;
   if (rf_model_resolve(SHAPE, &model, NULL, &error) != RAFTER_OK) return -1;
@@ -173,6 +174,11 @@ static int make_models(void **state) {
   write_gguf(at("bf16"), at("q8_0.gguf"), RF_Q_Q8_0);
   largest = (int64_t)VOCAB * WIDTH;
   return 0;
+}
+
+static int remove_models(void **state) {
+  rf_pool_free(pool);
+  return remove_folder(state);
 }
 
 /* ---- tests -------------------------------------------------------------------------------------------------------- */
@@ -283,5 +289,5 @@ int main(int count, char **argument) {
       cmocka_unit_test(faults_are_seen),
       cmocka_unit_test(long_loads_are_told),
   };
-  return cmocka_run_group_tests(tests, make_models, remove_folder);
+  return cmocka_run_group_tests(tests, make_models, remove_models);
 }

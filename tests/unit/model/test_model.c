@@ -308,7 +308,7 @@ static void configs_are_read(void **state) {
       {GPT2_CONFIG, "\"resid_pdrop\"", "\"scale_attn_weights\":false,\"resid_pdrop\"", "scale_attn_weights"},
       {LLAMA_CONFIG, "\"num_key_value_heads\":2", "\"num_key_value_heads\":3", "key/value"},
       {LLAMA_CONFIG, "silu", "gelu", "hidden_act"},
-      {LLAMA_CONFIG, "\"hidden_act\"", "\"attention_bias\":true,\"hidden_act\"", "attention_bias"},
+      {LLAMA_CONFIG, "\"hidden_act\"", "\"attention_bias\":8,\"hidden_act\"", "attention_bias"},
       {LLAMA_CONFIG, "\"hidden_act\"", "\"rope_scaling\":8,\"hidden_act\"", "rope_scaling"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
