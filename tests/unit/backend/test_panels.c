@@ -232,10 +232,8 @@ static void panels_in_turns(void **state) {
     const rf_quant_type *type = rf_quant_type_of(TURNED[t]), *f32 = rf_quant_type_of(RF_Q_F32);
     rf_panels panels = {.inner = 96, .parts = 3, .part = {{type, 70}, {f32, 64}, {type, 2100}}};
     if (type->values == 1) panels.inner = 75;
-    for (int rows = 1; rows <= 2; rows++) {
-      rf_isa most = rf_isa_detect() < RF_ISA_AVX512 ? rf_isa_detect() : RF_ISA_AVX512;
-      same(&PRODUCTS[0], &panels, RF_F32, rows, &RF_BACKEND_CPU, RF_ISA_BASE, most, rows);
-    }
+    rf_isa most = rf_isa_detect() < RF_ISA_AVX512 ? rf_isa_detect() : RF_ISA_AVX512;
+    for (int threads = 1; threads <= 2; threads++) same(&PRODUCTS[0], &panels, RF_F32, 1, &RF_BACKEND_CPU, RF_ISA_BASE, most, threads);
   }
   plain_dtype = RF_BF16;
   const rf_quant_type *bf16 = rf_quant_type_of(RF_Q_BF16);
