@@ -353,9 +353,9 @@ def fuzz_by_runs(piece):
             runs, seconds, coverage = fuzz_once(name, f"-runs={goal - so_far['runs']}", "-max_total_time=300", f"-max_len={FUZZ_INPUT_BYTES}")
             add_fuzzed(so_far, runs, seconds, coverage, name)
             piece.data["trials"] += 1
+            piece.data["seconds"] = sum(of["seconds"] for of in done.values())
             piece.save()
             print(f"  {name}: {so_far}", flush=True)
-    piece.data["seconds"] = sum(so_far["seconds"] for so_far in done.values())
     seed_coverage(piece)
 
 
