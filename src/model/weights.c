@@ -217,7 +217,7 @@ rf_status rf_weights_load(const char *path, const rf_model *model, const rf_para
       RF_GO(find_parts(file, model, &slice, &name, part, error));
       if (data) RF_GO(pack_param(&name, part, panels, e, data, error));
       else RF_GO(read_param(&name, part, i, &slice, visit, context, block, error));
-      for (int j = 0; j < name.count; ++j) rf_weight_part_done(&part[j]);
+      for (int j = 0; j < name.count && !data; ++j) rf_weight_part_done(&part[j]);
     }
   }
 done:
