@@ -71,6 +71,7 @@ rf_status rf_gguf_bool_or(const rf_gguf *file, const char *key, bool otherwise, 
 rf_status rf_gguf_text_of(const rf_gguf *file, const char *key, rf_gguf_text *value, rf_error *error);
 rf_status rf_gguf_text_or(const rf_gguf *file, const char *key, const char *otherwise, rf_gguf_text *value, rf_error *error);
 /* Arrays, malloc'ed, of exactly *count items. A missing key gives NULL and 0. Bools serve as whole numbers. */
+rf_status rf_gguf_text_count(const rf_gguf *file, const char *key, int64_t *count, rf_error *error); /* without them */
 rf_status rf_gguf_texts(const rf_gguf *file, const char *key, rf_gguf_text **items, int64_t *count, rf_error *error);
 rf_status rf_gguf_ints(const rf_gguf *file, const char *key, int64_t least, int64_t most, int32_t **items, int64_t *count, rf_error *error);
 rf_status rf_gguf_floats(const rf_gguf *file, const char *key, float **items, int64_t *count, rf_error *error);

@@ -100,7 +100,7 @@ typedef struct rf_gguf_vocab {
  * gives model "none" and count 0. */
 rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 void rf_gguf_vocab_free(rf_gguf_vocab *vocab);
-/* The same without its arrays: nothing to free. */
+/* The same without its arrays and the template: nothing to free. */
 rf_status rf_gguf_vocab_marks(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 
 #endif

@@ -119,11 +119,19 @@ static rf_status no_memory(const rf_gguf *file, const char *key, rf_error *error
   return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for metadata \"%s\" of %s", key, rf_gguf_path(file));
 }
 
+rf_status rf_gguf_text_count(const rf_gguf *file, const char *key, int64_t *count, rf_error *error) {
+  const rf_gguf_value *value = rf_gguf_value_find(file, key);
+  *count = 0;
+  if (value && (value->kind != RF_GGUF_ARRAY || value->item != RF_GGUF_TEXT)) return other_kind(file, value, "text array", error);
+  if (value) *count = value->count;
+  return RAFTER_OK;
+}
+
 rf_status rf_gguf_texts(const rf_gguf *file, const char *key, rf_gguf_text **items, int64_t *count, rf_error *error) {
   const rf_gguf_value *value = rf_gguf_value_find(file, key);
-  *items = NULL, *count = 0;
+  *items = NULL;
+  RF_TRY(rf_gguf_text_count(file, key, count, error));
   if (!value) return RAFTER_OK;
-  if (value->kind != RF_GGUF_ARRAY || value->item != RF_GGUF_TEXT) return other_kind(file, value, "text array", error);
   rf_gguf_text *all = malloc(((size_t)value->count + 1) * sizeof *all);
   if (!all) return no_memory(file, key, error);
   const uint8_t *at = value->data;
@@ -131,7 +139,7 @@ rf_status rf_gguf_texts(const rf_gguf *file, const char *key, rf_gguf_text **ite
     all[i] = text_at(at);
     at += 8 + all[i].bytes;
   }
-  *items = all, *count = value->count;
+  *items = all;
   return RAFTER_OK;
 }
 

@@ -26,8 +26,8 @@ static rf_status check_length(const rf_gguf *file, const char *key, int64_t expe
                  (long long)expected, (long long)got);
 }
 
-/* What stands beside the arrays; `count` and `pre` are set. */
-static rf_status read_marks(const rf_gguf *file, rf_gguf_vocab *v, rf_error *error) {
+/* Special tokens, and which of them a text gets; `model`, `pre` and `count` are set. */
+static rf_status read_ids(const rf_gguf *file, rf_gguf_vocab *v, rf_error *error) {
   /* Defaults of SentencePiece models are llama's; a byte-level BPE has none of its own. */
   bool pieces = same(v->model, "llama");
   RF_TRY(read_id(file, "tokenizer.ggml.bos_token_id", v->count, pieces ? 1 : -1, &v->bos, error));
@@ -44,22 +44,19 @@ static rf_status read_marks(const rf_gguf *file, rf_gguf_vocab *v, rf_error *err
 }
 
 rf_status rf_gguf_vocab_marks(const rf_gguf *file, rf_gguf_vocab *v, rf_error *error) {
-  const rf_gguf_value *tokens = rf_gguf_value_find(file, "tokenizer.ggml.tokens");
   memset(v, 0, sizeof *v);
   v->bos = v->eos = v->eot = v->unknown = v->pad = -1;
   RF_TRY(rf_gguf_text_or(file, "tokenizer.ggml.model", "none", &v->model, error));
   RF_TRY(rf_gguf_text_or(file, "tokenizer.ggml.pre", "", &v->pre, error));
-  v->count = tokens && tokens->kind == RF_GGUF_ARRAY ? tokens->count : 0;
-  return read_marks(file, v, error);
+  RF_TRY(rf_gguf_text_count(file, "tokenizer.ggml.tokens", &v->count, error));
+  if (v->count > INT32_MAX) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s has more tokens than ids", rf_gguf_path(file));
+  return read_ids(file, v, error);
 }
 
 rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *v, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t scores, kinds;
-  memset(v, 0, sizeof *v);
-  v->bos = v->eos = v->eot = v->unknown = v->pad = -1;
-  RF_GO(rf_gguf_text_or(file, "tokenizer.ggml.model", "none", &v->model, error));
-  RF_GO(rf_gguf_text_or(file, "tokenizer.ggml.pre", "", &v->pre, error));
+  RF_GO(rf_gguf_vocab_marks(file, v, error));
   RF_GO(rf_gguf_text_or(file, "tokenizer.chat_template", NULL, &v->chat_template, error));
   RF_GO(rf_gguf_texts(file, "tokenizer.ggml.tokens", &v->token, &v->count, error));
   RF_GO(rf_gguf_texts(file, "tokenizer.ggml.merges", &v->merge, &v->merges, error));
@@ -67,13 +64,8 @@ rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *v, rf_error *er
   RF_GO(rf_gguf_ints(file, "tokenizer.ggml.token_type", 0, 255, &v->kind, &kinds, error));
   RF_GO(check_length(file, "tokenizer.ggml.scores", v->count, scores, error));
   RF_GO(check_length(file, "tokenizer.ggml.token_type", v->count, kinds, error));
-  if (v->count > INT32_MAX) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has more tokens than ids", rf_gguf_path(file));
-    goto done;
-  }
   if (!scores) free(v->score), v->score = NULL;
   if (!kinds) free(v->kind), v->kind = NULL;
-  RF_GO(read_marks(file, v, error));
 done:
   if (status != RAFTER_OK) rf_gguf_vocab_free(v);
   return status;

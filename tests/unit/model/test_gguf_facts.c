@@ -270,6 +270,35 @@ static void test_tokenizers(void **state) {
   finish(&none);
 }
 
+/* What is read without the arrays is held to the same: pieces are texts, and ids lie among them. */
+static void test_marks(void **state) {
+  (void)state;
+  const rf_gguf_text tokens[] = {{"<unk>", 5}, {"<s>", 3}, {"</s>", 4}};
+  const float numbers[] = {0, 1, 2};
+  const struct {
+    bool texts;
+    int64_t eos;
+    const char *says; /* NULL: nothing is wrong */
+  } cases[] = {{true, 2, NULL}, {true, 3, "expected an id below 3, got 3"}, {false, 2, "text array"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    fixture f = start("llama");
+    rf_gguf_set_text(f.meta, "tokenizer.ggml.model", "llama");
+    if (cases[i].texts) rf_gguf_set_texts(f.meta, "tokenizer.ggml.tokens", tokens, 3);
+    else rf_gguf_set_f32s(f.meta, "tokenizer.ggml.tokens", numbers, 3);
+    rf_gguf_set_int(f.meta, "tokenizer.ggml.eos_token_id", RF_GGUF_U32, cases[i].eos);
+    write_and_open(&f, NULL, 0);
+    rf_gguf_vocab marks, whole;
+    rf_error error, same;
+    rf_status status = rf_gguf_vocab_marks(f.file, &marks, &error);
+    assert_int_equal(rf_gguf_vocab_read(f.file, &whole, &same), status);
+    assert_int_equal(status, cases[i].says ? RAFTER_FAILED : RAFTER_OK);
+    if (cases[i].says) assert_true(strstr(error.message, cases[i].says) && strcmp(error.message, same.message) == 0);
+    else assert_true(marks.count == 3 && marks.bos == whole.bos && marks.eos == 2 && whole.eos == 2 && marks.add_bos == whole.add_bos);
+    rf_gguf_vocab_free(&whole);
+    finish(&f);
+  }
+}
+
 /* ---- names ----------------------------------------------------------------------------------------------------- */
 
 static void test_names(void **state) {
@@ -387,6 +416,7 @@ int main(void) {
       cmocka_unit_test(test_refuses_models_that_do_not_fit),
       cmocka_unit_test(test_facts_there_and_back),
       cmocka_unit_test(test_tokenizers),
+      cmocka_unit_test(test_marks),
       cmocka_unit_test(test_names),
       cmocka_unit_test(test_stories260k),
       cmocka_unit_test(test_gemma3),
