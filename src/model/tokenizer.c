@@ -94,12 +94,13 @@ rf_status rf_tokenizer_byte(const rf_model *model, rf_tokenizer **tokenizer, rf_
   rf_status status = RAFTER_OK;
   for (int byte = 0; byte < BYTES; byte++) {
     char c = (char)byte;
-    RF_GO(rf_pieces_put(&made->pieces, byte, (rf_span){&c, 1}, RF_PIECE_NORMAL, true, "the byte tokenizer", error));
+    RF_GO(rf_pieces_put(&made->pieces, byte, (rf_span){&c, 1}, RF_PIECE_NORMAL, "the byte tokenizer", error));
   }
   if (model->vocab > BYTES) {
-    RF_GO(rf_pieces_put(&made->pieces, BYTES, (rf_span){"<end>", 5}, RF_PIECE_CONTROL, false, "the byte tokenizer", error));
+    RF_GO(rf_pieces_put(&made->pieces, BYTES, (rf_span){"<end>", 5}, RF_PIECE_CONTROL, "the byte tokenizer", error));
     made->pieces.row[BYTES].special = true, made->bos_id = made->eos_id = BYTES;
   }
+  RF_GO(rf_pieces_list(&made->pieces, false, "the byte tokenizer", error));
   RF_GO(rf_tokenizer_finish(made, false, false, "the byte tokenizer", error));
 done:
   if (status != RAFTER_OK) rf_tokenizer_close(made);

@@ -59,7 +59,7 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
       int64_t n = rf_alphabet_bytes(piece, bytes);
       if (n >= 0) piece = (rf_span){bytes, (size_t)n};
     }
-    RF_TRY(rf_pieces_put(&t->pieces, id, piece, (rf_piece_type)type, false, where, error));
+    RF_TRY(rf_pieces_put(&t->pieces, id, piece, (rf_piece_type)type, where, error));
     t->pieces.row[id].special = special;
     int byte = type == RF_PIECE_BYTE ? rf_byte_piece(piece) : -1;
     if (type == RF_PIECE_BYTE && byte < 0)

@@ -212,7 +212,7 @@ static rf_status put_piece(scan *s, rf_tokenizer *t, int64_t id, rf_span piece) 
     int64_t n = rf_alphabet_bytes(piece, bytes);
     if (n >= 0) piece = (rf_span){bytes, (size_t)n};
   }
-  return rf_pieces_put(&t->pieces, id, piece, RF_PIECE_NORMAL, false, s->where, s->error);
+  return rf_pieces_put(&t->pieces, id, piece, RF_PIECE_NORMAL, s->where, s->error);
 }
 
 /* {"piece": id, ...} */
@@ -496,7 +496,7 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
   /* What text looks like when it is found is what it becomes again: a mark that the normaliser puts in front is a space. Names stay as they are. */
   bool named = added.special || !spelled.bytes || spelled.bytes > RF_PIECE_MOST;
   if (status == RAFTER_OK && put)
-    status = rf_pieces_put(&t->pieces, id, named ? added.text : spelled, added.special ? RF_PIECE_CONTROL : RF_PIECE_USER, false, where, s->error);
+    status = rf_pieces_put(&t->pieces, id, named ? added.text : spelled, added.special ? RF_PIECE_CONTROL : RF_PIECE_USER, where, s->error);
   if (status == RAFTER_OK) t->pieces.row[id].special |= added.special;
   added.text = spelled;
   if (status == RAFTER_OK && added.text.bytes) status = rf_matcher_add(normalized ? &t->normalized : &t->raw, &added, s->error);

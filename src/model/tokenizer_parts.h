@@ -37,9 +37,10 @@ typedef struct rf_pieces {
 } rf_pieces;
 
 rf_status rf_pieces_reserve(rf_pieces *pieces, int64_t ids, rf_error *error);
-/* A piece under its id; `listed`: text finds it. RAFTER_FAILED when the id is taken or the spelling is listed twice. */
-rf_status rf_pieces_put(rf_pieces *pieces, int64_t id, rf_span text, rf_piece_type type, bool listed, const char *where, rf_error *error);
-/* Lists all normal pieces (`users`: the user's too), none of which was: the memory of many is waited for together. */
+/* A piece under its id, which text does not find yet. RAFTER_FAILED when the id is taken. */
+rf_status rf_pieces_put(rf_pieces *pieces, int64_t id, rf_span text, rf_piece_type type, const char *where, rf_error *error);
+/* Text finds all normal pieces from now on (`users`: the user's too): once, since the memory of many is waited for together. RAFTER_FAILED when two
+ * have one spelling. */
 rf_status rf_pieces_list(rf_pieces *pieces, bool users, const char *where, rf_error *error);
 int32_t rf_pieces_find(const rf_pieces *pieces, const char *at, size_t bytes); /* -1: none */
 /* At most RF_FIND_MOST at once: their memory is waited for together, which is most of the time that reading merges takes. */

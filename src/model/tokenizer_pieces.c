@@ -90,7 +90,7 @@ static rf_status list(rf_pieces *pieces, int64_t id, uint64_t hash, const char *
   return RAFTER_OK;
 }
 
-rf_status rf_pieces_put(rf_pieces *pieces, int64_t id, rf_span text, rf_piece_type type, bool listed, const char *where, rf_error *error) {
+rf_status rf_pieces_put(rf_pieces *pieces, int64_t id, rf_span text, rf_piece_type type, const char *where, rf_error *error) {
   if (text.bytes > RF_PIECE_MOST)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "a piece is too long (%s, id %lld: expected at most %d bytes, got %zu)", where, (long long)id,
                    (int)RF_PIECE_MOST, text.bytes);
@@ -101,7 +101,7 @@ rf_status rf_pieces_put(rf_pieces *pieces, int64_t id, rf_span text, rf_piece_ty
   *row = (rf_piece_row){(uint32_t)pieces->text.bytes, (uint32_t)text.bytes, (uint8_t)type, false};
   RF_TRY(rf_buffer_add(&pieces->text, text.at, text.bytes, error));
   if (id >= pieces->count) pieces->count = id + 1;
-  return listed && text.bytes ? list(pieces, id, XXH3_64bits(text.at, text.bytes), where, error) : RAFTER_OK;
+  return RAFTER_OK;
 }
 
 rf_status rf_pieces_list(rf_pieces *pieces, bool users, const char *where, rf_error *error) {
