@@ -19,10 +19,6 @@ static const char *kind_of(const rf_sampler_options *o) {
   bool filters = o->top_k > 0 || o->top_p < 1 || o->min_p > 0;
   return o->temperature <= 0 ? KINDS[0].name : filters ? KINDS[2].name : KINDS[1].name;
 }
-/* What is copied before anything is chosen. */
-static bool is_adjusted(const rf_sampler_options *o) {
-  return (o->repetition_penalty > 0 && o->repetition_penalty != 1) || o->frequency_penalty != 0 || o->presence_penalty != 0 || o->bias_count > 0;
-}
 
 /* Logits of a model: most words far below the likeliest, no two alike. */
 static void fill(float *logits, int64_t count) {
@@ -32,7 +28,7 @@ static void fill(float *logits, int64_t count) {
   }
 }
 
-/* Rows that are chosen from as a batch does: each thread takes some, one after the other. */
+/* Rows that are chosen from as a batch does: each thread takes some, one after the other. All take the same ones, which are more than a core's caches hold. */
 static rf_status choose_rows(rf_sampler *sampler, int threads, const float *logits, int64_t vocab, int64_t step, double *seconds, rf_error *error) {
   rf_status status = RAFTER_OK;
   double start = rf_now_seconds();
@@ -42,7 +38,7 @@ static rf_status choose_rows(rf_sampler *sampler, int threads, const float *logi
     rf_logprobs none = {.lse = &lse};
     rf_error own;
     int32_t id;
-    rf_status s = rf_sampler_choose(&sampler[omp_get_thread_num()], logits + i * vocab, step * 64 + i, &id, &none, &own);
+    rf_status s = rf_sampler_choose(&sampler[omp_get_thread_num()], logits + i % ROWS_EACH * vocab, step * 64 + i, &id, &none, &own);
 #pragma omp critical
     if (s != RAFTER_OK && status == RAFTER_OK) {
       status = s;
@@ -74,9 +70,9 @@ done:
 rf_status rf_pace_calibrate(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
   static const int64_t vocabs[] = {1 << 12, 1 << 15, 1 << 18};
   rf_status status = RAFTER_OK;
-  float *logits = malloc((size_t)vocabs[2] * (size_t)o->threads * ROWS_EACH * sizeof *logits);
+  float *logits = malloc((size_t)vocabs[2] * ROWS_EACH * sizeof *logits);
   if (!logits) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast tokens are chosen");
-  fill(logits, vocabs[2] * o->threads * ROWS_EACH);
+  fill(logits, vocabs[2] * ROWS_EACH);
   for (int k = 0; k < KIND_COUNT; k++)
     for (int v = 0; v < 3; v++) RF_GO(measure(o, logits, vocabs[v], &KINDS[k], m, error));
 done:
@@ -87,7 +83,8 @@ done:
 double rf_pace_seconds(const rf_machine *m, const rf_sampler_options *o, int64_t vocab, int64_t rows) {
   double each = rf_cost_rows_seconds(m, "sample", kind_of(o), rows, vocab);
   /* What the copy of a row takes is what penalties cost the likeliest. */
-  double copied =
-      is_adjusted(o) ? rf_cost_rows_seconds(m, "sample", "penalized", rows, vocab) - rf_cost_rows_seconds(m, "sample", "likeliest", rows, vocab) : 0;
+  double copied = rf_sampler_adjusts(o)
+                      ? rf_cost_rows_seconds(m, "sample", "penalized", rows, vocab) - rf_cost_rows_seconds(m, "sample", "likeliest", rows, vocab)
+                      : 0;
   return each + fmax(copied, 0);
 }

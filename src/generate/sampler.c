@@ -368,6 +368,8 @@ static bool penalizes(const rf_sampler_options *o) {
   return (o->repetition_penalty > 0 && o->repetition_penalty != 1) || o->frequency_penalty != 0 || o->presence_penalty != 0;
 }
 
+bool rf_sampler_adjusts(const rf_sampler_options *o) { return penalizes(o) || o->bias_count > 0; }
+
 static bool bars_eos(const rf_sampler *sampler) {
   const rf_sampler_options *o = &sampler->options;
   return o->eos_count > 0 && (o->ignore_eos || sampler->generated < o->min_tokens);

@@ -64,6 +64,8 @@ typedef struct rf_logprobs {
   double *logprobs; /* (wanted) */
 } rf_logprobs;
 
+/* Whether penalties and biases make a row another one, which is copied for it before anything is chosen. */
+bool rf_sampler_adjusts(const rf_sampler_options *options);
 /* RAFTER_INVALID: a number that is none, a penalty below zero, an id outside of the vocabulary. */
 rf_status rf_sampler_check(const rf_sampler_options *options, int64_t vocab, rf_error *error);
 /* Checks the options. After this nothing allocates. */
