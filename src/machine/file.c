@@ -34,36 +34,33 @@ static rf_status dtype_key(const char *key, const char *where, rf_dtype *dtype, 
   return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: '%.40s' is not a dtype (expected f32, bf16, f16, f64, i8, ...)", where, key);
 }
 
-static rf_status parse_flops(const json_t *object, const char *where, rf_machine *machine, rf_error *error) {
-  json_t *flops = json_object_get(object, "flops");
-  if (!json_is_object(flops)) return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: flops is missing (expected {\"f32\": FLOP/s, ...})", where);
+/* Where FLOP/s under a name go: of a dtype, or of a format that is none. */
+typedef struct rate_place {
   const char *key;
-  json_t *value;
-  bool any = false;
-  json_object_foreach(flops, key, value) {
+  double *at;
+} rate_place;
+
+/* {"f32": FLOP/s, ...} into `of` by dtype, and into `more` (up to a key of NULL). */
+static rf_status parse_rates(const json_t *object, const char *name, bool required, double of[RF_DTYPES], const rate_place *more, const char *where,
+                             rf_error *error) {
+  json_t *rates = json_object_get(object, name), *value;
+  const char *key;
+  if (!rates && !required) return RAFTER_OK;
+  if (!json_is_object(rates) || (required && !json_object_size(rates)))
+    return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: %s is %s (expected {\"f32\": FLOP/s, ...})", where, name,
+                   !rates                  ? "missing"
+                   : json_is_object(rates) ? "empty"
+                                           : "not an object");
+  json_object_foreach(rates, key, value) {
+    double *place = NULL;
     rf_dtype dtype;
-    double *place = !strcmp(key, "tf32") ? &machine->flops_tf32 : !strcmp(key, "f4") ? &machine->flops_f4 : NULL;
+    for (const rate_place *m = more; m->key && !place; m++)
+      if (!strcmp(key, m->key)) place = m->at;
     if (!place) {
       RF_TRY(dtype_key(key, where, &dtype, error));
-      place = &machine->flops[dtype];
+      place = &of[dtype];
     }
-    RF_TRY(rf_json_float(flops, key, where, 1e6, 1e20, place, error));
-    any = true;
-  }
-  if (!any) return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: flops names no dtype (expected at least one)", where);
-  return RAFTER_OK;
-}
-
-static rf_status parse_vectors(const json_t *object, const char *where, rf_machine *machine, rf_error *error) {
-  json_t *flops = json_object_get(object, "flops_vectors"), *value;
-  const char *key;
-  if (!flops) return RAFTER_OK;
-  if (!json_is_object(flops))
-    return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: flops_vectors is not an object ({\"i8\": FLOP/s, ...})", where);
-  json_object_foreach(flops, key, value) {
-    rf_dtype dtype;
-    RF_TRY(dtype_key(key, where, &dtype, error));
-    RF_TRY(rf_json_float(flops, key, where, 1e6, 1e20, &machine->flops_vectors[dtype], error));
+    RF_TRY(rf_json_float(rates, key, where, 1e6, 1e20, place, error));
   }
   return RAFTER_OK;
 }
@@ -134,8 +131,9 @@ rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *
   RF_GO(rf_machine_number(object, "chips", 1, 1e6, &chips, where, error));
   RF_GO(rf_machine_number(object, "threads", 0, 65536, &threads, where, error));
   machine->chips = (int)chips, machine->threads = (int)threads;
-  RF_GO(parse_flops(object, where, machine, error));
-  RF_GO(parse_vectors(object, where, machine, error));
+  const rate_place formats[] = {{"tf32", &machine->flops_tf32}, {"f4", &machine->flops_f4}, {NULL, NULL}};
+  RF_GO(parse_rates(object, "flops", true, machine->flops, formats, where, error));
+  RF_GO(parse_rates(object, "flops_vectors", false, machine->flops_vectors, &formats[2], where, error));
   RF_GO(rf_json_float(object, "memory_bytes", where, 1 << 20, 1e16, &machine->memory_bytes, error));
   RF_GO(rf_machine_number(object, "reserve_bytes", 0, machine->memory_bytes, &machine->reserve_bytes, where, error));
   const bool one_bandwidth = json_object_get(object, "memory_bps") != NULL;
@@ -189,13 +187,18 @@ static json_t *curve_json(const rf_curve *curve) {
   return json_pack("{s:s, s:s, s:s, s:o}", "op", curve->op, "dtype", rf_dtype_name(curve->dtype), "kernel", curve->kernel, "points", points);
 }
 
+static json_t *rates_json(const double of[RF_DTYPES]) {
+  json_t *rates = json_object();
+  for (int d = 0; d < RF_DTYPES; d++)
+    if (of[d] > 0) json_object_set_new(rates, rf_dtype_name((rf_dtype)d), json_real(of[d]));
+  return rates;
+}
+
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error) {
-  json_t *flops = json_object(), *curves = json_array(), *scaling = json_array();
+  json_t *flops = rates_json(machine->flops), *vectors = rates_json(machine->flops_vectors), *curves = json_array(), *scaling = json_array();
   for (int i = 0; i < machine->scaling_count; i++)
     json_array_append_new(scaling, json_pack("{s:i, s:f, s:f}", "threads", machine->scaling[i].threads, "flops", machine->scaling[i].flops,
                                              "read_bps", machine->scaling[i].read_bps));
-  for (int d = 0; d < RF_DTYPES; d++)
-    if (machine->flops[d] > 0) json_object_set_new(flops, rf_dtype_name((rf_dtype)d), json_real(machine->flops[d]));
   if (machine->flops_tf32 > 0) json_object_set_new(flops, "tf32", json_real(machine->flops_tf32));
   if (machine->flops_f4 > 0) json_object_set_new(flops, "f4", json_real(machine->flops_f4));
   for (int i = 0; i < machine->curve_count; i++) json_array_append_new(curves, curve_json(&machine->curve[i]));
@@ -205,9 +208,6 @@ rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error
                            "reserve_bytes", machine->reserve_bytes, "read_bps", machine->read_bps, "copy_bps", machine->copy_bps, "launch_seconds",
                            machine->launch_seconds, "usd_per_chip_hour", machine->usd_per_chip_hour, "efficiency_compute",
                            machine->efficiency_compute, "efficiency_memory", machine->efficiency_memory, "scaling", scaling, "curves", curves);
-  json_t *vectors = json_object();
-  for (int d = 0; d < RF_DTYPES; d++)
-    if (machine->flops_vectors[d] > 0) json_object_set_new(vectors, rf_dtype_name((rf_dtype)d), json_real(machine->flops_vectors[d]));
   if (root && json_object_size(vectors)) json_object_set(root, "flops_vectors", vectors);
   json_decref(vectors);
   if (root && machine->watts > 0) json_object_set_new(root, "watts", json_real(machine->watts));
