@@ -276,7 +276,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
                          : "add --job score --program jax-scan, or leave --returns out",
                    "%s returns nothing that could be chosen (--returns: expected a jax program of --job score, got %s of --job %s)",
                    score ? "our own program of a score" : "this job", rf_program_name(plan->program.program), text_or(options, "job", job));
-  plan->program.top = build->top > 0 ? build->top : 64;
+  plan->program.top = build->top > 0 ? build->top : RF_PROGRAM_TOP;
   RF_TRY(rf_remat_parse(text_or(options, "remat", "none"), &plan->remat, error));
   if (rf_options_has(options, "fit") && given(options, "fit"))
     s->fit = true, plan->budget_bytes = rf_options_bare(options, "fit") ? 0 : rf_options_int(options, "fit");

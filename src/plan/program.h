@@ -16,6 +16,8 @@ typedef enum rf_program_result {
   RF_RESULT_TOP_BY_CHUNK, /* the same, by a loop over positions */
 } rf_program_result;
 
+enum { RF_PROGRAM_TOP = 64 }; /* tokens kept of each position where nothing else is said */
+
 typedef struct rf_program_options {
   rf_program program;
   rf_program_result result; /* of a job that scores */
