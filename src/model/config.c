@@ -384,7 +384,7 @@ static void list_full(rf_model *model, int64_t layer) {
 
 /* Which layers are windowed. "layer_types" names every layer. */
 static rf_status read_windows(const json_t *json, const char *where, const config_type *type, rf_model *model, rf_error *error) {
-  if (type->windows == NO_WINDOW) return RAFTER_OK;
+  if (type->windows == NO_WINDOW || model->layers > RF_LAYERS_MOST) return RAFTER_OK; /* so many are refused when all is read */
   bool qwen_on, windowed = true;
   int64_t pattern, first;
   RF_TRY(rf_json_bool_or(json, "use_sliding_window", where, false, &qwen_on, error));

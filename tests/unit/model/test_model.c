@@ -260,6 +260,12 @@ static const char LLAMA_CONFIG[] =
     "3,"
     "\"max_position_embeddings\":128,\"rms_norm_eps\":1e-6,\"vocab_size\":176,\"hidden_act\":\"silu\",\"eos_token_id\":[7,8]}";
 
+static const char QWEN_CONFIG[] =
+    "{\"model_type\":\"qwen2\",\"hidden_size\":48,\"intermediate_size\":80,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"num_hidden_layers\":"
+    "3,"
+    "\"max_position_embeddings\":128,\"vocab_size\":176,\"hidden_act\":\"silu\",\"use_sliding_window\":true,\"sliding_window\":8,"
+    "\"max_window_layers\":500000}";
+
 static void configs_are_read(void **state) {
   (void)state;
   rf_model m;
@@ -309,6 +315,7 @@ static void configs_are_read(void **state) {
       {LLAMA_CONFIG, "\"num_key_value_heads\":2", "\"num_key_value_heads\":3", "key/value"},
       {LLAMA_CONFIG, "silu", "gelu", "hidden_act"},
       {LLAMA_CONFIG, "\"hidden_act\"", "\"attention_bias\":8,\"hidden_act\"", "attention_bias"},
+      {QWEN_CONFIG, "\"num_hidden_layers\":3", "\"num_hidden_layers\":1000000", "layers"}, /* more than there is a place for */
       {LLAMA_CONFIG, "\"hidden_act\"", "\"rope_scaling\":8,\"hidden_act\"", "rope_scaling"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
