@@ -99,13 +99,14 @@ static rf_status read_config(const char *path, json_t **config, rf_error *error)
 static rf_status refuse_additional(const char *folder, rf_error *error) {
   char path[4200], names[200] = "";
   snprintf(path, sizeof path, "%.4000s/additional_chat_templates", folder);
-  DIR *listing = opendir(path);
-  if (!listing) return RAFTER_OK;
-  for (const struct dirent *entry; (entry = readdir(listing));) {
+  struct dirent **entry = NULL;
+  int count = scandir(path, &entry, NULL, alphasort);
+  for (int i = 0; i < count; i++) {
     size_t used = strlen(names);
-    if (rf_text_ends_with(entry->d_name, ".jinja")) snprintf(names + used, sizeof names - used, "%s%.60s", used ? ", " : "", entry->d_name);
+    if (rf_text_ends_with(entry[i]->d_name, ".jinja")) snprintf(names + used, sizeof names - used, "%s%.60s", used ? ", " : "", entry[i]->d_name);
+    free(entry[i]);
   }
-  closedir(listing);
+  free(entry);
   if (!*names) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, "give the one that is meant (--template FILE)", "%s names no default chat template (got: %s)", path, names);
 }
@@ -114,7 +115,6 @@ rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error) {
   bool gguf = rf_text_ends_with(folder, ".gguf");
   RF_TRY(rf_chat_find(folder, chat, error));
   if (*chat) return RAFTER_OK;
-  RF_TRY(refuse_additional(folder, error));
   return RF_FAIL(error, RAFTER_FAILED, "the model may be no chat model: give a plain prompt, or a template of your own (--template FILE)",
                  "%s has no chat template (expected %s)", folder,
                  gguf ? "tokenizer.chat_template" : "chat_template.jinja, or chat_template in tokenizer_config.json or chat_template.json");
@@ -217,7 +217,7 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
   if (status == RAFTER_OK && !s.text && vocabulary) status = rf_chat_find_gguf(inside, chat, error);
   if (status == RAFTER_OK && s.text) status = rf_chat_new(s.text, s.bytes, s.path, s.config, chat, error);
   source_free(&s);
-  return status;
+  return status == RAFTER_OK && !*chat ? refuse_additional(folder, error) : status;
 }
 
 rf_status rf_chat_source(const char *folder, char **text, rf_error *error) {

@@ -14,9 +14,10 @@ typedef struct rf_chat_options {
 } rf_chat_options;
 
 /* Reads the template of a .gguf file, or of a model folder: chat_template.jinja, else chat_template in tokenizer_config.json (a text, or a list of named ones,
- * of which "default" is taken), else in chat_template.json. Templates in additional_chat_templates/ are taken by their file only (rf_chat_read). The special tokens that the template may name come from tokenizer_config.json. RAFTER_FAILED: there is none. */
+ * of which "default" is taken), else in chat_template.json. Templates in additional_chat_templates/ are taken by their file only (rf_chat_read); a folder that
+ * has only those is refused. The special tokens that the template may name come from tokenizer_config.json. RAFTER_FAILED: there is none. */
 rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error);
-/* The same; *chat is NULL where there is none. */
+/* The same; *chat is NULL where there is none at all. */
 rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error);
 /* The template of a folder as it stands, malloc'ed; *text is NULL where there is none. */
 rf_status rf_chat_source(const char *folder, char **text, rf_error *error);
