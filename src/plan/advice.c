@@ -122,6 +122,12 @@ static void *make_ahead(void *self) {
   return NULL;
 }
 
+static void free_ahead(rf_advice_ahead *ahead) {
+  if (!ahead) return;
+  pthread_cond_destroy(&ahead->changed), pthread_mutex_destroy(&ahead->lock);
+  free(ahead);
+}
+
 static int cores(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
 
 rf_advice_ahead *rf_plan_advise_ahead(const rf_model *model, const rf_plan_options *options) {
@@ -132,7 +138,7 @@ rf_advice_ahead *rf_plan_advise_ahead(const rf_model *model, const rf_plan_optio
   ahead->all.model = model;
   ahead->all.count = variants_of(options, ahead->all.list, &ahead->all.same);
   if (!pthread_create(&ahead->thread, NULL, make_ahead, ahead)) return ahead;
-  free(ahead);
+  free_ahead(ahead);
   return NULL;
 }
 
@@ -148,7 +154,7 @@ void rf_advice_forget(rf_advice_ahead *ahead) {
   atomic_fetch_add(&ahead->all.next_other, RF_MAX_ADVICE);
   tell(ahead, &ahead->over);
   pthread_join(ahead->thread, NULL);
-  free(ahead);
+  free_ahead(ahead);
 }
 
 int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice[RF_MAX_ADVICE]) {
@@ -160,21 +166,23 @@ int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice
   if (all->count) all->base = rf_plan_graph_before(plan, &own, &built);
   all->weighed =
       all->base && all->same && rf_mesh_chips(&o->build.mesh) == 1 && o->program.program == RF_PROGRAM_RAFTER && rf_trial_can(all->base, o);
+  for (int i = 0; i < all->same; i++) all->list[i].options.machine = plan->options.machine; /* that of its threads and its level */
   if (ahead) tell(ahead, &ahead->ready), helpers--;
   make_all(all, helpers);
   if (ahead) pthread_join(ahead->thread, NULL);
   for (int i = 0; i < all->count; i++) {
     if (!all->came[i].made) continue;
-    double saved = (double)(plan->arena_bytes - all->came[i].bytes), slower = all->came[i].seconds / plan->step_seconds - 1;
+    const int64_t now = all->came[i].bytes > rf_plan_room(o) ? plan->live_bytes : plan->arena_bytes; /* live beside live */
+    double saved = (double)(now - all->came[i].bytes), slower = all->came[i].seconds / plan->step_seconds - 1;
     if (saved > 0 || slower < 0) {
       rf_advice *row = &advice[kept++];
       memcpy(row->change, all->list[i].change, sizeof row->change);
       row->peak_bytes = all->came[i].bytes, row->seconds = all->came[i].seconds;
-      snprintf(row->why, sizeof row->why, "%.1f %% %s memory, %.1f %% %s", 100 * (saved >= 0 ? saved : -saved) / (double)plan->arena_bytes,
+      snprintf(row->why, sizeof row->why, "%.1f %% %s memory, %.1f %% %s", 100 * (saved >= 0 ? saved : -saved) / (double)now,
                saved >= 0 ? "less" : "more", 100 * (slower >= 0 ? slower : -slower), slower >= 0 ? "slower" : "faster");
     }
   }
   rf_graph_free(built);
-  free(ahead);
+  free_ahead(ahead);
   return kept;
 }

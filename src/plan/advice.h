@@ -1,4 +1,4 @@
-/* advice.h - what one change at a time would do to a plan: each row is a plan that was really made. */
+/* advice.h - what one change at a time would do to a plan: each row's numbers are those of the whole plan. */
 #ifndef RF_ADVICE_H
 #define RF_ADVICE_H
 
@@ -8,8 +8,8 @@ enum { RF_MAX_ADVICE = 8 };
 typedef struct rf_advice {
   char change[48]; /* "remat=mlp", "microbatch=8 accumulate=8", "dtype=bf16" */
   char why[160];
-  int64_t peak_bytes;
-  double seconds; /* per step */
+  int64_t peak_bytes; /* of a row that does not fit its live bytes: no layout mends them */
+  double seconds;     /* per step */
 } rf_advice;
 
 /* Begins with those neighbours of a training plan that need not wait for it, while it is made of these options; NULL where nothing is begun. `model` has to

@@ -8,7 +8,7 @@ enum { RF_ALIGNMENT = 64 };
 static inline int64_t rf_align(int64_t bytes) { return (bytes + RF_ALIGNMENT - 1) / RF_ALIGNMENT * RF_ALIGNMENT; }
 
 /* How far a plan is made. BYTES: kernels, lifetimes and live bytes. SIZE: offsets too where the live bytes fit the room, else they stand for arena_bytes, which
- * are no fewer. PRICES: offsets and times, to be weighed against others, without names of workspaces and a digest. */
+ * are no fewer. PRICES: offsets (of one chip as with SIZE) and times, to be weighed against others, without names of workspaces and a digest. */
 typedef enum rf_plan_depth { RF_PLAN_BYTES, RF_PLAN_SIZE, RF_PLAN_PRICES, RF_PLAN_WHOLE } rf_plan_depth;
 
 /* choose.c: one kernel per op, its work, and a tensor for its workspace (appended to the graph). Allocates plan->op and plan->tensor. */
@@ -101,11 +101,11 @@ rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *opti
 
 /* plan.c: remat, and a plan of a graph that was built; takes the graph over, also where it fails. */
 rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth, rf_plan **plan, rf_error *error);
-/* plan.c: a plan of a graph as it is (taken over); and of a model. `base` (may be NULL): what rf_graph_build makes of it with these build options, which has to
- * outlive the plan. */
-/* The graph of a plan before recomputation: its own as it was before kernels added their workspaces, where nothing else was rewritten (in `own`, whose arrays are
+/* plan.c: the graph of a plan before recomputation: its own as it was before kernels added their workspaces, where nothing else was rewritten (in `own`, whose arrays are
  * the plan's); else it is built, and the caller's to free. NULL: of stages. */
 const rf_graph *rf_plan_graph_before(const rf_plan *plan, rf_graph *own, rf_graph **built);
+/* plan.c: a plan of a graph as it is (taken over); and of a model. `base` (may be NULL): what rf_graph_build makes of it with these build options, which has to
+ * outlive the plan. */
 rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth);
 rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_plan_options *options, const rf_graph *base, rf_plan **plan,
                           rf_error *error);

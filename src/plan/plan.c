@@ -166,7 +166,9 @@ rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_pl
   rf_machine_for_isa(&plan->machine, options->isa);
   rf_machine_for_threads(&plan->machine, options->threads);
   plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, plan->by_class);
-  if (depth == RF_PLAN_PRICES && plan->live_bytes > rf_plan_room(options)) plan->arena_bytes = plan->live_bytes; /* which no layout mends */
+  /* No layout mends what is live; those of one chip that only computes are not timed by where it lies. */
+  bool alone = rf_mesh_chips(&options->build.mesh) == 1 && !options->build.offload;
+  if (depth == RF_PLAN_PRICES && alone && plan->live_bytes > rf_plan_room(options)) plan->arena_bytes = plan->live_bytes;
   else rf_plan_layout(plan, 0);
   plan->by_class[RF_CLASS_PADDING] += plan->arena_bytes - plan->live_bytes;
   rf_plan_cost(plan);

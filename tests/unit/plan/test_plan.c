@@ -2,6 +2,8 @@
 #include "plan/advice.h"
 #include "unit/plan/plans.h"
 
+#include <math.h>
+
 static rf_plan *uva_on(const rf_backend *backend, int threads, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat) {
   rf_model model = model_named("uva");
   rf_plan_options options = train_options(machine_named("a5000"), dtype, microbatch, accumulate, 512, remat);
@@ -336,17 +338,31 @@ static void the_digest_knows_what_matters(void **state) {
   rf_plan_free(plan);
 }
 
-/* No sum of bytes leaves 63 bits: what cannot be counted is said. */
-/* Advice shares the graph of the plan it is for and leaves out what it does not show; its numbers are those of whole plans. */
+/* Advice shares the graph of the plan it is for and leaves out what it does not show; its numbers are those of whole plans, also where it was begun ahead of
+ * the plan, on fewer threads than the machine has, and where nothing fits (then live bytes are said). */
 static void advice_is_what_whole_plans_say(void **state) {
   (void)state;
-  const rf_remat from[] = {RF_REMAT_NONE, RF_REMAT_ATTN};
-  for (int i = 0; i < 2; i++) {
+  static rf_machine cpu;
+  rf_machine_detect(&cpu, NULL);
+  cpu.threads = 8;
+  const struct {
+    const rf_machine *machine;
+    rf_remat remat;
+    int threads;
+    bool ahead;
+    int64_t budget;
+  } rows[] = {{machine_named("a5000"), RF_REMAT_NONE, 1, false, 0},
+              {machine_named("a5000"), RF_REMAT_ATTN, 1, false, 0},
+              {&cpu, RF_REMAT_NONE, 2, true, 0},
+              {machine_named("a5000"), RF_REMAT_NONE, 1, true, 1 << 20}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     rf_model model = model_named("uva");
-    rf_plan_options options = train_options(machine_named("a5000"), RF_F32, 8, 2, 512, from[i]);
+    rf_plan_options options = train_options(rows[i].machine, RF_F32, 8, 2, 512, rows[i].remat);
+    options.threads = rows[i].threads, options.budget_bytes = rows[i].budget;
+    rf_advice_ahead *ahead = rows[i].ahead ? rf_plan_advise_ahead(&model, &options) : NULL;
     rf_plan *plan = plan_of(&model, &options);
     rf_advice advice[RF_MAX_ADVICE];
-    int count = rf_plan_advise(plan, NULL, advice), wider = 0;
+    int count = rf_plan_advise(plan, ahead, advice), wider = 0;
     assert_in_range(count, 4, RF_MAX_ADVICE);
     for (int k = 0; k < count; k++) {
       rf_plan_options changed = options;
@@ -357,8 +373,13 @@ static void advice_is_what_whole_plans_say(void **state) {
         changed.build.microbatch = micro, changed.build.accumulate = accumulate, wider += micro > 8;
       else changed.build.dtype = RF_BF16;
       rf_plan *whole = plan_of(&model, &changed);
-      assert_int_equal(advice[k].peak_bytes, whole->arena_bytes);
+      bool fits = whole->live_bytes <= rf_plan_room(&changed);
+      assert_int_equal(advice[k].peak_bytes, fits ? whole->arena_bytes : whole->live_bytes);
       assert_true(advice[k].seconds == whole->step_seconds);
+      double now = (double)(fits ? plan->arena_bytes : plan->live_bytes), saved = now - (double)advice[k].peak_bytes;
+      char part[40];
+      snprintf(part, sizeof part, "%.1f %% %s memory", 100 * fabs(saved) / now, saved >= 0 ? "less" : "more");
+      assert_non_null(strstr(advice[k].why, part));
       rf_plan_free(whole);
     }
     assert_true(wider <= 1);
