@@ -23,7 +23,7 @@ static const peak PEAKS[] = {{"f32", "f32 FMA", "GFLOP/s", RF_F32, RF_PEAK_VECTO
                              {"bf16_tiles", "bf16 in tiles", "GFLOP/s", RF_BF16, RF_PEAK_TILES},
                              {"i8_vectors", "int8 in vectors", "GOP/s", RF_I8, RF_PEAK_VECTORS},
                              {"i8_tiles", "int8 in tiles", "GOP/s", RF_I8, RF_PEAK_TILES}};
-enum { PEAK_COUNT = sizeof PEAKS / sizeof *PEAKS, MOST_BURSTS = 512, MOST_TESTS = 32 };
+enum { PEAK_COUNT = sizeof PEAKS / sizeof *PEAKS, MOST_BURSTS = 512, MOST_TESTS = 32, MOST_REPS = 10000 }; /* repetitions as the option has them */
 
 typedef struct bursts {
   double rate[MOST_BURSTS];
@@ -184,7 +184,7 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
   rafter_trainer *trainer = NULL;
   rf_record *record = NULL;
   rf_settings *s = malloc(sizeof *s);
-  double seconds[64];
+  double seconds[MOST_REPS];
   rafter_step step = {0};
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "train", s, error));
@@ -193,7 +193,7 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
   const rf_plan *plan = rf_plan_of_trainer(trainer);
   choose_product(c, plan);
   RF_GO(rafter_trainer_step(trainer, &step, error)); /* warm */
-  for (int i = 0; i < reps && i < 64; i++) {
+  for (int i = 0; i < reps; i++) {
     sample_flops(c, 20 / reps + 1);
     RF_GO(rafter_trainer_step(trainer, &step, error));
     seconds[i] = step.seconds;
@@ -201,7 +201,7 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
   sample_flops(c, 5);
   double tokens = (double)s->plan.build.microbatch * s->plan.build.accumulate * (double)s->plan.build.seq;
   const limits l = {.flops = plan->flops_full_square, .causal = plan->model_flops, .counted = "6 P + 12 L T D"};
-  json_t *results = report_row(sink, s, c, t, tokens, seconds, reps < 64 ? reps : 64, step.predicted_seconds, &l);
+  json_t *results = report_row(sink, s, c, t, tokens, seconds, reps, step.predicted_seconds, &l);
   if (record) status = rf_trainer_leave_trace(trainer, record, job->options, t->name, results, sink, error), json_decref(results);
   else list_test(job, sink, plan, results);
   RF_GO(status);
@@ -280,7 +280,7 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   rf_generator *g = NULL;
   rf_record *record = NULL;
   const float *logits = NULL;
-  double seconds[64];
+  double seconds[MOST_REPS];
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
   s->plan.build.microbatch = 1, s->plan.build.seq = positions_of(t);
@@ -290,7 +290,7 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   RF_GO(rf_generator_open(&settings, &g, error));
   const rf_plan *plan = t->kind == 'p' ? g->prefill : g->decode;
   choose_product(c, plan);
-  for (int i = -1; i < reps && i < 64; i++) {
+  for (int i = -1; i < reps; i++) {
     rf_generator_reset(g);
     if (t->depth || t->kind == 't') RF_GO(feed_random(g, t->depth ? t->depth : 1, &logits, error));
     if (t->kind == 'p') sample_flops(c, 4);
@@ -307,7 +307,7 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   double flops = t->kind == 'p' ? 2 * (double)plan->graph->params.matmul * (double)t->tokens : 0;
   const limits l = {
       .flops = flops, .causal = flops, .bytes = t->kind == 'p' ? 0 : weight_bytes(plan) * (double)t->tokens, .counted = "2 P per token"};
-  json_t *results = report_row(sink, s, c, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, walks_seconds(plan, 1, depth, t->tokens, rows), &l);
+  json_t *results = report_row(sink, s, c, t, (double)t->tokens, seconds, reps, walks_seconds(plan, 1, depth, t->tokens, rows), &l);
   status = leave(job, sink, t, g, record, plan, results, error);
 done:
   rf_record_close(record);
@@ -335,7 +335,7 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   rf_record *record = NULL;
   const rf_event *event;
   int events;
-  double seconds[64];
+  double seconds[MOST_REPS];
   int64_t id[4096];
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
@@ -351,7 +351,7 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   RF_GO(rf_traced_open(job->options, &record, error));
   RF_GO(rf_generator_open(&settings, &g, error));
   choose_product(c, g->decode);
-  for (int i = -1; i < reps && i < 64; i++) {
+  for (int i = -1; i < reps; i++) {
     int32_t prompt[PROMPT];
     for (int64_t a = 0; a < t->tokens; a++) {
       for (int k = 0; k < length; k++)
@@ -379,7 +379,7 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   const rf_sampler_options greedy = {.top_p = 1};
   double predicted =
       walks_seconds(g->decode, t->tokens, depth, STEPS, 1) + STEPS * rf_pace_seconds(&g->decode->machine, &greedy, s->model.vocab, t->tokens);
-  json_t *results = report_row(sink, s, c, t, (double)t->tokens * STEPS, seconds, reps < 64 ? reps : 64, predicted, &l);
+  json_t *results = report_row(sink, s, c, t, (double)t->tokens * STEPS, seconds, reps, predicted, &l);
   status = leave(job, sink, t, g, record, g->decode, results, error);
 done:
   rf_record_close(record);
@@ -397,7 +397,7 @@ static rf_status bench_score(const rafter_job *job, const rafter_sink *sink, con
   rf_record *record = NULL;
   int32_t ids[TEXT], *top_ids = NULL;
   float logprobs[TEXT], *top_logprobs = NULL;
-  double seconds[64], all = 0;
+  double seconds[MOST_REPS], all = 0;
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "score", s, error));
   int64_t length = s->model.max_seq < TEXT ? s->model.max_seq : TEXT, walks = 0;
@@ -410,7 +410,7 @@ static rf_status bench_score(const rafter_job *job, const rafter_sink *sink, con
   RF_GO(rf_traced_open(job->options, &record, error));
   RF_GO(rf_scorer_open(&settings, &scorer, error));
   choose_product(c, scorer->plan);
-  for (int i = -1; i < reps && i < 64; i++) {
+  for (int i = -1; i < reps; i++) {
     sample_flops(c, 4);
     double start = rf_now_seconds();
     for (int64_t at = 0; at < t->tokens; at += length, walks++) {
@@ -423,7 +423,7 @@ static rf_status bench_score(const rafter_job *job, const rafter_sink *sink, con
   }
   double part = (double)t->tokens / (double)length;
   const limits l = {.flops = part * scorer->plan->flops_full_square, .causal = part * scorer->plan->model_flops, .counted = "2 P + 4 L T D"};
-  json_t *results = report_row(sink, s, c, t, (double)t->tokens, seconds, reps < 64 ? reps : 64, part * scorer->plan->step_seconds, &l);
+  json_t *results = report_row(sink, s, c, t, (double)t->tokens, seconds, reps, part * scorer->plan->step_seconds, &l);
   if (record) {
     rf_walked w;
     status = rf_walked_of_scores(scorer, walks, t->tokens * (reps + 1), all, &w, error);

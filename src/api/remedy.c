@@ -1,6 +1,7 @@
 /* remedy.c - what would make a plan fit that does not: changes of the command's own options, each planned before it is named. */
 #include "api/plan.h"
 
+#include <assert.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -76,11 +77,12 @@ static bool tries(remedy *r, const char *format, ...) {
 
 /* ---- ahead ------------------------------------------------------------------------------------------------------- */
 
-/* The next place, to be waited for; with the lock held. */
+/* The next place, to be waited for; with the lock held, or before the helper begins. */
 static int will_try(remedy *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static int will_try(remedy *r, const char *format, ...) {
   va_list list;
   int at = r->attempts;
+  assert(at < MOST_ATTEMPTS);
   r->attempt[at] = (attempt){.state = NEW};
   va_start(list, format);
   vsnprintf(r->attempt[at].change, sizeof r->attempt[at].change, format, list);
@@ -148,14 +150,6 @@ static bool came_out(remedy *r, int at) {
   return take_over(r, fits);
 }
 
-/* Nobody needs to begin with what was asked for so far. */
-static void forget(remedy *r) {
-  pthread_mutex_lock(&r->idle->lock);
-  for (int i = 0; i < r->attempts; i++)
-    if (r->attempt[i].state == NEW) r->attempt[i].state = DONE;
-  pthread_mutex_unlock(&r->idle->lock);
-}
-
 static void stop_helping(remedy *r) {
   pthread_mutex_lock(&r->idle->lock);
   r->over = true;
@@ -199,7 +193,7 @@ static int64_t first_chips(const remedy *r) {
 }
 
 /* Twice as many each time, as they are typed; false: products cannot be shared here. */
-static bool larger_of(const remedy *r, int time, bool learns, larger *to) {
+static bool larger_of(const remedy *r, int time, bool trains, larger *to) {
   const rf_machine *m = &r->plan->settings.machine;
   const rf_build_options *b = &r->plan->plan->options.build;
   const char *on = rf_options_text(r->from, "on");
@@ -208,7 +202,7 @@ static bool larger_of(const remedy *r, int time, bool learns, larger *to) {
   *to = (larger){.micro = 0};
   rf_machine_shape_for(m, chips, shape, sizeof shape);
   snprintf(to->on, sizeof to->on, "%.*s%s", (int)strcspn(on, ":*"), on, shape);
-  if (!learns) return true;
+  if (!trains) return true;
   if (batch % devices == 0) return to->micro = devices, to->accumulate = batch / devices, true;
   if (rf_options_given(r->from, "fit") || m->slices > 1) return false;
   to->rows = rf_common_divisor(devices, batch);
@@ -243,9 +237,9 @@ static void ask_for_milder(remedy *r) {
 }
 
 /* More chips of the same machine; where the least that training steps take fits, more may. */
-static bool more_chips(remedy *r, bool learns, char text[400]) {
+static bool more_chips(remedy *r, bool trains, char text[400]) {
   larger to;
-  for (int i = 0; i < CHIP_TRIES && !learns && has_larger(r); i++)
+  for (int i = 0; i < CHIP_TRIES && !trains && has_larger(r); i++)
     if (larger_of(r, i, false, &to) && tries(r, "on=%s", to.on)) return snprintf(text, 400, "--on %s", to.on) > 0;
   for (int i = 0; i < r->chip_tries; i++) {
     if (r->chips[i] == RF_NONE || !came_out(r, r->chips[i])) continue;
@@ -333,10 +327,10 @@ rf_status rf_plan_refuse(const rafter_job *job, const rafter_plan *plan, rf_idle
   try_ahead(&r);
   r.helped = r.attempts > 0 && !pthread_create(&r.helper, NULL, help, &r);
   rf_status status = say_why(plan, &find_more, &why);
-  if (!find_more) forget(&r);
-  else if (find(&r, change)) {
+  if (find_more && find(&r, change)) {
     char bytes[48] = "";
     rf_plan_settle_size(r.fits->plan);
+    if (r.fits->prefill) rf_plan_settle_size(r.fits->prefill);
     if (!plan->plan->searched)
       snprintf(bytes, sizeof bytes, ", in %.2f GiB", (double)bytes_of(r.fits) / 0x1p30); /* a search takes what makes it fast */
     snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes, change);

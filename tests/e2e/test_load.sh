@@ -58,7 +58,10 @@ parts = [int(x) for x in re.findall(r"loading +(\d+) %", text)]
 assert len(parts) >= 4 and parts == sorted(set(parts)) and parts[-1] < 100, parts
 assert re.search(r"loading +%d %%\r\x1b\[K(?!loading)" % parts[-1], text), "the bar stays behind"
 PY
-at_terminal bar "$RAFTER" generate large "${ASK[@]}" --quiet && { ! grep -q loading bar || fail '--quiet shows a bar'; }
-at_terminal bar "$RAFTER" generate small "${ASK[@]}" && { ! grep -q loading bar || fail 'a small model shows a bar'; }
-status 0 "$RAFTER" generate large "${ASK[@]}" && { ! grep -q loading err || fail 'a bar is shown where no terminal is'; }
+at_terminal bar "$RAFTER" generate large "${ASK[@]}" --quiet || fail "generate --quiet at a terminal fails: $(tail -c 300 bar)"
+! grep -q loading bar || fail '--quiet shows a bar'
+at_terminal bar "$RAFTER" generate small "${ASK[@]}" || fail "generate of a small model at a terminal fails: $(tail -c 300 bar)"
+! grep -q loading bar || fail 'a small model shows a bar'
+status 0 "$RAFTER" generate large "${ASK[@]}"
+! grep -q loading err || fail 'a bar is shown where no terminal is'
 finish
