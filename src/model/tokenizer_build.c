@@ -204,6 +204,8 @@ rf_status rf_tokenizer_build(const rf_vocabulary *v, const char *where, rf_token
   *tokenizer = NULL;
   for (size_t i = 0; i < sizeof KINDS / sizeof KINDS[0]; i++)
     if (v->kind && !strcmp(KINDS[i].name, v->kind)) kind = &KINDS[i];
+  if (v->kind && (!strcmp(v->kind, "no_vocab") || !strcmp(v->kind, "none"))) /* llama.cpp's two words for it */
+    return RF_FAIL(error, RAFTER_INVALID, "give ids in place of text", "%s brings no tokenizer to read text with", where);
   if (!kind)
     return RF_FAIL(error, RAFTER_FAILED, "this version knows llama, unigram and gpt2", "unknown kind of vocabulary (%s: '%s')", where,
                    v->kind ? v->kind : "none named");

@@ -102,8 +102,8 @@ static rf_status in_row(row_place place, rf_error *error) {
 
 static rf_status need_tokenizer(const rf_example_reader *reader, row_place place, rf_error *error) {
   if (reader->options.tokenizer) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "raise vocab to 256, or give rows with \"tokens\"", "the model cannot read text byte by byte (%s, line %lld)",
-                 place.path, (long long)place.line);
+  return RF_FAIL(error, RAFTER_FAILED, "put its tokenizer beside the weights (a shape: raise vocab to 256), or give rows with \"tokens\"",
+                 "the model has nothing to read text with (%s, line %lld)", place.path, (long long)place.line);
 }
 
 /* ---- masks ---------------------------------------------------------------------------------------------------------- */

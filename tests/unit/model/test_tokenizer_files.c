@@ -378,6 +378,14 @@ static void test_vocabulary_refused(void **state) {
   assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_OK);
   IDS(t, "ab", 0, 2);
   rf_tokenizer_close(t);
+  const char *const without[] = {"none", "no_vocab"};
+  const rf_vocabulary made = v;
+  for (int i = 0; i < 2; i++) {
+    v.kind = without[i];
+    assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_INVALID); /* as of a folder without one: ids are still read */
+    assert_string_equal(error.message, "test brings no tokenizer to read text with");
+  }
+  v = made;
   v.merge_count = 2;
   assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "merge 1"));
