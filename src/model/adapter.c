@@ -2,8 +2,6 @@
 #define _GNU_SOURCE
 #include "model/adapter.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +11,11 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "model/names.h"
+#include "model/name_pattern.h"
 #include "model/run_folder.h"
 #include "model/safetensors.h"
 
-enum { CONFIG_MOST = 1 << 20 };
+enum { CONFIG_MOST = 1 << 20, REGULAR_MOST = 1024, KEY_MOST = 1000 };
 
 static void path_of(char path[4300], const char *folder, const char *name) { snprintf(path, 4300, "%s/%s", folder, name); }
 
@@ -28,8 +27,17 @@ bool rf_adapter_is(const char *folder) {
 
 /* ---- adapter_config.json ------------------------------------------------------------------------------------------ */
 
+/* One key of "alpha_pattern": the layers that it names have an alpha of their own. */
+typedef struct own_alpha {
+  const char *key;
+  rf_name_pattern *pattern; /* NULL: the key is the end of a layer's name */
+  double alpha;
+} own_alpha;
+
 typedef struct settings {
   json_t *json;
+  own_alpha *own; /* in the order of the file */
+  size_t own_count;
   char path[4300];
   int64_t rank;
   double alpha, dropout;
@@ -67,44 +75,38 @@ static rf_status check_start(const settings *s, rf_error *error) {
 
 static const char REGULAR[] = "^$*+?()[]{}|\\";
 
-/* What PEFT matches with a layer's name for a key of "alpha_pattern" that is a regular expression; NULL: it is none. */
-static pcre2_code *pattern_of(const char *key) {
-  char text[1100];
-  int code;
-  PCRE2_SIZE at;
-  if (snprintf(text, sizeof text, "(.*\\.)?(%s)$", key) >= (int)sizeof text) return NULL;
-  return pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_ANCHORED | PCRE2_DOLLAR_ENDONLY | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
-}
-
-/* 1, 0; -1: the pattern needs more than is reasonable. */
-static int matches(const char *key, const char *name, size_t length) {
-  pcre2_code *pattern = pattern_of(key);
-  pcre2_match_data *data = pattern ? pcre2_match_data_create_from_pattern(pattern, NULL) : NULL;
-  pcre2_match_context *bounds = pcre2_match_context_create(NULL);
-  int found = PCRE2_ERROR_NOMEMORY;
-  if (bounds) pcre2_set_match_limit(bounds, 100000);
-  if (data && bounds) found = pcre2_match(pattern, (PCRE2_SPTR)name, length, 0, 0, data, bounds);
-  pcre2_match_context_free(bounds), pcre2_match_data_free(data), pcre2_code_free(pattern);
-  return found >= 0 ? 1 : found == PCRE2_ERROR_NOMATCH ? 0 : -1;
-}
-
-/* "alpha_pattern": ends of layers' names, or regular expressions, and numbers. */
-static rf_status check_patterns(const settings *s, rf_error *error) {
+/* "alpha_pattern": ends of layers' names, or regular expressions, and numbers. PEFT matches (.*\.)?KEY$. */
+static rf_status read_patterns(settings *s, rf_error *error) {
   const char *key;
   json_t *value, *patterns = json_object_get(s->json, "alpha_pattern");
+  int regular = 0;
   if (!patterns || json_is_null(patterns)) return RAFTER_OK;
   if (!json_is_object(patterns))
     return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"alpha_pattern\" is not an object (expected names and numbers)", s->path);
+  s->own = calloc(json_object_size(patterns) + 1, sizeof *s->own);
+  if (!s->own) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   json_object_foreach(patterns, key, value) {
-    double alpha;
-    pcre2_code *pattern = strpbrk(key, REGULAR) ? pattern_of(key) : NULL;
-    if (!pattern && strpbrk(key, REGULAR))
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: a key of \"alpha_pattern\" is no regular expression of up to 1000 bytes (got '%.60s')", s->path,
-                     key);
-    pcre2_code_free(pattern);
-    RF_TRY(rf_json_float(patterns, key, s->path, 1e-6, 1e6, &alpha, error));
+    own_alpha *own = &s->own[s->own_count++];
+    own->key = key;
+    RF_TRY(rf_json_float(patterns, key, s->path, 1e-6, 1e6, &own->alpha, error));
+    if (!strpbrk(key, REGULAR)) continue;
+    if (++regular > REGULAR_MOST)
+      return RF_FAIL(error, RAFTER_FAILED, "write plain ends of layers' names", "%s: \"alpha_pattern\" has more than %d regular expressions", s->path,
+                     (int)REGULAR_MOST);
+    char text[KEY_MOST + 16];
+    bool fits = snprintf(text, sizeof text, "(.*\\.)?(%s)", key) < (int)sizeof text;
+    own->pattern = fits && strlen(key) <= KEY_MOST ? rf_name_pattern_new(text) : NULL;
+    if (!own->pattern)
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: a key of \"alpha_pattern\" is no regular expression of up to %d bytes (got '%.60s')", s->path,
+                     (int)KEY_MOST, key);
   }
   return RAFTER_OK;
+}
+
+static void free_settings(settings *s) {
+  for (size_t i = 0; i < s->own_count; ++i) rf_name_pattern_free(s->own[i].pattern);
+  free(s->own);
+  json_decref(s->json);
 }
 
 static rf_status read_settings(const char *folder, settings *s, rf_error *error) {
@@ -123,7 +125,7 @@ static rf_status read_settings(const char *folder, settings *s, rf_error *error)
   RF_TRY(rf_json_float(s->json, "lora_alpha", s->path, 1e-6, 1e6, &s->alpha, error));
   RF_TRY(rf_json_float_or(s->json, "lora_dropout", s->path, 0, 0.999, 0, &s->dropout, error));
   RF_TRY(check_start(s, error));
-  RF_TRY(check_patterns(s, error));
+  RF_TRY(read_patterns(s, error));
   return rf_json_bool_or(s->json, "use_rslora", s->path, false, &s->rank_stabilized, error);
 }
 
@@ -136,7 +138,7 @@ rf_status rf_adapter_base(const char *folder, char base[4096], rf_error *error) 
     status = RF_FAIL(error, RAFTER_FAILED, "name the model, and the adapter with --adapter", "%s does not say what it stands beside", s.path);
   /* A relative path counts from the adapter's folder, or from here. */
   if (*text == '/' || snprintf(base, 4096, "%s/%s", folder, text) >= 4096 || access(base, F_OK)) snprintf(base, 4096, "%s", text);
-  json_decref(s.json);
+  free_settings(&s);
   return status;
 }
 
@@ -161,35 +163,35 @@ static const char *module_end(const char *name, int side) {
   return at && rf_text_ends_with(at, ".weight") ? at : NULL;
 }
 
-/* Whether a key of a pattern names the layer of this A: PEFT matches (.*\.)?KEY$ with the name of the layer in the base. */
-static int is_of_layer(const char *key, const rf_stored *a) {
+/* Whether a key names the layer of this A, by its name in the base: 1, 0; -1: it takes too long to say. */
+static int is_of_layer(const own_alpha *own, const rf_stored *a) {
   const char *end = module_end(a->name, 0), *whole = "base_model.model.", *name = a->name;
   if (strncmp(name, whole, strlen(whole)) == 0) name += strlen(whole);
   if (!end || end <= name) return 0;
-  return strpbrk(key, REGULAR) ? matches(key, name, (size_t)(end - name)) : ends_with(name, (size_t)(end - name), key);
+  size_t length = (size_t)(end - name);
+  return own->pattern ? rf_name_pattern_matches(own->pattern, name, length) : ends_with(name, length, own->key);
 }
 
 /* The alpha of one layer: of the first pattern that names it. */
 static double alpha_of(const settings *s, const rf_stored *a) {
-  const char *key;
-  json_t *value;
-  json_object_foreach(json_object_get(s->json, "alpha_pattern"), key, value) if (is_of_layer(key, a) > 0) return json_number_value(value);
+  for (size_t i = 0; i < s->own_count; ++i)
+    if (is_of_layer(&s->own[i], a) > 0) return s->own[i].alpha;
   return s->alpha;
 }
 
 static rf_status check_patterns_met(const settings *s, const rf_tensor_file *file, rf_error *error) {
-  const char *key;
-  json_t *value;
-  json_object_foreach(json_object_get(s->json, "alpha_pattern"), key, value) {
+  for (size_t k = 0; k < s->own_count; ++k) {
+    const own_alpha *own = &s->own[k];
     bool met = false;
     for (int i = 0; i < rf_tensor_file_count(file); ++i) { /* all of them: what cannot be matched with one is an error, not another alpha */
-      int found = is_of_layer(key, rf_tensor_file_at(file, i));
-      if (found < 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: a key of \"alpha_pattern\" takes too long to match ('%.100s')", s->path, key);
+      int found = is_of_layer(own, rf_tensor_file_at(file, i));
+      if (found < 0)
+        return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: a key of \"alpha_pattern\" takes too long to match ('%.100s')", s->path, own->key);
       met = met || found;
     }
     if (!met)
       return RF_FAIL(error, RAFTER_FAILED, "a layer is called as in the base, for example model.layers.0.self_attn.q_proj, or by the end of that",
-                     "%s: \"alpha_pattern\" names a layer that has no adapter ('%.100s')", s->path, key);
+                     "%s: \"alpha_pattern\" names a layer that has no adapter ('%.100s')", s->path, own->key);
   }
   return RAFTER_OK;
 }
@@ -323,7 +325,7 @@ rf_status rf_adapter_open(const char *path, const rf_model *model, rf_lora *lora
 done:
   free(seen);
   rf_tensor_file_close(file);
-  json_decref(s.json);
+  free_settings(&s);
   rf_pool_free(pool);
   return status;
 }
@@ -366,7 +368,8 @@ static rf_status read_param(const rf_tensor_file *file, const settings *s, const
     RF_TRY(find_pair(file, module.text, &found, NULL, error));
     if (!found.side[0]) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: no adapter for \"%s\"", rf_tensor_file_path(file), module.text);
     RF_TRY(check_pair(file, &found, base, parts.columns[i], parts.rank, error));
-    double factor = scale_of(s, alpha_of(s, found.side[0]), (double)found.side[0]->shape[0]) / (double)rf_lora_scale(&model->lora);
+    double alpha = side ? alpha_of(s, found.side[0]) : s->alpha; /* B has what differs */
+    double factor = scale_of(s, alpha, (double)found.side[0]->shape[0]) / (double)rf_lora_scale(&model->lora);
     if (__builtin_fabs(factor - 1) < 1e-6) factor = 1; /* the same scale, but for its rounding */
     RF_TRY(
         read_part(&found, side, order, side ? joined : (int64_t)i * parts.rank, parts.columns[i], param, side ? (float)factor : 1.0f, values, error));
@@ -395,7 +398,7 @@ rf_status rf_adapter_read(const char *folder, const rf_model *model, const rf_pa
 done:
   free(values);
   rf_tensor_file_close(file);
-  json_decref(s.json);
+  free_settings(&s);
   return status;
 }
 

@@ -5,11 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
 #include "base/text.h"
 #include "model/names.h"
+#include "model/name_pattern.h"
 
 enum { TARGETS_MOST = 64, TEXT_MOST = 1024 };
 
@@ -71,9 +69,9 @@ rf_lora_parts rf_lora_parts_of(const rf_model *model, const rf_param *param) {
 /* ---- targets ---------------------------------------------------------------------------------------------------- */
 
 typedef struct target {
-  const char *text; /* a word, or behind '~' a regular expression */
-  pcre2_code *code; /* of the regular expression */
-  bool met;
+  const char *text;         /* a word, or behind '~' a regular expression */
+  rf_name_pattern *pattern; /* of the regular expression */
+  bool met, slow;           /* slow: it took too long to say whether */
 } target;
 
 /* Last word of a module's or a site's name: "attn/q" -> "q", "h.0.attn.c_attn.weight" -> "c_attn". */
@@ -86,12 +84,10 @@ static void last_word(const char *name, char word[128]) {
   snprintf(word, 128, "%s", slash ? slash + 1 : dot ? dot + 1 : copy);
 }
 
-static bool matches(const target *t, const char *whole) {
-  pcre2_match_data *data = pcre2_match_data_create_from_pattern(t->code, NULL);
-  if (!data) return false;
-  int found = pcre2_match(t->code, (PCRE2_SPTR)whole, strlen(whole), 0, 0, data, NULL);
-  pcre2_match_data_free(data);
-  return found >= 0;
+static bool matches(target *t, const char *whole) {
+  int found = rf_name_pattern_matches(t->pattern, whole, strlen(whole));
+  t->slow |= found < 0;
+  return found > 0;
 }
 
 rf_lora_module_name rf_lora_module(const rf_model *model, const rf_param *param, int site) {
@@ -129,7 +125,7 @@ static bool wants(const rf_model *model, const rf_param *param, int site, target
   for (int i = 0; i < count; ++i) {
     target *t = &targets[i];
     bool met;
-    if (t->code) met = is_plain(model, param, site) && (matches(t, name) || matches(t, param->name));
+    if (t->pattern) met = is_plain(model, param, site) && (matches(t, name) || matches(t, param->name));
     else if (strcmp(t->text, "all") == 0 || strcmp(t->text, "all-linear") == 0) met = is_plain(model, param, site);
     else met = strcmp(t->text, word) == 0 || (strcmp(t->text, "o") == 0 && strcmp(word, "out") == 0) || (*module && strcmp(t->text, module) == 0);
     t->met |= met, wanted |= met;
@@ -170,7 +166,11 @@ static rf_status place(const rf_model *model, rf_lora *lora, target *targets, in
       lora->sites[param->layer] |= (uint16_t)(1u << site);
     }
   }
-  for (int i = 0; i < count; ++i)
+  for (int i = 0; i < count; ++i) {
+    if (targets[i].slow) {
+      status = RF_FAIL(error, RAFTER_INVALID, NULL, "a regular expression takes too long to match (--lora targets: '%.80s')", targets[i].text);
+      goto done;
+    }
     if (!targets[i].met) {
       char known[256] = "";
       known_targets(model, &params, known, sizeof known);
@@ -178,6 +178,7 @@ static rf_status place(const rf_model *model, rf_lora *lora, target *targets, in
                        "the model has no such linear layer (--lora targets: expected some of %s or all, got '%.80s')", known, targets[i].text);
       goto done;
     }
+  }
 done:
   rf_pool_free(pool);
   return status;
@@ -230,12 +231,7 @@ static rf_status add_target(target *targets, int *count, const char *text, rf_er
   if (*count == TARGETS_MOST) return bad("targets", "at most 64 of them", text, error);
   if (!*text) return bad("targets", "a word between two commas", text, error);
   targets[*count] = (target){.text = text};
-  if (*text == '~') {
-    int code;
-    PCRE2_SIZE at;
-    targets[*count].code = pcre2_compile((PCRE2_SPTR)text + 1, PCRE2_ZERO_TERMINATED, PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &at, NULL);
-    if (!targets[*count].code) return bad("targets", "a regular expression behind ~", text, error);
-  }
+  if (*text == '~' && !(targets[*count].pattern = rf_name_pattern_new(text + 1))) return bad("targets", "a regular expression behind ~", text, error);
   ++*count;
   return RAFTER_OK;
 }
@@ -270,7 +266,6 @@ rf_status rf_lora_parse(const char *text, const rf_model *model, rf_lora *lora, 
   if (!count) RF_GO(add_target(targets, &count, "all", error));
   status = place(model, lora, targets, count, error);
 done:
-  for (int i = 0; i < count; ++i)
-    if (targets[i].code) pcre2_code_free(targets[i].code);
+  for (int i = 0; i < count; ++i) rf_name_pattern_free(targets[i].pattern);
   return status;
 }

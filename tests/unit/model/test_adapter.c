@@ -91,6 +91,7 @@ static void wrong_options_are_named(void **state) {
                {"gpt2", "targets=", "targets"},
                {"gpt2", "targets=~(", "regular expression"},
                {"gpt2", "targets=~nothing", "nothing"},
+               {"gpt2", "targets=~((([a-z_./0-9]+)*)+)+[!?]", "too long"},
                {"gemma3-1b", "targets=k,kv", "two adapters"},
                {"gemma3-1b", "targets=up,gate_up", "two adapters"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
@@ -228,7 +229,7 @@ static void write_faulty(const fault *f, const char *to) {
   assert_int_equal(rf_file_read(GOLDEN "/adapter_config.json", 1 << 20, &text, &bytes, &error), RAFTER_OK);
   const char *found = f->from ? strstr(text, f->from) : NULL;
   assert_true(!f->from || found);
-  char *changed = malloc(bytes + 200);
+  char *changed = malloc(bytes + (f->to ? strlen(f->to) : 0) + 1);
   if (found) sprintf(changed, "%.*s%s%s", (int)(found - text), text, f->to, found + strlen(f->from));
   else strcpy(changed, text);
   snprintf(path, sizeof path, "%s/adapter_config.json", to);
@@ -328,6 +329,22 @@ static void wrong_files_are_named(void **state) {
   }
 }
 
+/* What a file can ask for is bounded by its keys too. */
+static void patterns_are_few(void **state) {
+  (void)state;
+  for (int keys = 1024; keys <= 1025; ++keys) {
+    char *text = malloc(40 * (size_t)keys), *end = text + sprintf(text, ALPHAS "{");
+    for (int k = 0; k < keys; ++k) end += sprintf(end, "\"%c_proj|no%d\": 3%s", k % 2 ? 'q' : 'v', k, k + 1 < keys ? ", " : "}");
+    values v = {0};
+    rf_error error = {0};
+    write_faulty(&(fault){.from = ALPHAS "{}", .to = text}, at("many"));
+    assert_int_equal(try_read(BASE, at("many"), &v, &error), keys > 1024 ? RAFTER_FAILED : RAFTER_OK);
+    if (keys > 1024) assert_non_null(strstr(error.message, "more than 1024 regular expressions"));
+    if (v.pool) rf_pool_free(v.pool);
+    free(text);
+  }
+}
+
 /* A layer with an alpha and a rank of its own: the product A B times its scale is what its file says. */
 static void patterns_keep_the_product(void **state) {
   (void)state;
@@ -341,6 +358,7 @@ static void patterns_keep_the_product(void **state) {
                {"{\"self_attn.q_proj\": 4}", 0.5f, true},
                {"{\".*\\\\.0\\\\..*q_proj\": 2}", 0.25f, false},
                {"{\"q_(proj|norm)\": 2}", 0.25f, true},
+               {"{\".*.*.*q_proj\": 2}", 0.25f, true}, /* many ways to begin with what does not fit, and yet an answer */
                {"{\"^model\\\\.layers\\\\.0\\\\.self_attn\\\\.q_proj\": 2}", 0.25f, false},
                {"{\"layers.[0].self_attn.q_pro\\\\w\": 2, \".*q_proj\": 8}", 0.25f, false},
                {"{\"layers.0.self_attn.q_proj\": 2, \"self_attn.q_proj\": 8}", 0.25f, false}, /* the first one counts */
@@ -448,11 +466,17 @@ static void merging_adds_the_product(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(counts_follow_the_targets), cmocka_unit_test(options_are_read),
-      cmocka_unit_test(wrong_options_are_named),   cmocka_unit_test(the_golden_adapter_comes_back),
-      cmocka_unit_test(every_family_round_trips),  cmocka_unit_test(wrong_files_are_named),
-      cmocka_unit_test(patterns_keep_the_product), cmocka_unit_test(modules_are_named_without_doubt),
-      cmocka_unit_test(configs_are_clean),         cmocka_unit_test(merging_adds_the_product),
+      cmocka_unit_test(counts_follow_the_targets),
+      cmocka_unit_test(options_are_read),
+      cmocka_unit_test(wrong_options_are_named),
+      cmocka_unit_test(the_golden_adapter_comes_back),
+      cmocka_unit_test(every_family_round_trips),
+      cmocka_unit_test(wrong_files_are_named),
+      cmocka_unit_test(patterns_are_few),
+      cmocka_unit_test(patterns_keep_the_product),
+      cmocka_unit_test(modules_are_named_without_doubt),
+      cmocka_unit_test(configs_are_clean),
+      cmocka_unit_test(merging_adds_the_product),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
