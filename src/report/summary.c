@@ -12,12 +12,18 @@
 #include "report/report.h"
 #include "report/thin.h"
 
-enum { GROUPS = 32, LOSSES = 10, OUTLIER = 10 };
+enum { GROUPS = 32, LOSSES = 10, OUTLIER = 10, LAYERS = 4096 };
 static const char OTHERS[] = "other programs", STOPPED[] = "stopped";
 /* From these on a difference is worth a sentence: of the prediction, and of the step. */
 static const double MISSED = 1.1, WORTH = 0.02;
 /* Below so much of its roofline an op is not held up by the machine. */
 static const double NEAR_LIMIT = 0.6;
+/* Steps far longer than the median that took more of the time than this make the means useless. */
+static const double STOOD = 0.1;
+/* From so many times its prediction on something else than its kernels holds a walk up. */
+static const double FAR = 2;
+/* Others that had the cores for so much of its threads' time hold all threads up: siblings wait for one that has none. */
+static const double CROWDED = 0.1, HALF = 0.5;
 
 /* ---- sums --------------------------------------------------------------------------------------------------------- */
 
@@ -129,6 +135,40 @@ static json_t *rate_json(const json_t *plan, double tokens, double wall, double 
   return rate;
 }
 
+/* Of "step/micro/block.3/mlp/up/fwd" 3; -1: of no layer. */
+static int layer_of(const char *name) {
+  for (const char *at = strstr(name, "block."); at; at = strstr(at + 1, "block.")) {
+    char *end;
+    long layer = at[6] >= '0' && at[6] <= '9' ? strtol(at + 6, &end, 10) : -1;
+    if (layer >= 0 && layer < LAYERS && *end == '/' && (at == name || at[-1] == '/')) return (int)layer;
+  }
+  return -1;
+}
+
+/* Each layer with its optimizer, in their order; what is in none of them stands last. NULL: there is no layer. */
+static json_t *layers_json(const json_t *plan, const json_t *walk, double per, double wall) {
+  const json_t *ops = json_object_get(plan, "ops"), *op;
+  group *layer = calloc(LAYERS + 1, sizeof *layer); /* the first: of none */
+  json_t *list = json_array();
+  size_t i;
+  if (!layer) return json_decref(list), NULL;
+  json_array_foreach(walk ? json_object_get(walk, "ops") : ops, i, op) {
+    const json_t *planned = walk ? json_array_get(ops, (size_t)number(op, "id")) : op;
+    add(&layer[1 + layer_of(text_of(planned, "name"))], planned, walk ? op : NULL, per);
+  }
+  for (int k = 0; k < LAYERS; k++) {
+    char name[32];
+    snprintf(name, sizeof name, "block.%d", k);
+    layer[1 + k].name = name;
+    if (layer[1 + k].calls > 0) json_array_append_new(list, group_json(&layer[1 + k], wall));
+  }
+  layer[0].name = "outside of layers";
+  if (layer[0].calls > 0 && json_array_size(list)) json_array_append_new(list, group_json(&layer[0], wall));
+  free(layer);
+  if (json_array_size(list)) return list;
+  return json_decref(list), NULL;
+}
+
 /* The kind of op that takes most of what bounds the walk, of its ops alone. */
 static json_t *bound_kind(const json_t *plan, const json_t *walk, const char *bound, double per, double wall) {
   const json_t *ops = json_object_get(plan, "ops"), *op;
@@ -172,6 +212,8 @@ static json_t *walk_json(const json_t *plan, const json_t *walk) {
   if (kind) json_object_set_new(json, "bound_kind", kind);
   json_object_set_new(json, "phases", groups_json(&phases, wall));
   json_object_set_new(json, "kinds", groups_json(&kinds, wall));
+  json_t *layers = layers_json(plan, walk, per, wall);
+  if (layers) json_object_set_new(json, "layers", layers);
   if (walk) json_object_set_new(json, "losses", losses_json(plan, walk, per));
   if (!walk && number(json_object_get(plan, "rate"), "tokens_per_second") > 0) {
     double planned = number(json_object_get(plan, "rate"), "tokens_per_second"), tokens = planned * number(json_object_get(plan, "time"), "seconds");
@@ -325,8 +367,8 @@ static char *bound_sentence(const json_t *walk, const char *of, bool measured) {
   double reached = number(kind, "limit_fraction"), least = number(kind, "least_seconds");
   char part[32] = "less than 1";
   if (reached >= 0.01) snprintf(part, sizeof part, "%.0f", 100 * reached);
-  /* Its fastest calls are far from the limit too: then no interference holds it up. */
-  bool kernels = is_alike(walk) && least > 0 && number(kind, "limit_seconds") / least < NEAR_LIMIT;
+  /* Its fastest calls are far from the limit too, and not from the prediction: then no interference holds it up. */
+  bool kernels = is_alike(walk) && least > 0 && number(kind, "limit_seconds") / least < NEAR_LIMIT && least < FAR * number(kind, "predicted_seconds");
   return join("%s is bound by %s: %.0f %% of its %s, most in %s (%s), which runs at %s %% of its limit%s.%s", of, text_of(bound, "name"),
               100 * number(bound, "share"), a, text_of(kind, "name"), b, part, kernels ? ": its kernels bind before the machine does" : "", times);
 }
@@ -505,6 +547,8 @@ static char *bound_of(const json_t *entry, const json_t *walk, const json_t *thr
   double part = 0, others = measured ? rf_report_others_part(entry) : 0;
   const char *gap = bound_by_gap(threads, walk, &part);
   bool taken = others > (1 - others) * number(first, "share");
+  double threads_here = number(json_object_get(json_object_get(entry, "measured"), "others"), "threads");
+  if (others > CROWDED && others * threads_here > HALF && number(walk, "seconds") > FAR * number(walk, "predicted_seconds")) taken = true;
   /* A trace has measured what the others took of its steps; but a thread that has no core lets its siblings wait for it. */
   if (threads) taken = gap && is_crowded(gap) && others >= part / 2;
   if (taken) gap = NULL;
@@ -541,21 +585,44 @@ static json_t *steps_json(const json_t *entry) {
   return json;
 }
 
-/* A few steps that took far longer than the others: means tell little then. */
-static void explain_outliers(json_t *notes, const json_t *entry) {
+/* A few steps that took far longer than the others: means tell little then. Of all time the part that they took. */
+typedef struct outliers {
+  double count, steps, part, median;
+} outliers;
+
+static outliers outliers_of(const json_t *entry, const json_t *walk) {
   const json_t *rows = json_object_get(entry, "metrics"), *row;
-  json_t *spread = rf_report_step_seconds(entry);
-  double median = number(spread, "median"), all = 0, long_seconds = 0, steps = 0, count = 0;
-  char a[32];
+  outliers found = {0};
+  double all = 0, far = 0;
   size_t i;
-  json_array_foreach((json_t *)rows, i, row) {
-    all += number(row, "seconds"), steps++;
-    if (number(row, "seconds") > OUTLIER * median && i) long_seconds += number(row, "seconds"), count++;
-  }
+  if (strcmp(text_of(walk, "walk"), "train")) return found;
+  json_t *spread = rf_report_step_seconds(entry);
+  found.median = number(spread, "median");
   json_decref(spread);
-  if (median > 0 && long_seconds > WORTH * all)
-    say(notes, join("%.0f of %.0f steps took more than %d x the median (%s), %.0f %% of the time of all: means are of all, too", count, steps,
-                    OUTLIER, rf_text_seconds(median, a), 100 * long_seconds / all));
+  json_array_foreach((json_t *)rows, i, row) {
+    all += number(row, "seconds"), found.steps++;
+    if (number(row, "seconds") > OUTLIER * found.median && i) far += number(row, "seconds"), found.count++;
+  }
+  if (found.median > 0 && all > 0) found.part = far / all;
+  return found;
+}
+
+static void explain_outliers(json_t *notes, outliers found) {
+  char a[32];
+  if (found.part <= WORTH) return;
+  say(notes, join("%.0f of %.0f steps took more than %d x the median (%s), %.0f %% of the time of all: means are of all, too", found.count,
+                  found.steps, OUTLIER, rf_text_seconds(found.median, a), 100 * found.part));
+}
+
+/* Steps that took most of the time, and why nothing else is told. */
+static char *outliers_sentence(outliers found, const json_t *walk) {
+  char a[32], times[64] = "";
+  double predicted = number(walk, "predicted_seconds"), missed = predicted > 0 ? found.median / predicted : 1;
+  if (missed > MISSED || missed < 1 / MISSED) snprintf(times, sizeof times, ", %.*f times what was predicted", missed < 10 ? 2 : 0, missed);
+  return join(
+      "%.0f of %.0f steps took %.0f %% of the time: the process was stopped then, or had no core, so that the means of ops tell little: run it "
+      "again. Half of the steps took less than %s%s.",
+      found.count, found.steps, 100 * found.part, rf_text_seconds(found.median, a), times);
 }
 
 static char *steps_sentence(const json_t *steps) {
@@ -583,18 +650,23 @@ json_t *rf_report_summary(const json_t *entry) {
   if (threads) json_object_set_new(summary, "threads", threads);
   if (most) {
     const char *word = NULL;
-    if (measured) explain(notes, entry, most, number(json_object_get(threads, "gaps"), STOPPED));
+    outliers far = outliers_of(entry, most);
+    bool stood = far.part > STOOD;
+    if (measured) explain(notes, entry, most, stood ? far.part : number(json_object_get(threads, "gaps"), STOPPED));
     if (measured && json_is_false(json_object_get(entry, "replans")))
       say(notes, join("no change was priced: this program plans the run otherwise here than it was planned"));
-    if (!strcmp(text_of(most, "walk"), "train")) explain_outliers(notes, entry);
+    if (!stood) explain_outliers(notes, far);
     char *bound = bound_of(entry, most, threads, notes, &word);
+    if (measured && stood && strcmp(word, OTHERS)) free(bound), bound = outliers_sentence(far, most), word = STOPPED;
+    bool useless = !strcmp(word, STOPPED); /* prices of means that tell nothing */
     bool crowded = is_crowded(word);
     json_t *steps = steps_json(entry);
-    const json_t *best = steps ? NULL : best_of(advice, crowded); /* prices are of a prediction, which such a run may be far from */
+    const json_t *best = steps || useless ? NULL : best_of(advice, crowded); /* prices are of a prediction, which such a run may be far from */
     if (best) json_object_set(summary, "best", (json_t *)best);
-    char *change = steps ? NULL
-                         : change_sentence(best, json_array_size(advice), json_array_size(walks) > 1 && strcmp(text_of(most, "walk"), "train"),
-                                           crowded, measured && !json_object_get(entry, "advice"));
+    char *change = steps || useless
+                       ? NULL
+                       : change_sentence(best, json_array_size(advice), json_array_size(walks) > 1 && strcmp(text_of(most, "walk"), "train"), crowded,
+                                         measured && !json_object_get(entry, "advice"));
     char *before = steps ? steps_sentence(steps) : NULL;
     char *sentence = join("%s%s%s%s", before ? before : "", bound ? bound : "", change ? " " : "", change ? change : "");
     if (steps) json_object_set_new(summary, "steps", steps);

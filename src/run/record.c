@@ -36,9 +36,9 @@ rf_status rf_trace_when_parse(const char *text, rf_trace_when *when, rf_error *e
   bool good = (sscanf(text, "steps=%lld..%lld:%lld%n", &first, &last, &stride, &used) == 3 && !text[used]) ||
               (stride = 1, used = 0, sscanf(text, "steps=%lld..%lld%n", &first, &last, &used) == 2 && !text[used]) ||
               (used = 0, sscanf(text, "steps=%lld%n", &first, &used) == 1 && !text[used] && (last = first, true));
-  if (!good || first < 0 || last < first || stride < 1)
-    return RF_FAIL(error, RAFTER_INVALID, "for example --trace steps=10..12, steps=10..100:10 or all",
-                   "unknown steps (--trace: expected steps=A..B[:STRIDE] with 0 <= A <= B, or all, got %s)", text);
+  if (!good || first < 1 || last < first || stride < 1)
+    return RF_FAIL(error, RAFTER_INVALID, "steps are counted from 1: for example --trace steps=10..12, steps=10..100:10 or all",
+                   "unknown steps (--trace: expected steps=A..B[:STRIDE] with 1 <= A <= B, or all, got %s)", text);
   *when = (rf_trace_when){first, last, stride};
   return RAFTER_OK;
 }

@@ -103,9 +103,38 @@ class Browser:
     def mouse(self, kind, x, y, **more):
         self.command("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
-    def wheel(self, x, y, down):
-        self.mouse("mouseWheel", x, y, deltaX=0, deltaY=down)
+    def wheel(self, x, y, down, modifiers=2):
+        """modifiers: 2 is Ctrl, 8 Shift, 0 none."""
+        self.mouse("mouseWheel", x, y, deltaX=0, deltaY=down, modifiers=modifiers)
         self.settle()
+
+    def scrolls_by(self, selector, span):
+        """A wheel over a picture scrolls the page and says what would zoom; with Ctrl, or after a click until the pointer leaves, it zooms. `span`: how much is seen."""
+        self.js(f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center'}})")
+        self.settle()
+        hint, at = f"(() => {{ const hint = document.querySelector({json.dumps(selector)}).parentNode.querySelector('.wheel-hint'); return !hint.hidden && hint.textContent; }})()", lambda: self.box(selector)
+        place = lambda: (at()[0] + 0.5 * at()[2], max(at()[1], 0) + 0.3 * at()[3])
+        self.mouse("mouseMoved", 3, 3)
+        before, top = self.js(span), self.js("scrollY")
+        self.wheel(*place(), 40, modifiers=0)
+        self.wait(f"scrollY > {top}", 5)
+        said = self.js(hint)
+        self.expect("the wheel alone scrolls the page", self.js(span) == before, (self.js(span), before))
+        self.expect("and says how to zoom", said and "Ctrl" in said and "click" in said, said)
+        top = self.js("scrollY")
+        self.wheel(*place(), -60)
+        self.expect("with Ctrl it zooms", self.js(span) < before and self.js("scrollY") == top, (self.js(span), before))
+        self.expect("then nothing is said", not self.js(hint))
+        now, (x, y) = self.js(span), place()
+        self.click(x, y)
+        self.wheel(x, y, -60, modifiers=0)
+        self.expect("after a click it zooms alone", self.js(span) < now and self.js("scrollY") == top, (self.js(span), now))
+        now = self.js(span)
+        self.mouse("mouseMoved", 3, 3)
+        self.mouse("mouseMoved", x, y)
+        self.wheel(x, y, 40, modifiers=0)
+        self.expect("until the pointer has left", self.js(span) == now, (self.js(span), now))
+        self.wait(f"scrollY > {top}", 5)
 
     def click(self, x, y, modifiers=0):
         for kind in ("mousePressed", "mouseReleased"):

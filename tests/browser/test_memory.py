@@ -93,6 +93,13 @@ def main():
     b.expect("not past the start", state()["view"]["x0"] == 0, state()["view"])
     b.key("0")
     b.expect("0: the whole picture", state()["view"] == before, state()["view"])
+    b.wheel(px, y + 200, -400, modifiers=10)
+    after = state()["view"]
+    b.expect("with Shift the wheel zooms addresses", after["y1"] - after["y0"] < 0.7 * (before["y1"] - before["y0"]) and after["x0"] == before["x0"] and after["x1"] == before["x1"], after)
+    b.key("0")
+    b.scrolls_by("#memory-picture", "rafter.state.memory.view.x1 - rafter.state.memory.view.x0")
+    b.key("0", "p")
+    b.expect("a plan that was not traced leads to no trace", not b.js("document.querySelector('[data-link=trace]')"))
     b.js("document.querySelector('[data-value=predicted]').click()")
     b.settle()
     seconds = sum(o["seconds"] for o in none["ops"]), sum(o["seconds"] for o in mlp["ops"])

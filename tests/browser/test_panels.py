@@ -54,6 +54,18 @@ def main():
     b.js("document.querySelector('#panel-roofline [data-value=predicted]').click()")
     b.expect("predicted points", b.js("rafter.state.roofline.points") == sum(o["flops_per_second"] > 0 for o in ops.values()), b.js("rafter.state.roofline"))
 
+    # Sums by layer, as the program made them.
+    b.js("rafter.show('summary')")
+    b.settle()
+    layers = one["summary"]["walks"][0]["layers"]
+    said = b.js("[...[...document.querySelectorAll('#panel-summary h3')].find(h => h.textContent === 'By layer').nextElementSibling.querySelectorAll('tbody tr')].map(r => r.cells[0].textContent)")
+    drawn = b.js("Chart.getChart([...document.querySelectorAll('#panel-summary h3')].find(h => h.textContent === 'By layer').nextElementSibling.querySelector('canvas')).data.datasets[0].data")
+    b.expect("layers stand in their order", said == [layer["name"] for layer in layers] == ["block.0", "block.1", "outside of layers"], said)
+    b.expect("as long as they took", drawn == [layer["seconds"] for layer in layers[:2]], drawn)
+    calls = [(r["seconds"] * r["calls"] / 12, ops[r["id"]]["name"]) for r in rows]
+    b.expect("with all their ops", all(math.isclose(layer["seconds"], sum(t for t, name in calls if f"/{layer['name']}/" in name), rel_tol=1e-9) for layer in layers[:2]), layers)
+    b.expect("means are said to be means", "the mean of 12" in b.js("document.querySelector('#panel-summary').textContent"))
+
     # Curves of both runs.
     b.js("rafter.show('curves')")
     b.settle()

@@ -180,6 +180,45 @@ def aligning(b):
     b.key(Keys.ESCAPE)
 
 
+def scrolling(b):
+    b.scrolls_by(".trace canvas", SPAN)
+    b.key(Keys.ESCAPE, "0")
+    b.js("window.scrollTo(0, 0)")
+
+
+def to_memory_and_back(b):
+    """From a run of an op to what is alive while it runs, and back to that very run; from another instant to the first run of its op."""
+    b.js("(() => { const v = rafter.traceViewer; v.select({row: v.main, i: v.main.count - 7}); })()")
+    name, i = b.js("rafter.state.trace.selected"), b.js("rafter.traceViewer.selected.i")
+    op = next(one for one in b.js("rafter.traceViewer.run.plan.ops") if one["name"] == name)
+    b.find("[data-link='memory']").click()
+    b.wait("rafter.state.panel === 'memory'")
+    b.settle()
+    now = b.js("rafter.state.memory.instant")
+    b.expect("the memory shows the op's instant", now["op"] == op["id"] and now["name"] == name, (now, name))
+    held = sum(one["bytes"] for one in b.js("rafter.traceViewer.run.plan.tensors") if one["first"] + ("shares" in one) <= op["id"] <= one["last"])  # as laid out: to whole lines
+    b.expect("with what is live then", now["bytes"] == held >= op["live_bytes"], (now, held, op["live_bytes"]))
+    b.find("[data-link='trace']").click()
+    b.wait("rafter.state.panel === 'trace'")
+    b.settle()
+    b.expect("and back to that very run", b.js("rafter.traceViewer.selected.i") == i and b.js("rafter.state.trace.selected") == name, b.js("rafter.state.trace.selected"))
+    b.key("m")
+    b.wait("rafter.state.panel === 'memory'")
+    b.key("0", "+", "+", "+", "p")
+    b.js(f"rafter.memoryPanel.choose(rafter.traceViewer.run.plan, rafter.traceViewer.run.plan.ops[3])")
+    b.settle()
+    view = b.js("rafter.state.memory.view")
+    b.expect("an instant that is not in view is brought there", view["x0"] <= 3 < view["x1"], view)
+    b.key("t")
+    b.wait("rafter.state.panel === 'trace'")
+    b.settle()
+    name = b.js("rafter.traceViewer.run.plan.ops[3].name")
+    b.expect("another instant's op is found in the trace", b.js("rafter.state.trace.selected") == name, b.js("rafter.state.trace.selected"))
+    inside = b.js("(() => { const {row, i} = rafter.traceViewer.selected; return row.begin[i] >= rafter.state.trace.from && row.end[i] <= rafter.state.trace.to; })()")
+    b.expect("and is in view", inside)
+    b.key(Keys.ESCAPE, "0")
+
+
 def many(b):
     """More steps than buttons, the first of which lost their spans: a list of those that are whole, which are shown at first."""
     model = models.model(steps=30)
@@ -354,6 +393,8 @@ def main():
     pixels(b)
     innermost(b)
     from_the_tab(b)
+    scrolling(b)
+    to_memory_and_back(b)
     b.js("rafter.chooseRun(1)")
     b.wait("rafter.state.ready && rafter.state.run === 1")
     b.expect("another run's trace is shown", b.js("rafter.traceViewer.run === rafter.model.runs[1]"))

@@ -102,7 +102,7 @@ open("older-rows.csv", "w", newline="").write(open("rows.csv", newline="").read(
 PY
 status 0 "$RAFTER" report older --csv older.csv && same older.csv older-rows.csv 'an older trace is read differently'
 
-for bad in steps=5..4 steps=1..2:0 everything; do refuses 2 '--trace' "${TRAIN[@]}" --out refused --trace "$bad"; done
+for bad in steps=5..4 steps=1..2:0 steps=0..3 steps=0 everything; do refuses 2 '--trace' "${TRAIN[@]}" --out refused --trace "$bad"; done
 [ ! -e refused ] || fail 'a refused trace leaves a folder'
 
 # Resuming records nothing unless asked to, and nothing empty takes the place of a trace.

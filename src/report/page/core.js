@@ -231,7 +231,7 @@ const rafter = (() => {
     if (!helps.some((help) => help.title === title)) helps.push({title, rows: rows.map(([names, what]) => [names, what])});
     const handler = (event) => {
       if (!element.isConnected) { document.removeEventListener('keydown', handler); return; }
-      if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target) || $('help').open) return;
+      if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target) || document.querySelector('dialog[open]')) return;
       const holder = element.closest('.panel'), tab = $('tabs').contains(event.target); /* a tab keeps its own keys */
       if (tab && (event.defaultPrevented || event.key === 'Enter' || event.key === ' ')) return;
       if (!(tab || element.contains(event.target) || event.target === document.body || (holder && holder.classList.contains('shown') && event.target === $('content')))) return;
@@ -275,8 +275,9 @@ const rafter = (() => {
     $('theme').addEventListener('click', nextTheme);
     $('print').addEventListener('click', () => window.print());
     $('help-button').addEventListener('click', help);
+    $('words-button').addEventListener('click', rafter.words);
     document.addEventListener('keydown', (event) => {
-      if (event.key === '?' && !typing(event.target) && !$('help').open) { event.preventDefault(); help(); }
+      if (event.key === '?' && !typing(event.target) && !document.querySelector('dialog[open]')) { event.preventDefault(); help(); }
       if (event.key === 'Escape') tooltip.hide();
     });
     /* On paper every panel is shown, in the light colours, at about the paper's width: the picture is made before the paper is laid out. */

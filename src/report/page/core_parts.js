@@ -62,6 +62,43 @@
     viewer.nextOf(name);
     viewer.zoomToSelection();
   };
+  /* From an instant in the memory to the same op in the trace: the run of it that is selected there, else the first. Whether the run's trace is of that plan: */
+  rafter.isTraced = (plan) => {
+    const header = rafter.run() && rafter.run().trace && rafter.run().trace.header;
+    return Boolean(header && plan && Array.isArray(header.digests) && header.digests.includes(plan.digest) && rafter.plans(rafter.run()).some((one) => one.plan === plan));
+  };
+  rafter.showRunOf = async (plan, name) => {
+    await rafter.show('trace');
+    for (let i = 0; i < 250 && !rafter.canShowOp(); i++) await new Promise((done) => setTimeout(done, 20));
+    if (rafter.canShowOp()) rafter.traceViewer.goTo(plan, name);
+  };
+  /* From an op to what is alive while it runs: the memory panel's picture of its plan. */
+  rafter.hasInstant = (plan, op) => Boolean(plan && op && op.live_bytes !== undefined && Array.isArray(plan.tensors) && plan.tensors.length);
+  rafter.showInstant = async (plan, op) => {
+    await rafter.show('memory');
+    for (let i = 0; i < 250 && !rafter.memoryPanel; i++) await new Promise((done) => setTimeout(done, 20));
+    if (rafter.memoryPanel) rafter.memoryPanel.choose(plan, op);
+  };
+
+  /* A frame around a picture that the wheel zooms: with Ctrl or Meta (pinching is that, too), or after a click into it until the pointer leaves; else the
+   * wheel scrolls the page, and a line over the picture says what would zoom. `takes(event)`: whether the picture does. */
+  rafter.wheelFrame = (parent, attributes = {}) => {
+    const key = /Mac|iP(hone|ad)/.test(navigator.platform) ? '⌘' : 'Ctrl', hint = el('div', {class: 'wheel-hint', hidden: true}, `${key} + wheel zooms; so does the wheel after a click`);
+    const frame = el('div', attributes, hint);
+    let chosen = false, later = 0;
+    frame.classList.add('wheel-frame');
+    frame.addEventListener('pointerdown', () => { chosen = true; });
+    frame.addEventListener('pointerleave', () => { chosen = false; });
+    parent.append(frame);
+    const takes = (event) => {
+      const taken = chosen || event.ctrlKey || event.metaKey;
+      hint.hidden = taken;
+      clearTimeout(later);
+      if (!taken) later = setTimeout(() => { hint.hidden = true; }, 1500);
+      return taken;
+    };
+    return {frame, takes};
+  };
 
   rafter.empty = (...text) => el('p', {class: 'empty'}, ...text);
   rafter.code = (text) => el('code', {}, text);

@@ -83,14 +83,17 @@
     available: (model) => rafter.objects(model.runs).some((run) => run.plan && run.plan.memory),
     render(element, model, run) {
       const plans = rafter.walks(run);
+      rafter.memoryPanel = null;
       if (!plans.length) {
         element.append(
             el('p', {class: 'empty'}, 'This run has no plan. `rafter plan MODEL --json --tensors --ops` writes one that can be reported.'));
         return;
       }
       const body = el('div');
+      let now = -1, viewer = null, list = null;
       const place = (index) => {
         const {name, plan, measured} = plans[index];
+        now = index, viewer = null;
         body.replaceChildren(cards(plan));
         if (!pictured(plan)) {
           body.append(el(
@@ -113,7 +116,9 @@
                                                                                                  })));
         about(body, plan);
         const host = plan.tensors.filter((tensor) => tensor.memory === 'host');
-        rafter.memoryParts.viewer(body, read(name, plan, measured && rafter.objects(measured.ops)), others);
+        const holder = el('div'); /* its own: keys end with it */
+        body.append(holder);
+        viewer = rafter.memoryParts.viewer(holder, read(name, plan, measured && rafter.objects(measured.ops)), others);
         if (host.length)
           body.append(el('h3', {}, 'In the host\'s memory'), kindTable(kindsOf(host), plan, {caption: 'Not in the arena: copied to the chip and back.'}));
       };
@@ -121,8 +126,21 @@
       const needs = plans.map(({plan}) => (pictured(plan) ? plan.ops.reduce((most, op) => Math.max(most, op.top_bytes), 0) : 0)),
             first = needs.indexOf(Math.max(...needs));
       if (plans.length > 1) {
-        element.append(el('div', {class: 'bar'}, rafter.select('Plan', plans.map((one) => one.name), place, {id: 'memory-plan', current: first})));
+        list = rafter.select('Plan', plans.map((one) => one.name), place, {id: 'memory-plan', current: first});
+        element.append(el('div', {class: 'bar'}, list));
       }
+      /* Another panel shows an op's instant here. */
+      rafter.memoryPanel = {
+        choose(plan, op) {
+          const index = plans.findIndex((one) => one.plan === plan);
+          if (index < 0) return;
+          if (index !== now) {
+            if (list) list.querySelector('select').value = index;
+            place(index);
+          }
+          if (viewer) viewer.showInstant(op.id);
+        }
+      };
       element.append(body);
       place(first);
     },

@@ -359,13 +359,14 @@
     const legend = rafter.legend(p.classes.map((name) => ({title: name, colour: rafter.tensorColour(name)})));
     legend.classList.add('on-paper');
 
-    const picture = rafter.canvas(element, {
+    const {frame, takes} = rafter.wheelFrame(element);
+    const picture = rafter.canvas(frame, {
       label: `Arena of ${p.name}: addresses over time, with live bytes below; the table that follows says the same in words`,
       height: HEIGHT,
       draw,
       focusable: true
     });
-    picture.node.style.touchAction = 'none';
+    picture.node.style.touchAction = 'pan-y';
     picture.node.id = 'memory-picture';
     element.append(legend);
 
@@ -434,16 +435,17 @@
     });
     picture.node.addEventListener('wheel', (event) => {
       const {x, y} = at(event);
-      if (x < GUTTER) return;
+      if (x < GUTTER || !takes(event)) return;
       event.preventDefault();
       rafter.tooltip.hide();
-      if (Math.abs(event.deltaX) > Math.abs(event.deltaY))
-        pan(event.deltaX / plotWidth(), 0);
+      const unit = event.deltaMode === 1 ? 24 : event.deltaMode === 2 ? 240 : 1, shift = event.shiftKey;
+      if (!shift && Math.abs(event.deltaX) > Math.abs(event.deltaY))
+        pan(event.deltaX * unit / plotWidth(), 0);
       else
-        zoom(1.0015 ** event.deltaY, x, event.shiftKey || event.ctrlKey, y);
+        zoom(1.0015 ** ((event.deltaY || event.deltaX) * unit), x, shift, y); /* some systems turn the wheel with Shift into one across */
     }, {passive: false});
 
-    rafter.keys(picture.node, 'Memory', [
+    rafter.keys(element, 'Memory', [
       [['+', '=', 'w'], 'zoom in', () => zoom(0.7)],
       [['-', 's'], 'zoom out', () => zoom(1 / 0.7)],
       [['ArrowLeft', 'a'], 'earlier', () => pan(-0.15, 0)],
@@ -454,21 +456,31 @@
       [['S', 'PageDown'], 'zoom addresses out', () => zoom(1 / 0.7, undefined, true)],
       [['0', 'f'], 'the whole picture', reset],
       [['p'], 'the instant of the peak', () => setInstant(p.peakOp)],
+      [['t'], 'the op of this instant in Trace', () => toTrace()],
       [[',', '.'], 'one op earlier, one later', (event) => setInstant(Math.max(0, Math.min(p.n - 1, instant + (event.key === ',' ? -1 : 1))))],
     ]);
     element.append(el(
         'p', {class: 'note'},
-        'Wheel: zoom time; with Shift: addresses. Drag: move. Click: what is alive then. Double click: zoom to a tensor. ? lists the keys.'));
+        'Ctrl and wheel, or the wheel after a click: zoom time; with Shift: addresses. Drag: move. Click: what is alive then. Double click: zoom to a tensor. ? lists the keys.'));
 
     /* ---- what is alive ---- */
     const about = el('div', {id: 'memory-instant'}), overAbout = el('div', {id: 'memory-difference'});
     element.append(about, overAbout);
+    const traced = rafter.isTraced(p.plan), toTrace = () => traced && rafter.showRunOf(p.plan, p.ops[instant].name);
+    /* Where it is not in view, the view moves; its length stays. */
+    const showInstant = (op) => {
+      const at = edges(), middle = (at[op] + at[op + 1]) / 2, half = (view ? view.x1 - view.x0 : 0) / 2;
+      if (view && (at[op] < view.x0 || at[op + 1] > view.x1)) view = {...view, x0: middle - half, x1: middle + half}, clamp();
+      setInstant(op);
+      picture.node.scrollIntoView({block: 'nearest'});
+    };
     const setInstant = (op) => {
       instant = op;
       const rows = aliveAt(p, op), sum = rows.reduce((total, one) => total + one.bytes, 0), what = op === p.peakOp ? 'Alive at the peak' : 'Alive';
       state.instant = {op, name: p.ops[op].name, kinds: rows.length, bytes: sum, first: rows[0] && rows[0].name};
       about.replaceChildren(
           el('h3', {}, `${what}: ${p.ops[op].name}`),
+          traced ? el('p', {class: 'screen'}, el('button', {type: 'button', 'data-link': 'trace', onclick: toTrace}, 'This op in Trace (t)')) : '',
           el('p', {},
              `${rafter.whole(rows.reduce((total, one) => total + one.count, 0))} tensors hold ${rafter.bytes(sum)}` +
                  (op !== p.peakOp ? `; the arena is in use up to ${rafter.bytes(p.ops[op].top_bytes)}.` :
@@ -542,6 +554,7 @@
       bar.querySelector('#memory-over').value = wanted;
       setOver(wanted);
     }
+    return {showInstant};
   };
 
   rafter.memoryParts.viewer = viewer;

@@ -81,7 +81,7 @@
   };
 
   const groupTable =
-      (groups, measured, caption) =>
+      (groups, measured, caption, more = {}) =>
           rafter.table(
               [
                 {title: 'Part', value: (group) => group.name},
@@ -115,7 +115,7 @@
                 {title: 'FLOPs', number: true, value: (group) => group.flops, text: (group) => (group.flops ? rafter.flops(group.flops) : '–')},
                 {title: 'Bytes', number: true, value: (group) => group.bytes, text: (group) => (group.bytes ? rafter.bytes(group.bytes) : '–')},
               ],
-              groups, {caption, sort: 1});
+              groups, {caption, sort: 1, ...more});
 
   const advice = (element, summary) => {
     const rows = rafter.objects(summary.advice);
@@ -149,14 +149,42 @@
     advice(element, summary);
   };
 
+  /* Columns over the layers, in their order. */
+  const layerBars = (parent, label, layers, measured) => {
+    rafter.chart(parent, {
+      label,
+      height: 260,
+      config: () => ({
+        type: 'bar',
+        data: {
+          labels: layers.map((layer) => layer.name.replace('block.', '')),
+          datasets: [measured && ['measured', 'seconds', 'c4'], ['predicted', 'predicted_seconds', 'c0'], ['limit', 'limit_seconds', 'c7']].filter(Boolean).map(([name, key, colour]) => ({
+            label: name, data: layers.map((layer) => layer[key]), backgroundColor: rafter.colour(colour), borderWidth: 0, barPercentage: 0.95, categoryPercentage: 0.8}))
+        },
+        options: {
+          scales: {x: {title: {display: true, text: 'layer'}, grid: {display: false}, ticks: {maxRotation: 0}}, y: rafter.axis('seconds', rafter.seconds, {beginAtZero: true, ticks: {maxTicksLimit: 6, callback: (value) => rafter.seconds(value)}})},
+          plugins: {legend: {labels: {usePointStyle: true, pointStyle: 'rect'}}, tooltip: {callbacks: {title: ([item]) => layers[item.dataIndex].name, label: (item) => `${item.dataset.label} ${rafter.seconds(item.parsed.y)}`}}}
+        }
+      })
+    });
+  };
+
+  /* Seconds of which walk; of several that were measured their mean. */
+  const captionOf = (run, walk, measured) => {
+    const stopped = run.summary.threads && run.summary.threads.gaps && run.summary.threads.gaps.stopped > 0.02;
+    return `Seconds of ${titleOf(walk)}${measured && walk.count > 1 ? `, the mean of ${rafter.whole(walk.count)}${stopped ? ', with what it was stopped in them' : ''}` : ''}.`;
+  };
+
   const detail = (place, run, walk, measured) => {
     place.replaceChildren(glance(run.summary, walk, measured));
-    for (const [key, title] of [['kinds', 'By kind of op'], ['phases', 'By phase']]) {
+    const caption = captionOf(run, walk, measured);
+    for (const [key, title, draw, more] of [['kinds', 'By kind of op', bars], ['phases', 'By phase', bars],
+      ['layers', 'By layer', (parent, label, groups) => layerBars(parent, label, groups.filter((group) => group.name.startsWith('block.')), measured), {sort: -1, limit: 13}]]) {
       const groups = rafter.objects(walk[key]);
       if (!groups.length) continue;
       const chart = el('div');
-      place.append(el('h3', {}, title), el('div', {class: 'columns beside'}, chart, groupTable(groups, measured, `Seconds of ${titleOf(walk)}.`)));
-      bars(chart, `${title}: measured, predicted and limit`, groups, measured);
+      place.append(el('h3', {}, title), el('div', {class: 'columns beside'}, chart, groupTable(groups, measured, caption, more)));
+      draw(chart, `${title}: measured, predicted and limit`, groups, measured);
     }
     const losses = rafter.objects(walk.losses);
     if (losses.length)
@@ -205,7 +233,7 @@
       }
       const walks = rafter.objects(summary.walks), measured = Boolean(summary.measured),
             notes = [...(Array.isArray(summary.notes) ? summary.notes : []), summary.threads && summary.threads.sentence].filter((note) => typeof note === 'string');
-      element.append(el('p', {class: 'sentence'}, summary.sentence || ''));
+      element.append(el('p', {class: 'sentence'}, summary.sentence || ''), rafter.wordsLine());
       if (notes.length) element.append(el('ul', {}, notes.map((note) => el('li', {}, note))));
       if (!measured) element.append(el('p', {class: 'note'}, summary.steps ? 'Steps were measured, ops were not: times of ops are predictions.' : 'Nothing was measured here: these are predictions.'));
       if (!walks.length) {

@@ -69,10 +69,10 @@
       element.append(this.legend);
       this.onPaper = el('ul', {class: 'legend on-paper'});
       element.append(this.onPaper);
-      const frame = el('div', {class: 'trace'});
-      element.append(frame);
+      const {frame, takes} = rafter.wheelFrame(element, {class: 'trace'});
+      this.takesWheel = takes;
       this.view = rafter.canvas(frame, {label: this.label(), height: this.height, focusable: true, role: 'application', draw: (context, w, h) => rafter.traceParts.draw(this, context, w, h)});
-      element.append(el('p', {class: 'note'}, 'Wheel zooms at the pointer, dragging moves, shift and drag selects a range, a click shows an op; ',
+      element.append(el('p', {class: 'note'}, 'Ctrl and wheel, or the wheel after a click, zooms at the pointer; dragging moves, shift and drag selects a range, a click shows an op; ',
         el('kbd', {}, '?'), ' lists the keys. A prediction with a dark end would reach over the next op. Where many ops share a pixel, a bar is as high as the share of time in which the lane worked, in the colour of what took most.'));
       this.words = el('div', {class: 'columns'});
       element.append(this.words);
@@ -244,6 +244,20 @@
       this.select({row, i});
       this.reveal({row, i});
     }
+    /* A run of a plan's op of this name: the one that is selected, else the first; in view with what is around it. */
+    goTo(plan, name) {
+      const {things} = this.trace, key = things.title.findIndex((title, i) => title === name && things.plan[i] === plan), now = this.selected;
+      let at = now && now.row === this.main && now.row.key[now.i] === key ? now.i : this.main.key.indexOf(key);
+      if (key < 0 || at < 0 || at >= this.main.count) { this.found.textContent = 'that op is not among what was recorded'; return; }
+      this.select({row: this.main, i: at});
+      const {begin, end} = this.main, width = end[at] - begin[at];
+      if (begin[at] < this.from || end[at] > this.to || width < 0.01 * (this.to - this.from)) this.look(begin[at] - 4 * width, end[at] + 4 * width);
+    }
+    /* The instant of the selected op in the memory's picture. */
+    toMemory() {
+      const {row, i} = this.selected || {}, {things} = this.trace, key = row ? row.key[i] : -1;
+      if (row && rafter.hasInstant(things.plan[key], things.op[key])) rafter.showInstant(things.plan[key], things.op[key]);
+    }
     next(by) {
       if (!this.matches) return;
       const row = this.main;
@@ -299,7 +313,7 @@
       node.addEventListener('dblclick', (event) => { const hit = this.hit(...place(event)); if (hit && hit.row.kind !== 'counter') { this.select(hit); this.zoomToSelection(); } });
       node.addEventListener('wheel', (event) => {
         const [x] = place(event);
-        if (x < GUTTER) return; /* there the wheel moves the page */
+        if (x < GUTTER || !this.takesWheel(event)) return; /* there the wheel moves the page */
         event.preventDefault();
         const unit = event.deltaMode === 1 ? 24 : event.deltaMode === 2 ? 240 : 1;
         const across = event.shiftKey ? event.deltaY || event.deltaX : event.deltaX;
@@ -316,6 +330,7 @@
         [['ArrowUp'], 'lane above', () => this.lane(-1)], [['ArrowDown'], 'lane below', () => this.lane(1)],
         [['c'], 'colour by class, or by measured / predicted', () => this.colourBy(this.colouring === 'class' ? 'ratio' : 'class')],
         [['p'], 'predictions above their ops, or end to end', () => this.align(!this.aligned)],
+        [['m'], 'what is alive while the op runs, in Memory', () => this.toMemory()],
         [['v'], 'select what is in view', () => { this.selection = [this.from, this.to]; this.changed(); }], [['Escape'], 'clear what is selected', clear],
       ]);
     }

@@ -101,6 +101,7 @@
         ['Limit', limit > 0 ? `${rafter.seconds(limit)}${op.limit ? ` (${op.limit})` : ''}` : null], ['Of the limit', kind === 'op' && limit > 0 ? rafter.percent(limit / took1) : null],
         ['Bound by', op.bound], ['FLOPs', rafter.flops(op.flops)], ['Bytes', rafter.bytes(op.bytes)], ['Phase', op.phase]);
       parts.push(rafter.facts(facts));
+      if (rafter.hasInstant(plan, op)) parts.push(el('p', {class: 'screen'}, el('button', {type: 'button', 'data-link': 'memory', onclick: () => viewer.toMemory()}, 'Memory at this op (m)'), ` ${rafter.bytes(op.live_bytes)} are live then.`));
       if (own && Math.abs(planned - op.seconds) > 1e-3 * op.seconds) parts.push(el('p', {class: 'note'}, `This ${viewer.stepName} had fewer rows or keys than the plan has room for: prediction and limit are of those it had; FLOPs and bytes are the plan's, which says ${rafter.seconds(op.seconds)}.`));
       const runs = kind === 'predicted' ? [] : runsOf(viewer, key);
       if (runs.length > 1) parts.push(el('p', {class: 'note'}, `${rafter.whole(runs.length)} runs in this trace: least ${seconds(runs[0])}, median ${seconds(runs[runs.length >> 1])}, most ${seconds(runs[runs.length - 1])}.`));

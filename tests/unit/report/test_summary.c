@@ -81,6 +81,11 @@ static void sums_are_those_of_the_ops(void **state) {
   near(at(matmul, "seconds"), 0.7), near(at(matmul, "predicted_seconds"), 0.6), near(at(matmul, "limit_fraction"), 0.48 / 0.7),
       near(at(matmul, "bytes"), 6000);
   near(at(named(json_object_get(walk, "phases"), "backward"), "seconds"), 0.5);
+  const json_t *layers = json_object_get(walk, "layers");
+  assert_int_equal(json_array_size(layers), 2);
+  near(at(named(layers, "block.0"), "seconds"), 0.8), near(at(named(layers, "block.0"), "predicted_seconds"), 0.7),
+      near(at(named(layers, "block.0"), "bytes"), 7000);
+  near(at(named(layers, "outside of layers"), "seconds"), 0.1), near(at(named(layers, "outside of layers"), "limit_seconds"), 0.10);
   near(at(named(json_object_get(walk, "bounds"), "memory"), "seconds"), 0.2);
   near(at(named(json_object_get(walk, "bounds"), "between ops"), "seconds"), 1.0 - 0.9);
   near(at(json_object_get(walk, "rate"), "tokens_per_second"), 200), near(at(json_object_get(walk, "rate"), "limit"), 200 / 0.66);
@@ -88,6 +93,30 @@ static void sums_are_those_of_the_ops(void **state) {
   assert_non_null(strstr(text(summary, "sentence"), "bound by compute: 70 %"));
   const json_t *lost = json_array_get(json_object_get(walk, "losses"), 0);
   assert_string_equal(text(lost, "name"), "block.0/mm/bwd");
+  json_decref(summary), json_decref(entry);
+}
+
+/* Layers stand in their own order, also beyond nine; names that only look like a layer's are of none. */
+static void layers_are_told_apart(void **state) {
+  (void)state;
+  static const planted ops[] = {{"step/micro/block.10/mm/fwd", "matmul", "forward", "compute", 1, 0.1, 0.1, 0.3, 1},
+                                {"step/micro/block.2/mm/fwd", "matmul", "forward", "compute", 1, 0.1, 0.1, 0.2, 1},
+                                {"step/end/block.2/mm/weight/adamw", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.05, 1},
+                                {"step/end/block.-1/w", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.01, 1},
+                                {"block.99999999999/w", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.02, 1},
+                                {"myblock.3/block./block.4", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.04, 1}};
+  json_t *entry = entry_of("a", ops, 6, 2, 1, 1e6), *summary = rf_report_summary(entry);
+  const json_t *layers = json_object_get(json_array_get(json_object_get(summary, "walks"), 0), "layers");
+  static const char *const names[] = {"block.2", "block.10", "outside of layers"};
+  static const double seconds[] = {0.25, 0.3, 0.07};
+  assert_int_equal(json_array_size(layers), 3);
+  for (size_t i = 0; i < 3; i++) {
+    assert_string_equal(text(json_array_get(layers, i), "name"), names[i]);
+    near(at(json_array_get(layers, i), "seconds"), seconds[i]);
+  }
+  json_decref(summary), json_decref(entry);
+  entry = entry_of("a", ops + 3, 3, 2, 1, 1e6), summary = rf_report_summary(entry);
+  assert_null(json_object_get(json_array_get(json_object_get(summary, "walks"), 0), "layers"));
   json_decref(summary), json_decref(entry);
 }
 
@@ -141,6 +170,16 @@ static void others_are_named(void **state) {
                            most ? "for at least 70 %" : "for at least 20 %"));
     json_decref(summary);
   }
+  /* A third of two threads' time held up most of theirs, where they took more than twice what was planned: 0.8 s of 2.4 s. */
+  json_t *slow = entry_of("a", OPS, COUNT, 2, 2.4, 1e6);
+  for (int most = 0; most < 2; most++) {
+    json_object_set_new(json_object_get(slow, "measured"), "others",
+                        json_pack("{sf sf si}", "seconds", 4.8, "delayed_seconds", most ? 9.6 / 3 : 0.9, "threads", 2));
+    json_t *summary = rf_report_summary(slow);
+    assert_string_equal(text(summary, "bound"), most ? "other programs" : "between ops");
+    json_decref(summary);
+  }
+  json_decref(slow);
   /* Two steps of 1 s in a run of 10 s: what may all have been lost while loading is not blamed on the steps; 2 s more than that is half of them. */
   for (int most = 0; most < 2; most++) {
     json_object_set_new(json_object_get(entry, "measured"), "others",
@@ -386,8 +425,32 @@ static void outliers_have_a_note(void **state) {
     json_object_set_new(entry, "metrics", steps_of(1, 100, far ? 100 : 0));
     json_t *summary = rf_report_summary(entry);
     char *notes = json_dumps(json_object_get(summary, "notes"), 0);
-    assert_int_equal(strstr(notes, "1 of 100 steps took more than 10 x the median") != NULL, far);
+    /* 100 of 208.4 s: what the sentence begins with; no bound and no change is told of means. */
+    assert_int_equal(strstr(text(summary, "sentence"), "1 of 100 steps took 48 % of the time: the process was stopped then") != NULL, far);
+    assert_int_equal(strstr(text(summary, "sentence"), "bound by") != NULL, !far);
+    assert_string_equal(text(summary, "bound"), far ? "stopped" : "compute");
+    if (far) assert_null(strstr(notes, "instead of the predicted"));
     free(notes), json_decref(summary), json_decref(entry);
+  }
+  /* 30 of 1124 s are a note. */
+  json_t *entry = entry_of("a", OPS, COUNT, 1000, 1.0, 1e6), *summary;
+  json_object_set_new(entry, "metrics", steps_of(1, 1000, 30));
+  char *notes = json_dumps(json_object_get((summary = rf_report_summary(entry)), "notes"), 0);
+  assert_non_null(strstr(notes, "1 of 1000 steps took more than 10 x the median"));
+  assert_string_equal(text(summary, "bound"), "compute");
+  free(notes), json_decref(summary), json_decref(entry);
+}
+
+/* Kernels are blamed where their fastest calls are far from the limit and near what was predicted of them, not where even those take far longer. */
+static void kernels_are_blamed_where_they_are_known(void **state) {
+  (void)state;
+  for (int far = 0; far < 2; far++) {
+    planted ops[COUNT];
+    memcpy(ops, OPS, sizeof ops);
+    for (int i = 0; i < COUNT; i++) ops[i].limit = 0.3 * ops[i].predicted, ops[i].measured = (far ? 30 : 1.2) * ops[i].predicted;
+    json_t *entry = entry_of("a", ops, COUNT, 3, far ? 30 : 1.2, 1e6), *summary = rf_report_summary(entry);
+    assert_int_equal(strstr(text(summary, "sentence"), "its kernels bind") != NULL, !far);
+    json_decref(summary), json_decref(entry);
   }
 }
 
@@ -413,6 +476,7 @@ static void predictions_are_compared_with_predictions(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(sums_are_those_of_the_ops),
+      cmocka_unit_test(layers_are_told_apart),
       cmocka_unit_test(the_planted_bound_is_named),
       cmocka_unit_test(others_are_named),
       cmocka_unit_test(a_step_is_told_of_and_its_bound),
@@ -427,6 +491,7 @@ int main(void) {
       cmocka_unit_test(noise_is_no_saving),
       cmocka_unit_test(a_run_without_a_report_has_its_steps),
       cmocka_unit_test(outliers_have_a_note),
+      cmocka_unit_test(kernels_are_blamed_where_they_are_known),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
