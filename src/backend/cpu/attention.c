@@ -92,6 +92,8 @@ static bool accepts_cache(const rf_graph *graph, const rf_op *op) {
          (page % RF_ATTENTION_BLOCK == 0 || RF_ATTENTION_BLOCK % page == 0);
 }
 
+static bool accepts_tiles(const rf_graph *graph, const rf_op *op) { return accepts(graph, op) && graph->tensor[op->input[0]].dtype == RF_BF16; }
+
 static size_t forward_bytes(const rf_graph *graph, const rf_op *op, int threads) {
   rf_attention a = rf_attention_of(graph, op);
   return sizeof(float) * (size_t)threads * rf_attention_forward_floats(&a);
@@ -104,11 +106,16 @@ static size_t backward_bytes(const rf_graph *graph, const rf_op *op, int threads
   rf_attention a = rf_attention_of(graph, op);
   return sizeof(float) * ((size_t)threads * rf_attention_backward_floats(&a) + (threads > 1 ? rf_attention_team_floats(&a) : 0));
 }
+static size_t tiles_bytes(const rf_graph *graph, const rf_op *op, int threads) {
+  rf_attention a = rf_attention_of(graph, op);
+  return sizeof(float) * (size_t)threads * rf_attention_tiles_floats(&a);
+}
 
 const rf_kernel RF_CPU_ATTENTION[] = {
     {"attention", "attention_avx512_12x32", RF_ISA_AVX512, accepts, forward_bytes, rf_attention_avx512},
     {"attention", "attention_avx2_6x16", RF_ISA_AVX2, accepts, forward_bytes, rf_attention_avx2},
     {"attention", "attention_c_4x16", RF_ISA_BASE, accepts, forward_bytes, rf_attention_base},
+    {"attention_bwd", "attention_bwd_amx_32x32", RF_ISA_AMX, accepts_tiles, tiles_bytes, rf_attention_bwd_amx},
     {"attention_bwd", "attention_bwd_avx512_12x32", RF_ISA_AVX512, accepts, backward_bytes, rf_attention_bwd_avx512},
     {"attention_bwd", "attention_bwd_avx2_6x16", RF_ISA_AVX2, accepts, backward_bytes, rf_attention_bwd_avx2},
     {"attention_bwd", "attention_bwd_c_4x16", RF_ISA_BASE, accepts, backward_bytes, rf_attention_bwd_base},

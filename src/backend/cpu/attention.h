@@ -20,7 +20,11 @@
  *   e_ij   = chain over d of dctx_id v_jd          t_ij = p_ij (e_ij - D_i), with a softcap (1 - (s_ij/softcap)^2) times that
  *   dq_id  = scale * chain over j ascending of t_ij k_jd
  *   dk_jd  = scale * chain over (query head of the group, i) ascending of t_ij q_id
- *   dv_jd  = chain over (query head of the group, i) ascending of p_ij dctx_id */
+ *   dv_jd  = chain over (query head of the group, i) ascending of p_ij dctx_id
+ *
+ * With tiles (level amx) the backward of bf16 multiplies as bf16: a_ij, e_ij and the three gradients are sums as gemm.h defines them of products with tiles, their
+ * steps of 32 counted from d = 0 and from position 0 of the segment (for dk and dv in every query head anew), and p_ij and t_ij are rounded to bf16 there, subnormals to
+ * zeros. All else is as above. */
 #ifndef RF_ATTENTION_H
 #define RF_ATTENTION_H
 
@@ -34,6 +38,7 @@ enum {
   RF_ATTENTION_SCORES = 64,     /* rows of scores a walk holds: DECODE rows in strips of any height */
   RF_ATTENTION_TILE = 96,       /* backward: queries and keys of a block of probabilities; a multiple of every tile height and of the panel */
   RF_ATTENTION_TEAM = 4,        /* backward: such blocks of queries between two barriers where threads share a unit */
+  RF_ATTENTION_SPAN = 8,        /* backward with tiles: blocks of 32 queries that meet a block of keys one after the other */
   RF_ATTENTION_MAX_HEIGHT = 12, /* tallest strip of any ISA */
   RF_ATTENTION_STRIPS = 97,     /* most strips of one walk: every head may leave one strip unfilled (2 x 192 / 4, 4 the lowest strip) */
   RF_ATTENTION_STRIP_ROWS = 400 /* rows in that many strips, on any ISA: 33 strips of 12, 65 of 6, 97 of 4 */
@@ -76,7 +81,8 @@ bool rf_attention_split(const rf_attention *a, int64_t length, double total, int
 size_t rf_attention_forward_floats(const rf_attention *a);
 size_t rf_attention_cached_floats(const rf_attention *a);
 size_t rf_attention_backward_floats(const rf_attention *a);
-size_t rf_attention_team_floats(const rf_attention *a); /* and of the memory all share, after the threads' own */
+size_t rf_attention_team_floats(const rf_attention *a);  /* and of the memory all share, after the threads' own */
+size_t rf_attention_tiles_floats(const rf_attention *a); /* of the backward with tiles, where they share the first one's */
 
 void rf_attention_avx512(const rf_call *call);
 void rf_attention_avx2(const rf_call *call);
@@ -84,6 +90,7 @@ void rf_attention_base(const rf_call *call);
 void rf_attention_kv_avx512(const rf_call *call);
 void rf_attention_kv_avx2(const rf_call *call);
 void rf_attention_kv_base(const rf_call *call);
+void rf_attention_bwd_amx(const rf_call *call);
 void rf_attention_bwd_avx512(const rf_call *call);
 void rf_attention_bwd_avx2(const rf_call *call);
 void rf_attention_bwd_base(const rf_call *call);

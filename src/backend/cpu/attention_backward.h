@@ -97,12 +97,6 @@ static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call
 static int64_t strip_first_key(const rf_attention *a, const query_side *q, int64_t i) { return rf_max64(0, q->first + i * MR + 1 - a->window); }
 static int64_t strip_last_key(const query_side *q, int64_t i) { return q->first + rf_min64(q->count, (i + 1) * MR); }
 
-/* 1 - (s / softcap)^2; 0 where a masked score is minus infinity. */
-RF_INLINE rf_v16 cap_slope(rf_v16 s, rf_v16 shrink) {
-  rf_v16 u = rf_v16_max(rf_v16_mul(s, shrink), rf_v16_set1(-1.0f));
-  return rf_v16_fnma(u, u, rf_v16_set1(1.0f));
-}
-
 /* Probabilities and t of strip `i` against the block of keys at `block`. False: it sees none of them. */
 static bool strip_probabilities(const rf_attention *a, const query_side *q, const key_side *k, int64_t i, int64_t block, tiles *tile) {
   int64_t first = rf_max64(block, strip_first_key(a, q, i)), last = rf_min64(block + TILE, strip_last_key(q, i));

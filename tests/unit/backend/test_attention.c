@@ -2,6 +2,7 @@
  * of computing the same thing (ISA, threads, other segments, one row or many, batch or cache). */
 #include "backend/cpu/attention.h"
 #include "support/compare.h"
+#include "support/tile_sum.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -106,6 +107,8 @@ static const rf_kernel *kernel_of(const char *op, rf_isa isa) {
   return NULL;
 }
 static rf_isa strongest(void) { return rf_isa_detect() > RF_ISA_AVX512 ? RF_ISA_AVX512 : rf_isa_detect(); }
+
+static bool has_tiles(const problem *p) { return p->dtype == RF_BF16 && rf_isa_detect() == RF_ISA_AMX; }
 
 /* The workspace is exactly as large as was asked for, full of NaNs, between guards. */
 static void call_kernel(const rf_kernel *kernel, rf_call *call) {
@@ -249,6 +252,9 @@ static const problem PROBLEMS[] = {
     {RF_BF16, RF_BF16, 4, 1, 64, 100, {270, 65}},
     {RF_BF16, RF_F32, 4, 2, 10, 0, {31, 64, 1}},
     {RF_BF16, RF_F32, 8, 1, 256, 0, {50}},
+    {RF_BF16, RF_F32, 2, 1, 128, 0, {290, 33}},
+    {RF_BF16, RF_F32, 4, 2, 80, 37, {300, 17, 1, 96}},
+    {RF_BF16, RF_F32, 2, 2, 24, 1, {40}},
 };
 enum { PROBLEM_COUNT = sizeof PROBLEMS / sizeof *PROBLEMS };
 
@@ -259,6 +265,26 @@ static int64_t longest_of(const problem *p) {
 }
 
 /* ---- tests ---------------------------------------------------------------------------------------------------------- */
+
+static void expect_gradients(const setup *s, const truth *want, rf_isa isa, compare_bound bound) {
+  const problem *p = &s->p;
+  for (int part = 0; part < 3; part++) { /* q, k and v apart: their scales differ */
+    int64_t first = part == 0 ? 0 : (int64_t)(p->heads + (part - 1) * p->kv_heads) * p->dim;
+    int64_t width = (int64_t)(part == 0 ? p->heads : p->kv_heads) * p->dim;
+    double *some = malloc(sizeof(double) * (size_t)(s->n * width));
+    void *got = fresh(s->n * width, p->dtype);
+    for (int64_t r = 0; r < s->n; r++) {
+      for (int64_t d = 0; d < width; d++) {
+        some[r * width + d] = want->dqkv[r * s->ld + first + d];
+        put(got, p->dtype, r * width + d, load(s->dqkv, p->dtype, r * s->ld + first + d));
+      }
+    }
+    bool zero = p->window == 1 && part < 2; /* a softmax over one key is constant: q and k get nothing but rounding */
+    if (!zero) expect_close(part == 0 ? "dq" : part == 1 ? "dk" : "dv", p, isa, got, p->dtype, some, s->n * width, bound);
+    free(some);
+    free(got);
+  }
+}
 
 static void test_values(void **state) {
   (void)state;
@@ -273,25 +299,14 @@ static void test_values(void **state) {
       expect_close("ctx", p, isa, s.ctx, p->dtype, want.ctx, s.n * p->heads * p->dim, bound);
       expect_close("lse", p, isa, s.lse, RF_F32, want.lse, s.n * p->heads, bound_of(p, RF_F32, longest_of(p)));
       backward(&s, isa, 1);
-      for (int part = 0; part < 3; part++) { /* q, k and v apart: their scales differ */
-        int64_t first = part == 0 ? 0 : (int64_t)(p->heads + (part - 1) * p->kv_heads) * p->dim;
-        int64_t width = (int64_t)(part == 0 ? p->heads : p->kv_heads) * p->dim;
-        double *some = malloc(sizeof(double) * (size_t)(s.n * width));
-        void *got = fresh(s.n * width, p->dtype);
-        for (int64_t r = 0; r < s.n; r++) {
-          for (int64_t d = 0; d < width; d++) {
-            some[r * width + d] = want.dqkv[r * s.ld + first + d];
-            put(got, p->dtype, r * width + d, load(s.dqkv, p->dtype, r * s.ld + first + d));
-          }
-        }
-        compare_bound loose = bound;
-        loose.norm *= 4; /* D is taken from the rounded ctx, and p (e - D) cancels */
-        loose.max *= 4;
-        bool zero = p->window == 1 && part < 2; /* a softmax over one key is constant: q and k get nothing but rounding */
-        if (!zero) expect_close(part == 0 ? "dq" : part == 1 ? "dk" : "dv", p, isa, got, p->dtype, some, s.n * width, loose);
-        free(some);
-        free(got);
-      }
+      bound.norm *= 4; /* D is taken from the rounded ctx, and p (e - D) cancels */
+      bound.max *= 4;
+      expect_gradients(&s, &want, isa, bound);
+      if (isa < strongest() || !has_tiles(p)) continue;
+      bound.norm += 1.0 / 256; /* p and t are rounded to bf16, each by 2^-9 at most */
+      bound.max += 4.0 / 256;
+      backward(&s, RF_ISA_AMX, 1);
+      expect_gradients(&s, &want, RF_ISA_AMX, bound);
     }
     truth_free(&want);
     tear_down(&s);
@@ -343,36 +358,46 @@ static void test_bits_do_not_depend_on_isa_or_threads(void **state) {
       expect_same("lse", a.lse, b.lse, (size_t)(a.n * a.p.heads) * 4);
       expect_same("dqkv", a.dqkv, b.dqkv, (size_t)(a.n * a.ld) * size_of(a.p.dtype));
     }
+    if (has_tiles(&a.p)) backward(&a, RF_ISA_AMX, 1);
+    for (int threads = 2; threads < 6 && has_tiles(&a.p); threads++) {
+      memset(b.dqkv, 0xff, (size_t)(b.n * b.ld) * size_of(b.p.dtype));
+      backward(&b, RF_ISA_AMX, threads);
+      expect_same("dqkv with tiles", a.dqkv, b.dqkv, (size_t)(a.n * a.ld) * size_of(a.p.dtype));
+    }
     tear_down(&a);
     tear_down(&b);
   }
 }
 
 /* Each segment alone in a batch gives the bits it has among others, forward and backward. */
+static void expect_segments_alone(const problem *of, rf_isa isa) {
+  setup all;
+  set_up(&all, *of);
+  forward(&all, strongest(), 2);
+  backward(&all, isa, 2);
+  size_t unit = size_of(all.p.dtype), row = (size_t)all.ld * unit, out = (size_t)(all.p.heads * all.p.dim) * unit;
+  for (int64_t origin = 0, segment = 0; origin < all.n; origin += all.p.lengths[segment++]) {
+    problem p = all.p;
+    int64_t length = p.lengths[segment];
+    memset(p.lengths, 0, sizeof p.lengths);
+    p.lengths[0] = (int)length;
+    setup one;
+    set_up(&one, p);
+    memcpy(one.qkv, (char *)all.qkv + (size_t)origin * row, (size_t)length * row);
+    memcpy(one.dctx, (char *)all.dctx + (size_t)origin * out, (size_t)length * out);
+    forward(&one, strongest(), 1);
+    backward(&one, isa, 1);
+    expect_same("ctx", one.ctx, (char *)all.ctx + (size_t)origin * out, (size_t)length * out);
+    expect_same("dqkv", one.dqkv, (char *)all.dqkv + (size_t)origin * row, (size_t)length * row);
+    tear_down(&one);
+  }
+  tear_down(&all);
+}
 static void test_bits_do_not_depend_on_other_segments(void **state) {
   (void)state;
   for (int i = 0; i < PROBLEM_COUNT; i++) {
-    setup all;
-    set_up(&all, PROBLEMS[i]);
-    forward(&all, strongest(), 2);
-    backward(&all, strongest(), 2);
-    size_t unit = size_of(all.p.dtype), row = (size_t)all.ld * unit, out = (size_t)(all.p.heads * all.p.dim) * unit;
-    for (int64_t origin = 0, segment = 0; origin < all.n; origin += all.p.lengths[segment++]) {
-      problem p = all.p;
-      int64_t length = p.lengths[segment];
-      memset(p.lengths, 0, sizeof p.lengths);
-      p.lengths[0] = (int)length;
-      setup one;
-      set_up(&one, p);
-      memcpy(one.qkv, (char *)all.qkv + (size_t)origin * row, (size_t)length * row);
-      memcpy(one.dctx, (char *)all.dctx + (size_t)origin * out, (size_t)length * out);
-      forward(&one, strongest(), 1);
-      backward(&one, strongest(), 1);
-      expect_same("ctx", one.ctx, (char *)all.ctx + (size_t)origin * out, (size_t)length * out);
-      expect_same("dqkv", one.dqkv, (char *)all.dqkv + (size_t)origin * row, (size_t)length * row);
-      tear_down(&one);
-    }
-    tear_down(&all);
+    expect_segments_alone(&PROBLEMS[i], strongest());
+    if (has_tiles(&PROBLEMS[i])) expect_segments_alone(&PROBLEMS[i], RF_ISA_AMX);
   }
 }
 
@@ -565,6 +590,59 @@ static void test_order_is_the_one_written_down(void **state) {
   tear_down(&s);
 }
 
+/* The same with tiles: all five products as gemm.h defines them, p and t rounded between. Two query heads share their keys. */
+static float rounded(float x) { return rf_bf16_to_f32(rf_f32_to_bf16(tile_flushed(x, TILE_TRUE))); }
+static void test_order_with_tiles_is_the_one_written_down(void **state) {
+  (void)state;
+  enum { T = 270, H = 40, N = 2, LD = (N + 2) * H };
+  setup s;
+  set_up(&s, (problem){RF_BF16, RF_F32, N, 1, H, 0, {T}});
+  if (!has_tiles(&s.p)) {
+    tear_down(&s);
+    print_message("no tiles here\n");
+    skip();
+  }
+  static float x[T][LD], g[T][N * H], ctx[T][N * H], p[T][T], t[T][T], dk[T][H], dv[T][H], column[2][T], want[T][LD], got[T][LD];
+  forward(&s, RF_ISA_AVX512, 2);
+  backward(&s, RF_ISA_AMX, 2);
+  memset(dk, 0, sizeof dk), memset(dv, 0, sizeof dv);
+  for (int i = 0; i < T; i++) {
+    for (int d = 0; d < LD; d++) x[i][d] = (float)load(s.qkv, RF_BF16, i * LD + d), got[i][d] = (float)load(s.dqkv, RF_BF16, i * LD + d);
+    for (int d = 0; d < N * H; d++) g[i][d] = (float)load(s.dctx, RF_BF16, i * N * H + d), ctx[i][d] = (float)load(s.ctx, RF_BF16, i * N * H + d);
+  }
+  float scale = s.op.attr.scale, c = scale * 0x1.715476p+0f;
+  for (int h = 0; h < N; h++) {
+    for (int i = 0; i < T; i++) {
+      float lane[16] = {0}, less = -(s.lse[h * T + i] * 0x1.715476p+0f);
+      for (int d = 0; d < H; d++) lane[d % 16] = fmaf(g[i][h * H + d], ctx[i][h * H + d], lane[d % 16]);
+      float minus_d = -tree(lane);
+      for (int j = 0; j < T; j++) {
+        float a = tile_sum(x[j] + N * H, x[i] + h * H, H, 1, 1, 0, TILE_TRUE), e = tile_sum(x[j] + (N + 1) * H, g[i] + h * H, H, 1, 1, 0, TILE_TRUE);
+        float pij = j > i ? 0 : exp2_of(fmaf(a, c, less));
+        p[j][i] = rounded(pij), t[j][i] = rounded(pij * (e + minus_d));
+      }
+    }
+    for (int d = 0; d < H; d++) {
+      for (int i = 0; i < T; i++) column[0][i] = x[i][h * H + d], column[1][i] = g[i][h * H + d];
+      for (int j = 0; j < T; j++) {
+        dk[j][d] = tile_sum(t[j], column[0], T, 1, 1, dk[j][d], TILE_TRUE);
+        dv[j][d] = tile_sum(p[j], column[1], T, 1, 1, dv[j][d], TILE_TRUE);
+      }
+      for (int j = 0; j < T; j++) column[0][j] = x[j][N * H + d];
+      for (int i = 0; i < T; i++) {
+        for (int j = 0; j < T; j++) column[1][j] = t[j][i];
+        want[i][h * H + d] = scale * tile_sum(column[0], column[1], T, 1, 1, 0, TILE_TRUE);
+      }
+    }
+  }
+  for (int j = 0; j < T; j++)
+    for (int d = 0; d < H; d++) want[j][N * H + d] = scale * dk[j][d], want[j][(N + 1) * H + d] = dv[j][d];
+  for (int i = 0; i < T; i++)
+    for (int d = 0; d < LD; d++) want[i][d] = rf_bf16_to_f32(rf_f32_to_bf16(want[i][d]));
+  expect_same("dqkv", want, got, sizeof want);
+  tear_down(&s);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_values),
@@ -574,6 +652,7 @@ int main(void) {
       cmocka_unit_test(test_cache_gives_the_bits_of_the_batch),
       cmocka_unit_test(test_decode_gives_the_bits_of_the_batch),
       cmocka_unit_test(test_order_is_the_one_written_down),
+      cmocka_unit_test(test_order_with_tiles_is_the_one_written_down),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,127 @@
+/* attention_lanes.h - vectors of the attention kernels: sixteen by sixteen turned, and what is done with a row of scores. Compiled once per ISA. */
+#ifndef RF_ATTENTION_LANES_H
+#define RF_ATTENTION_LANES_H
+
+#include "backend/cpu/attention.h"
+#include "backend/cpu/simd.h"
+
+/* Sixteen vectors become their columns. */
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
+  rf_v16 y[RF_LANES];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i += 2) {
+    y[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
+    y[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i += 4) {
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; j++) {
+      x[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(y[i + j]), _mm512_castps_pd(y[i + j + 2])));
+      x[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(y[i + j]), _mm512_castps_pd(y[i + j + 2])));
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 4; i++) { /* x[4 g + i] holds columns i, 4+i, 8+i, 12+i of rows 4g .. 4g+3 */
+    rf_v16 low = _mm512_shuffle_f32x4(x[i], x[4 + i], 0x88), high = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0x88);
+    rf_v16 low2 = _mm512_shuffle_f32x4(x[i], x[4 + i], 0xdd), high2 = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0xdd);
+    y[i] = _mm512_shuffle_f32x4(low, high, 0x88);
+    y[8 + i] = _mm512_shuffle_f32x4(low, high, 0xdd);
+    y[4 + i] = _mm512_shuffle_f32x4(low2, high2, 0x88);
+    y[12 + i] = _mm512_shuffle_f32x4(low2, high2, 0xdd);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i++) x[i] = y[i];
+}
+#elif defined(__AVX2__) && defined(__FMA__)
+RF_INLINE void transpose_quarter(__m256 x[8]) {
+  __m256 y[8];
+  for (int i = 0; i < 8; i += 2) {
+    y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+    y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    for (int j = 0; j < 2; j++) {
+      x[i + 2 * j] = _mm256_shuffle_ps(y[i + j], y[i + j + 2], 0x44);
+      x[i + 2 * j + 1] = _mm256_shuffle_ps(y[i + j], y[i + j + 2], 0xee);
+    }
+  }
+  for (int i = 0; i < 4; i++) {
+    y[i] = _mm256_permute2f128_ps(x[i], x[4 + i], 0x20);
+    y[4 + i] = _mm256_permute2f128_ps(x[i], x[4 + i], 0x31);
+  }
+  for (int i = 0; i < 8; i++) x[i] = y[i];
+}
+RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
+  __m256 q[4][8]; /* [row half, column half] */
+  for (int i = 0; i < 8; i++) {
+    q[0][i] = x[i].lo;
+    q[1][i] = x[i].hi;
+    q[2][i] = x[8 + i].lo;
+    q[3][i] = x[8 + i].hi;
+  }
+  for (int i = 0; i < 4; i++) transpose_quarter(q[i]);
+  for (int i = 0; i < 8; i++) {
+    x[i] = RF_V16_PAIR(q[0][i], q[2][i]);
+    x[8 + i] = RF_V16_PAIR(q[1][i], q[3][i]);
+  }
+}
+#else
+RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
+  float from[RF_LANES][RF_LANES], to[RF_LANES][RF_LANES];
+  for (int i = 0; i < RF_LANES; i++) rf_v16_store(from[i], x[i]);
+  for (int i = 0; i < RF_LANES; i++) {
+    for (int j = 0; j < RF_LANES; j++) to[i][j] = from[j][i];
+  }
+  for (int i = 0; i < RF_LANES; i++) x[i] = rf_v16_load(to[i]);
+}
+#endif
+
+/* 2^t for t < 128: 2^k (k = t rounded to an integer) times a polynomial in t - k, fitted by least maximum error with 2^0 = 1 exactly
+ * (relative error 3e-9 before rounding). 0 below -126, so a masked score (-inf) adds exactly nothing; NaN stays NaN. */
+RF_INLINE rf_v16 exp2_lanes(rf_v16 t) {
+  rf_v16 magic = rf_v16_set1(12582912.0f), z = rf_v16_add(t, magic), r = rf_v16_sub(t, rf_v16_sub(z, magic));
+  rf_v16 p = rf_v16_fma(rf_v16_set1(0x1.416b52p-13f), r, rf_v16_set1(0x1.5f082ep-10f));
+  p = rf_v16_fma(p, r, rf_v16_set1(0x1.3b2dep-7f));
+  p = rf_v16_fma(p, r, rf_v16_set1(0x1.c6af7cp-5f));
+  p = rf_v16_fma(p, r, rf_v16_set1(0x1.ebfbdcp-3f));
+  p = rf_v16_fma(p, r, rf_v16_set1(0x1.62e43p-1f));
+  p = rf_v16_fma(p, r, rf_v16_set1(1.0f));
+  return rf_v16_select(rf_v16_lt(t, rf_v16_set1(-126.0f)), rf_v16_zero(), rf_v16_scale_by(p, z));
+}
+
+/* Lanes [first, last) of the vector that starts at key `at`; the others become -inf. */
+RF_INLINE rf_v16 mask_lanes(rf_v16 s, int64_t at, int64_t first, int64_t last) {
+  int from = (int)(first <= at ? 0 : first - at < RF_LANES ? first - at : RF_LANES);
+  int to = (int)(last <= at ? 0 : last - at < RF_LANES ? last - at : RF_LANES);
+  rf_v16 none = rf_v16_set1(-INFINITY);
+  s = rf_v16_select(rf_m16_first(to), s, none);
+  return rf_v16_select(rf_m16_first(from), none, s);
+}
+
+/* Readies a row of products for the exponential, over vectors [v0, v1): scales, caps and rounds scores where that is asked, masks all but keys
+ * [first, last). */
+RF_INLINE void ready_row(const rf_attention *a, float *s, int64_t v0, int64_t v1, int64_t first, int64_t last) {
+  if (a->scaled) {
+    rf_v16 by = rf_v16_set1(a->softcap > 0 ? a->scale / a->softcap : a->scale), cap = rf_v16_set1(a->softcap);
+    for (int64_t v = v0; v < v1; v++) {
+      rf_v16 x = rf_v16_mul(rf_v16_load(s + v * RF_LANES), by);
+      if (a->softcap > 0) x = rf_v16_mul(cap, rf_v16_tanh(x));
+      rf_v16_store(s + v * RF_LANES, a->round ? rf_v16_round(x, RF_BF16) : x);
+    }
+  }
+  if (first <= v0 * RF_LANES && last >= v1 * RF_LANES) return;
+  for (int64_t v = v0; v < v1; v++) {
+    int64_t at = v * RF_LANES;
+    if (at < first || at + RF_LANES > last) rf_v16_store(s + at, mask_lanes(rf_v16_load(s + at), at, first, last));
+  }
+}
+
+/* 1 - (s / softcap)^2; 0 where a masked score is minus infinity. */
+RF_INLINE rf_v16 cap_slope(rf_v16 s, rf_v16 shrink) {
+  rf_v16 u = rf_v16_max(rf_v16_mul(s, shrink), rf_v16_set1(-1.0f));
+  return rf_v16_fnma(u, u, rf_v16_set1(1.0f));
+}
+
+#endif
