@@ -100,7 +100,19 @@ static bool fuse_head(fuser *f, rf_op *bwd) {
   return true;
 }
 
+/* A gradient whose norm is taken right before its update is read once; one that waits for the others, or that chips share, is not. */
+static bool fuse_norm_sq(fuser *f, rf_op *norm) {
+  rf_op *update = norm + 1;
+  if (update >= f->graph->op + f->graph->op_count || update->def != &RF_OP_ADAMW || update->section != norm->section) return false;
+  if (update->input[0] != norm->input[0] || update->input[4] != RF_NONE || norm->attr.group > 1 || norm->attr.to > 1) return false;
+  update->output_count = 5;
+  update->output[4] = norm->output[0];
+  update->attr.index = norm->attr.index;
+  return true;
+}
+
 static bool fuse_op(fuser *f, rf_op *op) {
+  if (op->def == &RF_OP_NORM_SQ) return fuse_norm_sq(f, op);
   if (op->def == &RF_OP_GELU) return fuse_gelu(f, op);
   if (op->def == &RF_OP_ADD && op->backward) return fuse_norm_bwd(f, op);
   if (op->def == &RF_OP_ADD || op->def == &RF_OP_ADD_DROPOUT) return fuse_residual(f, op);

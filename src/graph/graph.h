@@ -92,7 +92,7 @@ typedef struct rf_attr {
   rf_router router;                 /* route */
   int32_t value_dim, latent;        /* attention_latent and its kin: W, and numbers of a latent row; rope.dim: R */
   int32_t
-      index; /* norm_sq: which element of the sums it writes; head_score: how many likeliest it keeps; all_reduce, permute: which; send, recv: the other stage */
+      index; /* norm_sq, adamw: which element of the sums it writes; head_score: how many likeliest it keeps; all_reduce, permute: which; send, recv: the other stage */
   /* Collectives: the axes of the group and its chips; the dimension they gather, split or reduce along, and the one that all_to_all splits. Elsewhere
    * `axes` are those that cut a sum or a table which the op would need whole (matmul, embed, head_part). */
   rf_axes axes;

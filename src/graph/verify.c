@@ -13,7 +13,7 @@ typedef struct checker {
   rf_section *birth;  /* by tensor: section of the first write */
   rf_accumulate *how; /* by tensor: how the first write was done */
   bool *read;         /* by tensor: some op read it already */
-  bool *element;      /* norm_sq: elements of the sums already written */
+  bool *element;      /* norm_sq, adamw: elements of the sums already written */
   int sums;           /* and the tensor of the sums */
   int elements;
 } checker;
@@ -104,7 +104,7 @@ static rf_status check_read(checker *c, const rf_op *op, int slot) {
   return RAFTER_OK;
 }
 
-/* norm_sq writes one element of the sums; the sums are whole when every element is written. */
+/* norm_sq, or an update with it, writes one element of the sums; the sums are whole when every element is written. */
 static rf_status check_element(checker *c, const rf_op *op, int t) {
   int64_t count = c->graph->tensor[t].shape[0];
   if (!c->element) c->element = calloc((size_t)count, 1);
@@ -122,7 +122,8 @@ static rf_status check_write(checker *c, int o, int slot) {
   if (t < 0) return RAFTER_OK;
   const rf_tensor *tensor = &c->graph->tensor[t];
   rf_accumulate how = op->attr.accumulate[slot];
-  bool first = c->writer[t] == RF_NONE, element = op->def == &RF_OP_NORM_SQ, loops = op->section == RF_SECTION_MICRO && c->graph->accumulate > 1;
+  bool first = c->writer[t] == RF_NONE, element = op->def == &RF_OP_NORM_SQ || (op->def == &RF_OP_ADAMW && slot == 4),
+       loops = op->section == RF_SECTION_MICRO && c->graph->accumulate > 1;
   if (tensor->input) return FAULT(c, "writes an input (%s %s, %s)", op->def->name, op->name, tensor->name);
   if (tensor->host && op->def != &RF_OP_OFFLOAD_OUT) return FAULT(c, "writes the host's memory (%s %s, %s)", op->def->name, op->name, tensor->name);
   if (tensor->persistent) {

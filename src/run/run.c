@@ -15,7 +15,7 @@ static const uint32_t POISON_DEAD = 0xfffafffau, POISON_FRESH = 0xfffcfffcu;
 enum { UNTOUCHED = 0xa7, SLACK_BYTES = 1 << 16, GUARD_BYTE = 0x5c };
 
 /* After these ops a scalar tells whether the step is still sound; each is read before anything persistent depends on it. */
-typedef enum rf_probe { PROBE_NONE, PROBE_FIRST, PROBE_INDEX } rf_probe;
+typedef enum rf_probe { PROBE_NONE, PROBE_FIRST, PROBE_INDEX, PROBE_UPDATE } rf_probe; /* UPDATE: INDEX of its last output */
 
 typedef struct rf_bound_plan {
   const rf_plan *plan;
@@ -53,13 +53,13 @@ static rf_probe probe_of(const rf_op *op) {
   } rows[] = {{"loss_sum", PROBE_FIRST}, {"clip", PROBE_FIRST}, {"norm_sq", PROBE_INDEX}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (!strcmp(op->def->name, rows[i].op)) return rows[i].probe;
-  return PROBE_NONE;
+  return !strcmp(op->def->name, "adamw") && op->output_count > 4 && op->output[4] >= 0 ? PROBE_UPDATE : PROBE_NONE;
 }
 
 static bool probe_is_finite(const rf_op *op, const rf_call *call, rf_probe probe) {
-  int64_t at = probe == PROBE_INDEX ? op->attr.index : 0;
-  const rf_tensor *t = rf_out(call, 0);
-  return t->dtype == RF_F64 ? isfinite(((const double *)call->out[0])[at]) : isfinite(((const float *)call->out[0])[at]);
+  int64_t at = probe == PROBE_FIRST ? 0 : op->attr.index;
+  int slot = probe == PROBE_UPDATE ? 4 : 0;
+  return rf_out(call, slot)->dtype == RF_F64 ? isfinite(((const double *)call->out[slot])[at]) : isfinite(((const float *)call->out[slot])[at]);
 }
 
 /* Lists tensors by first (or last) op: list[at[i]..at[i+1]) are those of op i. */

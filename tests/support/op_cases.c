@@ -378,7 +378,9 @@ static void build_adamw(op_harness *h, const op_case *of, const op_size *size) {
   int m = op_tensor(h, "m", RF_CLASS_MOMENT, h->wide, (op_fill){0.1, 0}, OP_SHAPE(size->rows, size->width));
   int v = op_tensor(h, "v", RF_CLASS_MOMENT, h->wide, (op_fill){0.05, 0.5}, OP_SHAPE(size->rows, size->width));
   int clip = of->flags & OP_CLIP ? op_tensor(h, "clip", RF_CLASS_IO, RF_F32, (op_fill){0, 0.37}, OP_SHAPE(2)) : RF_NONE;
-  op_apply(h, "adamw", OP_IDS(grad, master, m, v, clip), OP_IDS(master, m, v, of->flags & OP_WEIGHT ? RF_WANTED : RF_NONE), &attr);
+  int sums = of->flags & OP_KEEP_U ? op_tensor(h, "sums", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 3}, OP_SHAPE(5)) : RF_NONE;
+  if (sums >= 0) attr.index = 2;
+  op_apply(h, "adamw", OP_IDS(grad, master, m, v, clip), OP_IDS(master, m, v, of->flags & OP_WEIGHT ? RF_WANTED : RF_NONE, sums), &attr);
 }
 
 op_harness *op_case_build(const op_case *of, const op_size *size, rf_dtype dtype) {
@@ -574,6 +576,7 @@ const op_case OP_CASES[] = {
     {"clip", "clipped", build_clip, ROW_SIZES, OP_CLIP},
     {"clip", "measured only", build_clip, ROW_SIZES, 0},
     {"adamw", "plain", build_adamw, FLAT_SIZES, 0},
+    {"adamw", "with the gradient's norm", build_adamw, FLAT_SIZES, OP_KEEP_U | OP_DECAY | OP_WEIGHT},
     {"adamw", "decay, clip, weight copy", build_adamw, FLAT_SIZES, OP_DECAY | OP_CLIP | OP_WEIGHT},
     {"all_gather", "alone", build_collective, ROW_SIZES, OP_EXACT},
     {"reduce_scatter", "alone", build_collective, ROW_SIZES, OP_EXACT},

@@ -122,7 +122,30 @@ static void build_cache(op_harness *h, const op_fusion *of, const op_size *size,
   same(h, equal, equals, cached, 0, whole, 0);
 }
 
+/* adamw with sums = norm_sq, then adamw, of a state of its own */
+static void build_update(op_harness *h, const op_fusion *of, const op_size *size, int equal[OP_MAX_EQUALS][2], int *equals) {
+  rf_attr attr = {.eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f, .index = 1};
+  int grad = op_tensor(h, "grad", RF_CLASS_GRADIENT, h->wide, (op_fill){1, 0}, OP_SHAPE(size->rows, size->width));
+  int apart = op_tensor(h, "sums apart", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 3}, OP_SHAPE(2));
+  int together = op_tensor(h, "sums together", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 3}, OP_SHAPE(2)), state[2][3], op[2];
+  for (int i = 0; i < 2; i++)
+    for (int k = 0; k < 3; k++)
+      state[i][k] = op_tensor(h,
+                              k == 0   ? "master"
+                              : k == 1 ? "m"
+                                       : "v",
+                              RF_CLASS_MASTER, h->wide, (op_fill){0, 0.01 * (k + 1)}, OP_SHAPE(size->rows, size->width));
+  (void)of;
+  op_apply(h, "norm_sq", OP_IDS(grad), OP_IDS(apart), &attr);
+  for (int i = 0; i < 2; i++)
+    op[i] = op_apply(h, "adamw", OP_IDS(grad, state[i][0], state[i][1], state[i][2], RF_NONE),
+                     OP_IDS(state[i][0], state[i][1], state[i][2], RF_WANTED, i ? together : RF_NONE), &attr);
+  for (int k = 0; k < 4; k++) same(h, equal, equals, op[1], k, op[0], k);
+  equal[*equals][0] = together, equal[(*equals)++][1] = apart;
+}
+
 /* rows, width, columns, heads, kv_heads, head_dim */
+static const op_size STATES[] = {{1, 3, 0, 0, 0, 0}, {3, 4096, 0, 0, 0, 0}, {67, 1031, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
 static const op_size PRODUCTS[] = {{1, 3, 5, 0, 0, 0}, {13, 70, 33, 0, 0, 0}, {40, 530, 65, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
 static const op_size NORMS[] = {{1, 1, 0, 0, 0, 0}, {9, 67, 0, 0, 0, 0}, {33, 768, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
 static const op_size HEADS[] = {{1, 2, 3, 0, 0, 0}, {9, 20, 65, 0, 0, 0}, {50, 33, 300, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
@@ -143,5 +166,6 @@ const op_fusion OP_FUSIONS[] = {
     {"attention over a cache", build_cache, CACHES, 0},
     {"attention over a cache, window", build_cache, CACHES, OP_WINDOW},
     {"attention over a cache, bf16 softmax", build_cache, CACHES, OP_BF16_SOFTMAX},
+    {"norm_sq + adamw", build_update, STATES, 0},
     {NULL, NULL, NULL, 0},
 };

@@ -62,8 +62,8 @@ const rf_kernel RF_TABLE[] = {
     RF_ROW(loss_sum, accepts_f32, NULL),
     RF_ROW(norm_sq, accepts_f32, norm_sq_workspace),
     RF_ROW(clip, NULL, NULL),
-    {"adamw", "adamw_prefetch_" RF_TABLE_SUFFIX, RF_TABLE_ISA, accepts_f32_prefetch, NULL, adamw_prefetch_run},
-    RF_ROW(adamw, accepts_f32, NULL),
+    {"adamw", "adamw_prefetch_" RF_TABLE_SUFFIX, RF_TABLE_ISA, accepts_f32_prefetch, adamw_workspace, adamw_prefetch_run},
+    RF_ROW(adamw, accepts_f32, adamw_workspace),
     {NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
 };
 #undef RF_ROW

@@ -111,23 +111,8 @@ RF_INLINE rf_v16 adamw_piece(const adamw_constants *k, const float *grad, float 
 
 /* One loop over grad, master, m, v, in place, and the bf16 weights if there are any. Masters and moments are stored through the caches,
  * where their lines are anyway (non-temporal: 0.82 of the speed); weights are only written, so they go past them. */
-RF_INLINE void adamw_elements(const rf_call *call, int64_t begin, int64_t end, bool prefetch) {
+RF_INLINE void adamw_elements(const adamw_constants *k, const rf_call *call, int64_t begin, int64_t end, bool prefetch) {
   enum { AHEAD = 1024 }; /* elements: 4 KiB of each stream */
-  const rf_attr *attr = &call->op->attr;
-  const float *clip = call->in[4];
-  double step = (double)call->run->step;
-  adamw_constants k = {
-      .scale = rf_v16_set1(clip ? clip[1] : 1.0f),
-      .beta1 = rf_v16_set1(attr->beta1),
-      .rest1 = rf_v16_set1(1.0f - attr->beta1),
-      .beta2 = rf_v16_set1(attr->beta2),
-      .rest2 = rf_v16_set1(1.0f - attr->beta2),
-      .unbias1 = rf_v16_set1((float)(1.0 / (1.0 - pow((double)attr->beta1, step)))),
-      .unbias2 = rf_v16_set1((float)(1.0 / (1.0 - pow((double)attr->beta2, step)))),
-      .eps = rf_v16_set1(attr->eps),
-      .lr = rf_v16_set1(call->run->lr),
-      .decay = rf_v16_set1(attr->weight_decay),
-  };
   const float *grad = call->in[0];
   float *master = call->out[0], *m = call->out[1], *v = call->out[2];
   rf_bf16 *weight = call->out[3];
@@ -141,24 +126,68 @@ RF_INLINE void adamw_elements(const rf_call *call, int64_t begin, int64_t end, b
         __builtin_prefetch(m + at, 1);
         __builtin_prefetch(v + at, 1);
       }
-      rf_v16 a = adamw_piece(&k, grad, master, m, v, i, RF_LANES), b = adamw_piece(&k, grad, master, m, v, i + RF_LANES, RF_LANES);
+      rf_v16 a = adamw_piece(k, grad, master, m, v, i, RF_LANES), b = adamw_piece(k, grad, master, m, v, i + RF_LANES, RF_LANES);
       if (weight) rf_v16_stream_bf16_pair(weight + i, a, b);
     }
   }
   for (; i < end; i += RF_LANES) {
     int n = piece(end, i);
-    rf_v16 w = adamw_piece(&k, grad, master, m, v, i, n);
+    rf_v16 w = adamw_piece(k, grad, master, m, v, i, n);
     if (weight) put(weight, RF_BF16, i, w, n);
+  }
+}
+static adamw_constants adamw_constants_of(const rf_call *call) {
+  const rf_attr *attr = &call->op->attr;
+  const float *clip = call->in[4];
+  double step = (double)call->run->step;
+  return (adamw_constants){
+      .scale = rf_v16_set1(clip ? clip[1] : 1.0f),
+      .beta1 = rf_v16_set1(attr->beta1),
+      .rest1 = rf_v16_set1(1.0f - attr->beta1),
+      .beta2 = rf_v16_set1(attr->beta2),
+      .rest2 = rf_v16_set1(1.0f - attr->beta2),
+      .unbias1 = rf_v16_set1((float)(1.0 / (1.0 - pow((double)attr->beta1, step)))),
+      .unbias2 = rf_v16_set1((float)(1.0 / (1.0 - pow((double)attr->beta2, step)))),
+      .eps = rf_v16_set1(attr->eps),
+      .lr = rf_v16_set1(call->run->lr),
+      .decay = rf_v16_set1(attr->weight_decay),
+  };
+}
+static bool updates_with_sums(const rf_op *op) { return op->output_count > 4 && op->output[4] != RF_NONE; }
+static size_t adamw_workspace(const rf_graph *graph, const rf_op *op, int threads) {
+  return updates_with_sums(op) ? norm_sq_workspace(graph, op, threads) : 0;
+}
+/* Elements, or chunks where their sums are wanted: those are taken first, while the gradient comes, so that what is not finite changes nothing. */
+RF_INLINE void adamw_share(const rf_call *call, int64_t begin, int64_t end, bool prefetch) {
+  const adamw_constants k = adamw_constants_of(call);
+  const int64_t count = rf_tensor_count(rf_in(call, 0));
+  double *sums = updates_with_sums(call->op) ? call->workspace : NULL;
+  if (!sums) adamw_elements(&k, call, begin, end, prefetch);
+  for (int64_t chunk = begin; sums && chunk < end; chunk++) {
+    int64_t first = chunk * RF_NORM_CHUNK, n = count - first < RF_NORM_CHUNK ? count - first : RF_NORM_CHUNK;
+    sums[chunk] = sum_of_squares((const float *)call->in[0] + first, n);
+    if (isfinite(sums[chunk])) adamw_elements(&k, call, first, first + n, prefetch);
   }
   rf_stream_fence();
 }
-static void adamw_range(const rf_call *call, int64_t begin, int64_t end) { adamw_elements(call, begin, end, false); }
-static void adamw_run(const rf_call *call) { rf_split(call, rf_tensor_count(rf_in(call, 0)), RF_ELEMENT_GRAIN, 28, adamw_range); }
+static void adamw_all(const rf_call *call, rf_range_fn share) {
+  if (!updates_with_sums(call->op)) {
+    rf_split(call, rf_tensor_count(rf_in(call, 0)), RF_ELEMENT_GRAIN, 28, share);
+    return;
+  }
+  int64_t chunks = norm_sq_chunks(rf_in(call, 0));
+  rf_split(call, chunks, 1, RF_NORM_CHUNK * 28, share);
+  double sum = 0.0;
+  for (int64_t chunk = 0; chunk < chunks; chunk++) sum += ((const double *)call->workspace)[chunk];
+  ((double *)call->out[4])[call->op->attr.index] = sum;
+}
+static void adamw_range(const rf_call *call, int64_t begin, int64_t end) { adamw_share(call, begin, end, false); }
+static void adamw_run(const rf_call *call) { adamw_all(call, adamw_range); }
 
 /* Prefetching a page ahead is worth 8 % on Intel (Emerald Rapids: four streams cross pages together, where its own prefetch stops) and
  * costs 5 to 30 % on AMD (Zen 4, whose does not stop). */
-static void adamw_prefetch_range(const rf_call *call, int64_t begin, int64_t end) { adamw_elements(call, begin, end, true); }
-static void adamw_prefetch_run(const rf_call *call) { rf_split(call, rf_tensor_count(rf_in(call, 0)), RF_ELEMENT_GRAIN, 28, adamw_prefetch_range); }
+static void adamw_prefetch_range(const rf_call *call, int64_t begin, int64_t end) { adamw_share(call, begin, end, true); }
+static void adamw_prefetch_run(const rf_call *call) { adamw_all(call, adamw_prefetch_range); }
 static bool wants_prefetch(void) {
 #if defined(__x86_64__)
   __builtin_cpu_init();

@@ -1,21 +1,27 @@
 /* optimizer.c - gradient norm, clipping by the global norm, AdamW with f32 masters. */
 #include "graph/shard.h"
 
+/* The sums of all gradients, of which this op writes one. */
+static rf_status sums_shape(rf_graph *graph, rf_op *op, int slot, rf_error *error) {
+  if (op->output[slot] == RF_WANTED || op->output[slot] >= graph->tensor_count)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "sums not given (%s %s: expected a tensor id, its length follows from no input)", op->def->name,
+                   op->name);
+  if (op->output[slot] < 0) return RAFTER_OK;
+  int64_t count = graph->tensor[op->output[slot]].shape[0];
+  if (op->attr.index < 0 || op->attr.index >= count)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "index out of range (%s %s: expected below %lld, got %d)", op->def->name, op->name, (long long)count,
+                   op->attr.index);
+  RF_OUT(slot, RF_CLASS_ACTIVATION, RF_F64, count);
+  return RAFTER_OK;
+}
+
 static rf_status norm_sq_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int id = op->input[0];
   if (id < 0 || id >= graph->tensor_count)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (norm_sq %s: expected grad, got none)", op->name);
   const rf_tensor *grad = &graph->tensor[id];
   RF_TRY(rf_shape_input(graph, op, 0, RF_ANY_FLOAT, grad->rank, grad->shape, error));
-  if (op->output[0] == RF_WANTED || op->output[0] >= graph->tensor_count)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "sums not given (norm_sq %s: expected a tensor id, its length follows from no input)", op->name);
-  if (op->output[0] < 0) return RAFTER_OK;
-  int64_t count = graph->tensor[op->output[0]].shape[0];
-  if (op->attr.index < 0 || op->attr.index >= count)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "index out of range (norm_sq %s: expected below %lld, got %d)", op->name, (long long)count,
-                   op->attr.index);
-  RF_OUT(0, RF_CLASS_ACTIVATION, RF_F64, count);
-  return RAFTER_OK;
+  return sums_shape(graph, op, 0, error);
 }
 
 static rf_work norm_sq_work(const rf_graph *graph, const rf_op *op) {
@@ -42,7 +48,15 @@ static rf_status adamw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
       return RF_FAIL(error, RAFTER_INVALID, NULL, "states are updated where they stand (adamw %s: expected output %s = its input)", op->name,
                      op->def->outputs[i]);
   }
-  return rf_shape_output(graph, op, 3, RF_CLASS_WEIGHT, RF_BF16, master.rank, master.shape, error);
+  RF_TRY(rf_shape_output(graph, op, 3, RF_CLASS_WEIGHT, RF_BF16, master.rank, master.shape, error));
+  return op->output_count > 4 ? sums_shape(graph, op, 4, error) : RAFTER_OK;
+}
+
+/* Of the sums it writes one. */
+static rf_work adamw_work(const rf_graph *graph, const rf_op *op) {
+  rf_work work = rf_work_bytes(graph, op);
+  if (op->output_count > 4 && op->output[4] >= 0) work.bytes_written -= (double)rf_tensor_bytes(&graph->tensor[op->output[4]]) - 8;
+  return work;
 }
 
 /* Chips with the same run of a gradient each count their part of it; the sums of all chips are added. */
@@ -115,11 +129,13 @@ const rf_op_def RF_OP_CLIP = {
 const rf_op_def RF_OP_ADAMW = {
     .name = "adamw",
     .formula = "g = grad*clip[1] (1 without clip); m = beta1*m + (1-beta1)*g; v = beta2*v + (1-beta2)*g^2; mhat = m/(1 - beta1^step); "
-               "vhat = v/(1 - beta2^step); master = master - lr*(mhat/(sqrt(vhat) + eps) + weight_decay*master); weight = bf16(master); f32",
+               "vhat = v/(1 - beta2^step); master = master - lr*(mhat/(sqrt(vhat) + eps) + weight_decay*master); weight = bf16(master); f32; "
+               "sums[index] as in "
+               "norm_sq, and then chunks whose sum is not finite stay as they are",
     .inputs = {"grad (P)", "master (P)", "m (P)", "v (P)", "clip f32 (2)?"},
-    .outputs = {"master (P)", "m (P)", "v (P)", "weight bf16 (P)?"},
+    .outputs = {"master (P)", "m (P)", "v (P)", "weight bf16 (P)?", "sums f64 (params)?"},
     .shape = adamw_shape,
-    .work = rf_work_bytes,
+    .work = adamw_work,
     .shard = rf_shard_same,
     .tolerance = {1e-6f, 1e-2f},
 };

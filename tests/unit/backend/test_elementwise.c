@@ -287,6 +287,31 @@ static void test_norm_is_one_number(void **state) {
   op_harness_free(h);
 }
 
+/* An update that takes the norm on its way leaves a chunk as it is whose gradient is not finite, so that who looks for the cause finds no other. */
+static void test_update_leaves_what_is_not_finite(void **state) {
+  (void)state;
+  enum { CHUNK = 4096, COUNT = 3 * CHUNK + 5, BAD = CHUNK + 17 };
+  op_harness *h = op_harness_new(RF_BF16, 1);
+  int t[4], sums = op_tensor(h, "sums", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 7.0}, OP_SHAPE(2));
+  for (int i = 0; i < 4; i++) t[i] = op_tensor(h, "t", RF_CLASS_MOMENT, RF_F32, (op_fill){0.01, 0.1}, OP_SHAPE(COUNT));
+  rf_attr attr = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .index = 1};
+  op_apply(h, "adamw", OP_IDS(t[0], t[1], t[2], t[3], RF_NONE), OP_IDS(t[1], t[2], t[3], RF_WANTED, sums), &attr);
+  op_fill_all(h, 11);
+  op_set(h, t[0], BAD, INFINITY);
+  const rf_kernel *of[3];
+  int count = tables(of);
+  for (int k = 0; k < count; k++) {
+    op_reset(h, h->subject);
+    float *before = op_copy(h, t[1]);
+    op_run(h, h->subject, kernel_of(of[k], "adamw"), 2, NULL);
+    const float *after = op_data(h, t[1]);
+    for (int i = 0; i < COUNT; i++) assert_true(i / CHUNK == 1 ? after[i] == before[i] : isfinite(after[i]) && after[i] != before[i]);
+    assert_true(isinf(op_get(h, sums, 1)) && op_get(h, sums, 0) == 7.0);
+    free(before);
+  }
+  op_harness_free(h);
+}
+
 /* Each microbatch after the first adds; rows nobody looked up are zeroed by the first. */
 static void test_embedding_gradient_accumulates(void **state) {
   (void)state;
@@ -375,6 +400,7 @@ int main(void) {
       cmocka_unit_test(test_adamw_follows_doubles),
       cmocka_unit_test(test_adamw_prefetch_gives_the_same_bits),
       cmocka_unit_test(test_norm_is_one_number),
+      cmocka_unit_test(test_update_leaves_what_is_not_finite),
       cmocka_unit_test(test_embedding_gradient_accumulates),
       cmocka_unit_test(test_nan_comes_through),
       cmocka_unit_test(test_choice_respects_the_isa),

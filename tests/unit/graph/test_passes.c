@@ -66,6 +66,11 @@ static void evaluate_op(const rf_op *op, symbol *value) {
     out[0] = sum_of(in[0], in[1]);
   } else if (strcmp(name, "norm_sq") == 0) {
     out[0] = value[op->output[0]] ^ apply(name, &attr, in, 1, 0); /* elements stand side by side: their order is no matter */
+  } else if (strcmp(name, "adamw") == 0) {
+    rf_attr norm = {.index = attr.index};
+    attr.index = 0;
+    for (int i = 0; i < 4; i++) out[i] = apply(name, &attr, in, op->input_count, i);
+    if (op->output_count > 4 && op->output[4] >= 0) out[4] = value[op->output[4]] ^ apply("norm_sq", &norm, in, 1, 0);
   } else {
     for (int i = 0; i < op->output_count; i++) out[i] = apply(name, &attr, in, op->input_count, i);
   }
