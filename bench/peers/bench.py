@@ -294,6 +294,13 @@ def cpu_name():
     return " ".join(name.split()), wide
 
 
+def commit_of(root):
+    """The commit that is measured; "-dirty" where what is built from differs, which results are no part of."""
+    name = subprocess.run(["git", "-C", root, "describe", "--always", "--exclude=*"], stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+    changed = subprocess.run(["git", "-C", root, "diff", "--quiet", "HEAD", "--", ".", ":(exclude)bench/results"], check=False).returncode
+    return name + ("-dirty" if changed else "")
+
+
 def save(result, base):
     with open(base + ".json.part", "w", encoding="utf-8") as f:
         json.dump(result, f, indent=1)
@@ -329,7 +336,7 @@ def main():
         with open(base + ".json", encoding="utf-8") as f:
             result["rows"] = json.load(f)["rows"]
     result["isa"] = json.loads(subprocess.run([RAFTER, "doctor", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout).get("isa", "")
-    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--exclude=*"], stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+    commit = commit_of(ROOT)
     for row in rows:
         print(f"{row['name']} ...", flush=True)
         record = {**measure(row, a.rounds, a.threads, a.limit, a.without), "commit": commit}
