@@ -1,6 +1,7 @@
 /* plan.c - rafter_plan: a job's plan, its JSON and its table. */
 #define _GNU_SOURCE
 #include "api/plan.h"
+#include "api/journal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -77,6 +78,7 @@ rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error
   *json = rf_report_plan_json(&report);
   if (*json) {
     add_extra(plan, *json);
+    if (plan->tensors && plan->ops && plan->prefill) rf_journal_name_plans(*json, plan->plan, plan->prefill); /* the report draws both walks */
     json_object_set(*json, "fits", json_object_get(json_object_get(*json, "memory"), "fits"));
   }
   return *json ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a plan");

@@ -64,7 +64,8 @@ void rf_plan_price_transfers(rf_plan *plan) {
     rf_plan_op *p = &plan->op[i];
     int kind = kind_of(op);
     p->lanes = 0, p->wait = 0;
-    if (!strcmp(op->def->name, "recv") && op->attr.accumulate[0] == RF_WRITE) p->seconds = 0, p->bound = RF_BOUND_NETWORK; /* the sender's */
+    if (!strcmp(op->def->name, "recv") && op->attr.accumulate[0] == RF_WRITE)
+      p->seconds = 0, p->work = (rf_work){0}, p->bound = RF_BOUND_NETWORK; /* the sender's */
     if (to_host(op) || from_host(op)) {
       p->lanes = 1u << (to_host(op) ? HOST_OUT : HOST_IN);
       p->seconds = m->pcie_bps > 0 ? p->work.sent_bytes / m->pcie_bps : 0, p->bound = RF_BOUND_NETWORK;

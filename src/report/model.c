@@ -429,7 +429,10 @@ static rf_status add_file(json_t *model, const char *path, rf_error *error) {
     json_object_set_new(json, "name", json_string(base));
     return json_array_append_new(json_object_get(model, "sweeps"), json) ? RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory") : RAFTER_OK;
   }
-  status = rf_report_check_plan(json, path, error);
+  status = json_is_array(json_object_get(json, "compare"))
+               ? RF_FAIL(error, RAFTER_FAILED, "give its two plans, each as `rafter plan --json --tensors --ops` prints it",
+                         "%s compares two plans (expected the folder of a run, a plan, a sweep or a bench)", path)
+               : rf_report_check_plan(json, path, error);
   if (status == RAFTER_OK) return append(model, rf_must(json_pack("{so}", "plan", json)), base, error);
   json_decref(json);
   return status;

@@ -13,7 +13,7 @@
 #include "report/thin.h"
 
 enum { GROUPS = 32, LOSSES = 10, OUTLIER = 10, LAYERS = 4096 };
-static const char OTHERS[] = "other programs", STOPPED[] = "stopped";
+static const char OTHERS[] = "other programs", STOPPED[] = "stopped", BUBBLE[] = "pipeline bubble";
 /* From these on a difference is worth a sentence: of the prediction, and of the step. */
 static const double MISSED = 1.1, WORTH = 0.02;
 /* Below so much of its roofline an op is not held up by the machine. */
@@ -198,8 +198,20 @@ static json_t *walk_json(const json_t *plan, const json_t *walk) {
     inside += kinds.at[k].seconds, predicted += kinds.at[k].predicted, limit += kinds.at[k].limit, least += kinds.at[k].least;
     flops += kinds.at[k].flops, bytes += kinds.at[k].bytes;
   }
-  /* A plan over several chips hides transfers behind ops: its own time counts then. */
-  if (!walk && number(json_object_get(plan, "time"), "seconds") > 0) predicted = number(json_object_get(plan, "time"), "seconds");
+  /* A plan over several chips hides transfers behind ops, and stages of a pipeline wait for each other: its own time counts then. */
+  if (!walk && number(json_object_get(plan, "time"), "seconds") > 0) {
+    const json_t *time = json_object_get(plan, "time");
+    double bubble = number(time, "bubble_seconds"), rest = number(time, "seconds") - predicted - bubble;
+    groups *all[] = {&kinds, &phases, &bounds};
+    predicted = number(time, "seconds");
+    for (int k = 0; k < 3; k++) {
+      if (bubble > 0) *group_of(all[k], BUBBLE) = (group){.name = BUBBLE, .seconds = bubble, .predicted = bubble};
+      if (fabs(rest) > 1e-6 * predicted) {
+        const char *what = rest > 0 ? "waiting for transfers" : "hidden behind ops";
+        *group_of(all[k], what) = (group){.name = what, .seconds = rest, .predicted = rest};
+      }
+    }
+  }
   double wall = walk && number(walk, "seconds") > 0 ? number(walk, "seconds") / per : walk ? inside : predicted;
   double gaps = walk && wall > inside ? wall - inside : 0;
   if (gaps > 0) group_of(&bounds, "between ops")->seconds += gaps;
@@ -227,12 +239,13 @@ static json_t *walk_json(const json_t *plan, const json_t *walk) {
 
 /* ---- the best change -------------------------------------------------------------------------------------------------- */
 
-static const json_t *kind_of(const json_t *walk, const char *kind) {
+static const json_t *named(const json_t *list, const char *name) {
   const json_t *one;
   size_t i;
-  json_array_foreach(json_object_get(walk, "kinds"), i, one) if (!strcmp(text_of(one, "name"), kind)) return one;
+  json_array_foreach((json_t *)list, i, one) if (!strcmp(text_of(one, "name"), name)) return one;
   return NULL;
 }
+static const json_t *kind_of(const json_t *walk, const char *kind) { return named(json_object_get(walk, "kinds"), kind); }
 
 /* Walks of prompts have many sizes: their fastest calls say nothing of the others. */
 static bool is_alike(const json_t *walk) { return strcmp(text_of(walk, "walk"), "prefill") != 0; }
@@ -274,6 +287,7 @@ static json_t *advice_row(const json_t *entry, const json_t *walks, const json_t
     else then += before;
     json_decref(own);
   }
+  if (!json_array_size(walks)) now = planned, then = number(row, "seconds");
   double units = number(json_array_get(walks, 0), "count");
   if (units < 1 || (!trains && json_array_size(walks) > 1)) units = 1;
   return json_pack("{ss sf sf sf sf sf sf sb sb sb}", "change", text_of(row, "change"), "seconds", then / units, "now_seconds", now / units, "gain",
@@ -340,11 +354,8 @@ static const json_t *walk_most(const json_t *walks) {
 static const char *subject(const char *walk) {
   static const struct {
     const char *walk, *subject;
-  } names[] = {{"train", "This step"},
-               {"decode", "A decode walk"},
-               {"prefill", "A prefill walk"},
-               {"score", "A walk of scoring"},
-               {"generate", "A decode walk"}};
+  } names[] = {{"train", "This step"},         {"decode", "A decode walk"},   {"prefill", "A prefill walk"},
+               {"score", "A walk of scoring"}, {"generate", "A decode walk"}, {"serve", "A decode walk"}};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (!strcmp(names[i].walk, walk)) return names[i].subject;
   return "This walk";
@@ -352,11 +363,17 @@ static const char *subject(const char *walk) {
 
 static char *bound_sentence(const json_t *walk, const char *of, bool measured) {
   const json_t *bound = json_array_get(json_object_get(walk, "bounds"), 0), *kind = json_object_get(walk, "bound_kind");
-  char a[32], b[32];
+  char a[32], b[32], c[32];
   rf_text_seconds(number(walk, "seconds"), a), rf_text_seconds(number(kind, "seconds"), b);
+  double bubble = number(named(json_object_get(walk, "bounds"), BUBBLE), "seconds");
+  char idle[96] = "";
+  if (bubble > 0.1 * number(walk, "seconds"))
+    snprintf(idle, sizeof idle, " Its stages stand idle for %s of it, %.0f %%: the pipeline's bubble.", rf_text_seconds(bubble, c),
+             100 * bubble / number(walk, "seconds"));
+  if (!measured && !kind) return join("%s is predicted to be bound by %s.%s", of, text_of(bound, "name"), idle);
   if (!measured)
-    return join("%s is predicted to be bound by %s: %s takes %s of %s, %.0f %% of it its limit.", of, text_of(bound, "name"), text_of(kind, "name"),
-                b, a, 100 * number(kind, "limit_fraction"));
+    return join("%s is predicted to be bound by %s: %s takes %s of %s, of which its limit is %.0f %%.%s", of, text_of(bound, "name"),
+                text_of(kind, "name"), b, a, 100 * number(kind, "limit_fraction"), idle);
   double missed = number(walk, "predicted_seconds") > 0 ? number(walk, "seconds") / number(walk, "predicted_seconds") : 1;
   char times[64] = "";
   if (missed > MISSED || missed < 1 / MISSED)
@@ -404,6 +421,11 @@ static void explain(json_t *notes, const json_t *entry, const json_t *walk, doub
     say(notes, join("%s takes %s instead of the predicted %s (%.*f x)", text_of(kind, "name"), rf_text_seconds(here, a), rf_text_seconds(planned, b),
                     ratio < 10 ? 2 : 0, ratio));
   }
+  const json_t *most = json_array_get(json_object_get(walk, "losses"), 0), *planned = rf_report_plan_of(entry, text_of(walk, "walk"));
+  const char *kernel = text_of(json_array_get(json_object_get(planned, "ops"), (size_t)number(most, "id")), "kernel");
+  if (most && !strncmp(kernel, "reference_", 10))
+    say(notes,
+        join("what takes most beyond its limit runs on a reference kernel, slow and on one thread (%s), which is priced like a fast one", kernel));
   if (gaps > WORTH * wall) say(notes, join("%s (%.1f %%) lie between ops", rf_text_seconds(gaps, a), 100 * gaps / wall));
   if (is_alike(walk) && inside > MISSED * predicted && least < MISSED * predicted)
     say(notes, join("the fastest calls take what was predicted (%s): the rest is interference, by others on this machine or by cold caches",
@@ -634,6 +656,33 @@ static char *steps_sentence(const json_t *steps) {
               rf_text_count(number(steps, "tokens_per_second"), c));
 }
 
+/* Of a plan that has not run and does not fit: that, before anything else. NULL: it fits, or ran. */
+static char *misfit_sentence(const json_t *entry, const json_t *plan) {
+  char a[32], b[32];
+  const json_t *memory = json_object_get(plan, "memory");
+  if (json_object_get(entry, "measured") || !json_is_false(json_object_get(memory, "fits"))) return NULL;
+  return join("This does not fit %s: %s more than it has room for, %s. ", text_of(json_object_get(plan, "machine"), "name"),
+              rf_text_bytes(-number(memory, "headroom_bytes"), a), rf_text_bytes(number(memory, "peak_bytes") + number(memory, "headroom_bytes"), b));
+}
+
+/* Of a plan that lists no ops: what its own sums say. */
+static void plan_alone(json_t *summary, const json_t *plan, const json_t *advice, const char *misfit) {
+  char a[32], b[32];
+  const char *bound = text_of(json_object_get(plan, "time"), "bound");
+  const json_t *best = best_of(advice, false);
+  double rate = number(json_object_get(plan, "rate"), "tokens_per_second");
+  char *change = change_sentence(best, json_array_size(advice), false, false, false);
+  const char *of = subject(text_of(plan, "job"));
+  char *sentence =
+      join("%s%s is predicted to be bound by %s and to take %s%s%s%s.%s%s", misfit ? misfit : "", strcmp(of, "This walk") ? of : "This plan", bound,
+           rf_text_seconds(number(json_object_get(plan, "time"), "seconds"), a), rate > 0 ? ": " : "", rate > 0 ? rf_text_count(rate, b) : "",
+           rate > 0 ? " tokens a second" : "", change ? " " : "", change ? change : "");
+  if (best) json_object_set(summary, "best", (json_t *)best);
+  json_object_set_new(summary, "bound", json_string(bound));
+  json_object_set_new(summary, "sentence", json_string(sentence ? sentence : ""));
+  free(change), free(sentence);
+}
+
 json_t *rf_report_summary(const json_t *entry) {
   const json_t *plan = json_object_get(entry, "plan"), *walk;
   json_t *walks = json_array(), *notes = json_array();
@@ -648,6 +697,7 @@ json_t *rf_report_summary(const json_t *entry) {
   json_t *advice = advice_json(entry, walks), *threads = threads_json(entry);
   json_t *summary = json_pack("{sb so so so}", "measured", measured, "memory", memory_json(entry), "walks", walks, "advice", advice);
   if (threads) json_object_set_new(summary, "threads", threads);
+  char *misfit = misfit_sentence(entry, plan);
   if (most) {
     const char *word = NULL;
     outliers far = outliers_of(entry, most);
@@ -668,14 +718,15 @@ json_t *rf_report_summary(const json_t *entry) {
                        : change_sentence(best, json_array_size(advice), json_array_size(walks) > 1 && strcmp(text_of(most, "walk"), "train"), crowded,
                                          measured && !json_object_get(entry, "advice"));
     char *before = steps ? steps_sentence(steps) : NULL;
-    char *sentence = join("%s%s%s%s", before ? before : "", bound ? bound : "", change ? " " : "", change ? change : "");
+    char *sentence = join("%s%s%s%s%s", misfit ? misfit : "", before ? before : "", bound ? bound : "", change ? " " : "", change ? change : "");
     if (steps) json_object_set_new(summary, "steps", steps);
     if (threads) explain_threads(threads);
     json_object_set_new(summary, "bound", json_string(word));
     json_object_set_new(summary, "walk", json_string(text_of(most, "walk")));
     json_object_set_new(summary, "sentence", json_string(sentence ? sentence : ""));
     free(before), free(bound), free(change), free(sentence);
-  }
+  } else if (number(json_object_get(plan, "time"), "seconds") > 0) plan_alone(summary, plan, advice, misfit);
+  free(misfit);
   json_object_set_new(summary, "notes", notes);
   return summary;
 }

@@ -64,7 +64,7 @@
     if (m.capacity_bytes)
       list.push([
         'Room', rafter.bytes(m.capacity_bytes),
-        m.fits ? `fits, ${rafter.bytes(m.headroom_bytes)} to spare` : `does not fit by ${rafter.bytes(-m.headroom_bytes)}`
+        `${m.reserve_bytes > 0 ? `${rafter.bytes(m.reserve_bytes)} of it kept back; ` : ''}${m.fits ? `fits, ${rafter.bytes(m.headroom_bytes)} to spare` : `does not fit by ${rafter.bytes(-m.headroom_bytes)}`}`
       ]);
     list.push(['Persistent', rafter.bytes(m.persistent_bytes), 'weights and states, kept between steps']);
     if (m.live_bytes)

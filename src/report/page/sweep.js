@@ -89,12 +89,15 @@
         const exact = sweep.rows.map((row) => ({value: row.x}));
         return {
           type: 'scatter',
-          data: {datasets: sets},
+          data: {datasets: sets.map((set) => ({clip: 12, ...set}))},
           options: {
+            layout: {padding: {right: 24}},
             scales: {
               x: {
                 ...rafter.axis(sweep.name, xText, {
                   type: sweep.spread ? 'logarithmic' : 'linear',
+                  min: Math.min(...sweep.rows.map((row) => row.x)), /* of all that was swept, also where there is no plan */
+                  max: Math.max(...sweep.rows.map((row) => row.x)),
                   afterBuildTicks: (axis) => {
                     axis.ticks = exact;
                   }
@@ -180,7 +183,7 @@
       label: 'peak memory',
       text: rafter.bytes,
       value: (row) => row.bytes,
-      limit: capacity && capacity < 3 * most ? {label: `memory of the machine: ${rafter.bytes(capacity)}`, value: capacity} : null
+      limit: capacity && capacity < 3 * most ? {label: `memory of the machine: ${rafter.bytes(capacity)}${room.row.memory.reserve_bytes > 0 ? `, ${rafter.bytes(room.row.memory.reserve_bytes)} of it kept back` : ''}`, value: capacity} : null
     });
     const priced = sweep.rows.filter((row) => row.rate && row.latency);
     if (priced.length > 1)

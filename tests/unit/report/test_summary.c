@@ -335,11 +335,54 @@ static void a_plan_alone_has_a_summary(void **state) {
   const json_t *rate = json_object_get(json_array_get(json_object_get(summary, "walks"), 0), "rate");
   near(at(rate, "predicted"), 100), near(at(rate, "limit"), 100 / 0.66);
   json_decref(summary);
-  json_object_del(json_object_get(entry, "plan"), "ops");
+  /* Ops take 0.8 s of it, a pipeline's stages stand idle for 0.3 s, and 0.1 s of transfers lie behind ops: sums are the step's own time. */
+  json_t *plan = json_object_get(entry, "plan"), *time = json_object_get(plan, "time");
+  json_object_set_new(time, "bubble_seconds", json_real(0.3));
+  summary = rf_report_summary(entry);
+  const json_t *walk = json_array_get(json_object_get(summary, "walks"), 0);
+  static const char *const lists[] = {"kinds", "phases", "bounds"};
+  for (size_t k = 0; k < 3; k++) {
+    const json_t *list = json_object_get(walk, lists[k]), *one;
+    double all = 0;
+    size_t i;
+    json_array_foreach((json_t *)list, i, one) all += at(one, "seconds");
+    assert_true(fabs(all - 1.0) < 1e-12);
+    near(at(named(list, "pipeline bubble"), "seconds"), 0.3);
+    assert_true(fabs(at(named(list, "hidden behind ops"), "seconds") + 0.1) < 1e-12);
+  }
+  assert_non_null(strstr(text(summary, "sentence"), "stand idle for 300 ms of it, 30 %"));
+  json_decref(summary);
+  /* What does not fit says so first. */
+  json_object_set_new(json_object_get(plan, "memory"), "fits", json_false());
+  json_object_set_new(json_object_get(plan, "memory"), "headroom_bytes", json_integer(-524288));
+  summary = rf_report_summary(entry);
+  assert_ptr_equal(strstr(text(summary, "sentence"), "This does not fit m: 512 KiB more than it has room for"), text(summary, "sentence"));
+  json_decref(summary);
+  /* Without ops its own sums are told, and changes by them. */
+  json_object_del(plan, "ops");
+  json_object_set_new(
+      entry, "advice",
+      json_pack("[{ss sf sI sb sb}]", "change", "dtype=bf16", "seconds", 0.25, "peak_bytes", (json_int_t)1000, "fits", 1, "approximate", 1));
   summary = rf_report_summary(entry);
   char *shown = rf_report_summary_text(summary);
   assert_non_null(strstr(shown, "memory"));
+  assert_non_null(strstr(shown, "memory"));
+  assert_non_null(strstr(text(summary, "sentence"), "bound by compute and to take 1 s: 100 tokens a second. The best single change is dtype=bf16"));
+  assert_non_null(strstr(text(summary, "sentence"), "(75 % less)")), assert_non_null(strstr(text(summary, "sentence"), "it changes results"));
   free(shown), json_decref(summary), json_decref(entry);
+}
+
+/* Of an op that takes most beyond its limit on a kernel that is no fast one this is said. */
+static void reference_kernels_are_named(void **state) {
+  (void)state;
+  for (int slow = 0; slow < 2; slow++) {
+    json_t *entry = entry_of("a", OPS, COUNT, 3, 1.0, 1e6);
+    if (slow) json_object_set_new(json_array_get(json_object_get(json_object_get(entry, "plan"), "ops"), 1), "kernel", json_string("reference_mm"));
+    json_t *summary = rf_report_summary(entry);
+    char *notes = json_dumps(json_object_get(summary, "notes"), 0);
+    assert_int_equal(strstr(notes, "reference kernel, slow and on one thread (reference_mm)") != NULL, slow);
+    free(notes), json_decref(summary), json_decref(entry);
+  }
 }
 
 static void differences_stand_in_order(void **state) {
@@ -492,6 +535,7 @@ int main(void) {
       cmocka_unit_test(a_run_without_a_report_has_its_steps),
       cmocka_unit_test(outliers_have_a_note),
       cmocka_unit_test(kernels_are_blamed_where_they_are_known),
+      cmocka_unit_test(reference_kernels_are_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
