@@ -4,6 +4,7 @@
 
 #include "report/summary.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +40,7 @@ static bool options_of(const json_t *plan, const char *change, char text[96]) {
     snprintf(text, 96, "microbatch=%lld,accumulate=%lld", micro / 2, accumulate * 2);
   } else if (!strcmp(change, "threads = all")) {
     const json_t *threads = json_object_get(settings, "threads");
-    if (!json_is_integer(threads) || json_integer_value(threads) >= cores) return false;
+    if (!json_is_integer(threads) || json_integer_value(threads) == cores) return false; /* more than there are share them */
     snprintf(text, 96, "threads=%ld", cores);
   } else snprintf(text, 96, "%s", change);
   return true;
@@ -55,15 +56,20 @@ static json_t *kinds_of(const rf_plan *plan) {
   return json_pack("{sf so}", "seconds", plan->step_seconds, "kinds", sums);
 }
 
-static json_t *row_of(const rafter_plan *made, const char *change, int results) {
-  const rf_plan *plan = made->plan, *largest = rf_plan_larger(plan, made->prefill);
-  bool generates = plan->options.build.job == RF_JOB_GENERATE;
+static json_t *walks_of(const rafter_plan *made) {
+  bool generates = made->plan->options.build.job == RF_JOB_GENERATE;
   json_t *plans = json_object();
-  json_object_set_new(plans, generates ? "decode" : plan->options.build.job == RF_JOB_TRAIN ? "train" : "score", kinds_of(plan));
+  json_object_set_new(plans, generates ? "decode" : made->plan->options.build.job == RF_JOB_TRAIN ? "train" : "score", kinds_of(made->plan));
   if (made->prefill) json_object_set_new(plans, "prefill", kinds_of(made->prefill));
-  return json_pack("{ss sf sI sb sb sb so}", "change", change, "seconds", plan->step_seconds, "peak_bytes", (json_int_t)largest->arena_bytes, "fits",
-                   largest->arena_bytes <= rf_plan_room(&plan->options), "approximate", results == CHANGED, "exact", results == EXACT, "plans",
-                   plans);
+  return plans;
+}
+
+/* `now`: the run's own walks, priced as the change is: by today's calibration. */
+static json_t *row_of(const rafter_plan *made, const char *change, int results, json_t *now) {
+  const rf_plan *plan = made->plan, *largest = rf_plan_larger(plan, made->prefill);
+  return json_pack("{ss sf sI sb sb sb so sO}", "change", change, "seconds", plan->step_seconds, "peak_bytes", (json_int_t)largest->arena_bytes,
+                   "fits", largest->arena_bytes <= rf_plan_room(&plan->options), "approximate", results == CHANGED, "exact", results == EXACT,
+                   "plans", walks_of(made), "now", now);
 }
 
 json_t *rf_journal_advise(json_t *entry, double seconds) {
@@ -73,16 +79,22 @@ json_t *rf_journal_advise(json_t *entry, double seconds) {
   double start = rf_now_seconds();
   char text[96];
   rafter_plan *own = NULL;
+  json_t *now = NULL;
   if (!job || !digest || rf_report_replan(entry, "", &own, NULL) != RAFTER_OK) return list;
   bool same = !strcmp(own->plan->digest, digest);
   if (!same) json_object_set_new(entry, "replans", json_false());
+  double planned = json_number_value(json_object_get(json_object_get(plan, "time"), "seconds"));
+  if (same) now = walks_of(own);
+  if (same && planned > 0 && fabs(own->plan->step_seconds / planned - 1) > 0.005)
+    json_object_set_new(entry, "replanned_seconds", json_real(own->plan->step_seconds));
   rafter_plan_free(own);
   for (size_t i = 0; same && i < sizeof CHANGES / sizeof *CHANGES && rf_now_seconds() - start < seconds; i++) {
     rafter_plan *made = NULL;
     if ((*CHANGES[i].job && strcmp(CHANGES[i].job, job)) || !options_of(plan, CHANGES[i].change, text)) continue;
     if (rf_report_replan(entry, text, &made, NULL) != RAFTER_OK) continue;
-    if (strcmp(made->plan->digest, digest)) json_array_append_new(list, row_of(made, text, CHANGES[i].results));
+    if (strcmp(made->plan->digest, digest)) json_array_append_new(list, row_of(made, text, CHANGES[i].results, now));
     rafter_plan_free(made);
   }
+  json_decref(now);
   return list;
 }

@@ -155,6 +155,8 @@ static json_t *sorted(json_t *rows, bool by_bytes) {
 
 /* Threads that were ready without a core for so much of their walks are worth a word. */
 #define OTHERS_WORTH 0.02
+/* So many times one ratio the other is another thing. */
+#define ANOTHER 1.5
 
 static json_t *side_json(const json_t *entry, const char *walk_name, bool measured) {
   const json_t *plan = rf_report_plan_of(entry, walk_name), *walk = measured ? measured_walk(entry, walk_name) : NULL,
@@ -172,8 +174,15 @@ static json_t *side_json(const json_t *entry, const char *walk_name, bool measur
   if (count > 0) {
     if (walk_name && !strcmp(walk_name, "train")) json_object_set_new(json, "step_seconds", rf_report_step_seconds(entry));
     json_object_set_new(json, "others", json_real(rf_report_others_part(entry)));
+    const json_t *op;
+    double least = 0;
+    size_t i;
+    json_array_foreach(json_object_get(walk, "ops"), i, op) least += number(op, "calls") / count * number(op, "least_seconds");
+    json_object_set_new(json, "least_seconds", json_real(least));
   }
   if (json_object_get(plan, "digest")) json_object_set(json, "digest", json_object_get(plan, "digest"));
+  if (json_object_get(entry, "replanned_seconds")) json_object_set(json, "replanned_seconds", json_object_get(entry, "replanned_seconds"));
+  if (json_object_get(entry, "of")) json_object_set(json, "of", json_object_get(entry, "of"));
   json_object_set_new(json, "machine", json_string(text_of(json_object_get(plan, "machine"), "name")));
   return json;
 }
@@ -183,7 +192,7 @@ static json_t *side_json(const json_t *entry, const char *walk_name, bool measur
 static char *doubts(const json_t *a, const json_t *b) {
   const json_t *x = json_object_get(a, "step_seconds"), *y = json_object_get(b, "step_seconds");
   const char *digest = text_of(a, "digest");
-  char *text = NULL, *others = NULL, s[32], t[32], u[32];
+  char *text = NULL, *others = NULL, *fastest = NULL, s[32], t[32], u[32];
   double median_a = number(x, "median"), median_b = number(y, "median");
   bool of_a = number(x, "p90") - median_a >= number(y, "p90") - median_b; /* whose steps differ more */
   double spread = fmax(number(x, "p90") - median_a, number(y, "p90") - median_b), most = fmax(number(a, "others"), number(b, "others"));
@@ -202,7 +211,27 @@ static char *doubts(const json_t *a, const json_t *b) {
                     rf_text_seconds(number(of_a ? x : y, "p90"), u), others ? others : "")
               : asprintf(&text, "%s", others ? others + 1 : "");
   free(others);
+  /* Where the fastest calls say another thing than all of them together, most of the difference is no work of theirs. */
+  double means = number(a, "seconds") > 0 ? number(b, "seconds") / number(a, "seconds") : 0,
+         fast = number(a, "least_seconds") > 0 ? number(b, "least_seconds") / number(a, "least_seconds") : 0;
+  if (n >= 0 && !same && means > 0 && fast > 0 && fabs(log(means / fast)) > log(ANOTHER) &&
+      asprintf(&fastest, "%s%sNot sure: the fastest calls add up to %s of %.80s and %s of %.80s; what lies beyond them is interference.", text,
+               *text ? " " : "", rf_text_seconds(number(a, "least_seconds"), s), text_of(a, "id"), rf_text_seconds(number(b, "least_seconds"), t),
+               text_of(b, "id")) >= 0)
+    free(text), text = fastest;
   return n < 0 ? NULL : text;
+}
+
+/* A change is planned by today's calibration, a run by that of its day: behind what else is doubted, which is taken. */
+static char *doubt_calibration(char *text, const json_t *a, const json_t *b) {
+  const json_t *run = *text_of(b, "of") ? a : *text_of(a, "of") ? b : NULL;
+  char *longer = NULL, s[32];
+  if (!run || strcmp(text_of(run, "id"), text_of(run == a ? b : a, "of")) || !(number(run, "replanned_seconds") > 0)) return text;
+  if (asprintf(&longer, "%s%sThe machine was calibrated anew since %.80s ran: its own plan would take %s now.", text ? text : "", text ? " " : "",
+               text_of(run, "id"), rf_text_seconds(number(run, "replanned_seconds"), s)) < 0)
+    return text;
+  free(text);
+  return longer;
 }
 
 static char *sentence_of(const json_t *a, const json_t *b, bool predicted, const char *doubt) {
@@ -239,6 +268,7 @@ static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran,
   add_ops(each, kinds, a, walk, "a", a_ran), add_ops(each, kinds, b, walk, "b", b_ran);
   add_tensors(tensors, rf_report_plan_of(a, walk), "a"), add_tensors(tensors, rf_report_plan_of(b, walk), "b");
   char *doubt = a_ran && b_ran ? doubts(left, right) : one ? strdup("Only one of the two was measured, so both stand as predicted.") : NULL;
+  doubt = doubt_calibration(doubt, left, right);
   char *sentence = sentence_of(left, right, !a_ran && !b_ran, doubt ? doubt : "");
   json_t *classes = classes_json(left, right);
   json_t *json =

@@ -250,11 +250,14 @@ static const json_t *kind_of(const json_t *walk, const char *kind) { return name
 /* Walks of prompts have many sizes: their fastest calls say nothing of the others. */
 static bool is_alike(const json_t *walk) { return strcmp(text_of(walk, "walk"), "prefill") != 0; }
 
+/* Of a walk whose means are others' doing: its fastest calls, if they say anything. */
+static bool is_known_alone(const json_t *walk) { return is_alike(walk) && number(walk, "count") > 0 && number(walk, "least_seconds") > 0; }
+
 /* A plan with a change, at this run's own efficiency: each kind of op costs what its fastest calls cost here, times how much more the plan says it would
- * be. What slowed the others, and what lies between ops, stays. */
-static double repriced(const json_t *walk, const json_t *now, const json_t *then) {
+ * be. What slowed the others, and what lies between ops, stays; `alone`: it is left out. */
+static double repriced(const json_t *walk, const json_t *now, const json_t *then, bool alone) {
   bool alike = is_alike(walk) && number(walk, "count") > 0;
-  double predicted = number(walk, "predicted_seconds"), seconds = number(walk, "gap_seconds");
+  double predicted = number(walk, "predicted_seconds"), seconds = alone ? 0 : number(walk, "gap_seconds");
   double missed = predicted > 0 ? number(walk, alike ? "least_seconds" : "inside_seconds") / predicted : 1;
   const char *kind;
   json_t *value;
@@ -262,27 +265,30 @@ static double repriced(const json_t *walk, const json_t *now, const json_t *then
     double before = number(now, kind), after = json_number_value(value);
     const json_t *here = kind_of(walk, kind);
     double took = number(here, "seconds"), least = alike ? number(here, "least_seconds") : took;
-    seconds += before > 0 ? least * after / before + took - least : missed * after;
+    seconds += before > 0 ? least * after / before + (alone ? 0 : took - least) : missed * after;
   }
   return seconds;
 }
 
-static json_t *advice_row(const json_t *entry, const json_t *walks, const json_t *row) {
+static json_t *advice_row(const json_t *entry, const json_t *walks, const json_t *row, bool quiet) {
   const json_t *plans = json_object_get(row, "plans"), *walk, *plan = json_object_get(entry, "plan");
   bool trains = !strcmp(text_of(json_array_get(walks, 0), "walk"), "train");
   double now = 0, then = 0, planned = number(json_object_get(plan, "time"), "seconds"), peak = number(json_object_get(plan, "memory"), "peak_bytes");
   size_t i;
   json_array_foreach((json_t *)walks, i, walk) {
-    double count = number(walk, "count") > 0 ? number(walk, "count") : 1, before = count * number(walk, "seconds");
+    bool alone = quiet && is_known_alone(walk);
+    double count = number(walk, "count") > 0 ? number(walk, "count") : 1;
+    double before = count * number(walk, alone ? "least_seconds" : "seconds");
     const json_t *kinds = json_object_get(json_object_get(plans, text_of(walk, "walk")), "kinds");
-    json_t *own = rf_report_kinds(rf_report_plan_of(entry, text_of(walk, "walk")));
+    json_t *own = json_object_get(json_object_get(json_object_get(row, "now"), text_of(walk, "walk")), "kinds");
+    own = own ? json_incref(own) : rf_report_kinds(rf_report_plan_of(entry, text_of(walk, "walk")));
     now += before;
     if (trains && strcmp(text_of(walk, "walk"), "train")) { /* of training a step is told of, without its validations */
       now -= before;
       json_decref(own);
       continue;
     }
-    if (kinds) then += count * repriced(walk, own, kinds);
+    if (kinds) then += count * repriced(walk, own, kinds, alone);
     else if (!plans && planned > 0 && i == 0) then += before * number(row, "seconds") / planned; /* the plan's own advice: its sum alone is known */
     else then += before;
     json_decref(own);
@@ -301,13 +307,14 @@ static int gains_more(const void *a, const void *b) {
   return (x < y) - (x > y);
 }
 
-static json_t *advice_json(const json_t *entry, const json_t *walks) {
+/* `quiet`: as the run would be without what others took of it. */
+static json_t *advice_json(const json_t *entry, const json_t *walks, bool quiet) {
   const json_t *rows = json_object_get(entry, "advice"), *row;
   json_t *sorted[64], *list = json_array();
   size_t i, count = 0;
   if (!rows) rows = json_object_get(json_object_get(entry, "measured"), "advice");
   if (!rows) rows = json_object_get(json_object_get(entry, "plan"), "advice");
-  json_array_foreach((json_t *)rows, i, row) if (count < 64 && json_is_object(row)) sorted[count++] = advice_row(entry, walks, row);
+  json_array_foreach((json_t *)rows, i, row) if (count < 64 && json_is_object(row)) sorted[count++] = advice_row(entry, walks, row, quiet);
   qsort(sorted, count, sizeof *sorted, gains_more);
   for (i = 0; i < count; i++) json_array_append_new(list, sorted[i]);
   return list;
@@ -388,6 +395,18 @@ static char *bound_sentence(const json_t *walk, const char *of, bool measured) {
   bool kernels = is_alike(walk) && least > 0 && number(kind, "limit_seconds") / least < NEAR_LIMIT && least < FAR * number(kind, "predicted_seconds");
   return join("%s is bound by %s: %.0f %% of its %s, most in %s (%s), which runs at %s %% of its limit%s.%s", of, text_of(bound, "name"),
               100 * number(bound, "share"), a, text_of(kind, "name"), b, part, kernels ? ": its kernels bind before the machine does" : "", times);
+}
+
+/* Of a walk that others held up: what its fastest calls say of it. */
+static char *alone_sentence(const json_t *walk) {
+  const json_t *kind = json_array_get(json_object_get(walk, "kinds"), 0), *one;
+  char a[32], b[32], c[32];
+  size_t i;
+  json_array_foreach(json_object_get(walk, "kinds"), i, one) if (number(one, "least_seconds") > number(kind, "least_seconds")) kind = one;
+  double least = number(kind, "least_seconds");
+  return join("Alone it would take about %s, as its fastest calls did (predicted %s): %s in %s, at %.0f %% of its limit.",
+              rf_text_seconds(number(walk, "least_seconds"), a), rf_text_seconds(number(walk, "predicted_seconds"), b), rf_text_seconds(least, c),
+              text_of(kind, "name"), least > 0 ? 100 * number(kind, "limit_seconds") / least : 0);
 }
 
 /* `short_of_time`: the run itself priced them and stopped early. */
@@ -514,13 +533,14 @@ static void explain_threads(json_t *threads) {
   const json_t *between = json_object_get(threads, "between");
   if (number(between, "part") >= 0.01) {
     char a[32];
-    longer = join("%s; between steps lie %s each, %.0f %% of the time", text ? text : "", rf_text_seconds(number(between, "seconds"), a),
+    longer = join("%s. Between steps lie %s each, %.0f %% of all time", text ? text : "", rf_text_seconds(number(between, "seconds"), a),
                   100 * number(between, "part"));
     free(text), text = longer;
+    const char *sign = ":";
     json_object_foreach(json_object_get(between, "phases"), name, value) {
       if (json_number_value(value) < 0.005) continue;
-      longer = join("%s, %.0f %% %s", text ? text : "", 100 * json_number_value(value), name);
-      free(text), text = longer;
+      longer = join("%s%s %.0f %% %s", text ? text : "", sign, 100 * json_number_value(value), name);
+      free(text), text = longer, sign = ",";
     }
   }
   if (text) json_object_set_new(threads, "sentence", json_string(text));
@@ -574,7 +594,8 @@ static char *bound_of(const json_t *entry, const json_t *walk, const json_t *thr
   /* A trace has measured what the others took of its steps; but a thread that has no core lets its siblings wait for it. */
   if (threads) taken = gap && is_crowded(gap) && others >= part / 2;
   if (taken) gap = NULL;
-  char *inside = bound_sentence(walk, gap || taken ? "it" : of, measured), *text;
+  bool alone = (taken || (gap && !strcmp(gap, "other threads"))) && is_known_alone(walk);
+  char *inside = alone ? alone_sentence(walk) : bound_sentence(walk, gap || taken ? "it" : of, measured), *text;
   *word = taken ? OTHERS : gap ? gap : text_of(first, "name");
   if (others > WORTH && !taken) {
     char *note = join("for at least %.0f %% of its walks threads were ready and had no core: other programs had it", 100 * others);
@@ -586,11 +607,12 @@ static char *bound_of(const json_t *entry, const json_t *walk, const json_t *thr
     free(inside);
     return join("The process was stopped for %.0f %% of the recorded time, and what was measured tells little: run it again.", 100 * part);
   }
-  if (gap) text = join("%s is bound by %s: %.0f %% of its threads' time, as recorded. Beside that %s", of, gap, 100 * part, inside ? inside : "");
+  if (gap)
+    text = join("%s is bound by %s: %.0f %% of its threads' time, as recorded. %s%s", of, gap, 100 * part, alone ? "" : "Beside that ",
+                inside ? inside : "");
   else
-    text = join(
-        "%s is bound by %s: for at least %.0f %% of its walks threads were ready and had no core; run it alone before anything else. Beside that %s",
-        of, OTHERS, 100 * others, inside ? inside : "");
+    text = join("%s is bound by %s: for at least %.0f %% of its walks threads were ready and had no core; run it alone before anything else. %s%s",
+                of, OTHERS, 100 * others, alone ? "" : "Beside that ", inside ? inside : "");
   free(inside);
   return text;
 }
@@ -694,22 +716,28 @@ json_t *rf_report_summary(const json_t *entry) {
   bool measured = json_array_size(walks) > 0;
   if (!measured && json_object_get(plan, "ops")) json_array_append_new(walks, walk_json(plan, NULL));
   const json_t *most = walk_most(walks);
-  json_t *advice = advice_json(entry, walks), *threads = threads_json(entry);
-  json_t *summary = json_pack("{sb so so so}", "measured", measured, "memory", memory_json(entry), "walks", walks, "advice", advice);
+  json_t *advice = NULL, *threads = threads_json(entry);
+  json_t *summary = json_pack("{sb so so}", "measured", measured, "memory", memory_json(entry), "walks", walks);
   if (threads) json_object_set_new(summary, "threads", threads);
   char *misfit = misfit_sentence(entry, plan);
   if (most) {
     const char *word = NULL;
+    char a[32], b[32];
     outliers far = outliers_of(entry, most);
     bool stood = far.part > STOOD;
     if (measured) explain(notes, entry, most, stood ? far.part : number(json_object_get(threads, "gaps"), STOPPED));
     if (measured && json_is_false(json_object_get(entry, "replans")))
-      say(notes, join("no change was priced: this program plans the run otherwise here than it was planned"));
+      say(notes, join("no %schange was priced now: this program plans the run otherwise here than it was planned",
+                      json_array_size(json_object_get(json_object_get(entry, "measured"), "advice")) ? "further " : ""));
+    if (measured && json_object_get(entry, "replanned_seconds"))
+      say(notes, join("the machine was calibrated anew since this ran: its own plan would take %s now, not %s",
+                      rf_text_seconds(number(entry, "replanned_seconds"), a), rf_text_seconds(number(json_object_get(plan, "time"), "seconds"), b)));
     if (!stood) explain_outliers(notes, far);
     char *bound = bound_of(entry, most, threads, notes, &word);
     if (measured && stood && strcmp(word, OTHERS)) free(bound), bound = outliers_sentence(far, most), word = STOPPED;
     bool useless = !strcmp(word, STOPPED); /* prices of means that tell nothing */
     bool crowded = is_crowded(word);
+    json_object_set_new(summary, "advice", advice = advice_json(entry, walks, measured && (!strcmp(word, OTHERS) || !strcmp(word, "other threads"))));
     json_t *steps = steps_json(entry);
     const json_t *best = steps || useless ? NULL : best_of(advice, crowded); /* prices are of a prediction, which such a run may be far from */
     if (best) json_object_set(summary, "best", (json_t *)best);
@@ -725,7 +753,10 @@ json_t *rf_report_summary(const json_t *entry) {
     json_object_set_new(summary, "walk", json_string(text_of(most, "walk")));
     json_object_set_new(summary, "sentence", json_string(sentence ? sentence : ""));
     free(before), free(bound), free(change), free(sentence);
-  } else if (number(json_object_get(plan, "time"), "seconds") > 0) plan_alone(summary, plan, advice, misfit);
+  } else {
+    json_object_set_new(summary, "advice", advice = advice_json(entry, walks, false));
+    if (number(json_object_get(plan, "time"), "seconds") > 0) plan_alone(summary, plan, advice, misfit);
+  }
   free(misfit);
   json_object_set_new(summary, "notes", notes);
   return summary;

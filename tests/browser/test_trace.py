@@ -180,6 +180,22 @@ def aligning(b):
     b.key(Keys.ESCAPE)
 
 
+def beyond(b):
+    """Who looks beyond the steps sees what else was recorded; 0 shows the steps again."""
+    model = models.model(steps=4)
+    for i, step in enumerate(model["runs"][0]["trace"]["header"]["steps"]):
+        step["whole"] = i in (1, 2)
+    b.open(b.page(model, "beyond"), "trace")
+    whole = b.js("rafter.traceViewer.wholes")
+    b.expect("the steps at first", b.js("[rafter.state.trace.from, rafter.state.trace.to]") == whole[0], whole)
+    b.key("-", "-", "-", "-")
+    b.expect("zooming out shows the rest", b.js("rafter.state.trace.from") <= whole[1][0] and b.js("rafter.state.trace.to") >= whole[1][1], whole)
+    b.expect("in the overview, too", b.js("rafter.traceViewer.whole") == whole[1])
+    b.key("0")
+    b.expect("0 shows the steps again", b.js("[rafter.state.trace.from, rafter.state.trace.to]") == whole[0] == b.js("rafter.traceViewer.whole"))
+    b.clean("beyond the steps")
+
+
 def scrolling(b):
     b.scrolls_by(".trace canvas", SPAN)
     b.key(Keys.ESCAPE, "0")
@@ -401,6 +417,7 @@ def main():
     b.clean("after all that")
     many(b)
     faster(b)
+    beyond(b)
     broken(b)
     large(b, int(sys.argv[1]) if len(sys.argv) > 1 else 2010)
     b.finish()

@@ -133,7 +133,7 @@
          change('bytes', rafter.bytes)];
     place.append(
         el('h3', {}, 'Memory at each one\'s peak'),
-        el('div', {class: 'columns'}, rafter.table(columns('Class'), rafter.objects(classes), {caption: 'By class, those that differ.'}),
+        el('div', {class: 'columns tables'}, rafter.table(columns('Class'), rafter.objects(classes), {caption: 'By class, those that differ.'}),
            rafter.objects(tensors).length > 0 && rafter.table(columns('Tensors of a kind'), tensors, {caption: 'By kind over all layers.', limit: 15})));
   };
 

@@ -13,8 +13,8 @@
   rafter.flops = scaled([[1e15, 'PFLOP'], [1e12, 'TFLOP'], [1e9, 'GFLOP'], [1e6, 'MFLOP'], [1e3, 'kFLOP'], [1, 'FLOP']]);
   rafter.rate = scaled([[1e15, 'PFLOP/s'], [1e12, 'TFLOP/s'], [1e9, 'GFLOP/s'], [1e6, 'MFLOP/s'], [1e3, 'kFLOP/s'], [1, 'FLOP/s']]);
   rafter.bandwidth = scaled([[1e12, 'TB/s'], [1e9, 'GB/s'], [1e6, 'MB/s'], [1e3, 'kB/s'], [1, 'B/s']]);
-  rafter.percent = (fraction) => (!Number.isFinite(fraction) ? '–' : `${(100 * fraction).toFixed(Math.abs(fraction) < 0.1 ? 1 : 0).replace(/^-(0(\.0)?)$/, '$1')} %`);
-  rafter.times = (ratio) => (!Number.isFinite(ratio) ? '–' : `${ratio.toFixed(ratio < 10 ? 2 : 0)}×`);
+  rafter.percent = (fraction) => (!Number.isFinite(fraction) ? '–' : fraction > 0 && fraction < 0.0005 ? '< 0.1 %' : `${(100 * fraction).toFixed(Math.abs(fraction) < 0.1 ? 1 : 0).replace(/^-(0(\.0)?)$/, '$1')} %`);
+  rafter.times = (ratio) => (!Number.isFinite(ratio) ? '–' : ratio > 0 && ratio < 0.01 ? `1/${(1 / ratio).toFixed(0)}` : `${ratio.toFixed(ratio < 10 ? 2 : 0)}×`);
   rafter.whole = (value) => (Number.isFinite(value) ? Math.round(value).toLocaleString('en').replace(/,/g, '\u202f') : '–');
 
   /* ---- classes of ops ------------------------------------------------------------------------------------------------- */

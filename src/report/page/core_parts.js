@@ -144,7 +144,8 @@
                                    callback(value) {
                                      if (type !== 'logarithmic') return text(value);
                                      const power = Math.log10(value);
-                                     return Math.abs(power - Math.round(power)) < 1e-9 ? text(value) : '';
+                                     if (Math.abs(power - Math.round(power)) > 1e-9) return '';
+                                     return text === rafter.seconds && value >= 60 ? `${rafter.whole(value)} s` : text(value); /* powers of ten are no minutes */
                                    }
                                  },
                                  ...more

@@ -130,6 +130,9 @@
 
     /* Times of the view, kept inside the trace. */
     look(from, to) {
+      const part = 0.02 * (this.whole[1] - this.whole[0]), all = this.wholes[this.wholes.length - 1];
+      /* Who looks beyond the steps sees what was recorded there, and the overview with it. */
+      if (this.whole !== all && (from < this.whole[0] - part || to > this.whole[1] + part)) { this.whole = all; this.minimapPicture = null; }
       const [first, last] = this.whole, whole = last - first, room = 0.02 * whole;
       const width = Math.min(Math.max(to - from, LEAST_NS), whole + 2 * room);
       const middle = (from + to) / 2;

@@ -196,7 +196,7 @@
     const phases = besideOps(trace, a, b);
     if (phases > 0.01 * time) rest.push(`phases beside ops ${rafter.percent(phases / time)}`);
     const [first, last] = viewer.wholes[viewer.wholes.length - 1], beside = besideSteps(viewer, Math.max(a, first), Math.min(b, last));
-    if (beside > 0.01 * (b - a)) rest.push(`${rafter.percent(beside / (b - a))} lies between ${viewer.stepName}s`);
+    const apart = beside > 0.01 * (b - a) ? ` Of it ${rafter.percent(beside / (b - a))} lies between ${viewer.stepName}s.` : '';
     viewer.summed = true;
     viewer.state.sums = {range: b - a, classes: Object.fromEntries(shown.map((row) => [row.paint.id, row.measured])), lanes: Object.fromEntries(lanes.map((lane) => [lane.row.id, lane.work])), gaps: Object.fromEntries(gaps), worked, phases, beside};
     viewer.sums.replaceChildren(...[el('h3', {}, `${viewer.selection ? 'Selected' : 'In view'}: ${seconds(b - a)}`),
@@ -207,7 +207,7 @@
         {title: 'Predicted', value: (row) => row.predicted, text: (row) => seconds(row.predicted), number: true},
         {title: 'Share', value: (row) => row.measured, text: (row) => rafter.percent(row.measured / all), number: true},
       ], shown, {sort: 2}),
-      lanes.length ? el('p', {class: 'note'}, `Threads worked ${rafter.percent(worked / time)} of this time${rest.length ? `; ${rest.join(', ')}` : ''}.`) : null,
+      lanes.length ? el('p', {class: 'note'}, `Threads worked ${rafter.percent(worked / time)} of this time${rest.length ? `; ${rest.join(', ')}` : ''}.${apart}`) : null,
       lanes.length ? rafter.table([
         {title: 'Lane', value: (lane) => lane.row.title}, {title: 'Worked', value: (lane) => lane.work, text: (lane) => seconds(lane.work), number: true},
         {title: 'Of the range', value: (lane) => lane.work, text: (lane) => rafter.percent(lane.work / (b - a)), number: true},

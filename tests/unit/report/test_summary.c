@@ -366,10 +366,63 @@ static void a_plan_alone_has_a_summary(void **state) {
   summary = rf_report_summary(entry);
   char *shown = rf_report_summary_text(summary);
   assert_non_null(strstr(shown, "memory"));
-  assert_non_null(strstr(shown, "memory"));
   assert_non_null(strstr(text(summary, "sentence"), "bound by compute and to take 1 s: 100 tokens a second. The best single change is dtype=bf16"));
   assert_non_null(strstr(text(summary, "sentence"), "(75 % less)")), assert_non_null(strstr(text(summary, "sentence"), "it changes results"));
   free(shown), json_decref(summary), json_decref(entry);
+}
+
+/* A run that others held up is told of by its fastest calls, and so are changes; where the means of two runs say another thing than their fastest calls, that is said. */
+static void a_run_held_up_is_told_of_alone(void **state) {
+  (void)state;
+  json_t *entry = entry_of("a", OPS, COUNT, 2, 10.0, 1e6), *op;
+  size_t i;
+  json_array_foreach(json_object_get(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "ops"), i, op)
+      json_object_set_new(op, "seconds", json_real(10 * at(op, "seconds"))); /* its fastest calls stay: 0.9 s a step */
+  json_object_set_new(json_object_get(entry, "measured"), "others", json_pack("{sf sf si}", "seconds", 20.0, "delayed_seconds", 28.0, "threads", 2));
+  json_object_set_new(entry, "advice",
+                      json_pack("[{ss sf sI sb sb s{s{sf s{sf sf sf}}}}]", "change", "dtype=bf16", "seconds", 0.3, "peak_bytes", (json_int_t)1000,
+                                "fits", 1, "approximate", 1, "plans", "train", "seconds", 0.3, "kinds", "matmul", 0.3, "norm", 0.1, "optimizer",
+                                0.1));
+  json_t *summary = rf_report_summary(entry);
+  const char *sentence = text(summary, "sentence");
+  assert_non_null(strstr(sentence, "bound by other programs"));
+  assert_non_null(
+      strstr(sentence, "Alone it would take about 900 ms, as its fastest calls did (predicted 800 ms): 700 ms in matmul, at 69 % of its limit."));
+  assert_null(strstr(sentence, "Beside that"));
+  /* Half of the products' 0.7 s, the rest of 0.2 s as it is. */
+  near(at(json_object_get(summary, "best"), "now_seconds"), 0.9), near(at(json_object_get(summary, "best"), "seconds"), 0.55);
+  json_t *other = entry_of("b", OPS, COUNT, 2, 1.0, 1e6);
+  for (int alike = 0; alike < 2; alike++) {
+    json_t *c = rf_report_compare(alike ? other : entry, other);
+    assert_int_equal(strstr(text(c, "doubt"), "Not sure: the fastest calls add up to 900 ms of a and 900 ms of b") != NULL, !alike);
+    json_decref(c);
+  }
+  json_decref(summary), json_decref(entry), json_decref(other);
+}
+
+/* A machine that was calibrated anew since a run: what a change would do is by what both are priced at now, and it is said. */
+static void a_new_calibration_is_no_gain(void **state) {
+  (void)state;
+  json_t *entry = entry_of("a", OPS, COUNT, 3, 1.0, 1e6), *other = entry_of("b", OPS, COUNT, 0, 0, 1e6);
+  const char *kinds = "{\"matmul\": 0.9, \"norm\": 0.2, \"optimizer\": 0.3}"; /* of the change; the same of the run's own plan as of today */
+  for (int now = 0; now < 2; now++) {
+    json_t *row = json_pack("{ss sf sI sb sb}", "change", "remat=mlp", "seconds", 1.4, "peak_bytes", (json_int_t)1000, "fits", 1, "approximate", 0);
+    const char *keys[] = {"plans", "now"};
+    for (int k = 0; k <= now; k++)
+      json_object_set_new(row, keys[k], json_pack("{s{sf so}}", "train", "seconds", 1.4, "kinds", json_loads(kinds, 0, NULL)));
+    json_object_set_new(entry, "advice", json_pack("[o]", row));
+    if (now) json_object_set_new(entry, "replanned_seconds", json_real(1.4));
+    json_t *summary = rf_report_summary(entry);
+    double gain = at(json_array_get(json_object_get(summary, "advice"), 0), "gain");
+    assert_true(now ? fabs(gain) < 1e-12 : gain < -0.3);
+    char *notes = json_dumps(json_object_get(summary, "notes"), 0);
+    assert_int_equal(strstr(notes, "calibrated anew since this ran: its own plan would take 1.40 s now, not 1 s") != NULL, now);
+    free(notes), json_decref(summary);
+  }
+  json_object_set_new(other, "of", json_string("a"));
+  json_t *c = rf_report_compare(entry, other);
+  assert_non_null(strstr(text(c, "doubt"), "calibrated anew since a ran: its own plan would take 1.40 s now"));
+  json_decref(c), json_decref(entry), json_decref(other);
 }
 
 /* Of an op that takes most beyond its limit on a kernel that is no fast one this is said. */
@@ -536,6 +589,8 @@ int main(void) {
       cmocka_unit_test(outliers_have_a_note),
       cmocka_unit_test(kernels_are_blamed_where_they_are_known),
       cmocka_unit_test(reference_kernels_are_named),
+      cmocka_unit_test(a_new_calibration_is_no_gain),
+      cmocka_unit_test(a_run_held_up_is_told_of_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
