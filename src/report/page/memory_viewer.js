@@ -460,7 +460,7 @@
       [[',', '.'], 'one op earlier, one later', (event) => setInstant(Math.max(0, Math.min(p.n - 1, instant + (event.key === ',' ? -1 : 1))))],
     ]);
     element.append(el(
-        'p', {class: 'note'},
+        'p', {class: 'note screen'},
         'Ctrl and wheel, or the wheel after a click: zoom time; with Shift: addresses. Drag: move. Click: what is alive then. Double click: zoom to a tensor. ? lists the keys.'));
 
     /* ---- what is alive ---- */
