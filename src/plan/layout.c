@@ -462,7 +462,7 @@ static int compare_resident(const void *a, const void *b) {
 }
 
 /* Weights first, so that a plan without optimizer finds them where one with it put them; then masters, moments, KV. */
-static int64_t place_persistent(rf_plan *plan, rf_pool *scratch, bool host) {
+static void place_persistent(rf_plan *plan, rf_pool *scratch, bool host) {
   static const int place_of[RF_CLASSES] = {
       [RF_CLASS_WEIGHT] = 0, [RF_CLASS_ADAPTER] = 1, [RF_CLASS_MASTER] = 2, [RF_CLASS_MOMENT] = 3, [RF_CLASS_KV] = 4};
   const rf_graph *graph = plan->graph;
@@ -480,8 +480,6 @@ static int64_t place_persistent(rf_plan *plan, rf_pool *scratch, bool host) {
     plan->tensor[list[i].tensor].offset = at;
     at += plan->tensor[list[i].tensor].bytes;
   }
-  int64_t asked = host ? 0 : rf_align(plan->options.persistent_bytes);
-  return at > asked ? at : asked;
 }
 
 int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t waste, int64_t enough) {
@@ -514,9 +512,10 @@ int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t was
 /* Places the tensors of the chip's memory or of the host's; returns the height and, in *persistent, where what stays from step to step ends. */
 static int64_t lay_out(rf_plan *plan, bool host, int64_t waste, int64_t enough, int64_t *persistent) {
   rf_pool *scratch = rf_pool_new();
-  *persistent = place_persistent(plan, scratch, host);
+  place_persistent(plan, scratch, host);
   rf_pool_free(scratch);
   rf_flow flow = rf_plan_flow(plan);
+  *persistent = rf_flow_persistent(&flow, host, &plan->options);
   return rf_flow_layout(&flow, host, *persistent, waste, enough);
 }
 

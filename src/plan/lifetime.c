@@ -145,6 +145,13 @@ void rf_plan_lifetimes(rf_plan *plan) {
   plan->flow = flow;
 }
 
+int64_t rf_flow_persistent(const rf_flow *flow, bool host, const rf_plan_options *options) {
+  int64_t sum = 0, asked = host ? 0 : rf_align(options->persistent_bytes);
+  for (int t = 0; t < flow->tensors; t++)
+    if (flow->tensor[t].persistent && flow->tensor[t].host == host) sum += rf_align(flow->tensor[t].bytes);
+  return sum > asked ? sum : asked;
+}
+
 /* ---- what is live ------------------------------------------------------------------------------------------------ */
 
 static bool is_used(const rf_flow *flow, int t) { return !flow->tensor[t].host && (flow->tensor[t].persistent || flow->at[t].last != RF_NONE); }

@@ -44,6 +44,8 @@ rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph 
 /* lifetime.c: first, last, bytes and shares of every tensor. Of a plan by its flow, which is made here. */
 void rf_flow_lifetimes(rf_flow *flow);
 void rf_plan_lifetimes(rf_plan *plan);
+/* Bytes of one memory that stay from step to step: of the chip's at least as many as the options ask for. */
+int64_t rf_flow_persistent(const rf_flow *flow, bool host, const rf_plan_options *options);
 /* The largest sum of live tensors (bare bytes), the op where it stands, and what is live there by class; peak_op and by_class may be NULL. */
 int64_t rf_flow_live_bytes(const rf_flow *flow, int *peak_op);
 int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[RF_CLASSES]);

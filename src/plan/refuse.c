@@ -56,13 +56,6 @@ static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
   if (zero || (searched && to->build.mesh.zero)) rf_text_append(r->text, r->capacity, " --zero %d", to->build.mesh.zero);
 }
 
-static int64_t kept_bytes(const rf_graph *graph) {
-  int64_t sum = 0;
-  for (int t = 0; t < graph->tensor_count; t++)
-    if (graph->tensor[t].persistent && !graph->tensor[t].host) sum += rf_tensor_bytes(&graph->tensor[t]);
-  return sum;
-}
-
 /* What a change comes to: the arena, or where no layout mends it the live bytes; -1: there is no such plan. */
 typedef struct outcome {
   int64_t bytes, persistent;
@@ -77,7 +70,8 @@ static outcome plan_it(const rf_plan_options *options, const rf_plan *from) {
   if (status != RAFTER_OK) return (outcome){.bytes = -1};
   outcome o = {.fits = rf_plan_fits(other)};
   if (o.fits) rf_plan_settle_size(other);
-  o.bytes = other->arena_bytes, o.persistent = other->persistent_bytes ? other->persistent_bytes : kept_bytes(other->graph);
+  const rf_flow flow = rf_plan_flow(other); /* where it is not laid out, nothing else says what stays */
+  o.bytes = other->arena_bytes, o.persistent = other->persistent_bytes ? other->persistent_bytes : rf_flow_persistent(&flow, false, options);
   rf_plan_free(other);
   return o;
 }
@@ -96,7 +90,6 @@ static outcome weigh_it(const rf_plan_options *options, const rf_graph *base) {
     rf_remat_policy(base, options->remat, drop);
     rf_trial_weigh(trial, drop, &o.bytes, &seconds);
     if (o.bytes <= room) o.bytes = rf_trial_layout(trial);
-    else o.persistent = kept_bytes(base);
   }
   o.fits = o.bytes >= 0 && o.bytes <= room;
   rf_pool_free(pool);

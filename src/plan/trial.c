@@ -59,13 +59,9 @@ rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf
     t->workspace[i] = workspace_of(t, t->kernel[i], &base->op[i]);
     t->op[i] = rf_flow_op_of(&base->op[i], RF_NONE);
   }
-  for (int i = 0; i < base->tensor_count; i++) {
-    rf_flow_tensor *tensor = &t->flow.tensor[i];
-    *tensor = rf_flow_tensor_of(options, base, &base->tensor[i]);
-    if (tensor->persistent && !tensor->host) t->persistent += rf_align(tensor->bytes);
-  }
-  int64_t asked = rf_align(options->persistent_bytes);
-  if (asked > t->persistent) t->persistent = asked;
+  t->flow.tensors = base->tensor_count;
+  for (int i = 0; i < t->flow.tensors; i++) t->flow.tensor[i] = rf_flow_tensor_of(options, base, &base->tensor[i]);
+  t->persistent = rf_flow_persistent(&t->flow, false, options);
   return t;
 }
 
