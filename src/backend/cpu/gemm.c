@@ -15,6 +15,7 @@
 
 #include <omp.h>
 #include <stdatomic.h>
+#include <string.h>
 
 /* How large blocks are, by the L2 of a core. Fractions of the FMA ceiling, 2048^3 and 512x2048x5632, on a Zen 4 core (1 MiB of L2):
  * kc 384 92, 90 %; kc 512 89, 86 %; kc 768 89, 87 %; a_bytes 480 KiB 88, 86 %. On a Granite Rapids core (2 MiB; there a loop that also loads
@@ -141,9 +142,9 @@ size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads) 
   return (floats > streaming ? floats : streaming) * sizeof(float);
 }
 
-/* Panels that a thread takes at a time: those of one row in turns, unless threads would end at different times. */
+/* Panels that a thread takes at a time: those of one row in turns. */
 static int panels_at_once(const rf_gemm *g, int64_t panels, int threads) {
-  return g->m == 1 && panels >= 8 * RF_GEMM_PANELS * threads ? RF_GEMM_PANELS : 1;
+  return g->m == 1 ? rf_shares_at_once(panels, RF_GEMM_PANELS, threads) : 1;
 }
 
 static void run_panels(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace) {
@@ -471,6 +472,7 @@ void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *wo
     return;
   }
   if (isa->depth > 1) {
+    if (g->k == 0 && g->column_sum && !g->column_sum_accumulate) memset(g->column_sum, 0, (size_t)g->n * sizeof *g->column_sum);
     rf_tile_product_run(isa, g, threads, workspace);
     return;
   }

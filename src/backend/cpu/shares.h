@@ -24,6 +24,12 @@ static inline void rf_shares_cut(rf_shares *shares, int64_t count, int threads) 
   }
 }
 
+/* Of items that a thread may take several of: so many, unless threads would then end at different times. */
+static inline int rf_shares_at_once(int64_t count, int most, int threads) {
+  while (most > 1 && count < (int64_t)8 * most * threads) most /= 2;
+  return most;
+}
+
 /* Up to `most` items for a thread, from *first on; 0: none is left. Fewer at the end of a part: who is done sooner waits for what the others took. */
 static inline int rf_shares_take(rf_shares *shares, int thread, int most, int64_t *first) {
   for (int turn = 0; turn < shares->parts; turn++) {

@@ -57,10 +57,21 @@ static void test_own_part_comes_first_and_upwards(void **state) {
   }
 }
 
+/* Several at a time only where each thread comes back for more eight times at least. */
+static void test_few_items_go_one_by_one(void **state) {
+  (void)state;
+  assert_int_equal(rf_shares_at_once(31, 2, 2), 1);
+  assert_int_equal(rf_shares_at_once(32, 2, 2), 2);
+  assert_int_equal(rf_shares_at_once(63, 4, 2), 2);
+  assert_int_equal(rf_shares_at_once(64, 4, 2), 4);
+  assert_int_equal(rf_shares_at_once(0, 4, 200), 1);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_every_item_is_taken_once),
       cmocka_unit_test(test_own_part_comes_first_and_upwards),
+      cmocka_unit_test(test_few_items_go_one_by_one),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
