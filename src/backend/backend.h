@@ -60,6 +60,8 @@ typedef struct rf_backend {
 extern const rf_backend RF_BACKEND_REFERENCE, RF_BACKEND_CPU, RF_BACKEND_NULL;
 extern const rf_backend RF_BACKEND_SHEET;            /* plans only: of machines that are known by their data sheet; nobody asks for it by name */
 const rf_backend *rf_backend_find(const char *name); /* "auto" is cpu; NULL when unknown */
+/* Of a head's rows those whose logits stand in the workspace of RF_BACKEND_CPU at once: one product makes them, whatever the ISA. */
+int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab);
 /* First row of the backend's tables that accepts the op at this isa; falls back to reference; never NULL for an op of RF_OPS. */
 const rf_kernel *rf_kernel_choose(const rf_backend *backend, rf_isa isa, const rf_graph *graph, const rf_op *op);
 

@@ -1,6 +1,5 @@
 /* cost.c - predicted seconds of an op: the larger of its work over each ceiling. Measured curves give the rate where the machine has them,
  * its data sheet and default efficiencies elsewhere. */
-#include "backend/cpu/head.h"
 #include "plan/parts.h"
 
 #include <math.h>

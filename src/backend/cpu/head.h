@@ -15,9 +15,6 @@ typedef struct rf_head_isa {
   void (*top)(const float *z, int64_t vocab, int most, int32_t *ids, float *values);
 } rf_head_isa;
 
-/* Of so many rows the logits that stand in workspace at once; one product makes them. */
-int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab);
-
 extern const rf_head_isa RF_HEAD_BASE, RF_HEAD_AVX2, RF_HEAD_AVX512, RF_HEAD_AVX512BF16, RF_HEAD_AMX;
 
 #endif

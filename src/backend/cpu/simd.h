@@ -90,7 +90,7 @@ RF_INLINE rf_v16 rf_v16_load_bf16(const rf_bf16 *p) { return rf_v16_widen(_mm256
 RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) { _mm256_storeu_si256((__m256i *)p, rf_v16_narrow(x)); }
 RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) { return rf_v16_widen(_mm256_maskz_loadu_epi16(rf_m16_first(n), p)); }
 RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) { _mm256_mask_storeu_epi16(p, rf_m16_first(n), rf_v16_narrow(x)); }
-/* Thirty-two bf16 to a 64-byte aligned place that nobody reads soon: past the caches where the ISA can, else as two ordinary stores.
+/* Sixteen f32, or thirty-two bf16, to a 64-byte aligned place that nobody reads soon: past the caches where the ISA can, else as ordinary stores.
  * rf_stream_fence makes them visible before a thread passes a barrier. */
 RF_INLINE void rf_v16_stream(float *p, rf_v16 x) { _mm512_stream_ps(p, x); }
 RF_INLINE void rf_v16_stream_bf16_pair(rf_bf16 *p, rf_v16 a, rf_v16 b) {
