@@ -3,6 +3,7 @@
 #define RF_GRAPH_REMAT_H
 
 #include "graph/graph.h"
+#include "graph/ops/ops.h"
 
 enum { RF_SAVED_NAMES = 16, RF_SAVED_CHAINS = 3, RF_SAVED_LINKS = 6 };
 
@@ -66,7 +67,10 @@ void rf_recompute_decide(rf_recompute *recompute, const bool *drop);
 rf_op rf_recompute_op(const rf_recompute *recompute, const rf_remat_step *step);
 
 /* What remat.c and its policies ask of ops and tensors. */
-static inline bool rf_remat_forward(const rf_op *op) { return op->section == RF_SECTION_MICRO && !op->backward && op->recompute_of == RF_NONE; }
+/* An update in the walk of a microbatch stands behind its gradient. */
+static inline bool rf_remat_forward(const rf_op *op) {
+  return op->section == RF_SECTION_MICRO && !op->backward && op->recompute_of == RF_NONE && op->def != &RF_OP_ADAMW;
+}
 static inline bool rf_remat_outside(const rf_tensor *tensor) { return tensor->persistent || tensor->input || tensor->output; }
 
 #endif

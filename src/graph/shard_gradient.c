@@ -111,13 +111,13 @@ static rf_status gather_updated(rf_sharder *s, const rf_op *op, int p, int from,
 rf_status rf_sharder_adamw(rf_sharder *s, const rf_op *op) {
   int g = op->input[0], p = s->whole.tensor[g].param, weight = op->output[3] == RF_NONE ? op->output[0] : op->output[3];
   bool updates_run = s->specs[p].gathered && s->mesh->zero < 3;
-  int inputs[RF_MAX_INPUTS], outputs[RF_MAX_OUTPUTS] = {RF_NONE};
+  int inputs[RF_MAX_INPUTS], outputs[4];
   if (!s->gradient[p].settled) RF_TRY(rf_sharder_settle(s, op, g));
   for (int i = 0; i < op->input_count; i++) inputs[i] = op->input[i] < 0 ? RF_NONE : s->at[op->input[i]].id;
   if (updates_run && op->output[3] == RF_NONE) inputs[1] = s->master[p];
   for (int i = 0; i < 3; i++) outputs[i] = inputs[i + 1];
   outputs[3] = op->output[3] == RF_NONE ? RF_NONE : updates_run ? RF_WANTED : s->at[weight].id;
-  int id = rf_graph_emit(s->graph, op->def, op->name, op->section, inputs, op->input_count, outputs, op->output_count, &op->attr, s->error);
+  int id = rf_graph_emit(s->graph, op->def, op->name, op->section, inputs, op->input_count, outputs, 4, &op->attr, s->error);
   if (id < 0) return RAFTER_INVALID;
   if (!updates_run) return RAFTER_OK;
   if (op->output[3] == RF_NONE) return gather_updated(s, op, p, s->master[p], weight);
