@@ -100,6 +100,9 @@ static bool keeps_history(void) {
   return !root || *root;
 }
 
+/* The null backend walks a plan and computes nothing: there is nothing to compare others with. */
+static bool computes(const rf_plan *plan) { return plan->options.backend->touches_memory; }
+
 static void begin_history(rf_journal *journal, const char *command, const rf_plan *plan) {
   rf_history *history = NULL;
   rf_error error = {0};
@@ -164,15 +167,17 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const c
   journal->run = json_pack("{ss ss so ss ss si ss ss?}", "rafter", rafter_version(), "command", command, "options", options, "digest", plan->digest,
                            "machine", plan->machine.name, "threads", plan->options.threads, "started", now, "directory", here);
   free(here);
-  journal->results = json_pack("{sI sf sf}", "peak_bytes", (json_int_t)plan->arena_bytes, "predicted_seconds", plan->step_seconds,
-                               "predicted_tokens_per_second", plan->step_seconds > 0 ? rf_plan_tokens(plan) / plan->step_seconds : 0);
+  int64_t peak = 0; /* of the walks that share the arena */
+  for (int i = 0; i < walks; i++) peak = walk[i].plan->arena_bytes > peak ? walk[i].plan->arena_bytes : peak;
+  journal->results = json_pack("{sI sf sf}", "peak_bytes", (json_int_t)peak, "predicted_seconds", plan->step_seconds, "predicted_tokens_per_second",
+                               plan->step_seconds > 0 ? rf_plan_tokens(plan) / plan->step_seconds : 0);
   if (!journal->run || !journal->results) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while recording a run");
   if (*folder) {
     set_aside(folder, plan->digest);
     RF_TRY(write_in(folder, "run.json", json_incref(journal->run), 1, error));
     RF_TRY(write_in(folder, "plan.json", plans_json(walk, walks), 0, error));
   }
-  if (keeps_history()) begin_history(journal, command, plan);
+  if (keeps_history() && computes(plan)) begin_history(journal, command, plan);
   journal->began = rf_now_seconds(), journal->delayed = rf_run_delayed();
   return RAFTER_OK;
 }
@@ -199,6 +204,8 @@ static void take_results(json_t *results, const json_t *summary, double seconds)
 
 rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_walk *walk, int walks, double seconds, rf_error *error) {
   bool quiet = json_is_true(json_object_get(json_object_get(journal->run, "options"), "quiet"));
+  if (!computes(walk[0].plan))
+    return rf_say(journal->sink, "\nnothing was computed: --backend %s walks the plan alone\n", walk[0].plan->options.backend->name), RAFTER_OK;
   if (quiet && !*journal->folder && !journal->id) return RAFTER_OK; /* nobody is there to be told */
   json_t *report = rf_journal_report(run, walk, walks), *plan = plans_json(walk, walks);
   json_t *entry = json_pack("{ss sO sO sO}", "id", "", "run", journal->run, "plan", plan, "measured", report);

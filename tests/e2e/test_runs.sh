@@ -123,10 +123,18 @@ refuses 2 'runs does not know' "${RUNS[@]}" lst
 refuses 2 'takes 2 runs' "${RUNS[@]}" compare 1
 refuses 2 'no name of a result' "${RUNS[@]}" best --metric 'a"b'
 
+# The memory of a run is that of the arena, which the larger of a generation's walks sets; what computes nothing is no run.
+status 0 "$RAFTER" generate runs/a --prompt 'and he ' --max-tokens 40 --prefill-chunk 64 --temperature 0 --trace all --out runs/told
+[ "$(ask runs/told/report.json 'd["arena_bytes"]')" -gt "$(ask runs/told/plan.json 'd["memory"]["persistent_bytes"]')" ] || fail 'no arena'
+status 0 "${RUNS[@]}" show told --json && holds out "d[\"results\"][\"peak_bytes\"] == $(ask runs/told/report.json 'd["arena_bytes"]')" 'the memory of a generation is not its arena'
+status 0 "${TRAIN[@]}" --steps 2 --backend null --out none && says 'nothing was computed' out
+status 0 "${RUNS[@]}" list --json --limit 0 && holds out 'not any(r["name"] == "none" for r in d["runs"])' 'a run that computed nothing is in the history'
+rm -r runs/told none
+
 # What cannot be written is a warning; an empty RAFTER_RUNS keeps none.
 cp runs/history.db good.db && head -c 5000 book.txt >runs/history.db
 status 0 "${TRAIN[@]}" --steps 1 --out more && says 'warning: cannot .* history' && status 0 "${TRAIN[@]}" --steps 1 --quiet --out still
 refuses 1 'history.db' "${RUNS[@]}" list
 cp good.db runs/history.db
-RAFTER_RUNS='' status 0 "${TRAIN[@]}" --steps 1 --out none && status 0 "${RUNS[@]}" list --limit 0 --json && holds out 'len(d["runs"]) == 10'
+RAFTER_RUNS='' status 0 "${TRAIN[@]}" --steps 1 --out none && status 0 "${RUNS[@]}" list --limit 0 --json && holds out 'len(d["runs"]) == 11'
 finish

@@ -138,9 +138,10 @@ static rf_work send_work(const rf_graph *graph, const rf_op *op) {
   return (rf_work){.bytes_read = bytes, .sent_bytes = op->attr.group > 1 ? bytes : 0};
 }
 
-/* Its bytes are counted where they are sent. */
+/* What is sent is counted there, the sender's write into this memory with it; here only what is added to what is there. */
 static rf_work recv_work(const rf_graph *graph, const rf_op *op) {
-  return (rf_work){.bytes_written = (double)rf_tensor_bytes(&graph->tensor[op->output[0]])};
+  double bytes = op->attr.accumulate[0] == RF_WRITE ? 0 : (double)rf_tensor_bytes(&graph->tensor[op->output[0]]);
+  return (rf_work){.bytes_read = bytes, .bytes_written = bytes};
 }
 
 const rf_op_def RF_OP_SEND = {
