@@ -370,6 +370,15 @@ rf_status rf_shape_output(rf_graph *graph, rf_op *op, int slot, rf_class class, 
   return RAFTER_OK;
 }
 
+rf_status rf_shape_alike(rf_graph *graph, rf_op *op, rf_error *error) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  RF_IN(0, RF_ANY_FLOAT, rows, width);
+  for (int i = 1; i < op->input_count; i++) RF_IN(i, dtype, rows, width);
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, width);
+  return RAFTER_OK;
+}
+
 /* ---- helpers of work rules -------------------------------------------------------------------------------------- */
 
 rf_work rf_work_bytes(const rf_graph *graph, const rf_op *op) {

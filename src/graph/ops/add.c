@@ -1,15 +1,6 @@
 /* add.c - sum of two activations: the residual without dropout, and sums of gradients. */
 #include "graph/shard.h"
 
-static rf_status add_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
-  rf_dtype dtype = rf_input_dtype(graph, op, 0);
-  RF_IN(0, RF_ANY_FLOAT, rows, width);
-  RF_IN(1, dtype, rows, width);
-  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, width);
-  return RAFTER_OK;
-}
-
 /* Both gradients are the output's own tensor: no op. */
 static rf_status add_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
   (void)graph, (void)op, (void)error;
@@ -23,7 +14,7 @@ const rf_op_def RF_OP_ADD = {
     .formula = "y = round(a + b), f32",
     .inputs = {"a (n,D)", "b (n,D)"},
     .outputs = {"y (n,D)"},
-    .shape = add_shape,
+    .shape = rf_shape_alike,
     .work = rf_work_bytes,
     .inplace = {{0, 0}, {0, 1}},
     .inplace_count = 2,

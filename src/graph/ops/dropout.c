@@ -6,14 +6,9 @@ static rf_status probability_check(const rf_op *op, rf_error *error) {
   return RF_FAIL(error, RAFTER_INVALID, NULL, "dropout out of range (%s: expected 0 <= p < 1, got %g)", op->name, (double)op->attr.dropout);
 }
 
-static rf_status add_dropout_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
-  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+static rf_status dropped_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   RF_TRY(probability_check(op, error));
-  RF_IN(0, RF_ANY_FLOAT, rows, width);
-  RF_IN(1, dtype, rows, width);
-  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, width);
-  return RAFTER_OK;
+  return rf_shape_alike(graph, op, error);
 }
 
 /* The same elements of another tensor zeroed, the others scaled alike: what backward does to a gradient. */
@@ -28,14 +23,6 @@ static rf_status drop_gradient(rf_graph *graph, const rf_op *op, const int *grad
 static rf_status add_dropout_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
   if (grad_in[0] == RF_WANTED) grad_in[0] = grad_out[0];
   return grad_in[1] == RF_NONE ? RAFTER_OK : drop_gradient(graph, op, grad_out, &grad_in[1], error);
-}
-
-static rf_status dropout_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
-  RF_TRY(probability_check(op, error));
-  RF_IN(0, RF_ANY_FLOAT, rows, width);
-  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, width);
-  return RAFTER_OK;
 }
 
 /* Rows of a chip along context are every n-th token, columns of one along tensor a run of the channels: each draws as what it is. */
@@ -61,7 +48,7 @@ const rf_op_def RF_OP_ADD_DROPOUT = {
                "1), uniform(w) = (w >> 8) * 2^-24, p = dropout",
     .inputs = {"x (n,D)", "h (n,D)"},
     .outputs = {"y (n,D)"},
-    .shape = add_dropout_shape,
+    .shape = dropped_shape,
     .work = rf_work_bytes,
     .inplace = {{0, 0}, {0, 1}},
     .inplace_count = 2,
@@ -76,7 +63,7 @@ const rf_op_def RF_OP_DROPOUT = {
     .formula = "kept[r,c] = round(x[r,c]*(1/(1-p))) where add_dropout of the same site keeps (r,c), else 0; f32",
     .inputs = {"x (n,D)"},
     .outputs = {"kept (n,D)"},
-    .shape = dropout_shape,
+    .shape = dropped_shape,
     .work = rf_work_bytes,
     .inplace = {{0, 0}},
     .inplace_count = 1,

@@ -37,6 +37,9 @@ rf_status rf_shape_output(rf_graph *graph, rf_op *op, int slot, rf_class class, 
 #define RF_OUT(slot, class, dtype, ...) \
   RF_TRY(rf_shape_output(graph, op, (slot), (class), (dtype), RF_RANK(__VA_ARGS__), (const int64_t[]){__VA_ARGS__}, error))
 
+/* The shape rule of ops on elements: all inputs and the output are alike, (rows, width) and of one floating dtype. */
+rf_status rf_shape_alike(rf_graph *graph, rf_op *op, rf_error *error);
+
 /* ---- work rules ------------------------------------------------------------------------------------------------- */
 
 /* Every present operand once; an accumulating output is read as well. FLOPs stay 0. */
