@@ -183,6 +183,25 @@ void rf_calibrate_add(rf_machine *m, const char *op, const char *kernel, double 
   c->size[c->count] = size, c->work[c->count] = work, c->seconds[c->count++] = seconds;
 }
 
+rf_status rf_calibrate_model(rf_model *model, rf_error *error) {
+  return rf_model_resolve("gpt:layers=1,width=64,heads=1,ff=64,vocab=64,seq=64", model, NULL, error);
+}
+
+rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *graph, rf_calibrate_room *room, const char *what,
+                              const rf_kernel **kernel, rf_call *call, rf_error *error) {
+  const rf_op *op = &graph->op[0];
+  const rf_kernel *k = *kernel = rf_kernel_choose(&RF_BACKEND_CPU, o->isa, graph, op);
+  size_t bytes = k->workspace_bytes ? (k->workspace_bytes(graph, op, o->threads) + 63) / 64 * 64 : 0;
+  if (bytes > room->bytes) {
+    free(room->at);
+    room->at = aligned_alloc(64, bytes), room->bytes = room->at ? bytes : 0;
+    if (!room->at) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure %s", what);
+    memset(room->at, 0, bytes);
+  }
+  *call = (rf_call){.graph = graph, .op = op, .workspace = room->at, .threads = o->threads};
+  return RAFTER_OK;
+}
+
 /* The middle of what an op takes in several walks counts: one that others interrupt takes a thousand times as long. */
 enum { WALKS_MOST = 200 };
 static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dtype dtype, rf_machine *m, rf_error *error) {

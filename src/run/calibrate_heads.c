@@ -22,12 +22,11 @@ typedef struct operands {
   int32_t *rows, *ids;
 } operands;
 
-static rf_status measure(const rf_calibrate_options *o, const rf_model *model, const head *h, int64_t vocab, const operands *p, double *median,
-                         rf_error *error) {
+static rf_status measure(const rf_calibrate_options *o, const rf_model *model, const head *h, int64_t vocab, const operands *p,
+                         rf_calibrate_room *room, double *median, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t rows = (int64_t)o->threads * ROWS_EACH, x[] = {rows, INNER}, w[] = {INNER, vocab};
   double seconds[PASSES];
-  void *room = NULL;
   rf_graph *graph = rf_graph_new(model);
   int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, RF_F32, 2, x), rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, RF_F32, 2, w), RF_NONE,
                   rf_graph_tensor(graph, "rows", RF_CLASS_IO, RF_I32, 1, x)};
@@ -36,24 +35,21 @@ static rf_status measure(const rf_calibrate_options *o, const rf_model *model, c
   unsigned wanted = h->sums ? 3 : h->top ? 7 : 1;
   if (rf_graph_op(graph, h->scores ? "head_score" : "head_logits", "head", RF_SECTION_MICRO, inputs, 4, wanted, &attr, error) < 0)
     RF_GO(RAFTER_INVALID);
-  const rf_op *op = &graph->op[0];
-  const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_CPU, o->isa, graph, op);
-  size_t bytes = kernel->workspace_bytes ? kernel->workspace_bytes(graph, op, o->threads) : 0;
-  room = aligned_alloc(64, (bytes + 127) / 64 * 64);
-  if (!room) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure heads"));
+  const rf_kernel *kernel;
+  rf_call call;
   rf_run_inputs run = {.rows = rows};
-  rf_call call = {.graph = graph, .op = op, .in = {p->x, p->w, NULL, p->rows}, .workspace = room, .threads = o->threads, .run = &run};
+  RF_GO(rf_calibrate_kernel(o, graph, room, "heads", &kernel, &call, error));
+  call.in[0] = p->x, call.in[1] = p->w, call.in[3] = p->rows, call.run = &run;
   if (!h->scores) call.out[0] = p->logits, call.out[1] = h->sums ? p->sums : NULL;
   else call.out[0] = p->sums, call.out[1] = h->top ? p->ids : NULL, call.out[2] = h->top ? p->top : NULL;
   int passes = o->quick ? 3 : PASSES;
-  for (int i = -1; i < passes; i++) { /* the first call touches the room */
+  for (int i = -1; i < passes; i++) { /* the first call wakes threads */
     double start = rf_now_seconds();
     kernel->run(&call);
     seconds[i < 0 ? 0 : i] = rf_now_seconds() - start;
   }
   *median = rf_ceiling_of(seconds, passes).median;
 done:
-  free(room);
   rf_graph_free(graph);
   return status;
 }
@@ -64,7 +60,8 @@ rf_status rf_calibrate_heads(const rf_calibrate_options *o, rf_machine *m, rf_er
   rf_status status = RAFTER_OK;
   rf_model model;
   operands p = {0};
-  RF_TRY(rf_model_resolve("gpt:layers=1,width=64,heads=1,ff=64,vocab=64,seq=64", &model, NULL, error));
+  rf_calibrate_room room = {0};
+  RF_TRY(rf_calibrate_model(&model, error));
   p.x = aligned_alloc(64, rows * INNER * 4), p.w = aligned_alloc(64, most * INNER * 4), p.logits = aligned_alloc(64, rows * most * 4);
   p.sums = aligned_alloc(64, rows * 64), p.top = aligned_alloc(64, rows * TOP * 4);
   p.rows = aligned_alloc(64, rows * 64), p.ids = aligned_alloc(64, rows * TOP * 4);
@@ -75,12 +72,12 @@ rf_status rf_calibrate_heads(const rf_calibrate_options *o, rf_machine *m, rf_er
   for (int v = 0; v < 3; v++) {
     double before = 0, seconds = 0;
     for (size_t h = 0; h < sizeof HEADS / sizeof *HEADS; h++, before = seconds) {
-      RF_GO(measure(o, &model, &HEADS[h], vocabs[v], &p, &seconds, error));
+      RF_GO(measure(o, &model, &HEADS[h], vocabs[v], &p, &room, &seconds, error));
       if (HEADS[h].curve)
         rf_calibrate_add(m, "head_rows", HEADS[h].curve, (double)vocabs[v], (double)vocabs[v] * (double)rows, fmax(seconds - before, 0.01 * seconds));
     }
   }
 done:
-  free(p.x), free(p.w), free(p.logits), free(p.sums), free(p.top), free(p.rows), free(p.ids);
+  free(p.x), free(p.w), free(p.logits), free(p.sums), free(p.top), free(p.rows), free(p.ids), free(room.at);
   return status;
 }

@@ -19,10 +19,10 @@ enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
 
 typedef struct ring {
   void *at;
-  size_t bytes;                         /* of all */
-  int64_t each, count, next;            /* bytes of a matrix, how many there are, which is the next */
-  unsigned char *stored, *x, *y, *room; /* rows as a file has them; operands; a kernel's workspace */
-  size_t room_bytes;
+  size_t bytes;                  /* of all */
+  int64_t each, count, next;     /* bytes of a matrix, how many there are, which is the next */
+  unsigned char *stored, *x, *y; /* rows as a file has them; operands */
+  rf_calibrate_room room;
   int64_t row_bytes;
 } ring;
 
@@ -73,17 +73,11 @@ typedef struct samples {
 } samples;
 
 static rf_status measure(const rf_calibrate_options *o, ring *r, const rf_graph *graph, samples *s, rf_error *error) {
-  const rf_op *op = &graph->op[0];
-  const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_CPU, o->isa, graph, op);
-  size_t room = kernel->workspace_bytes ? kernel->workspace_bytes(graph, op, o->threads) : 0;
-  if (room > r->room_bytes) {
-    free(r->room);
-    r->room = aligned_alloc(64, (room + 63) / 64 * 64), r->room_bytes = r->room ? room : 0;
-    if (!r->room) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure products");
-    memset(r->room, 0, room);
-  }
+  const rf_kernel *kernel;
+  rf_call call;
   rf_run_inputs inputs = {.rows = graph->rows};
-  rf_call call = {.graph = graph, .op = op, .in = {r->x}, .out = {r->y}, .workspace = r->room, .threads = o->threads, .run = &inputs};
+  RF_TRY(rf_calibrate_kernel(o, graph, &r->room, "products", &kernel, &call, error));
+  call.in[0] = r->x, call.out[0] = r->y, call.run = &inputs;
   double start = rf_now_seconds(), budget = o->quick ? 0.002 : 0.005;
   bool warm = s->count > 0; /* the first call wakes threads, and finds its place in the caches */
   for (int i = warm ? 0 : -1; i < 1 || (i < EACH_MOST && rf_now_seconds() - start < budget); i++) {
@@ -158,7 +152,7 @@ rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *m, rf
   rf_status status = RAFTER_OK;
   rf_model model;
   edges edge[RF_COST_PRODUCTS] = {{0}}; /* none of transposed ones */
-  RF_TRY(rf_model_resolve("gpt:layers=1,width=64,heads=1,ff=64,vocab=64,seq=64", &model, NULL, error));
+  RF_TRY(rf_calibrate_model(&model, error));
   RF_TRY(rf_pages_map(r.bytes, &r.at, NULL, error));
   r.stored = malloc((size_t)STORED * INNER * 4);
   r.x = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4), r.y = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4);
@@ -188,7 +182,7 @@ rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *m, rf
     }
   }
 done:
-  free(r.stored), free(r.x), free(r.y), free(r.room);
+  free(r.stored), free(r.x), free(r.y), free(r.room.at);
   rf_pages_unmap(r.at, r.bytes);
   return status;
 }
