@@ -122,7 +122,8 @@ static rf_status write_page(const rf_options *o, const json_t *model, const raft
 /* A run is priced with changes once more, as long as this machine plans it as it was planned: one that ended early has no advice yet. */
 static void sum_up(json_t *entry) {
   json_t *advice = json_object_get(entry, "run") ? rf_journal_advise(entry, 10) : NULL;
-  if (json_array_size(advice)) json_object_set(entry, "advice", advice);
+  if (json_array_size(advice) || (advice && !json_array_size(json_object_get(json_object_get(entry, "measured"), "advice"))))
+    json_object_set(entry, "advice", advice);
   json_decref(advice);
   json_object_set_new(entry, "summary", rf_report_summary(entry));
 }

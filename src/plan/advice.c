@@ -178,6 +178,7 @@ int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice
       rf_advice *row = &advice[kept++];
       memcpy(row->change, all->list[i].change, sizeof row->change);
       row->peak_bytes = all->came[i].bytes, row->seconds = all->came[i].seconds;
+      row->exact = all->list[i].same_graph; /* what is computed again is the same */
       row->approximate = all->list[i].options.build.dtype != o->build.dtype;
       snprintf(row->why, sizeof row->why, "%.1f %% %s memory, %.1f %% %s", 100 * (saved >= 0 ? saved : -saved) / (double)now,
                saved >= 0 ? "less" : "more", 100 * (slower >= 0 ? slower : -slower), slower >= 0 ? "slower" : "faster");

@@ -11,6 +11,7 @@ typedef struct rf_advice {
   int64_t peak_bytes; /* of a row that does not fit its live bytes: no layout mends them */
   double seconds;     /* per step */
   bool approximate;   /* results are others, by more than rounding */
+  bool exact;         /* the same to the bit */
 } rf_advice;
 
 /* Begins with those neighbours of a training plan that need not wait for it, while it is made of these options; NULL where nothing is begun. `model` has to

@@ -182,6 +182,7 @@ static json_t *side_json(const json_t *entry, const char *walk_name, bool measur
   }
   if (json_object_get(plan, "digest")) json_object_set(json, "digest", json_object_get(plan, "digest"));
   if (json_object_get(entry, "replanned_seconds")) json_object_set(json, "replanned_seconds", json_object_get(entry, "replanned_seconds"));
+  if (json_is_false(json_object_get(entry, "replans"))) json_object_set_new(json, "replans", json_false());
   if (json_object_get(entry, "of")) json_object_set(json, "of", json_object_get(entry, "of"));
   json_object_set_new(json, "machine", json_string(text_of(json_object_get(plan, "machine"), "name")));
   return json;
@@ -226,7 +227,15 @@ static char *doubts(const json_t *a, const json_t *b) {
 static char *doubt_calibration(char *text, const json_t *a, const json_t *b) {
   const json_t *run = *text_of(b, "of") ? a : *text_of(a, "of") ? b : NULL;
   char *longer = NULL, s[32];
-  if (!run || strcmp(text_of(run, "id"), text_of(run == a ? b : a, "of")) || !(number(run, "replanned_seconds") > 0)) return text;
+  if (!run || strcmp(text_of(run, "id"), text_of(run == a ? b : a, "of"))) return text;
+  if (json_is_false(json_object_get(run, "replans"))) {
+    if (asprintf(&longer, "%s%sThis program plans %.80s otherwise than when it ran: that is part of the difference.", text ? text : "",
+                 text ? " " : "", text_of(run, "id")) < 0)
+      return text;
+    free(text);
+    return longer;
+  }
+  if (!(number(run, "replanned_seconds") > 0)) return text;
   if (asprintf(&longer, "%s%sThe machine was calibrated anew since %.80s ran: its own plan would take %s now.", text ? text : "", text ? " " : "",
                text_of(run, "id"), rf_text_seconds(number(run, "replanned_seconds"), s)) < 0)
     return text;

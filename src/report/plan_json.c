@@ -302,10 +302,10 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
   sscanf(version, "rafter %31s", number);
   json_t *advice = json_array();
   for (int i = 0; i < report->advice_count; i++)
-    json_array_append_new(advice,
-                          json_pack("{ss sI sf ss sb sb}", "change", report->advice[i].change, "peak_bytes", (json_int_t)report->advice[i].peak_bytes,
-                                    "seconds", report->advice[i].seconds, "why", report->advice[i].why, "fits",
-                                    report->advice[i].peak_bytes <= rf_plan_room(&plan->options), "approximate", report->advice[i].approximate));
+    json_array_append_new(advice, json_pack("{ss sI sf ss sb sb sb}", "change", report->advice[i].change, "peak_bytes",
+                                            (json_int_t)report->advice[i].peak_bytes, "seconds", report->advice[i].seconds, "why",
+                                            report->advice[i].why, "fits", report->advice[i].peak_bytes <= rf_plan_room(&plan->options),
+                                            "approximate", report->advice[i].approximate, "exact", report->advice[i].exact));
   json_t *json =
       json_pack("{ss ss ss so so so so so so so so so so ss sf}", "rafter", number, "command", "plan", "job", report->job, "model", model_json(plan),
                 "machine", machine_json(plan), "settings", settings_json(plan), "memory", memory_json(plan, largest), "work",

@@ -22,6 +22,8 @@ static const double NEAR_LIMIT = 0.6;
 static const double STOOD = 0.1;
 /* From so many times its prediction on something else than its kernels holds a walk up. */
 static const double FAR = 2;
+/* The fastest calls of a walk that nobody held up take at most so many times the prediction. */
+static const double HELD = 1.5;
 /* Others that had the cores for so much of its threads' time hold all threads up: siblings wait for one that has none. */
 static const double CROWDED = 0.1, HALF = 0.5;
 
@@ -131,6 +133,7 @@ static json_t *rate_json(const json_t *plan, double tokens, double wall, double 
                            limit > 0 ? tokens / limit : 0);
   /* Rows that were full are the work that the plan counts. */
   bool full = fabs(tokens - whole) < 1e-6 * whole;
+  json_object_set_new(rate, "full", json_boolean(full));
   if (full && number(planned, "mfu") > 0) json_object_set_new(rate, "mfu", json_real(number(planned, "mfu") * step / wall));
   return rate;
 }
@@ -250,8 +253,14 @@ static const json_t *kind_of(const json_t *walk, const char *kind) { return name
 /* Walks of prompts have many sizes: their fastest calls say nothing of the others. */
 static bool is_alike(const json_t *walk) { return strcmp(text_of(walk, "walk"), "prefill") != 0; }
 
-/* Of a walk whose means are others' doing: its fastest calls, if they say anything. */
-static bool is_known_alone(const json_t *walk) { return is_alike(walk) && number(walk, "count") > 0 && number(walk, "least_seconds") > 0; }
+/* What the fastest calls say of a walk whose means are others' doing. Nothing, where its walks had different rows; of calls that were all held up only that. */
+typedef enum known { ALONE_UNKNOWN, ALONE_KNOWN, ALONE_HELD } known;
+static known alone_of(const json_t *walk) {
+  double least = number(walk, "least_seconds");
+  bool same = !strcmp(text_of(walk, "walk"), "train") || json_is_true(json_object_get(json_object_get(walk, "rate"), "full"));
+  if (!is_alike(walk) || !same || !(number(walk, "count") > 0) || !(least > 0)) return ALONE_UNKNOWN;
+  return least > HELD * number(walk, "predicted_seconds") ? ALONE_HELD : ALONE_KNOWN;
+}
 
 /* A plan with a change, at this run's own efficiency: each kind of op costs what its fastest calls cost here, times how much more the plan says it would
  * be. What slowed the others, and what lies between ops, stays; `alone`: it is left out. */
@@ -276,7 +285,7 @@ static json_t *advice_row(const json_t *entry, const json_t *walks, const json_t
   double now = 0, then = 0, planned = number(json_object_get(plan, "time"), "seconds"), peak = number(json_object_get(plan, "memory"), "peak_bytes");
   size_t i;
   json_array_foreach((json_t *)walks, i, walk) {
-    bool alone = quiet && is_known_alone(walk);
+    bool alone = quiet && alone_of(walk) == ALONE_KNOWN;
     double count = number(walk, "count") > 0 ? number(walk, "count") : 1;
     double before = count * number(walk, alone ? "least_seconds" : "seconds");
     const json_t *kinds = json_object_get(json_object_get(plans, text_of(walk, "walk")), "kinds");
@@ -322,6 +331,7 @@ static json_t *advice_json(const json_t *entry, const json_t *walks, bool quiet)
 
 /* Threads that wait for each other or for a core gain nothing by more of them. */
 static bool is_crowded(const char *bound) { return !strcmp(bound, "wait") || !strcmp(bound, "other threads") || !strcmp(bound, OTHERS); }
+static bool is_others(const char *bound) { return !strcmp(bound, OTHERS) || !strcmp(bound, "other threads"); }
 static bool is_of_threads(const json_t *row) { return !strncmp(text_of(row, "change"), "threads=", 8); }
 
 static const json_t *best_of(const json_t *advice, bool crowded) {
@@ -407,6 +417,13 @@ static char *alone_sentence(const json_t *walk) {
   return join("Alone it would take about %s, as its fastest calls did (predicted %s): %s in %s, at %.0f %% of its limit.",
               rf_text_seconds(number(walk, "least_seconds"), a), rf_text_seconds(number(walk, "predicted_seconds"), b), rf_text_seconds(least, c),
               text_of(kind, "name"), least > 0 ? 100 * number(kind, "limit_seconds") / least : 0);
+}
+
+/* Of one whose fastest calls were held up, too. */
+static char *held_sentence(const json_t *walk) {
+  char a[32], b[32];
+  return join("Even its fastest calls were held up (%s in all, predicted %s): these figures tell nothing of what it would take alone.",
+              rf_text_seconds(number(walk, "least_seconds"), a), rf_text_seconds(number(walk, "predicted_seconds"), b));
 }
 
 /* `short_of_time`: the run itself priced them and stopped early. */
@@ -594,8 +611,11 @@ static char *bound_of(const json_t *entry, const json_t *walk, const json_t *thr
   /* A trace has measured what the others took of its steps; but a thread that has no core lets its siblings wait for it. */
   if (threads) taken = gap && is_crowded(gap) && others >= part / 2;
   if (taken) gap = NULL;
-  bool alone = (taken || (gap && !strcmp(gap, "other threads"))) && is_known_alone(walk);
-  char *inside = alone ? alone_sentence(walk) : bound_sentence(walk, gap || taken ? "it" : of, measured), *text;
+  known alone = taken || (gap && is_others(gap)) ? alone_of(walk) : ALONE_UNKNOWN;
+  char *inside = alone == ALONE_KNOWN  ? alone_sentence(walk)
+                 : alone == ALONE_HELD ? held_sentence(walk)
+                                       : bound_sentence(walk, gap || taken ? "it" : of, measured),
+       *text;
   *word = taken ? OTHERS : gap ? gap : text_of(first, "name");
   if (others > WORTH && !taken) {
     char *note = join("for at least %.0f %% of its walks threads were ready and had no core: other programs had it", 100 * others);
@@ -608,11 +628,11 @@ static char *bound_of(const json_t *entry, const json_t *walk, const json_t *thr
     return join("The process was stopped for %.0f %% of the recorded time, and what was measured tells little: run it again.", 100 * part);
   }
   if (gap)
-    text = join("%s is bound by %s: %.0f %% of its threads' time, as recorded. %s%s", of, gap, 100 * part, alone ? "" : "Beside that ",
-                inside ? inside : "");
+    text = join("%s is bound by %s: %.0f %% of its threads' time, as recorded. %s%s", of, gap, 100 * part,
+                alone != ALONE_UNKNOWN ? "" : "Beside that ", inside ? inside : "");
   else
     text = join("%s is bound by %s: for at least %.0f %% of its walks threads were ready and had no core; run it alone before anything else. %s%s",
-                of, OTHERS, 100 * others, alone ? "" : "Beside that ", inside ? inside : "");
+                of, OTHERS, 100 * others, alone != ALONE_UNKNOWN ? "" : "Beside that ", inside ? inside : "");
   free(inside);
   return text;
 }
@@ -735,9 +755,9 @@ json_t *rf_report_summary(const json_t *entry) {
     if (!stood) explain_outliers(notes, far);
     char *bound = bound_of(entry, most, threads, notes, &word);
     if (measured && stood && strcmp(word, OTHERS)) free(bound), bound = outliers_sentence(far, most), word = STOPPED;
-    bool useless = !strcmp(word, STOPPED); /* prices of means that tell nothing */
+    bool useless = !strcmp(word, STOPPED) || (measured && is_others(word) && alone_of(most) == ALONE_HELD); /* prices of what tells nothing */
     bool crowded = is_crowded(word);
-    json_object_set_new(summary, "advice", advice = advice_json(entry, walks, measured && (!strcmp(word, OTHERS) || !strcmp(word, "other threads"))));
+    json_object_set_new(summary, "advice", advice = advice_json(entry, walks, measured && is_others(word)));
     json_t *steps = steps_json(entry);
     const json_t *best = steps || useless ? NULL : best_of(advice, crowded); /* prices are of a prediction, which such a run may be far from */
     if (best) json_object_set(summary, "best", (json_t *)best);

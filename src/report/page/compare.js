@@ -131,7 +131,7 @@
     const columns = (name) =>
         [{title: name, value: (row) => row.name}, one('A', 'a_bytes', rafter.bytes, false), one('B', 'b_bytes', rafter.bytes, false),
          change('bytes', rafter.bytes)];
-    place.append(
+    if (rafter.objects(classes).length) place.append(
         el('h3', {}, 'Memory at each one\'s peak'),
         el('div', {class: 'columns tables'}, rafter.table(columns('Class'), rafter.objects(classes), {caption: 'By class, those that differ.'}),
            rafter.objects(tensors).length > 0 && rafter.table(columns('Tensors of a kind'), tensors, {caption: 'By kind over all layers.', limit: 15})));

@@ -20,6 +20,12 @@
     return list;
   };
 
+  /* Sizes that would read alike are told from the first of them on. */
+  const apart = (sizes) => {
+    const texts = sizes.map(rafter.bytes);
+    return new Set(texts).size === texts.length ? texts : sizes.map((size, i) => (i ? `+${rafter.bytes(size - sizes[0])}` : texts[0]));
+  };
+
   /* ---- the view --------------------------------------------------------------------------------------------------------- */
 
   const PHASE_COLOUR =
@@ -166,10 +172,11 @@
       c.font = `12px ${getComputedStyle(document.body).fontFamily}`;
       c.fillStyle = rafter.colour('muted'), c.strokeStyle = rafter.colour('grid'), c.lineWidth = 1;
       c.textAlign = 'right', c.textBaseline = 'middle';
-      for (const y of byteTicks(view.y0, view.y1, 8)) {
+      const inView = byteTicks(view.y0, view.y1, 8), texts = apart(inView);
+      for (const [i, y] of inView.entries()) {
         const py = Y(y);
         if (py < MAP_TOP - 1 || py > mapBottom - band() + 1 || (state.folded && py > mapBottom - BAND / 2 - 20)) continue; /* the band has a number of its own */
-        c.beginPath(), c.moveTo(GUTTER - 4, py), c.lineTo(GUTTER, py), c.stroke(), c.fillText(rafter.bytes(y), GUTTER - 7, py);
+        c.beginPath(), c.moveTo(GUTTER - 4, py), c.lineTo(GUTTER, py), c.stroke(), c.fillText(texts[i], GUTTER - 7, py);
       }
       if (state.folded && p.persistent > 0) {
         c.strokeStyle = rafter.colour('ink'), c.beginPath(), c.moveTo(GUTTER - 6, mapBottom - BAND), c.lineTo(width - RIGHT, mapBottom - BAND),
@@ -178,9 +185,11 @@
       }
       c.strokeStyle = rafter.colour('grid');
       const high = Math.max(p.arena, over ? over.arena : 0);
-      for (const y of [low(), ...byteTicks(low(), high, 3).filter((one) => CY(one) < curveBottom - 14)]) { /* also where it begins: not at 0 where what persists is folded */
+      /* Also where it begins: not at 0 where what persists is folded. */
+      const ofCurve = [low(), ...byteTicks(low(), high, 3).filter((one) => CY(one) < curveBottom - 14)], said = apart(ofCurve);
+      for (const [i, y] of ofCurve.entries()) {
         const py = CY(y);
-        c.beginPath(), c.moveTo(GUTTER, py), c.lineTo(width - RIGHT, py), c.stroke(), c.fillText(rafter.bytes(y), GUTTER - 7, py);
+        c.beginPath(), c.moveTo(GUTTER, py), c.lineTo(width - RIGHT, py), c.stroke(), c.fillText(said[i], GUTTER - 7, py);
       }
       c.textAlign = 'center', c.textBaseline = 'top';
       for (const x of ticks(view.x0, view.x1, plotWidth() / 110)) {

@@ -131,7 +131,7 @@
               {title: 'Fits', value: (row) => (row.fits === false ? 'no' : 'yes')},
               {title: 'Results', value: (row) => (row.approximate ? 'change' : row.exact ? 'the same, to the bit' : 'the same, up to rounding')},
             ],
-            rows, {caption: 'Each is a plan that was made, at this run\'s own efficiency.', limit: 10}));
+            rows, {caption: summary.measured ? 'Each is a plan that was made, at this run\'s own efficiency.' : 'Each is a plan that was made.', limit: 10}));
   };
 
   /* A plan that lists no ops: its figures, and of serving what requests wait for. */

@@ -74,7 +74,7 @@
       this.view = rafter.canvas(frame, {label: this.label(), height: this.height, focusable: true, role: 'application', draw: (context, w, h) => rafter.traceParts.draw(this, context, w, h)});
       element.append(el('p', {class: 'note'}, el('span', {class: 'screen'}, 'Ctrl and wheel, or the wheel after a click, zooms at the pointer; dragging moves, shift and drag selects a range, a click shows an op; ',
         el('kbd', {}, '?'), ' lists the keys. '), 'A prediction with a dark end would reach over the next op. Where many ops share a pixel, a bar is as high as the share of time in which the lane worked, in the colour of what took most.'));
-      this.words = el('div', {class: 'columns'});
+      this.words = el('div', {class: 'columns tables'});
       element.append(this.words);
       this.details = el('section', {'aria-live': 'polite'});
       this.sums = el('section', {});

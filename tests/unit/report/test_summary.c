@@ -397,6 +397,19 @@ static void a_run_held_up_is_told_of_alone(void **state) {
     assert_int_equal(strstr(text(c, "doubt"), "Not sure: the fastest calls add up to 900 ms of a and 900 ms of b") != NULL, !alike);
     json_decref(c);
   }
+  json_decref(summary);
+  /* Even the fastest calls took 9 s: nothing is told of what it would take, and no change. */
+  json_array_foreach(json_object_get(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "ops"), i, op)
+      json_object_set_new(op, "least_seconds", json_real(at(op, "seconds")));
+  summary = rf_report_summary(entry);
+  assert_non_null(strstr(text(summary, "sentence"), "Even its fastest calls were held up (9 s in all, predicted 800 ms)"));
+  assert_null(strstr(text(summary, "sentence"), "change")), assert_null(json_object_get(summary, "best"));
+  json_decref(summary);
+  /* A walk of fewer rows than there is room for: its fastest calls are not those of another. */
+  json_object_set_new(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "walk", json_string("decode"));
+  json_object_set_new(json_object_get(entry, "plan"), "name", json_string("decode"));
+  summary = rf_report_summary(entry);
+  assert_null(strstr(text(summary, "sentence"), "fastest"));
   json_decref(summary), json_decref(entry), json_decref(other);
 }
 
