@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "model/gguf_parts.h"
 #include "model/quant_blocks.h"
+#include "model/tensors_out.h"
 
 enum { ALIGNMENT = 32, NAME_MOST = 63, BLOCK = 16384 }; /* bytes; bytes of a tensor's name that ggml takes; values quantized at a time */
 
@@ -117,16 +117,10 @@ bool rf_gguf_set_texts(rf_gguf_meta *meta, const char *key, const rf_gguf_text *
 /* ---- the file -------------------------------------------------------------------------------------------------- */
 
 struct rf_gguf_writer {
-  rf_out_file *out;
-  char *path;
-  int count, current;
-  int64_t done; /* bytes of the current tensor */
-  int held;     /* values of a block that is not full yet */
+  rf_tensors_out to;
+  const rf_quant_type **type; /* of each tensor */
+  int held;                   /* values of a block that is not full yet */
   float hold[RF_QUANT_BLOCK_MOST];
-  struct {
-    const rf_quant_type *type;
-    int64_t bytes;
-  } * tensor;
   uint8_t block[BLOCK * 4]; /* quantized values on their way to the file */
 };
 
@@ -145,21 +139,6 @@ static rf_status put_name(rf_out_file *out, const char *name, rf_error *error) {
   return rf_out_write(out, name, strlen(name), error);
 }
 
-static rf_status pad(rf_gguf_writer *writer, rf_error *error) {
-  static const uint8_t zeros[ALIGNMENT];
-  return rf_out_write(writer->out, zeros, (size_t)(-rf_out_bytes(writer->out) & (ALIGNMENT - 1)), error);
-}
-
-/* Full tensors end on the alignment, the last one too: readers ask for it. */
-static rf_status skip_full(rf_gguf_writer *writer, rf_error *error) {
-  while (writer->current < writer->count && writer->done == writer->tensor[writer->current].bytes) {
-    RF_TRY(pad(writer, error));
-    writer->current += 1;
-    writer->done = 0;
-  }
-  return RAFTER_OK;
-}
-
 static rf_status check_tensor(rf_gguf_writer *writer, const rf_quant_tensor *tensors, int index, rf_error *error) {
   const rf_quant_tensor *t = &tensors[index];
   const char *wrong = NULL;
@@ -169,9 +148,9 @@ static rf_status check_tensor(rf_gguf_writer *writer, const rf_quant_tensor *ten
   if (t->rank < 1 || t->rank > RF_QUANT_RANK) wrong = "has a wrong number of axes";
   else if (t->shape[t->rank - 1] % t->type->values) wrong = "has rows that are no whole blocks of its type";
   if (!*t->name || strlen(t->name) > NAME_MOST) wrong = "has a name the format does not take";
-  if (wrong) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" %s)", writer->path, t->name, wrong);
-  writer->tensor[index].type = t->type;
-  writer->tensor[index].bytes = count / t->type->values * t->type->bytes;
+  if (wrong) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" %s)", writer->to.path, t->name, wrong);
+  writer->type[index] = t->type;
+  writer->to.bytes[index] = count / t->type->values * t->type->bytes;
   return RAFTER_OK;
 }
 
@@ -179,25 +158,25 @@ static int by_name(const void *a, const void *b) { return strcmp(*(const char *c
 
 static rf_status check_twice(rf_gguf_writer *writer, const rf_quant_tensor *tensors, rf_error *error) {
   rf_status status = RAFTER_OK;
-  const char **name = calloc((size_t)writer->count + 1, sizeof *name);
-  if (!name) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", writer->path);
-  for (int i = 0; i < writer->count; ++i) name[i] = tensors[i].name;
-  qsort(name, (size_t)writer->count, sizeof *name, by_name);
-  for (int i = 1; i < writer->count && status == RAFTER_OK; ++i)
+  const char **name = calloc((size_t)writer->to.count + 1, sizeof *name);
+  if (!name) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", writer->to.path);
+  for (int i = 0; i < writer->to.count; ++i) name[i] = tensors[i].name;
+  qsort(name, (size_t)writer->to.count, sizeof *name, by_name);
+  for (int i = 1; i < writer->to.count && status == RAFTER_OK; ++i)
     if (strcmp(name[i - 1], name[i]) == 0)
-      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" is there twice)", writer->path, name[i]);
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" is there twice)", writer->to.path, name[i]);
   free(name);
   return status;
 }
 
 static rf_status put_header(rf_gguf_writer *writer, const rf_gguf_meta *meta, const rf_quant_tensor *tensors, rf_error *error) {
-  rf_out_file *out = writer->out;
+  rf_out_file *out = writer->to.out;
   int values = 0;
   uint64_t offset = 0;
   for (int i = 0; i < meta->count; ++i) values += strcmp(meta->value[i].key, "general.alignment") != 0;
   RF_TRY(rf_out_write(out, "GGUF", 4, error));
   RF_TRY(put_u32(out, 3, error));
-  RF_TRY(put_u64(out, (uint64_t)writer->count, error));
+  RF_TRY(put_u64(out, (uint64_t)writer->to.count, error));
   RF_TRY(put_u64(out, (uint64_t)values, error));
   for (int i = 0; i < meta->count; ++i) {
     const rf_gguf_value *v = &meta->value[i];
@@ -210,16 +189,16 @@ static rf_status put_header(rf_gguf_writer *writer, const rf_gguf_meta *meta, co
     }
     RF_TRY(rf_out_write(out, v->data, (size_t)v->bytes, error));
   }
-  for (int i = 0; i < writer->count; ++i) {
+  for (int i = 0; i < writer->to.count; ++i) {
     const rf_quant_tensor *t = &tensors[i];
     RF_TRY(put_name(out, t->name, error));
     RF_TRY(put_u32(out, (uint32_t)t->rank, error));
     for (int axis = t->rank - 1; axis >= 0; --axis) RF_TRY(put_u64(out, (uint64_t)t->shape[axis], error));
     RF_TRY(put_u32(out, (uint32_t)t->type->number, error));
     RF_TRY(put_u64(out, offset, error));
-    offset += ((uint64_t)writer->tensor[i].bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    offset += ((uint64_t)writer->to.bytes[i] + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   }
-  return pad(writer, error);
+  return rf_tensors_out_pad(&writer->to, error); /* readers ask for it */
 }
 
 rf_status rf_gguf_writer_open(const char *path, const rf_gguf_meta *meta, const rf_quant_tensor *tensors, int count, rf_gguf_writer **result,
@@ -227,24 +206,20 @@ rf_status rf_gguf_writer_open(const char *path, const rf_gguf_meta *meta, const 
   rf_status status = RAFTER_OK;
   int64_t bytes = 0;
   rf_gguf_writer *writer = calloc(1, sizeof *writer);
-  if (writer) {
-    writer->path = strdup(path);
-    writer->tensor = calloc((size_t)count + 1, sizeof *writer->tensor);
-    writer->count = count;
-  }
-  if (!writer || !writer->path || !writer->tensor) {
+  if (writer) RF_GO(rf_tensors_out_begin(&writer->to, path, count, ALIGNMENT, error));
+  if (!writer || !(writer->type = calloc((size_t)count + 1, sizeof *writer->type))) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
     goto done;
   }
   for (int i = 0; i < count; ++i) {
     RF_GO(check_tensor(writer, tensors, i, error));
-    bytes += writer->tensor[i].bytes + ALIGNMENT;
+    bytes += writer->to.bytes[i] + ALIGNMENT;
   }
   RF_GO(check_twice(writer, tensors, error));
   for (int i = 0; i < meta->count; ++i) bytes += meta->value[i].bytes;
-  RF_GO(rf_out_open(path, bytes, &writer->out, error));
+  RF_GO(rf_out_open(path, bytes, &writer->to.out, error));
   RF_GO(put_header(writer, meta, tensors, error));
-  RF_GO(skip_full(writer, error));
+  RF_GO(rf_tensors_out_ready(&writer->to, error));
   *result = writer;
   writer = NULL;
 done:
@@ -252,25 +227,13 @@ done:
   return status;
 }
 
-static rf_status too_many(const rf_gguf_writer *writer, rf_error *error) {
-  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s gets more values than it has tensors", writer->path);
-}
-
-static rf_status put_bytes(rf_gguf_writer *writer, const void *data, int64_t bytes, rf_error *error) {
-  if (writer->current == writer->count) return too_many(writer, error);
-  if (bytes > writer->tensor[writer->current].bytes - writer->done)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s gets more values than tensor %d has", writer->path, writer->current + 1);
-  RF_TRY(rf_out_write(writer->out, data, (size_t)bytes, error));
-  writer->done += bytes;
-  return skip_full(writer, error);
-}
-
 rf_status rf_gguf_writer_put_bytes(rf_gguf_writer *writer, const void *data, int64_t bytes, rf_error *error) {
+  int64_t left;
   if (bytes == 0) return RAFTER_OK;
-  if (writer->current == writer->count) return too_many(writer, error);
-  if (writer->held || bytes < 0 || bytes % writer->tensor[writer->current].type->bytes)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s gets bytes that are no whole blocks of tensor %d", writer->path, writer->current + 1);
-  return put_bytes(writer, data, bytes, error);
+  RF_TRY(rf_tensors_out_left(&writer->to, &left, error));
+  if (writer->held || bytes < 0 || bytes % writer->type[writer->to.current]->bytes)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s gets bytes that are no whole blocks of tensor %d", writer->to.path, writer->to.current + 1);
+  return rf_tensors_out_put(&writer->to, data, bytes, error);
 }
 
 /* Whole blocks of the current tensor. */
@@ -278,17 +241,19 @@ static rf_status put_blocks(rf_gguf_writer *writer, const rf_quant_type *type, c
   for (int64_t most = BLOCK / type->values, part; blocks > 0; blocks -= part, values += part * type->values) {
     part = blocks < most ? blocks : most;
     type->quantize(values, part, writer->block);
-    RF_TRY(put_bytes(writer, writer->block, part * type->bytes, error));
+    RF_TRY(rf_tensors_out_put(&writer->to, writer->block, part * type->bytes, error));
   }
   return RAFTER_OK;
 }
 
 rf_status rf_gguf_writer_put(rf_gguf_writer *writer, const float *values, int64_t count, rf_error *error) {
   while (count > 0) {
-    if (writer->current == writer->count) return too_many(writer, error);
-    const rf_quant_type *type = writer->tensor[writer->current].type;
-    if (!type->quantize) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write floats as %s into %s", type->name, writer->path);
-    int64_t left = (writer->tensor[writer->current].bytes - writer->done) / type->bytes, whole = count / type->values, taken;
+    int64_t left, taken;
+    RF_TRY(rf_tensors_out_left(&writer->to, &left, error));
+    const rf_quant_type *type = writer->type[writer->to.current];
+    if (!type->quantize) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write floats as %s into %s", type->name, writer->to.path);
+    int64_t whole = count / type->values;
+    left /= type->bytes;
     if (!writer->held && whole) {
       if (whole > left) whole = left;
       RF_TRY(put_blocks(writer, type, values, whole, error));
@@ -309,22 +274,14 @@ rf_status rf_gguf_writer_put(rf_gguf_writer *writer, const float *values, int64_
 }
 
 rf_status rf_gguf_writer_commit(rf_gguf_writer *writer, rf_error *error) {
-  rf_status status = RAFTER_OK;
-  if (writer->current < writer->count) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s lacks values (tensor %d of %d has %lld of %lld bytes)", writer->path, writer->current + 1,
-                     writer->count, (long long)writer->done, (long long)writer->tensor[writer->current].bytes);
-  } else {
-    status = rf_out_commit(writer->out, error);
-    writer->out = NULL;
-  }
+  rf_status status = rf_tensors_out_commit(&writer->to, error);
   rf_gguf_writer_discard(writer);
   return status;
 }
 
 void rf_gguf_writer_discard(rf_gguf_writer *writer) {
   if (!writer) return;
-  rf_out_discard(writer->out);
-  free(writer->path);
-  free(writer->tensor);
+  rf_tensors_out_free(&writer->to);
+  free(writer->type);
   free(writer);
 }

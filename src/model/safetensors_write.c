@@ -3,22 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/json.h"
 #include "model/safetensors.h"
 #include "model/stored_types.h"
+#include "model/tensors_out.h"
 
 enum { BLOCK = 16384 }; /* values that are rounded at a time */
 
 struct rf_tensor_writer {
-  rf_out_file *out;
-  char *path;
-  int count, current;
-  int64_t done; /* bytes of the current tensor */
-  struct {
-    rf_dtype dtype;
-    int64_t bytes;
-  } * tensor;
+  rf_tensors_out to;
+  rf_dtype *dtype; /* of each tensor */
 };
 
 static const rf_stored_type *type_of(rf_dtype dtype) {
@@ -38,13 +32,6 @@ static json_t *describe(const rf_stored *tensor, const rf_stored_type *type, int
   return json_pack("{s:s,s:o,s:[I,I]}", "dtype", type->name, "shape", shape, "data_offsets", (json_int_t)offset, (json_int_t)(offset + *bytes));
 }
 
-static void skip_full(rf_tensor_writer *writer) {
-  while (writer->current < writer->count && writer->done == writer->tensor[writer->current].bytes) {
-    writer->current += 1;
-    writer->done = 0;
-  }
-}
-
 rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int count, const char *const *metadata, rf_tensor_writer **result,
                                 rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -52,12 +39,8 @@ rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int 
   char *text = NULL;
   int64_t offset = 0;
   rf_tensor_writer *writer = calloc(1, sizeof *writer);
-  if (writer) {
-    writer->path = strdup(path);
-    writer->tensor = calloc((size_t)count + 1, sizeof *writer->tensor);
-    writer->count = count;
-  }
-  if (!writer || !writer->path || !writer->tensor) {
+  if (writer) RF_GO(rf_tensors_out_begin(&writer->to, path, count, 1, error));
+  if (!writer || !(writer->dtype = calloc((size_t)count + 1, sizeof *writer->dtype))) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
     goto done;
   }
@@ -71,9 +54,9 @@ rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int 
                        type ? "is there twice" : "has a type the format has not");
       goto done;
     }
-    writer->tensor[i].dtype = tensors[i].dtype;
-    json_object_set_new(header, tensors[i].name, describe(&tensors[i], type, offset, &writer->tensor[i].bytes));
-    offset += writer->tensor[i].bytes;
+    writer->dtype[i] = tensors[i].dtype;
+    json_object_set_new(header, tensors[i].name, describe(&tensors[i], type, offset, &writer->to.bytes[i]));
+    offset += writer->to.bytes[i];
   }
   text = rf_json_text(header, 0);
   if (!text) {
@@ -83,11 +66,11 @@ rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int 
   size_t length = strlen(text), padded = (length + 8 + 63) / 64 * 64 - 8; /* the data begins aligned for whoever maps the file */
   unsigned char size[8];
   for (int i = 0; i < 8; ++i) size[i] = (unsigned char)(padded >> 8 * i);
-  RF_GO(rf_out_open(path, (int64_t)padded + 8 + offset, &writer->out, error));
-  RF_GO(rf_out_write(writer->out, size, 8, error));
-  RF_GO(rf_out_write(writer->out, text, length, error));
-  for (size_t i = length; i < padded; ++i) RF_GO(rf_out_write(writer->out, " ", 1, error));
-  skip_full(writer);
+  RF_GO(rf_out_open(path, (int64_t)padded + 8 + offset, &writer->to.out, error));
+  RF_GO(rf_out_write(writer->to.out, size, 8, error));
+  RF_GO(rf_out_write(writer->to.out, text, length, error));
+  for (size_t i = length; i < padded; ++i) RF_GO(rf_out_write(writer->to.out, " ", 1, error));
+  RF_GO(rf_tensors_out_ready(&writer->to, error));
   *result = writer;
   writer = NULL;
 done:
@@ -101,22 +84,22 @@ done:
 rf_status rf_tensor_writer_put_bytes(rf_tensor_writer *writer, const void *data, int64_t bytes, rf_error *error) {
   const char *at = data;
   while (bytes > 0) {
-    if (writer->current == writer->count) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s gets more values than it has tensors", writer->path);
-    int64_t left = writer->tensor[writer->current].bytes - writer->done, part = bytes < left ? bytes : left;
-    RF_TRY(rf_out_write(writer->out, at, (size_t)part, error));
-    writer->done += part;
+    int64_t left, part;
+    RF_TRY(rf_tensors_out_left(&writer->to, &left, error));
+    part = bytes < left ? bytes : left;
+    RF_TRY(rf_tensors_out_put(&writer->to, at, part, error));
     at += part;
     bytes -= part;
-    skip_full(writer);
   }
   return RAFTER_OK;
 }
 
 rf_status rf_tensor_writer_put(rf_tensor_writer *writer, const float *values, int64_t count, rf_error *error) {
   while (count > 0) {
-    if (writer->current == writer->count) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s gets more values than it has tensors", writer->path);
-    rf_dtype dtype = writer->tensor[writer->current].dtype;
-    int64_t size = rf_dtype_bytes(dtype), left = (writer->tensor[writer->current].bytes - writer->done) / size, part = count < left ? count : left;
+    int64_t left, part;
+    RF_TRY(rf_tensors_out_left(&writer->to, &left, error));
+    rf_dtype dtype = writer->dtype[writer->to.current];
+    left /= rf_dtype_bytes(dtype), part = count < left ? count : left;
     if (dtype == RF_F32) {
       RF_TRY(rf_tensor_writer_put_bytes(writer, values, part * 4, error));
     } else if (dtype == RF_BF16 || dtype == RF_F16) {
@@ -130,7 +113,7 @@ rf_status rf_tensor_writer_put(rf_tensor_writer *writer, const float *values, in
       for (int64_t i = 0; i < part; ++i) wide[i] = values[i];
       RF_TRY(rf_tensor_writer_put_bytes(writer, wide, part * 8, error));
     } else {
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write floats as %s into %s", rf_dtype_name(dtype), writer->path);
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write floats as %s into %s", rf_dtype_name(dtype), writer->to.path);
     }
     values += part;
     count -= part;
@@ -139,22 +122,14 @@ rf_status rf_tensor_writer_put(rf_tensor_writer *writer, const float *values, in
 }
 
 rf_status rf_tensor_writer_commit(rf_tensor_writer *writer, rf_error *error) {
-  rf_status status = RAFTER_OK;
-  if (writer->current < writer->count) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s lacks values (tensor %d of %d has %lld of %lld bytes)", writer->path, writer->current + 1,
-                     writer->count, (long long)writer->done, (long long)writer->tensor[writer->current].bytes);
-  } else {
-    status = rf_out_commit(writer->out, error);
-    writer->out = NULL;
-  }
+  rf_status status = rf_tensors_out_commit(&writer->to, error);
   rf_tensor_writer_discard(writer);
   return status;
 }
 
 void rf_tensor_writer_discard(rf_tensor_writer *writer) {
   if (!writer) return;
-  rf_out_discard(writer->out);
-  free(writer->path);
-  free(writer->tensor);
+  rf_tensors_out_free(&writer->to);
+  free(writer->dtype);
   free(writer);
 }
