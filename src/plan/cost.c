@@ -170,9 +170,18 @@ static const rf_curve *exact_curve(const rf_machine *machine, const char *op, co
   return NULL;
 }
 
+/* Of a kernel that says what is meant, slowly and on one thread: its own curve, else that of all of them. */
+static const rf_curve *reference_curve(const rf_machine *machine, const char *op, const rf_kernel *kernel, bool multiplies) {
+  if (!kernel || strncmp(kernel->name, "reference_", 10)) return NULL;
+  const rf_curve *curve = exact_curve(machine, op, kernel->name);
+  return curve ? curve : exact_curve(machine, RF_COST_REFERENCE, multiplies ? RF_COST_FLOPS : RF_COST_BYTES);
+}
+
 static const rf_curve *find_curve(const rf_machine *machine, const rf_graph *graph, const rf_op *op, rf_dtype dtype, const rf_kernel *kernel,
                                   bool multiplies) {
   if (!machine->curve_count) return NULL;
+  const rf_curve *slow = reference_curve(machine, op->def->name, kernel, multiplies);
+  if (slow) return slow;
   const char *name = rf_cost_curve_name(graph, op);
   const rf_curve *curve = curve_of(machine, name, dtype, kernel ? kernel->name : NULL);
   if (!curve && name != op->def->name) curve = curve_of(machine, op->def->name, dtype, kernel ? kernel->name : NULL);
@@ -242,7 +251,7 @@ void rf_machine_for_threads(rf_machine *machine, int threads) {
   machine->read_bps *= memory, machine->copy_bps *= memory;
   for (int i = 0; i < machine->curve_count; i++) {
     rf_curve *c = &machine->curve[i];
-    for (int k = 0; k < c->count; k++) c->seconds[k] /= is_of_products(c->op) ? compute : memory;
+    for (int k = 0; k < c->count && strcmp(c->op, RF_COST_REFERENCE); k++) c->seconds[k] /= is_of_products(c->op) ? compute : memory;
   }
   machine->threads = threads;
 }

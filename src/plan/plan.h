@@ -189,6 +189,10 @@ typedef struct rf_cost_class {
 } rf_cost_class;
 /* One for each part of the matrix; how many, 0: the op has curves by its name. */
 int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work, rf_cost_class class[RF_PANEL_PARTS]);
+/* The curve of all reference kernels, which have none of their own; its kernels: FLOPs of those that multiply, bytes of the others. */
+#define RF_COST_REFERENCE "reference"
+#define RF_COST_FLOPS "flops"
+#define RF_COST_BYTES "bytes"
 /* The name of an op's own curve: its own, but of products whose weight has one side as short as the rank of an adapter, which spend their time on the other
  * operand, "matmul_narrow", "matmul_dx_narrow" and "matmul_dw_narrow". */
 const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op);

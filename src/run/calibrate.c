@@ -86,6 +86,8 @@ typedef struct shape {
   float dropout;
   bool generate, quick, lora; /* lora: only what adapters bring counts */
 } shape;
+/* Of reference kernels, which serve where no fast one does: slow, and all on one curve. */
+static const shape REFERENCE = {"gpt:layers=1,width=32,heads=2,ff=128,vocab=64,seq=32", 1, 0, 0, false, true, false};
 static const shape SHAPES[] = {
     {"gpt:layers=1,width=64,heads=2,ff=256,vocab=256,seq=64", 1, 0, 0, false, true, false},
     {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=64", 4, 0, 0.1f, false, true, false},
@@ -204,7 +206,8 @@ rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *gra
 
 /* The middle of what an op takes in several walks counts: one that others interrupt takes a thousand times as long. */
 enum { WALKS_MOST = 200 };
-static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dtype dtype, rf_machine *m, rf_error *error) {
+static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dtype dtype, const rf_backend *backend, rf_machine *m,
+                            rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_model model;
   rf_plan *plan = NULL;
@@ -226,7 +229,7 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
                                        .weight_decay = 0.1f,
                                        .clip = 1},
                              .remat = RF_REMAT_NONE,
-                             .backend = &RF_BACKEND_CPU,
+                             .backend = backend,
                              .isa = o->isa,
                              .threads = o->threads,
                              .machine = m};
@@ -256,6 +259,11 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
     rf_cost_class class[RF_PANEL_PARTS];
     if (work <= 0 || seconds <= 0 || rf_cost_classes(plan->graph, op, done, class)) continue;
     const char *name = rf_cost_curve_name(plan->graph, op);
+    if (backend == &RF_BACKEND_REFERENCE) {
+      rf_curve *c = rf_calibrate_curve(m, RF_COST_REFERENCE, dtype, rf_cost_flops(done) > 0 ? RF_COST_FLOPS : RF_COST_BYTES);
+      if (c) add_point(c, 1, work, seconds);
+      continue;
+    }
     if (s->lora && name == op->def->name && strncmp(name, "lora", 4)) continue;
     rf_curve *c = rf_calibrate_curve(m, name, dtype, plan->op[i].kernel->name);
     if (c) add_point(c, rf_cost_size(plan->graph, op, done), work, fmax(seconds - m->launch_seconds, 0.1 * seconds));
@@ -458,9 +466,10 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
   for (int i = 0; i < SHAPE_COUNT; i++) shapes += !o->quick || SHAPES[i].quick;
   for (int i = 0; i < SHAPE_COUNT; i++) {
     if (o->quick && !SHAPES[i].quick) continue;
-    for (int d = 0; d < 2; d++) RF_TRY(walk_shape(o, &SHAPES[i], d ? RF_BF16 : RF_F32, machine, error));
+    for (int d = 0; d < 2; d++) RF_TRY(walk_shape(o, &SHAPES[i], d ? RF_BF16 : RF_F32, &RF_BACKEND_CPU, machine, error));
     if (o->say) o->say(o->self, SHAPES[i].model, 0.2 + 0.8 * ++done / shapes);
   }
+  RF_TRY(walk_shape(o, &REFERENCE, RF_F32, &RF_BACKEND_REFERENCE, machine, error));
   RF_TRY(rf_calibrate_products(o, machine, error));
   RF_TRY(rf_calibrate_heads(o, machine, error));
   touch_fresh(o, bytes, touched);

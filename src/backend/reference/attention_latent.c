@@ -83,6 +83,7 @@ void rf_reference_attention_latent(const rf_call *call) {
   const int32_t *segments = ids(call, 3);
   rf_view ctx = out_view(call, 0), lse = out_view(call, 1);
   int64_t used = rows_in_use(call, l.rows);
+  double *said = call->workspace;
   for (int64_t s = 0; s < l.rows && segments[s] < used; s++)
     for (int64_t i = segments[s]; i < segments[s + 1] && i < used; i++)
       for (int64_t h = 0; h < l.heads; h++) {
@@ -90,11 +91,12 @@ void rf_reference_attention_latent(const rf_call *call) {
         for (int64_t j = segments[s]; j <= i; j++) most = fmax(most, score(&l, i, j, h));
         for (int64_t j = segments[s]; j <= i; j++) sum += exp(score(&l, i, j, h) - most);
         double all = most + log(sum);
-        for (int64_t c = 0; c < l.value; c++) {
-          double said = 0;
-          for (int64_t j = segments[s]; j <= i; j++) said += exp(score(&l, i, j, h) - all) * value_of(&l, j, h, c);
-          store(ctx, (i * l.heads + h) * l.value + c, said);
+        for (int64_t c = 0; c < l.value; c++) said[c] = 0;
+        for (int64_t j = segments[s]; j <= i; j++) {
+          double p = exp(score(&l, i, j, h) - all);
+          for (int64_t c = 0; c < l.value; c++) said[c] += p * value_of(&l, j, h, c);
         }
+        for (int64_t c = 0; c < l.value; c++) store(ctx, (i * l.heads + h) * l.value + c, said[c]);
         if (lse.data) store(lse, h * l.rows + i, all);
       }
 }

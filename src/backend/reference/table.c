@@ -45,7 +45,7 @@ const rf_kernel RF_REFERENCE_KERNELS[] = {
     ROW(attention_kv, rf_reference_attention_workspace),
     ROW(latent_norm, NULL),
     ROW(latent_norm_bwd, NULL),
-    ROW(attention_latent, NULL),
+    ROW(attention_latent, rf_reference_attention_latent_workspace),
     ROW(attention_latent_bwd, rf_reference_attention_latent_workspace),
     ROW(attention_latent_kv, rf_reference_attention_latent_kv_workspace),
     ROW(head_loss, NULL),

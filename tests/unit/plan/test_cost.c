@@ -126,6 +126,15 @@ static void curves_are_read_between_their_points(void **state) {
   add_curve(&machine, "matmul", RF_BF16, "gemm_b", 1e11, 5e11);
   rf_kernel kernel = {.name = "gemm_b"};
   assert_true(near(rf_cost_op(&machine, graph, op, &kernel, op->def->work(graph, op), &bound), work / 5e11));
+  /* A reference kernel has nothing to do with fast ones: the curve of all of them, or its own. */
+  kernel.name = "reference_matmul";
+  assert_true(
+      near(rf_cost_op(&machine, graph, op, &kernel, op->def->work(graph, op), &bound), work / 4e11)); /* nobody timed any: the first of bf16 */
+  add_curve(&machine, RF_COST_REFERENCE, RF_F32, RF_COST_FLOPS, 3e8, 3e8);
+  assert_true(near(rf_cost_op(&machine, graph, op, &kernel, op->def->work(graph, op), &bound), work / 3e8));
+  add_curve(&machine, "matmul", RF_F32, "reference_matmul", 2e8, 2e8);
+  assert_true(near(rf_cost_op(&machine, graph, op, &kernel, op->def->work(graph, op), &bound), work / 2e8));
+  machine.curve_count -= 2;
   rf_graph_free(graph);
   /* A streamed product: memory, though the curve of FLOPs says less. */
   machine.read_bps = machine.copy_bps = 1e9;
