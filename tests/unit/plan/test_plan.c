@@ -276,6 +276,27 @@ static void what_does_not_fit_says_what_would(void **state) {
   rf_plan_free(plan);
 }
 
+/* What stays is told of the setting that was tried, as the machine pads it: of states split over chips, whose plan is not laid out. */
+static void what_stays_is_that_of_the_plan(void **state) {
+  (void)state;
+  rf_machine machine;
+  rf_error error = {0};
+  double gib;
+  rf_model model = model_named("gpt:layers=16,width=1600,heads=25,ff=6400,vocab=50257,seq=1024");
+  assert_int_equal(rf_machine_find("tpu-v5e:2x2", &machine, NULL), RAFTER_OK);
+  rf_plan_options options = train_options(&machine, RF_BF16, 4, 1, 1024, RF_REMAT_NONE);
+  options.build.mesh.of[RF_AXIS_DATA] = 4, options.budget_bytes = (int64_t)GIB;
+  rf_plan *plan = plan_of(&model, &options);
+  assert_int_equal(rf_plan_require_fit(plan, &error), RAFTER_NO_FIT);
+  assert_int_equal(sscanf(error.hint, "weights and what the optimizer keeps of them alone take %lf GiB", &gib), 1);
+  rf_plan_free(plan);
+  options.build.mesh.zero = 3;
+  plan = plan_of(&model, &options);
+  assert_true(plan->persistent_bytes > options.budget_bytes);
+  assert_true(fabs(gib - (double)plan->persistent_bytes / GIB) <= 0.0051);
+  rf_plan_free(plan);
+}
+
 /* ---- the plan itself --------------------------------------------------------------------------------------------- */
 
 static void weights_stand_at_the_same_place_in_every_plan(void **state) {
@@ -450,6 +471,7 @@ int main(void) {
       cmocka_unit_test(auto_recomputes_no_more_than_the_budget_asks),
       cmocka_unit_test(the_search_finds_the_fastest_that_fits),
       cmocka_unit_test(what_does_not_fit_says_what_would),
+      cmocka_unit_test(what_stays_is_that_of_the_plan),
       cmocka_unit_test(weights_stand_at_the_same_place_in_every_plan),
       cmocka_unit_test(the_digest_knows_what_matters),
       cmocka_unit_test(advice_is_what_whole_plans_say),
