@@ -185,6 +185,25 @@ static json_t *bound_kind(const json_t *plan, const json_t *walk, const char *bo
   return kinds.count ? group_json(&kinds.at[0], wall) : NULL;
 }
 
+/* What a plan says of its own time: of transfers what the core waits for. false: it is an older one, whose ops have to do. */
+static bool bounds_of_time(groups *bounds, const json_t *time) {
+  static const struct {
+    const char *key, *name;
+  } parts[] = {{"compute_seconds", "compute"}, {"memory_seconds", "memory"}, {"network_seconds", "network"}, {"latency_seconds", "launch"}};
+  double bubble = number(time, "bubble_seconds"), whole = number(time, "seconds"), sum = 0;
+  for (int i = 0; i < 4; i++) sum += number(time, parts[i].key);
+  if (fabs(sum - whole) > 1e-6 * whole) return false;
+  for (int i = 0; i < bounds->count; i++) bounds->at[i].seconds = 0; /* what ops of a bound take beside each other */
+  for (int i = 0; i < 4; i++) {
+    double seconds = number(time, parts[i].key) - (i == 2 ? bubble : 0);
+    if (!(seconds > 0)) continue;
+    group *g = group_of(bounds, parts[i].name);
+    g->seconds = g->predicted = seconds;
+  }
+  if (bubble > 0) *group_of(bounds, BUBBLE) = (group){.name = BUBBLE, .seconds = bubble, .predicted = bubble};
+  return true;
+}
+
 static json_t *walk_json(const json_t *plan, const json_t *walk) {
   groups kinds = {0}, phases = {0}, bounds = {0};
   const json_t *ops = json_object_get(plan, "ops"), *op;
@@ -207,7 +226,8 @@ static json_t *walk_json(const json_t *plan, const json_t *walk) {
     double bubble = number(time, "bubble_seconds"), rest = number(time, "seconds") - predicted - bubble;
     groups *all[] = {&kinds, &phases, &bounds};
     predicted = number(time, "seconds");
-    for (int k = 0; k < 3; k++) {
+    bool said = bounds_of_time(&bounds, time);
+    for (int k = 0; k < (said ? 2 : 3); k++) {
       if (bubble > 0) *group_of(all[k], BUBBLE) = (group){.name = BUBBLE, .seconds = bubble, .predicted = bubble};
       if (fabs(rest) > 1e-6 * predicted) {
         const char *what = rest > 0 ? "waiting for transfers" : "hidden behind ops";
@@ -279,15 +299,35 @@ static double repriced(const json_t *walk, const json_t *now, const json_t *then
   return seconds;
 }
 
+/* How many times its prediction a walk takes alone, by one whose fastest calls are known; 0: of none they are. */
+static double pace_alone(const json_t *walks) {
+  const json_t *walk;
+  size_t i;
+  json_array_foreach((json_t *)walks, i,
+                     walk) if (alone_of(walk) == ALONE_KNOWN && number(walk, "predicted_seconds") > 0) return number(walk, "least_seconds") /
+      number(walk, "predicted_seconds");
+  return 0;
+}
+
+static double sum_of(const json_t *kinds) {
+  const char *kind;
+  json_t *value;
+  double sum = 0;
+  json_object_foreach((json_t *)kinds, kind, value) sum += json_number_value(value);
+  return sum;
+}
+
 static json_t *advice_row(const json_t *entry, const json_t *walks, const json_t *row, bool quiet) {
   const json_t *plans = json_object_get(row, "plans"), *walk, *plan = json_object_get(entry, "plan");
   bool trains = !strcmp(text_of(json_array_get(walks, 0), "walk"), "train");
   double now = 0, then = 0, planned = number(json_object_get(plan, "time"), "seconds"), peak = number(json_object_get(plan, "memory"), "peak_bytes");
+  double pace = quiet ? pace_alone(walks) : 0;
   size_t i;
   json_array_foreach((json_t *)walks, i, walk) {
     bool alone = quiet && alone_of(walk) == ALONE_KNOWN;
     double count = number(walk, "count") > 0 ? number(walk, "count") : 1;
-    double before = count * number(walk, alone ? "least_seconds" : "seconds");
+    bool paced = pace > 0 && !alone; /* its own time is others' doing */
+    double before = count * (paced ? pace * number(walk, "predicted_seconds") : number(walk, alone ? "least_seconds" : "seconds"));
     const json_t *kinds = json_object_get(json_object_get(plans, text_of(walk, "walk")), "kinds");
     json_t *own = json_object_get(json_object_get(json_object_get(row, "now"), text_of(walk, "walk")), "kinds");
     own = own ? json_incref(own) : rf_report_kinds(rf_report_plan_of(entry, text_of(walk, "walk")));
@@ -297,7 +337,8 @@ static json_t *advice_row(const json_t *entry, const json_t *walks, const json_t
       json_decref(own);
       continue;
     }
-    if (kinds) then += count * repriced(walk, own, kinds, alone);
+    if (kinds && paced) then += sum_of(own) > 0 ? before * sum_of(kinds) / sum_of(own) : before;
+    else if (kinds) then += count * repriced(walk, own, kinds, alone);
     else if (!plans && planned > 0 && i == 0) then += before * number(row, "seconds") / planned; /* the plan's own advice: its sum alone is known */
     else then += before;
     json_decref(own);
@@ -387,6 +428,9 @@ static char *bound_sentence(const json_t *walk, const char *of, bool measured) {
   if (bubble > 0.1 * number(walk, "seconds"))
     snprintf(idle, sizeof idle, " Its stages stand idle for %s of it, %.0f %%: the pipeline's bubble.", rf_text_seconds(bubble, c),
              100 * bubble / number(walk, "seconds"));
+  if (!measured && !strcmp(text_of(bound, "name"), "network"))
+    return join("%s is predicted to be bound by network: it waits for transfers for %s of %s.%s", of, rf_text_seconds(number(bound, "seconds"), b), a,
+                idle);
   if (!measured && !kind) return join("%s is predicted to be bound by %s.%s", of, text_of(bound, "name"), idle);
   if (!measured)
     return join("%s is predicted to be bound by %s: %s takes %s of %s, of which its limit is %.0f %%.%s", of, text_of(bound, "name"),

@@ -352,6 +352,15 @@ static void a_plan_alone_has_a_summary(void **state) {
   }
   assert_non_null(strstr(text(summary, "sentence"), "stand idle for 300 ms of it, 30 %"));
   json_decref(summary);
+  /* What the plan says of its own time is what bounds it: transfers as far as the core waits for them. */
+  const char *said = "{\"compute_seconds\": 0.2, \"memory_seconds\": 0.1, \"latency_seconds\": 0.0, \"network_seconds\": 0.7}";
+  json_object_update_new(time, json_loads(said, 0, NULL));
+  summary = rf_report_summary(entry);
+  const json_t *bounds = json_object_get(json_array_get(json_object_get(summary, "walks"), 0), "bounds");
+  assert_string_equal(text(summary, "bound"), "network");
+  assert_true(fabs(at(named(bounds, "network"), "seconds") - 0.4) < 1e-12), near(at(named(bounds, "pipeline bubble"), "seconds"), 0.3);
+  assert_non_null(strstr(text(summary, "sentence"), "it waits for transfers for 400 ms of 1 s. Its stages"));
+  json_decref(summary);
   /* What does not fit says so first. */
   json_object_set_new(json_object_get(plan, "memory"), "fits", json_false());
   json_object_set_new(json_object_get(plan, "memory"), "headroom_bytes", json_integer(-524288));
@@ -436,6 +445,36 @@ static void a_new_calibration_is_no_gain(void **state) {
   json_t *c = rf_report_compare(entry, other);
   assert_non_null(strstr(text(c, "doubt"), "calibrated anew since a ran: its own plan would take 1.40 s now"));
   json_decref(c), json_decref(entry), json_decref(other);
+}
+
+/* Where others held a generation up, a prefill's one disturbed walk counts as far as decode's fastest calls say that this machine keeps to the plan. */
+static void a_prefill_held_up_is_paced(void **state) {
+  (void)state;
+  json_t *entry = entry_of("a", OPS, COUNT, 10, 8.0, 1e6), *plan = json_object_get(entry, "plan"), *measured = json_object_get(entry, "measured");
+  json_t *walks = json_object_get(measured, "walks"), *decode = json_array_get(walks, 0), *prefill, *op;
+  size_t i;
+  json_object_set_new(decode, "walk", json_string("decode")), json_object_set_new(decode, "tokens", json_real(1000)); /* full: 100 a walk */
+  json_object_set_new(plan, "name", json_string("decode")), json_object_set_new(plan, "job", json_string("generate"));
+  json_object_set_new(plan, "plans", json_pack("[{sssO}]", "name", "prefill", "ops", json_object_get(plan, "ops")));
+  prefill = json_deep_copy(decode);
+  json_array_foreach(json_object_get(decode, "ops"), i, op) json_object_set_new(op, "seconds", json_real(8 * at(op, "seconds")));
+  json_object_set_new(prefill, "walk", json_string("prefill")), json_object_set_new(prefill, "count", json_real(1)),
+      json_object_set_new(prefill, "seconds", json_real(50));
+  json_array_foreach(json_object_get(prefill, "ops"), i, op) json_object_set_new(op, "calls", json_real(at(op, "calls") / 10)),
+      json_object_set_new(op, "seconds", json_real(50 * at(op, "seconds")));
+  json_array_append_new(walks, prefill);
+  json_object_set_new(measured, "others", json_pack("{sf sf si}", "seconds", 130.0, "delayed_seconds", 200.0, "threads", 2));
+  const char *half = "{\"matmul\": 0.3, \"norm\": 0.05, \"optimizer\": 0.05}"; /* of 0.6, 0.1, 0.1 */
+  json_object_set_new(entry, "advice",
+                      json_pack("[{ss sf sI sb sb s{s{so} s{so}}}]", "change", "weights=q4", "seconds", 0.4, "peak_bytes", (json_int_t)1000, "fits",
+                                1, "approximate", 1, "plans", "decode", "kinds", json_loads(half, 0, NULL), "prefill", "kinds",
+                                json_loads(half, 0, NULL)));
+  json_t *summary = rf_report_summary(entry);
+  const json_t *row = json_array_get(json_object_get(summary, "advice"), 0);
+  assert_non_null(strstr(text(summary, "sentence"), "Alone it would take about 900 ms"));
+  near(at(row, "now_seconds"), 10 * 0.9 + 0.9 / 0.8 * 0.8); /* ten decode walks, and a prefill of 0.8 s as planned */
+  near(at(row, "gain"), 0.5);
+  json_decref(summary), json_decref(entry);
 }
 
 /* Of an op that takes most beyond its limit on a kernel that is no fast one this is said. */
@@ -602,6 +641,7 @@ int main(void) {
       cmocka_unit_test(outliers_have_a_note),
       cmocka_unit_test(kernels_are_blamed_where_they_are_known),
       cmocka_unit_test(reference_kernels_are_named),
+      cmocka_unit_test(a_prefill_held_up_is_paced),
       cmocka_unit_test(a_new_calibration_is_no_gain),
       cmocka_unit_test(a_run_held_up_is_told_of_alone),
   };
