@@ -163,7 +163,7 @@ static json_t *layers_json(const json_t *plan, const json_t *walk, double per, d
     char name[32];
     snprintf(name, sizeof name, "block.%d", k);
     layer[1 + k].name = name;
-    if (layer[1 + k].calls > 0) json_array_append_new(list, group_json(&layer[1 + k], wall));
+    if (layer[1 + k].calls > 0 && layer[1 + k].seconds + layer[1 + k].bytes > 0) json_array_append_new(list, group_json(&layer[1 + k], wall));
   }
   layer[0].name = "outside of layers";
   if (layer[0].calls > 0 && json_array_size(list)) json_array_append_new(list, group_json(&layer[0], wall));
@@ -273,12 +273,17 @@ static const json_t *kind_of(const json_t *walk, const char *kind) { return name
 /* Walks of prompts have many sizes: their fastest calls say nothing of the others. */
 static bool is_alike(const json_t *walk) { return strcmp(text_of(walk, "walk"), "prefill") != 0; }
 
+/* Walks of training have the rows that were planned; others where all of them were full. */
+static bool has_same_rows(const json_t *walk) {
+  return !strcmp(text_of(walk, "walk"), "train") || json_is_true(json_object_get(json_object_get(walk, "rate"), "full"));
+}
+
 /* What the fastest calls say of a walk whose means are others' doing. Nothing, where its walks had different rows; of calls that were all held up only that. */
-typedef enum known { ALONE_UNKNOWN, ALONE_KNOWN, ALONE_HELD } known;
+typedef enum known { ALONE_UNKNOWN, ALONE_KNOWN, ALONE_HELD, ALONE_MIXED } known;
 static known alone_of(const json_t *walk) {
   double least = number(walk, "least_seconds");
-  bool same = !strcmp(text_of(walk, "walk"), "train") || json_is_true(json_object_get(json_object_get(walk, "rate"), "full"));
-  if (!is_alike(walk) || !same || !(number(walk, "count") > 0) || !(least > 0)) return ALONE_UNKNOWN;
+  if (!is_alike(walk) || !(number(walk, "count") > 0) || !(least > 0)) return ALONE_UNKNOWN;
+  if (!has_same_rows(walk)) return number(walk, "seconds") > FAR * number(walk, "predicted_seconds") ? ALONE_MIXED : ALONE_UNKNOWN;
   return least > HELD * number(walk, "predicted_seconds") ? ALONE_HELD : ALONE_KNOWN;
 }
 
@@ -466,6 +471,9 @@ static char *alone_sentence(const json_t *walk) {
 /* Of one whose fastest calls were held up, too. */
 static char *held_sentence(const json_t *walk) {
   char a[32], b[32];
+  if (alone_of(walk) == ALONE_MIXED)
+    return join("It takes %s, predicted %s: these figures tell nothing of what it would take alone.", rf_text_seconds(number(walk, "seconds"), a),
+                rf_text_seconds(number(walk, "predicted_seconds"), b));
   return join("Even its fastest calls were held up (%s in all, predicted %s): these figures tell nothing of what it would take alone.",
               rf_text_seconds(number(walk, "least_seconds"), a), rf_text_seconds(number(walk, "predicted_seconds"), b));
 }
@@ -507,7 +515,7 @@ static void explain(json_t *notes, const json_t *entry, const json_t *walk, doub
     say(notes,
         join("what takes most beyond its limit runs on a reference kernel, slow and on one thread (%s), which is priced like a fast one", kernel));
   if (gaps > WORTH * wall) say(notes, join("%s (%.1f %%) lie between ops", rf_text_seconds(gaps, a), 100 * gaps / wall));
-  if (is_alike(walk) && inside > MISSED * predicted && least < MISSED * predicted)
+  if (is_alike(walk) && has_same_rows(walk) && inside > MISSED * predicted && least < MISSED * predicted)
     say(notes, join("the fastest calls take what was predicted (%s): the rest is interference, by others on this machine or by cold caches",
                     rf_text_seconds(least, a)));
   else if (inside > MISSED * predicted || inside < predicted / MISSED) {
@@ -656,9 +664,9 @@ static char *bound_of(const json_t *entry, const json_t *walk, const json_t *thr
   if (threads) taken = gap && is_crowded(gap) && others >= part / 2;
   if (taken) gap = NULL;
   known alone = taken || (gap && is_others(gap)) ? alone_of(walk) : ALONE_UNKNOWN;
-  char *inside = alone == ALONE_KNOWN  ? alone_sentence(walk)
-                 : alone == ALONE_HELD ? held_sentence(walk)
-                                       : bound_sentence(walk, gap || taken ? "it" : of, measured),
+  char *inside = alone == ALONE_KNOWN     ? alone_sentence(walk)
+                 : alone != ALONE_UNKNOWN ? held_sentence(walk)
+                                          : bound_sentence(walk, gap || taken ? "it" : of, measured),
        *text;
   *word = taken ? OTHERS : gap ? gap : text_of(first, "name");
   if (others > WORTH && !taken) {
@@ -799,7 +807,7 @@ json_t *rf_report_summary(const json_t *entry) {
     if (!stood) explain_outliers(notes, far);
     char *bound = bound_of(entry, most, threads, notes, &word);
     if (measured && stood && strcmp(word, OTHERS)) free(bound), bound = outliers_sentence(far, most), word = STOPPED;
-    bool useless = !strcmp(word, STOPPED) || (measured && is_others(word) && alone_of(most) == ALONE_HELD); /* prices of what tells nothing */
+    bool useless = !strcmp(word, STOPPED) || (measured && is_others(word) && alone_of(most) >= ALONE_HELD); /* prices of what tells nothing */
     bool crowded = is_crowded(word);
     json_object_set_new(summary, "advice", advice = advice_json(entry, walks, measured && is_others(word)));
     json_t *steps = steps_json(entry);

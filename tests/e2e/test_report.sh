@@ -145,7 +145,7 @@ status 0 "$RAFTER" generate runs/first --prompt 'and ' --max-tokens 8 --samples 
 status 0 "${REPORT[@]}" runs/waits --against dtype=f32 --json && holds out 'd["runs"][0]["plan"]["memory"]["peak_bytes"] == d["runs"][1]["plan"]["memory"]["peak_bytes"] and d["runs"][0]["plan"]["digest"] == d["runs"][1]["plan"]["digest"]' 'a generation is planned otherwise'
 holds out 'len(d["runs"][0]["summary"]["advice"]) > 0' 'a generation with more answers than slots has no advice'
 python3 -c 'import json; p = "runs/waits/plan.json"; d = json.load(open(p)); d["settings"]["sequences"] = 7; json.dump(d, open(p, "w"))'
-status 0 "${REPORT[@]}" runs/waits --json && holds out 'any("no change was priced" in note for note in d["runs"][0]["summary"]["notes"])' 'nothing says why there is no advice'
+status 0 "${REPORT[@]}" runs/waits --json && holds out 'any("change was priced now: this program plans the run otherwise" in note for note in d["runs"][0]["summary"]["notes"])' 'nothing says why there is no advice'
 refuses 1 'holds a run already' "$RAFTER" generate runs/first --prompt a --max-tokens 2 --out runs/first
 # run.json alone repeats what was said and scored.
 "$RAFTER" generate --config runs/said/run.json >said.txt 2>/dev/null && "$RAFTER" generate --config runs/said/run.json --out runs/said2 >said2.txt 2>/dev/null && same said.txt said2.txt 'run.json repeats an answer'

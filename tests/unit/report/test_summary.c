@@ -419,6 +419,8 @@ static void a_run_held_up_is_told_of_alone(void **state) {
   json_object_set_new(json_object_get(entry, "plan"), "name", json_string("decode"));
   summary = rf_report_summary(entry);
   assert_null(strstr(text(summary, "sentence"), "fastest"));
+  assert_non_null(strstr(text(summary, "sentence"), "It takes 10 s, predicted 800 ms: these figures tell nothing"));
+  assert_null(json_object_get(summary, "best"));
   json_decref(summary), json_decref(entry), json_decref(other);
 }
 
