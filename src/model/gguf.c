@@ -172,7 +172,7 @@ static rf_status take_tensor(cursor *c, rf_gguf *file, rf_quant_tensor *tensor, 
   tensor->count = empty ? 0 : (int64_t)count;
   RF_TRY(take_u32(c, what, &number, error));
   tensor->type = rf_quant_type_of(number);
-  if (!tensor->type)
+  if (!tensor->type || tensor->type->head)
     return RF_FAIL(error, RAFTER_FAILED, "the file may be newer than this program", "%s: %s has an unknown type (byte %zu: got number %u)", c->where,
                    what, c->at - 4, number);
   int64_t row = tensor->rank ? tensor->shape[tensor->rank - 1] : 1;

@@ -11,7 +11,7 @@
 static const rf_panel_form FORMS[] = {
     {RF_Q_F32, 0, 0, 1, 0},   {RF_Q_BF16, 1, 0, 0, 0},  {RF_Q_F16, 1, 0, 0, 0},     {RF_Q_Q8_0, 1, 0, 8, 2},   {RF_Q_Q4_0, 1, 0, 4, 2},
     {RF_Q_Q4_1, 2, 0, 4, 4},  {RF_Q_Q5_0, 1, 0, 5, 2},  {RF_Q_Q5_1, 2, 0, 5, 4},    {RF_Q_Q2_K, 2, 80, 20, 0}, {RF_Q_Q3_K, 1, 108, 27, 0},
-    {RF_Q_Q4_K, 2, 0, 35, 4}, {RF_Q_Q5_K, 2, 0, 43, 4}, {RF_Q_Q6_K, 1, 208, 52, 0},
+    {RF_Q_Q4_K, 2, 0, 35, 4}, {RF_Q_Q5_K, 2, 0, 43, 4}, {RF_Q_Q6_K, 1, 208, 52, 0}, {RF_Q_INT8, 0, 0, 8, 4},
 };
 
 static const rf_panel_form *form_of(const rf_quant_type *type) {
@@ -32,7 +32,9 @@ bool rf_panels_have_codes(const rf_panels *panels) {
 
 static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 static int64_t panels_of(int64_t outputs) { return (outputs + RF_PANEL_LANES - 1) / RF_PANEL_LANES; }
-static int64_t lane_bytes(const rf_panels *p, int part) { return p->inner / p->part[part].type->values * p->part[part].type->bytes; }
+static int64_t lane_bytes(const rf_panels *p, int part) {
+  return p->part[part].type->head + p->inner / p->part[part].type->values * p->part[part].type->bytes;
+}
 static int64_t part_bytes(const rf_panels *p, int part) { return round_up(p->part[part].outputs, RF_PANEL_GRAIN) * lane_bytes(p, part); }
 
 int64_t rf_panels_bytes(const rf_panels *panels) {
@@ -62,7 +64,7 @@ static rf_panel panel_at(const rf_panels *panels, int part, int64_t index, int64
                     .first = first + index * RF_PANEL_LANES,
                     .used = used,
                     .lanes = lanes,
-                    .offset = offset + index * RF_PANEL_LANES * lane_bytes(panels, part),
+                    .offset = offset + index * RF_PANEL_LANES * lane_bytes(panels, part) + lanes * type->head,
                     .block_bytes = (int64_t)lanes * type->bytes};
 }
 
@@ -168,6 +170,9 @@ static void pack_lanes(const rf_panel *panel, int64_t inner, int lane, const voi
 }
 
 void rf_panel_pack(const rf_panel *panel, int64_t inner, const void *const row[RF_PANEL_LANES], void *to) {
+  int head = panel->type->head;
+  char *heads = (char *)to - panel->lanes * head;
+  for (int i = 0; head && i < panel->lanes; i++) memcpy(heads + i * head, row[i] ? row[i] : ZEROS, (size_t)head);
   for (int lane = 0; lane < panel->lanes; lane += RF_PANEL_GRAIN) pack_lanes(panel, inner, lane, row + lane, to);
 }
 
@@ -177,6 +182,7 @@ void rf_panel_block(const rf_panel *panel, const void *at, int lane, int64_t blo
   const rf_panel_form *form = panel->form;
   const uint8_t *from = (const uint8_t *)at + block * panel->block_bytes;
   uint8_t *to = stored;
+  memcpy(to, (const uint8_t *)at - (panel->lanes - lane) * panel->type->head, (size_t)panel->type->head);
   for (int h = 0; h < form->halves; h++, from += 2 * panel->lanes) memcpy(to + form->half_at + 2 * h, from + 2 * lane, 2);
   for (int d = 0; d < form->dwords; d++, from += 4 * panel->lanes) memcpy(to + form->dword_at + 4 * d, from + 4 * lane, 4);
 }

@@ -4,6 +4,7 @@
  * stand side by side as a panel's lanes; what is left of a part is one narrower panel, its lanes rounded up to sixteen. In a panel, blocks of k
  * ascend, and a block of all lanes is the 16-bit words of the stored block and then its 32-bit words, each word of all lanes together:
  *   u16 half[halves][lanes], u32 dword[dwords][lanes]
+ * In front of the blocks stand the lanes' heads (int8: f32 scale[lanes]).
  * So a product of one row reads a panel from its first byte to its last, every lane is one chain over k, and the bytes are those of the
  * file, no more. Numbers without blocks (f32, bf16, f16) are blocks of one value. */
 #ifndef RF_PANELS_H
@@ -38,7 +39,7 @@ typedef struct rf_panel {
   const rf_panel_form *form;
   int64_t first;       /* output of lane 0 */
   int used, lanes;     /* lanes that are outputs; lanes that are stored */
-  int64_t offset;      /* bytes from the matrix's start */
+  int64_t offset;      /* bytes from the matrix's start to its blocks; heads end there */
   int64_t block_bytes; /* of all lanes */
 } rf_panel;
 
@@ -58,7 +59,7 @@ const char *rf_panels_name(const rf_panels *panels, char text[64]);
 
 /* Packs one panel: row[i] is lane i's stored blocks, at any address; NULL: zeros. `to`: the panel's place. */
 void rf_panel_pack(const rf_panel *panel, int64_t inner, const void *const row[RF_PANEL_LANES], void *to);
-/* The stored block `block` of one lane, put together again. */
+/* The stored block `block` of one lane, put together again, behind the head where there is one. */
 void rf_panel_block(const rf_panel *panel, const void *at, int lane, int64_t block, void *stored);
 /* What follows is of one matrix, the first of several. Values [first, first + count) of one output, as rf_quant_read gives them: slow and obvious. `data`: the matrix. */
 void rf_panels_read(const rf_panels *panels, const void *data, int64_t output, int64_t first, int64_t count, float *out);

@@ -13,7 +13,7 @@ static rf_status no_memory(rf_error *error) { return RF_FAIL(error, RAFTER_FAILE
 
 static rf_status quantize_panel(const rf_panel *panel, int64_t inner, const rf_panel_source *source, scratch *room, const void *row[RF_PANEL_LANES],
                                 rf_error *error) {
-  int64_t row_bytes = inner / panel->type->values * panel->type->bytes;
+  int64_t row_bytes = panel->type->head + inner / panel->type->values * panel->type->bytes;
   if (!room->values) {
     room->values = malloc((size_t)(RF_PANEL_LANES * inner) * sizeof *room->values);
     room->blocks = malloc((size_t)(RF_PANEL_LANES * inner) * sizeof(float)); /* no stored type is wider */

@@ -23,18 +23,20 @@ typedef enum rf_quant_kind {
   RF_Q_Q5_K = 13,
   RF_Q_Q6_K = 14,
   RF_Q_F64 = 28,
-  RF_Q_BF16 = 30
+  RF_Q_BF16 = 30,
+  RF_Q_INT8 = 200 /* ours: no file has it */
 } rf_quant_kind;
 
 typedef struct rf_quant_type {
   const char *name; /* "q4_0", as it is typed */
-  int number;       /* ggml's */
+  int number;       /* ggml's, but for types of this program's memory alone */
   int values;       /* of a block */
   int bytes;        /* of a block */
   int fallback;     /* number of the type for rows that are no whole number of blocks, -1: none is needed */
   /* `blocks` blocks at any address (files align to nothing). NULL: this program knows the type's size only. */
   void (*dequantize)(const void *from, int64_t blocks, float *out);
   void (*quantize)(const float *values, int64_t blocks, void *out);
+  int head; /* bytes in front of a row's blocks, a scale for all of them; `from` and `out` above are such a row then. Types of files have none */
 } rf_quant_type;
 
 extern const rf_quant_type RF_QUANT_TYPES[];

@@ -7,6 +7,7 @@
 /* Block sizes in bytes: see the field order at each type's function. */
 enum { RF_Q4_0_BYTES = 18, RF_Q4_1_BYTES = 20, RF_Q5_0_BYTES = 22, RF_Q5_1_BYTES = 24, RF_Q8_0_BYTES = 34 };
 enum { RF_Q2_K_BYTES = 84, RF_Q3_K_BYTES = 110, RF_Q4_K_BYTES = 144, RF_Q5_K_BYTES = 176, RF_Q6_K_BYTES = 210 };
+enum { RF_INT8_HEAD = 4 };
 enum { RF_K_VALUES = 256 }; /* of a super-block: the K types */
 
 #define RF_QUANT_BOTH(type) \
@@ -18,6 +19,7 @@ RF_QUANT_BOTH(q4_1)
 RF_QUANT_BOTH(q5_0)
 RF_QUANT_BOTH(q5_1)
 RF_QUANT_BOTH(q8_0)
+RF_QUANT_BOTH(int8)
 RF_QUANT_BOTH(q2_k)
 RF_QUANT_BOTH(q3_k)
 RF_QUANT_BOTH(q4_k)

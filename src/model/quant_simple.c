@@ -1,6 +1,7 @@
-/* quant_simple.c - blocks of 32 values with one scale: q4_0, q4_1, q5_0, q5_1, q8_0. Quantizing follows ggml's reference rounding to the bit.
+/* quant_simple.c - blocks of 32 values with one scale: q4_0, q4_1, q5_0, q5_1, q8_0; and rows with one: int8. Quantizing follows ggml's reference rounding to the bit.
  * Nibbles: byte j holds value j below and value j + 16 above. Fifth bits: bit i of a 32-bit word belongs to value i. */
 #include <math.h>
+#include <string.h>
 
 #include "model/quant_blocks.h"
 
@@ -152,5 +153,37 @@ void rf_quantize_q8_0(const float *x, int64_t blocks, void *to) {
       float q = roundf(x[i] * id);
       at[2 + i] = (uint8_t)(int8_t)(q >= 127 ? 127 : q <= -127 ? -127 : q == q ? q : 0);
     }
+  }
+}
+
+/* int8: f32 d, then signed bytes for a whole row, an output's weights; value = q d, symmetric, as XLA and TPU serving hold them. d is the largest
+ * magnitude / 127, rounded to sixteen bits, so that a product of d and a small integer is exact in f32. Halves go to even. */
+void rf_dequantize_int8(const void *from, int64_t blocks, float *out) {
+  const int8_t *q = (const int8_t *)from + RF_INT8_HEAD;
+  float d;
+  memcpy(&d, from, sizeof d);
+  for (int64_t i = 0; i < blocks * N; ++i) out[i] = (float)q[i] * d;
+}
+
+static float to_sixteen_bits(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  bits += 0x7f + (bits >> 8 & 1), bits &= ~0xffu; /* (an infinity stays one) */
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+void rf_quantize_int8(const float *x, int64_t blocks, void *to) {
+  const float whole = 12582912; /* 1.5 2^23: a sum with it has no fraction */
+  int8_t *q = (int8_t *)to + RF_INT8_HEAD;
+  float most = 0;
+  for (int64_t i = 0; i < blocks * N; ++i) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+  float d = to_sixteen_bits(most / 127);
+  if (d < 0x1p-126f) d = 0; /* subnormal numbers count as nothing */
+  memcpy(to, &d, sizeof d);
+  for (int64_t i = 0; i < blocks * N; ++i) {
+    float y = d > 0 ? x[i] / d : 0;
+    y = y >= 127 ? 127 : y <= -127 ? -127 : y == y ? y : 0;
+    q[i] = (int8_t)(y + whole - whole);
   }
 }

@@ -134,7 +134,7 @@ rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weigh
     uint8_t matrix, table;
   } TYPES[] = {[RF_WEIGHTS_F32] = {RF_Q_F32, RF_Q_F32},
                [RF_WEIGHTS_BF16] = {RF_Q_BF16, RF_Q_BF16},
-               [RF_WEIGHTS_INT8] = {RF_Q_Q8_0, RF_Q_Q8_0},
+               [RF_WEIGHTS_INT8] = {RF_Q_INT8, RF_Q_INT8},
                [RF_WEIGHTS_Q4] = {RF_Q_Q4_0, RF_Q_Q8_0}};
   rf_status status = RAFTER_OK;
   types->count = 0;

@@ -28,7 +28,7 @@ typedef struct rf_weight_types {
   int count; /* parameters; 0: nothing is said, all matrices are as the plan's dtype */
   uint8_t at[RF_WEIGHT_TYPES_MOST][RF_NAME_PARTS];
 } rf_weight_types;
-/* FILE: as they stand in a GGUF file, as the plan's dtype elsewhere. INT8: q8_0, groups of 32 with an f16 scale. Q4: q4_0, the tables of
+/* FILE: as they stand in a GGUF file, as the plan's dtype elsewhere. INT8: signed bytes, an f32 scale for each output. Q4: q4_0, the tables of
  * tokens q8_0. FP8, INT4: plans know them, nothing is read as them. A matrix whose rows are no whole number of groups gets what its type falls back to. */
 typedef enum rf_weights_as {
   RF_WEIGHTS_FILE,

@@ -29,12 +29,12 @@ static const char *name_of(const checker *c, int t) { return c->graph->tensor[t]
 
 /* ---- each tensor by itself --------------------------------------------------------------------------------------- */
 
-/* Of a packed matrix: lanes in sixteens, each of whole blocks. */
+/* Of a packed matrix: lanes in sixteens, each of whole blocks, and what stands in front of them. */
 static int64_t packed_bytes(const rf_panels *panels) {
   int64_t bytes = 0;
   for (int i = 0; i < panels->parts; i++) {
     const rf_quant_type *type = panels->part[i].type;
-    bytes += (panels->part[i].outputs + 15) / 16 * 16 * (panels->inner / type->values * type->bytes);
+    bytes += (panels->part[i].outputs + 15) / 16 * 16 * (type->head + panels->inner / type->values * type->bytes);
   }
   return panels->experts > 0 ? bytes * panels->experts : bytes;
 }

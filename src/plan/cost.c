@@ -327,6 +327,7 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
   if (!classes || !(flops > 0)) return -1;
   for (int k = 0; k < classes; k++) {
     const rf_curve *curve = curve_of(machine, class[k].name, RF_F32, class[k].type);
+    if (!curve && !strcmp(class[k].type, "int8")) curve = curve_of(machine, class[k].name, RF_F32, "q8_0"); /* the nearest of those that files have */
     if (!curve) return -1;
     seconds += class[k].share * flops / curve_rate(curve, class[k].size);
   }
@@ -436,7 +437,7 @@ double rf_plan_load_seconds(const rf_plan *plan) {
     if (tensor->dtype != RF_PACKED || plan->tensor[t].offset < 0) continue;
     for (int k = 0; k < tensor->panels.parts; k++) {
       const rf_quant_type *type = tensor->panels.part[k].type;
-      double bytes = (double)tensor->panels.inner / type->values * type->bytes * (double)tensor->panels.part[k].outputs *
+      double bytes = ((double)tensor->panels.inner / type->values * type->bytes + type->head) * (double)tensor->panels.part[k].outputs *
                      (double)rf_panels_experts(&tensor->panels);
       seconds += load_seconds(&plan->machine, type->name, bytes, 2); /* read and written */
     }

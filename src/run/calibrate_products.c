@@ -35,7 +35,7 @@ static const void *stored_row(void *self, int64_t output, const rf_quant_type *t
 static rf_status fill(ring *r, const rf_panels *panels, rf_error *error) {
   const rf_quant_type *type = panels->part[0].type;
   float values[INNER];
-  r->row_bytes = panels->inner / type->values * type->bytes;
+  r->row_bytes = type->head + panels->inner / type->values * type->bytes;
   for (int i = 0; i < STORED; i++) {
     for (int k = 0; k < panels->inner; k++) values[k] = (float)((uint32_t)(i * INNER + k) * 2654435761u >> 16 & 1023) / 1024 - 0.5f;
     type->quantize(values, panels->inner / type->values, r->stored + i * r->row_bytes);

@@ -80,7 +80,7 @@ typedef struct part {
   EACH_VECTOR(X, 0) EACH_VECTOR(X, 1) EACH_VECTOR(X, 2) EACH_VECTOR(X, 3) EACH_VECTOR(X, 4) EACH_VECTOR(X, 5) EACH_VECTOR(X, 6) EACH_VECTOR(X, 7)
 #define SUM_START(r, l) w_word sum_##r##_##l = (r) < rows && zero >= 0 ? W(srai_epi32)(w_set_word(minus[r]), zero < 0 ? 0 : 7 - zero) : w_set_word(0);
 #define BLOCK_OF(r, l) \
-  w_block b##l = {block + 2 * (p->lane + (l)*W_LANES), block + 2 * halves * p->lanes + 4 * (p->lane + (l)*W_LANES), p->lanes}; \
+  w_block b##l = block_of(type, halves, p->at, block, p->lanes, p->lane + (l)*W_LANES); \
   w_word fifths##l = w_set_word(0); \
   if ((l) < vectors && (type == RF_Q_Q5_0 || type == RF_Q_Q5_1)) fifths##l = block_word(&b##l, 0);
 #define CODES(r, l) \
@@ -161,6 +161,7 @@ static const int VECTORS[] = {4, 4, 2, 1};
   static __attribute__((noinline)) void name##_narrow_##rows(const part *p) { product(type, values, bytes, halves, rows, 16 / W_LANES, p); }
 // clang-format off
 BODIES(q8_0, RF_Q_Q8_0, 32, 34, 1)
+BODIES(int8, RF_Q_INT8, 32, 32, 0)
 BODIES(q4_0, RF_Q_Q4_0, 32, 18, 1)
 BODIES(q4_1, RF_Q_Q4_1, 32, 20, 2)
 BODIES(q5_0, RF_Q_Q5_0, 32, 22, 1)
@@ -178,7 +179,7 @@ BODIES(q6_k, RF_Q_Q6_K, 256, 210, 1)
 static const struct {
   int type;
   void (*body[4][2])(const part *p); /* of 1, 2, 4, 8 rows: full panels, and sixteen lanes at a time for narrow ones */
-} TYPES[] = {ROW(q8_0, RF_Q_Q8_0), ROW(q4_0, RF_Q_Q4_0), ROW(q4_1, RF_Q_Q4_1), ROW(q5_0, RF_Q_Q5_0),
+} TYPES[] = {ROW(q8_0, RF_Q_Q8_0), ROW(int8, RF_Q_INT8), ROW(q4_0, RF_Q_Q4_0), ROW(q4_1, RF_Q_Q4_1), ROW(q5_0, RF_Q_Q5_0),
              ROW(q5_1, RF_Q_Q5_1), ROW(q4_k, RF_Q_Q4_K), ROW(q5_k, RF_Q_Q5_K), ROW(q6_k, RF_Q_Q6_K)};
 
 /* Steps of k that all lanes of a panel take before the next panel does. */

@@ -82,10 +82,14 @@ RF_INLINE w_float w_code5(w_word x, const w_tables *t) {
 
 /* One block of all lanes, seen from lane `lane` on. */
 typedef struct w_block {
-  const char *half, *word; /* the first of each */
+  const char *half, *word; /* the first of each; half: of int8 the lanes' scales, which stand in front of the panel's blocks */
   int lanes;
 } w_block;
+RF_INLINE w_block block_of(int type, int halves, const char *panel, const char *block, int lanes, int lane) {
+  return (w_block){type == RF_Q_INT8 ? panel - 4 * (lanes - lane) : block + 2 * lane, block + 2 * halves * lanes + 4 * lane, lanes};
+}
 RF_INLINE w_float block_half(const w_block *b, int i) { return w_halves(b->half + 2 * i * b->lanes); }
+RF_INLINE w_float block_head(const w_block *b) { return W(loadu_ps)((const float *)(const void *)b->half); }
 RF_INLINE w_word block_word(const w_block *b, int i) { return w_load_word(b->word + 4 * (int64_t)i * b->lanes); }
 
 /* Scale and offset of q4_k's and q5_k's run, as in quant_k.c. */
@@ -127,6 +131,7 @@ RF_INLINE w_run run_begin(int type, const w_block *b, int run) {
   w_run r = {w_set(0), w_set(0), w_set_word(0)};
   switch (type) {
   case RF_Q_Q8_0: r.d = block_half(b, 0), r.e = W(mul_ps)(r.d, w_set(-384)), r.d = W(mul_ps)(r.d, w_set(256)); break;
+  case RF_Q_INT8: r.d = block_head(b), r.e = W(mul_ps)(r.d, w_set(-384)), r.d = W(mul_ps)(r.d, w_set(256)); break;
   case RF_Q_Q4_0: r.d = block_half(b, 0), r.e = W(mul_ps)(r.d, w_set(-8)); break;
   case RF_Q_Q4_1: r.d = block_half(b, 0), r.e = block_half(b, 1); break;
   case RF_Q_Q5_0: r.d = block_half(b, 0), r.e = W(mul_ps)(r.d, w_set(-16)), r.fifths = block_word(b, 0); break;
@@ -142,7 +147,8 @@ RF_INLINE void run_half(int type, const w_block *b, int run, int h, w_run *r) {
 }
 /* The words that hold values 16 h + 4 j .. + 3: their low bits from bit 0 of each byte on; the high ones. */
 RF_INLINE w_word run_low(int type, const w_block *b, int run, int h, int j) {
-  bool k45 = type == RF_Q_Q4_K || type == RF_Q_Q5_K, halved = !k45 && type != RF_Q_Q8_0 && type != RF_Q_Q6_K; /* k and k + 16 share a byte */
+  bool k45 = type == RF_Q_Q4_K || type == RF_Q_Q5_K,
+       halved = !k45 && type != RF_Q_Q8_0 && type != RF_Q_INT8 && type != RF_Q_Q6_K; /* k and k + 16 share a byte */
   bool upper = halved ? h : k45 ? run % 2 : type == RF_Q_Q6_K && run % 4 >= 2;
   int code = type == RF_Q_Q4_K   ? 3 + 8 * (run / 2)
              : type == RF_Q_Q5_K ? 11 + 8 * (run / 2)

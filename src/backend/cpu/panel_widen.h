@@ -14,7 +14,7 @@ enum { HALF_RUN = 16 }; /* values between places where `widen` may begin */
 /* Value i of the four. */
 RF_INLINE w_float run_value(int type, w_word low, w_word high, int i, const w_run *r, const w_tables *t) {
   w_float q;
-  if (type == RF_Q_Q8_0) {
+  if (type == RF_Q_Q8_0 || type == RF_Q_INT8) {
     q = w_mantissa(w_shift(low, 15 - 8 * i), 0x007f8000, 0x3fc00000);
   } else if (type == RF_Q_Q6_K) {
     q = w_mantissa(w_merge(w_set_word(0x00600000), w_shift(high, 21 - 8 * i), w_shift(low, 17 - 8 * i)), 0x007e0000, 0x3f800000);
@@ -49,7 +49,7 @@ RF_INLINE void widen_blocks(int type, int values, const rf_panel *panel, const c
     const char *block = at + k / values * panel->block_bytes;
     int inside = (int)(k % values), from = inside / HALF_RUN % 2, end = k0 + steps - k + HALF_RUN * from > HALF_RUN ? 2 : 1;
     for (int l = 0; l < lanes; l += W_LANES) {
-      w_block b = {block + 2 * (lane + l), block + 2 * form->halves * panel->lanes + 4 * (lane + l), panel->lanes};
+      w_block b = block_of(type, form->halves, at, block, panel->lanes, lane + l);
       widen_run(type, &b, inside / 32, from, end, &tables, to + l);
     }
     now = HALF_RUN * (end - from);
@@ -60,6 +60,7 @@ RF_INLINE void widen_blocks(int type, int values, const rf_panel *panel, const c
     widen_blocks(type, values, panel, at, k0, steps, lane, lanes, to); \
   }
 WIDEN_BLOCKS(q8_0, RF_Q_Q8_0, 32) /* widen_q8_0(panel, at, k0, steps, lane, lanes, to) */
+WIDEN_BLOCKS(int8, RF_Q_INT8, 32)
 WIDEN_BLOCKS(q4_0, RF_Q_Q4_0, 32)
 WIDEN_BLOCKS(q4_1, RF_Q_Q4_1, 32)
 WIDEN_BLOCKS(q5_0, RF_Q_Q5_0, 32)
@@ -99,7 +100,7 @@ typedef struct few_part {
 #define FEW_STORE(r, l) \
   if ((r) < rows && (l) < vectors && (r) < p->m) W(storeu_ps)(p->y + (r)*RF_PANEL_LANES + p->lane + (l)*W_LANES, sum_##r##_##l);
 #define FEW_BLOCK(r, l) \
-  w_block b##l = {block + 2 * (p->lane + (l)*W_LANES), block + 2 * halves * RF_PANEL_LANES + 4 * (p->lane + (l)*W_LANES), RF_PANEL_LANES}; \
+  w_block b##l = block_of(type, halves, p->at, block, RF_PANEL_LANES, p->lane + (l)*W_LANES); \
   w_run run##l = {w_set(0), w_set(0), w_set_word(0)}; \
   if ((l) < vectors) run##l = run_begin(type, &b##l, run);
 #define FEW_HALF_RUN(r, l) \
@@ -212,6 +213,7 @@ static const struct { int rows, vectors; } FEW_SHAPES[] = {{1, 2}, {2, 2}};
 enum { FEW_SHAPE_COUNT = sizeof FEW_SHAPES / sizeof *FEW_SHAPES };
 // clang-format off
 FEW_BODIES(BLOCKS, q8_0, RF_Q_Q8_0, 32, 34, 1)
+FEW_BODIES(BLOCKS, int8, RF_Q_INT8, 32, 32, 0)
 FEW_BODIES(BLOCKS, q4_0, RF_Q_Q4_0, 32, 18, 1)
 FEW_BODIES(BLOCKS, q4_1, RF_Q_Q4_1, 32, 20, 2)
 FEW_BODIES(BLOCKS, q5_0, RF_Q_Q5_0, 32, 22, 1)
@@ -235,7 +237,7 @@ FEW_BODIES(PLAIN, f16, RF_Q_F16, 2)
 static const few_row *few_of(const rf_panel *panel, int m) {
   static const few_row rows[] = {FEW_ROW(q8_0, RF_Q_Q8_0), FEW_ROW(q4_0, RF_Q_Q4_0), FEW_ROW(q4_1, RF_Q_Q4_1), FEW_ROW(q5_0, RF_Q_Q5_0),
                                  FEW_ROW(q5_1, RF_Q_Q5_1), FEW_ROW(q4_k, RF_Q_Q4_K), FEW_ROW(q5_k, RF_Q_Q5_K), FEW_ROW(q6_k, RF_Q_Q6_K),
-                                 FEW_ROW(f32, RF_Q_F32),   FEW_ROW(bf16, RF_Q_BF16), FEW_ROW(f16, RF_Q_F16)};
+                                 FEW_ROW(int8, RF_Q_INT8), FEW_ROW(f32, RF_Q_F32),   FEW_ROW(bf16, RF_Q_BF16), FEW_ROW(f16, RF_Q_F16)};
   for (size_t i = 0; i < sizeof rows / sizeof *rows && m <= FEW_ROWS_MOST && panel->lanes == RF_PANEL_LANES; i++)
     if (rows[i].type == panel->type->number) return &rows[i];
   return NULL;
@@ -300,8 +302,8 @@ static widen_fn widen_of(const rf_panel *panel) {
     int type;
     widen_fn widen;
   } rows[] = {{RF_Q_F32, widen_f32},   {RF_Q_BF16, widen_bf16}, {RF_Q_F16, widen_f16},   {RF_Q_Q8_0, widen_q8_0},
-              {RF_Q_Q4_0, widen_q4_0}, {RF_Q_Q4_1, widen_q4_1}, {RF_Q_Q5_0, widen_q5_0}, {RF_Q_Q5_1, widen_q5_1},
-              {RF_Q_Q4_K, widen_q4_k}, {RF_Q_Q5_K, widen_q5_k}, {RF_Q_Q6_K, widen_q6_k}};
+              {RF_Q_INT8, widen_int8}, {RF_Q_Q4_0, widen_q4_0}, {RF_Q_Q4_1, widen_q4_1}, {RF_Q_Q5_0, widen_q5_0},
+              {RF_Q_Q5_1, widen_q5_1}, {RF_Q_Q4_K, widen_q4_k}, {RF_Q_Q5_K, widen_q5_k}, {RF_Q_Q6_K, widen_q6_k}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (rows[i].type == panel->type->number) return rows[i].widen;
 #endif

@@ -14,7 +14,7 @@
 #include "support/op_harness.h"
 
 static const int TYPES[] = {RF_Q_F32,  RF_Q_BF16, RF_Q_F16,  RF_Q_Q8_0, RF_Q_Q4_0, RF_Q_Q4_1, RF_Q_Q5_0,
-                            RF_Q_Q5_1, RF_Q_Q2_K, RF_Q_Q3_K, RF_Q_Q4_K, RF_Q_Q5_K, RF_Q_Q6_K};
+                            RF_Q_Q5_1, RF_Q_Q2_K, RF_Q_Q3_K, RF_Q_Q4_K, RF_Q_Q5_K, RF_Q_Q6_K, RF_Q_INT8};
 enum { TYPE_COUNT = sizeof TYPES / sizeof *TYPES };
 
 /* ---- the bytes ----------------------------------------------------------------------------------------------------- */
@@ -24,7 +24,7 @@ static void packed_bytes_come_out_again(void **state) {
   for (int t = 0; t < TYPE_COUNT; t++) {
     const rf_quant_type *type = rf_quant_type_of(TYPES[t]);
     for (int outputs = 1; outputs <= 131; outputs += 13) {
-      int64_t inner = type->values == 1 ? 75 : 2 * type->values, row_bytes = inner / type->values * type->bytes, blocks = inner / type->values;
+      int64_t inner = type->values == 1 ? 75 : 2 * type->values, blocks = inner / type->values, row_bytes = type->head + blocks * type->bytes;
       rf_panels panels = {.inner = inner, .parts = 1, .part = {{type, outputs}}};
       uint8_t *stored = malloc((size_t)(outputs * row_bytes)), *packed = malloc((size_t)rf_panels_bytes(&panels)), back[256];
       assert_int_equal(rf_panels_bytes(&panels), (outputs + 15) / 16 * 16 * row_bytes);
@@ -40,14 +40,15 @@ static void packed_bytes_come_out_again(void **state) {
         rf_panel panel = rf_panels_find(&panels, o);
         for (int64_t b = 0; b < blocks; b++) {
           rf_panel_block(&panel, packed + panel.offset, (int)(o - panel.first), b, back);
-          assert_memory_equal(back, stored + o * row_bytes + b * type->bytes, (size_t)type->bytes);
+          assert_memory_equal(back, stored + o * row_bytes, (size_t)type->head);
+          assert_memory_equal(back + type->head, stored + o * row_bytes + type->head + b * type->bytes, (size_t)type->bytes);
         }
       }
       rf_panel last = rf_panels_at(&panels, rf_panels_count(&panels) - 1);
       for (int lane = last.used; lane < last.lanes; lane++) { /* padding is zeros */
         uint8_t zeros[256] = {0};
         rf_panel_block(&last, packed + last.offset, lane, blocks - 1, back);
-        assert_memory_equal(back, zeros, (size_t)type->bytes);
+        assert_memory_equal(back, zeros, (size_t)(type->head + type->bytes));
       }
       free(stored), free(packed);
     }

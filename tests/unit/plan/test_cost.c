@@ -256,8 +256,8 @@ static void packed_products_have_curves_of_their_own(void **state) {
     machine.curve_count = 0;
     add_curve(&machine, "matmul", RF_F32, "", 1, 1), add_curve(&machine, "head_logits", RF_F32, "", 1, 1);
     if (own) {
-      add_rows(&machine, "matmul_exact", "q4_0", 7, 7), add_rows(&machine, "matmul_exact", "q8_0", 1e2, 1e3);
-      add_rows(&machine, "matmul_fast", "q4_0", 7, 7), add_rows(&machine, "matmul_fast", "q8_0", 1e4, 1e5);
+      add_rows(&machine, "matmul_exact", "q4_0", 7, 7), add_rows(&machine, "matmul_exact", "int8", 1e2, 1e3);
+      add_rows(&machine, "matmul_fast", "q4_0", 7, 7), add_rows(&machine, "matmul_fast", "int8", 1e4, 1e5);
       for (int fast = 0; fast < 2; fast++)
         for (int k = 0; k < 3; k++) add_rows(&machine, EDGES[k], RF_COST_PRODUCT_NAMES[fast], 1 + 2 * fast + 5 * k, 1 + 2 * fast + 5 * k);
       add_curve(&machine, "head_rows", RF_F32, "sums", 1e3, 1e3);
