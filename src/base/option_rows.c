@@ -85,7 +85,7 @@ const rf_option RF_OPTION_ROWS[] = {
   NUMBER("accumulate", INT, NULL, 1, 1 << 20, NULL, STEPS, "microbatches of a step; unset: batch / microbatch"),
   CHOICE("dtype", "f32|bf16", "f32", MODELS, "of weights and activations; bf16 keeps f32 master weights when training"),
   CHOICE("weights", "file|f32|bf16|int8|q4|fp8|int4", "file", MODELS, "how matrices are held where nothing trains them: as a GGUF file has them (elsewhere as --dtype), or converted while they are loaded (int8: a scale for each output; q4: for 32 values); fp8, int4: planned only"),
-  CHOICE("compute", "exact|fast", "exact", PLAN | GENERATE | SCORE | EVAL | CHAT | BENCH, "fast: products with matrices held in 4 to 8 bits round their activations to 8 bits"),
+  CHOICE("compute", "exact|fast", "exact", PLAN | GENERATE | SCORE | EVAL | CHAT | BENCH, "fast: products with matrices held in 4 to 8 bits round their activations to 8 bits, with those of --weights int8 to 16"),
   CHOICE("dtype", "f32|bf16|f16|f64|f8_e4m3|f8_e5m2|fp8|i8|int8|i4|int4", "bf16", ROOFLINE, "of the arithmetic and of what is not said otherwise"),
   CHOICE("kv-dtype", "f32|bf16|int8|fp8|int4", NULL, PLAN | GENERATE | BENCH | EVAL | CHAT, "of the cache of keys and values; int8, and less than --dtype: approximate; fp8, int4: planned only; unset: as --dtype"),
   CHOICE("matmul-dtype", "int8|fp8", NULL, PLAN, "what linear layers and experts multiply in; attention and head as --dtype; unset: all as --dtype"),

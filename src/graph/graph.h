@@ -64,7 +64,7 @@ typedef struct rf_router {
   int32_t groups, groups_used;
 } rf_router;
 
-enum { RF_FAST_BLOCK = 32 }; /* values of k that one scale of rounded activations is for */
+enum { RF_FAST_BLOCK = 32, RF_FAST_INT8_BLOCK = 256 }; /* values of k that one scale of rounded activations is for; before int8, in two bytes */
 
 /* Attributes: one flat struct; an op reads the fields its row names. */
 typedef struct rf_attr {
@@ -79,7 +79,8 @@ typedef struct rf_attr {
   bool inverse;                              /* rope: rotate back (its own backward) */
   rf_epilogue epilogue;                      /* matmul */
   bool transpose;                            /* matmul, head: the weight is stored (out, in) */
-  bool fast;          /* matmul, matmul_experts, head_logits, head_score: x is rounded to 8 bits first, in blocks of RF_FAST_BLOCK */
+  bool
+      fast; /* matmul, matmul_experts, head_logits, head_score: x is rounded to 8 bits first, in blocks of RF_FAST_BLOCK; before int8 to two bytes, in blocks of RF_FAST_INT8_BLOCK */
   float dropout;      /* probability of zeroing */
   uint64_t site;      /* rf_name_key of the dropout site; of send and recv: of what they hand over */
   int32_t token_step; /* dropout: tokens from a row to the next, where tokens are dealt out; 0: 1 */

@@ -26,6 +26,7 @@ bool rf_panels_have_codes(const rf_panels *panels) {
   for (int i = 0; i < panels->parts; i++) {
     int type = panels->part[i].type->number;
     if (panels->part[i].type->values == 1 || type == RF_Q_Q2_K || type == RF_Q_Q3_K) return false;
+    if ((type == RF_Q_INT8) != (panels->part[0].type->number == RF_Q_INT8)) return false;
   }
   return panels->parts > 0;
 }

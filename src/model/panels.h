@@ -46,7 +46,7 @@ typedef struct rf_panel {
 /* Whether a type can stand in panels: all that can be read, but f64. */
 bool rf_panels_take(const rf_quant_type *type);
 /* Whether every value of a matrix is a scale times a small integer (plus an offset), in types whose products with integers a backend may have: all
- * with blocks but q2_k and q3_k. */
+ * with blocks but q2_k and q3_k; int8 alone. */
 bool rf_panels_have_codes(const rf_panels *panels);
 int64_t rf_panels_bytes(const rf_panels *panels);
 /* One of several equal matrices, which begins rf_panels_bytes of it times its number behind the first. */

@@ -15,8 +15,8 @@ enum { ROOM_BYTES = RF_FAST_KC * RF_PANEL_LANES + RF_FAST_KC / 16 * RF_PANEL_LAN
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static bool is_many(const rf_fast_isa *fast, int64_t m) { return fast->many && m > RF_FAST_FEW; }
 static int64_t strip_rows(const rf_fast_isa *fast, int64_t m) { return is_many(fast, m) ? RF_FAST_ROWS : RF_FAST_FEW; }
-static int64_t block_bytes(int64_t rows) { return RF_FAST_ITEMS * rows * (int64_t)sizeof(int32_t); }
-static int64_t strip_bytes(const rf_fast_isa *fast, int64_t m, int64_t k) { return k / RF_FAST_BLOCK * block_bytes(strip_rows(fast, m)); }
+static bool is_wide(const rf_gemm *g) { return g->panels->part[0].type->number == RF_Q_INT8; }
+static int64_t strip_bytes(const rf_fast_isa *fast, int64_t m, int64_t k) { return ceil_div(k, fast->steps) * fast->row_bytes * strip_rows(fast, m); }
 /* Of one thread. */
 static int64_t room_bytes(const rf_fast_isa *fast, int64_t m) {
   int64_t strips = ceil_div(m, RF_FAST_ROWS);
@@ -28,6 +28,7 @@ static size_t bytes_for(const rf_fast_isa *fast, int64_t m, int64_t k, int threa
 }
 
 size_t rf_fast_workspace(const rf_fast_isa *fast, const rf_gemm *g, int threads) {
+  if (is_wide(g)) fast = fast->wide;
   int64_t m = g->m_bound > g->m ? g->m_bound : g->m, few = m < RF_FAST_FEW ? m : RF_FAST_FEW;
   size_t all = bytes_for(fast, m, g->k, threads), least = bytes_for(fast, few, g->k, threads);
   return all > least ? all : least;
@@ -81,7 +82,7 @@ static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, in
       const char *ahead = next == 0 && end == j->g->k ? after : panel_at(j, &panel[next]) + (k / RF_FAST_KC + (next == 0)) * k_bytes[next];
       int64_t share = ceil_div(ceil_div(k_bytes[next], s1 - s0), 64) * 64;
       for (int64_t s = s0; s < s1; s++) {
-        const char *strip = j->strips + s * j->bytes + k / RF_FAST_BLOCK * block_bytes(RF_FAST_ROWS);
+        const char *strip = j->strips + s * j->bytes + k / j->fast->steps * j->fast->row_bytes * RF_FAST_ROWS;
         j->fast->many(&block, strip, used_of(j, s), k == 0, sums + ((s1 - s0) * p + s - s0) * STRIP_SUMS, ahead + (s - s0) * share, share);
       }
     }
@@ -106,6 +107,7 @@ static void many_rows(job *j, int thread, int threads, char *room) {
 void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm *g, int threads, void *workspace) {
   enum { PACK = 1024 }; /* steps at a time */
   if (g->m <= 0 || g->n <= 0) return;
+  if (is_wide(g)) fast = fast->wide;
   bool many = is_many(fast, g->m);
   job j = {.fast = fast, .gemm = gemm, .g = g, .strips = workspace, .rows = strip_rows(fast, g->m), .bytes = strip_bytes(fast, g->m, g->k)};
   j.count = ceil_div(g->m, j.rows), j.panels = rf_panels_count(g->panels);

@@ -5,7 +5,12 @@
  * One element of C is one f32 chain over the runs, k ascending, from 0:
  *   acc = fmaf(d, s * (float)sum((q - z) a), acc), and where the type has offsets: acc = fmaf(e, s * (float)sum(a), acc)
  * The sums of integers are exact, so every ISA, tile and thread gives the same bits; they are not those of the exact product. A block that
- * holds a NaN or an infinity makes its row NaN. */
+ * holds a NaN or an infinity makes its row NaN.
+ *
+ * Where B is int8, whose scale d is an output's, blocks are of 256 values and integers of two bytes: s = max|x| / 32639, a = round(x / s), so that whole
+ * blocks are summed as integers without a loss that single large values would bring (the last block may be shorter):
+ *   acc = fmaf(d, s * (float)sum(q a), acc), the sum below 2^31, rounded once
+ * Bytes multiply it: a = 256 high + low, both signed. */
 #ifndef RF_FAST_H
 #define RF_FAST_H
 
@@ -26,6 +31,9 @@ typedef struct rf_fast_block {
   bool halves;        /* runs of 16 */
 } rf_fast_block;
 
+/* Of int8 a strip is, for each block of 256: int8 high[4][rows][64], low[4][rows][64], f32 scale[rows], int32 -128 sum(a)[rows]; zeros behind k. */
+enum { RF_FAST_WIDE = RF_FAST_INT8_BLOCK, RF_FAST_WIDE_BYTES = 2 * RF_FAST_WIDE + 8 }; /* bytes of a row */
+
 typedef struct rf_fast_isa {
   /* `used` rows from i0 on, steps [k0, k1), into a strip packed for `rows` */
   void (*pack)(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip);
@@ -37,10 +45,14 @@ typedef struct rf_fast_isa {
   void (*many)(const rf_fast_block *block, const void *strip, int used, bool first, float *sums, const char *ahead, int64_t ahead_bytes);
   void (*open)(void);
   void (*close)(void);
+  int steps, row_bytes;           /* of a strip's block */
+  const struct rf_fast_isa *wide; /* for int8 */
 } rf_fast_isa;
 /* Those of RF_FAST_AVX512BF16. */
 void rf_fast_pack_quads(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip);
 void rf_fast_panels_quads(const rf_panel *panel, int count, const char *b, int64_t inner, const void *strip, int rows, float *y);
+void rf_fast_pack_wide(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip);
+void rf_fast_panels_wide(const rf_panel *panel, int count, const char *b, int64_t inner, const void *strip, int rows, float *y);
 extern const rf_fast_isa RF_FAST_AVX2, RF_FAST_AVX512, RF_FAST_AVX512BF16, RF_FAST_AMX;
 
 /* As rf_gemm_workspace and rf_gemm_run. `gemm`: whose epilogues follow. */

@@ -3,6 +3,8 @@
 #include "backend/cpu/fast_codes.h"
 #include "backend/cpu/tiles.h"
 
+#include <string.h>
+
 enum { CODE_BIAS = 0 };
 #include "backend/cpu/fast_unpack.h"
 
@@ -85,4 +87,73 @@ static rf_fast_block unpack_signed(const rf_panel *panel, const char *at, int64_
   return (rf_fast_block){first + 2 * RF_PANEL_LANES, panel->block_bytes, d, NULL, count, RF_PANEL_LANES, false};
 }
 
-const rf_fast_isa RF_FAST_AMX = {rf_fast_pack_quads, rf_fast_panels_quads, unpack_signed, many, open_tiles, close_tiles};
+/* ---- int8: both bytes of sixteen rows times two times sixteen lanes, as they lie ------------------------------------------------------------ */
+
+static const rf_tile_shapes WHOLE = RF_WHOLE_TILES;
+static void open_whole(void) { _tile_loadconfig(&WHOLE); }
+
+/* Zeros behind an end of k that is no whole tile. */
+static rf_fast_block wide_codes(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room) {
+  const int64_t stride = 4 * (int64_t)panel->lanes, bytes = (k1 - k0) * panel->lanes;
+  const char *codes = at + k0 * panel->lanes;
+  if ((k1 - k0) % 64) {
+    memcpy(room, codes, (size_t)bytes);
+    memset((char *)room + bytes, 0, (size_t)(RF_FAST_BLOCK * panel->lanes));
+    codes = room;
+  }
+  return (rf_fast_block){.codes = codes,
+                         .stride = stride,
+                         .d = (const float *)(const void *)at - panel->lanes,
+                         .count = (int)((k1 - k0) / RF_FAST_BLOCK),
+                         .lanes = panel->lanes};
+}
+#define WIDE_JOIN(r) \
+  { \
+    w_word high = _mm512_load_si512(sums[0] + 16 * (r)), low = _mm512_load_si512(sums[1] + 16 * (r)); \
+    w_float acc = first ? w_set(0) : _mm512_loadu_ps(y + (r)*RF_PANEL_LANES); \
+    w_float sum = w_integer(_mm512_add_epi32(low, w_left(high, 8))); \
+    _mm512_storeu_ps(y + (r)*RF_PANEL_LANES, _mm512_fmadd_ps(d, _mm512_mul_ps(w_set(scale[r]), sum), acc)); \
+  }
+RF_INLINE void wide_join(const int32_t (*sums)[16 * 16], w_float d, const float *scale, bool first, float *y) { SIXTEEN(WIDE_JOIN) }
+static void many_wide(const rf_fast_block *block, const void *strip, int used, bool first, float *y, const char *ahead, int64_t ahead_bytes) {
+  enum { PLANE = RF_FAST_WIDE * RF_FAST_ROWS, TILE = 64 * RF_FAST_ROWS };
+  _Alignas(64) int32_t sums[2][4][16 * 16];
+  const float *scale = (const float *)(const void *)((const char *)strip + 2 * PLANE);
+  const int chunks = (block->count + 1) / 2;
+  coming later = coming_of(ahead, ahead_bytes, (block->lanes + 31) / 32 * chunks);
+  (void)used; /* others are zeros */
+  for (int lane = 0; lane < block->lanes; lane += 32) {
+    const bool two = block->lanes - lane >= 32;
+    const char *a = strip, *b = block->codes + 4 * lane;
+    int32_t(*to)[16 * 16] = sums[lane / 32 % 2];
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int c = 0; c < chunks; c++, a += TILE, b += 16 * block->stride) {
+      come(&later);
+      _tile_loadd(4, a, 64);
+      _tile_loadd(6, b, (size_t)block->stride);
+      _tile_dpbssd(0, 4, 6);
+      _tile_loadd(5, a + PLANE, 64);
+      _tile_dpbssd(1, 5, 6);
+      if (!two) continue;
+      _tile_loadd(7, b + 64, (size_t)block->stride);
+      _tile_dpbssd(2, 4, 7);
+      _tile_dpbssd(3, 5, 7);
+    }
+    _tile_stored(0, to[0], 64);
+    _tile_stored(1, to[1], 64);
+    if (two) {
+      _tile_stored(2, to[2], 64);
+      _tile_stored(3, to[3], 64);
+    }
+    wide_join(to, _mm512_loadu_ps(block->d + lane), scale, first, y + lane);
+    if (two) wide_join(to + 2, _mm512_loadu_ps(block->d + lane + W_LANES), scale, first, y + lane + W_LANES);
+  }
+}
+
+static const rf_fast_isa WIDE = {rf_fast_pack_wide, rf_fast_panels_wide, wide_codes,         many_wide, open_whole,
+                                 close_tiles,       RF_FAST_WIDE,        RF_FAST_WIDE_BYTES, NULL};
+const rf_fast_isa RF_FAST_AMX = {rf_fast_pack_quads, rf_fast_panels_quads, unpack_signed,     many, open_tiles,
+                                 close_tiles,        RF_FAST_BLOCK,        4 * RF_FAST_ITEMS, &WIDE};

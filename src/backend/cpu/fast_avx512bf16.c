@@ -3,6 +3,7 @@
 
 enum { CODE_BIAS = 128 };
 #include "backend/cpu/fast_unpack.h"
+#include "backend/cpu/fast_wide.h"
 
 /* ---- many rows: up to six rows and two vectors of lanes; codes come from the L1, where they are unpacked once for all strips ---------------- */
 
@@ -80,7 +81,52 @@ static void many(const rf_fast_block *block, const void *strip, int used, bool f
   }
 }
 
-const rf_fast_isa RF_FAST_AVX512BF16 = {pack, panels_product, unpack, many, NULL, NULL};
+/* int8: a few rows and vectors, from the codes as they lie. */
+static rf_fast_block wide_in_place(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room) {
+  (void)room;
+  return (rf_fast_block){.codes = at + k0 * panel->lanes,
+                         .stride = 4 * (int64_t)panel->lanes,
+                         .d = (const float *)(const void *)at - panel->lanes,
+                         .count = (int)((k1 - k0) / RF_FAST_BLOCK),
+                         .lanes = panel->lanes};
+}
+enum { WIDE_ROWS = 4, WIDE_TWO = 2 };
+#define WIDE_MANY(rows, vectors) \
+  static __attribute__((noinline)) void wide_many_##rows##_##vectors(const rf_fast_block *block, int lane, const char *strip, int row, bool first, \
+                                                                     float *y, const char *ahead) { \
+    wide_block(rows, vectors, block->count *RF_FAST_BLOCK, RF_FAST_ROWS, row, strip, block->codes + 4 * lane, block->lanes, block->d + lane, first, \
+               y, ahead); \
+  }
+// clang-format off
+WIDE_MANY(1, 2) WIDE_MANY(2, 2) WIDE_MANY(3, 2) WIDE_MANY(4, 2) WIDE_MANY(1, 1) WIDE_MANY(2, 1) WIDE_MANY(3, 1) WIDE_MANY(4, 1)
+    // clang-format on
+    static void many_wide(const rf_fast_block *block, const void *strip, int used, bool first, float *sums, const char *ahead, int64_t ahead_bytes) {
+  static void (*const body[WIDE_ROWS + 1][WIDE_TWO + 1])(const rf_fast_block *block, int lane, const char *strip, int row, bool first, float *y,
+                                                         const char *ahead) = {{NULL, NULL, NULL},
+                                                                               {NULL, wide_many_1_1, wide_many_1_2},
+                                                                               {NULL, wide_many_2_1, wide_many_2_2},
+                                                                               {NULL, wide_many_3_1, wide_many_3_2},
+                                                                               {NULL, wide_many_4_1, wide_many_4_2}};
+  int chunks = (used + WIDE_ROWS - 1) / WIDE_ROWS;
+  coming later = coming_of(ahead, ahead_bytes, chunks);
+  for (int c = 0; c < chunks; c++) {
+    int row = used * c / chunks, rows = used * (c + 1) / chunks - row;
+    come(&later);
+    for (int lane = 0; lane < block->lanes; lane += 32) {
+      int vectors = block->lanes - lane < 32 ? 1 : 2;
+      body[rows][vectors](block, lane, strip, row, first, sums + row * RF_PANEL_LANES + lane, block->codes + 4 * lane);
+    }
+  }
+}
+
+static const rf_fast_isa WIDE = {pack_wide, panels_wide, wide_in_place, many_wide, NULL, NULL, RF_FAST_WIDE, RF_FAST_WIDE_BYTES, NULL};
+const rf_fast_isa RF_FAST_AVX512BF16 = {pack, panels_product, unpack, many, NULL, NULL, RF_FAST_BLOCK, 4 * RF_FAST_ITEMS, &WIDE};
+void rf_fast_pack_wide(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
+  pack_wide(g, i0, used, rows, k0, k1, strip);
+}
+void rf_fast_panels_wide(const rf_panel *panel, int count, const char *b, int64_t inner, const void *strip, int rows, float *y) {
+  panels_wide(panel, count, b, inner, strip, rows, y);
+}
 
 void rf_fast_pack_quads(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
   pack(g, i0, used, rows, k0, k1, strip);

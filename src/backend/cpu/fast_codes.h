@@ -32,7 +32,7 @@ RF_INLINE w_word fifth_bits(w_word x) {
 }
 #endif
 RF_INLINE w_word run_codes(int type, w_word low, w_word high) {
-  if (type == RF_Q_Q8_0 || type == RF_Q_INT8) return w_xor(low, w_set_word((int)0x80808080u));
+  if (type == RF_Q_Q8_0) return w_xor(low, w_set_word((int)0x80808080u));
   w_word codes = w_and(low, w_set_word(0x0f0f0f0f));
   switch (type) {
   case RF_Q_Q5_0:
@@ -43,13 +43,10 @@ RF_INLINE w_word run_codes(int type, w_word low, w_word high) {
   }
 }
 /* Twos in the zero of a type that has one; -1: it has offsets. */
-RF_INLINE int zero_bits(int type) {
-  return type == RF_Q_Q8_0 || type == RF_Q_INT8 ? 7 : type == RF_Q_Q4_0 ? 3 : type == RF_Q_Q5_0 ? 4 : type == RF_Q_Q6_K ? 5 : -1;
-}
+RF_INLINE int zero_bits(int type) { return type == RF_Q_Q8_0 ? 7 : type == RF_Q_Q4_0 ? 3 : type == RF_Q_Q5_0 ? 4 : type == RF_Q_Q6_K ? 5 : -1; }
 /* Scale and offset of a run, or of half h of a run of q6_k. */
 RF_INLINE void run_scale(int type, const w_block *b, int run, int h, w_float *d, w_float *e) {
   switch (type) {
-  case RF_Q_INT8: *d = block_head(b); break;
   case RF_Q_Q8_0:
   case RF_Q_Q4_0:
   case RF_Q_Q5_0: *d = block_half(b, 0); break;

@@ -7,12 +7,12 @@
 
 /* ---- packing A ------------------------------------------------------------------------------------------------------- */
 
-/* A block's steps a unit and scale, by the bits of its largest magnitude. */
-RF_INLINE float block_steps(int32_t most, float *scale) {
+/* A block's steps a unit and scale, by the bits of its largest magnitude, which becomes `levels`. */
+RF_INLINE float block_steps(float levels, int32_t most, float *scale) {
   float largest;
   memcpy(&largest, &most, sizeof largest);
-  float steps = largest > 0 ? 127.0f / largest : 0.0f;
-  *scale = largest / 127.0f;
+  float steps = largest > 0 ? levels / largest : 0.0f;
+  *scale = largest / levels;
   if (isinf(steps)) steps = 0.0f, *scale = 0.0f; /* subnormal numbers count as nothing */
   if (most >= 0x7f800000) steps = 0.0f, *scale = NAN;
   return steps;
@@ -25,7 +25,7 @@ RF_INLINE float pack_block(const void *from, rf_dtype dtype, int64_t at, bool no
   if (!none) x = rf_v16_get(from, dtype, at), y = rf_v16_get(from, dtype, at + 16);
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff); /* magnitudes are in the order of their bits */
   __m512i most = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(x), magnitude), _mm512_and_si512(_mm512_castps_si512(y), magnitude));
-  __m512 steps = _mm512_set1_ps(block_steps(_mm512_reduce_max_epi32(most), &scale));
+  __m512 steps = _mm512_set1_ps(block_steps(127, _mm512_reduce_max_epi32(most), &scale));
   __mmask16 some = _mm512_cmp_ps_mask(steps, _mm512_setzero_ps(), _CMP_NEQ_OQ);
   __m512i p = _mm512_maskz_cvtps_epi32(some, _mm512_mul_ps(x, steps)), q = _mm512_maskz_cvtps_epi32(some, _mm512_mul_ps(y, steps));
   _mm_storeu_si128((__m128i *)(void *)a, _mm512_cvtepi32_epi8(p));
@@ -41,7 +41,7 @@ RF_INLINE float pack_block(const void *from, rf_dtype dtype, int64_t at, bool no
     bits &= 0x7fffffff;
     most = bits > most ? bits : most;
   }
-  float steps = block_steps(most, &scale);
+  float steps = block_steps(127, most, &scale);
   half[0] = half[1] = 0;
   for (int i = 0; i < RF_FAST_BLOCK; i++) {
     int32_t q = steps == 0.0f ? 0 : (int32_t)nearbyintf(x[i] * steps);
@@ -80,7 +80,7 @@ typedef struct part {
   EACH_VECTOR(X, 0) EACH_VECTOR(X, 1) EACH_VECTOR(X, 2) EACH_VECTOR(X, 3) EACH_VECTOR(X, 4) EACH_VECTOR(X, 5) EACH_VECTOR(X, 6) EACH_VECTOR(X, 7)
 #define SUM_START(r, l) w_word sum_##r##_##l = (r) < rows && zero >= 0 ? W(srai_epi32)(w_set_word(minus[r]), zero < 0 ? 0 : 7 - zero) : w_set_word(0);
 #define BLOCK_OF(r, l) \
-  w_block b##l = block_of(type, halves, p->at, block, p->lanes, p->lane + (l)*W_LANES); \
+  w_block b##l = {block + 2 * (p->lane + (l)*W_LANES), block + 2 * halves * p->lanes + 4 * (p->lane + (l)*W_LANES), p->lanes}; \
   w_word fifths##l = w_set_word(0); \
   if ((l) < vectors && (type == RF_Q_Q5_0 || type == RF_Q_Q5_1)) fifths##l = block_word(&b##l, 0);
 #define CODES(r, l) \
@@ -161,7 +161,6 @@ static const int VECTORS[] = {4, 4, 2, 1};
   static __attribute__((noinline)) void name##_narrow_##rows(const part *p) { product(type, values, bytes, halves, rows, 16 / W_LANES, p); }
 // clang-format off
 BODIES(q8_0, RF_Q_Q8_0, 32, 34, 1)
-BODIES(int8, RF_Q_INT8, 32, 32, 0)
 BODIES(q4_0, RF_Q_Q4_0, 32, 18, 1)
 BODIES(q4_1, RF_Q_Q4_1, 32, 20, 2)
 BODIES(q5_0, RF_Q_Q5_0, 32, 22, 1)
@@ -179,7 +178,7 @@ BODIES(q6_k, RF_Q_Q6_K, 256, 210, 1)
 static const struct {
   int type;
   void (*body[4][2])(const part *p); /* of 1, 2, 4, 8 rows: full panels, and sixteen lanes at a time for narrow ones */
-} TYPES[] = {ROW(q8_0, RF_Q_Q8_0), ROW(int8, RF_Q_INT8), ROW(q4_0, RF_Q_Q4_0), ROW(q4_1, RF_Q_Q4_1), ROW(q5_0, RF_Q_Q5_0),
+} TYPES[] = {ROW(q8_0, RF_Q_Q8_0), ROW(q4_0, RF_Q_Q4_0), ROW(q4_1, RF_Q_Q4_1), ROW(q5_0, RF_Q_Q5_0),
              ROW(q5_1, RF_Q_Q5_1), ROW(q4_k, RF_Q_Q4_K), ROW(q5_k, RF_Q_Q5_K), ROW(q6_k, RF_Q_Q6_K)};
 
 /* Steps of k that all lanes of a panel take before the next panel does. */

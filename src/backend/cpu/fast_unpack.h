@@ -12,7 +12,7 @@ RF_INLINE rf_fast_block unpack_blocks(int type, int values, int halves, const rf
     const char *stored = at + k / values * panel->block_bytes;
     int run = (int)(k % values / RF_FAST_BLOCK);
     for (int l = 0; l < panel->lanes; l += W_LANES) {
-      w_block b = block_of(type, halves, at, stored, panel->lanes, l);
+      w_block b = {stored + 2 * l, stored + 2 * halves * panel->lanes + 4 * l, panel->lanes};
       w_run fifth = {.fifths = w_set_word(0)};
       if (type == RF_Q_Q5_0 || type == RF_Q_Q5_1) fifth.fifths = block_word(&b, 0);
 #pragma GCC unroll 2
@@ -37,7 +37,6 @@ static rf_fast_block unpack(const rf_panel *panel, const char *at, int64_t k0, i
   case type: return unpack_blocks(type, values, halves, panel, at, k0, k1, room);
   switch (panel->type->number) {
     UNPACK(RF_Q_Q8_0, 32, 1)
-    UNPACK(RF_Q_INT8, 32, 0)
     UNPACK(RF_Q_Q4_0, 32, 1)
     UNPACK(RF_Q_Q4_1, 32, 2)
     UNPACK(RF_Q_Q5_0, 32, 1)

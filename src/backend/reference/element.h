@@ -70,23 +70,26 @@ RF_UNUSED static double rounded(rf_dtype dtype, double x) {
 
 /* Arithmetic whose bits belong to an op's definition: f32, or f64 when `wide` (activations in f64). */
 /* Sum over k of x[x_at + k], rounded to 8 bits, times w[w_at + k w_step] (attr.fast): a block of RF_FAST_BLOCK is a scale max|x| / 127 and
- * integers, halves to even; subnormal scales count as nothing, and a block that is not finite makes the sum NaN. */
+ * integers, halves to even; subnormal scales count as nothing, and a block that is not finite makes the sum NaN. Where w is int8: to two bytes, a block of
+ * RF_FAST_INT8_BLOCK is a scale max|x| / 32639. */
 RF_UNUSED static double rounded_dot(rf_view x, int64_t x_at, rf_view w, int64_t w_at, int64_t w_step, int64_t inner) {
+  bool wide = w.dtype == RF_PACKED && w.tensor->panels.part[0].type->number == RF_Q_INT8;
+  int64_t block = wide ? RF_FAST_INT8_BLOCK : RF_FAST_BLOCK;
+  float levels = wide ? 32639.0f : 127.0f;
   double sum = 0;
-  for (int64_t k = 0; k < inner; k += RF_FAST_BLOCK) {
+  for (int64_t k = 0; k < inner; k += block) {
     double dot = 0;
     float most = 0;
     bool finite = true;
-    for (int64_t i = k; i < k + RF_FAST_BLOCK && i < inner; i++) {
+    for (int64_t i = k; i < k + block && i < inner; i++) {
       float value = (float)load(x, x_at + i);
       finite = finite && isfinite(value);
       if (fabsf(value) > most) most = fabsf(value);
     }
-    float steps = most > 0 ? 127.0f / most : 0.0f;
+    float steps = most > 0 ? levels / most : 0.0f;
     if (isinf(steps)) most = steps = 0;
-    for (int64_t i = k; i < k + RF_FAST_BLOCK && i < inner; i++)
-      dot += (double)nearbyintf((float)load(x, x_at + i) * steps) * load(w, w_at + i * w_step);
-    sum += finite ? (double)(most / 127.0f) * dot : (double)NAN;
+    for (int64_t i = k; i < k + block && i < inner; i++) dot += (double)nearbyintf((float)load(x, x_at + i) * steps) * load(w, w_at + i * w_step);
+    sum += finite ? (double)(most / levels) * dot : (double)NAN;
   }
   return (double)(float)sum;
 }

