@@ -81,10 +81,41 @@ RF_INLINE rf_m16 rf_dropout_keep(const rf_dropout *drop, int64_t token, int64_t 
 #endif
 }
 
+/* The same of 32 neighbouring channels: eight counters at once where a vector holds them. A product's upper dword is brought down by a shuffle: shifts wait for the
+ * port that multiplies. */
+RF_INLINE void rf_dropout_keep_pair(const rf_dropout *drop, int64_t token, int64_t channel, rf_m16 keep[2]) {
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+  const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57), least = _mm512_set1_epi32((int32_t)drop->threshold);
+  const __m512i first = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), second = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
+  __m512i c0 = _mm512_set1_epi64(token), c2 = _mm512_add_epi64(_mm512_set1_epi64(channel / 4), _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));
+  __m512i c1 = _mm512_srli_epi64(c0, 32), c3 = _mm512_srli_epi64(c2, 32);
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; round++) {
+    __m512i p = _mm512_mul_epu32(c0, m0), q = _mm512_mul_epu32(c2, m1);
+    __m512i a = _mm512_set1_epi32((int32_t)drop->round_key[round][0]), b = _mm512_set1_epi32((int32_t)drop->round_key[round][1]);
+    c0 = _mm512_ternarylogic_epi32(_mm512_shuffle_epi32(q, (_MM_PERM_ENUM)0xf5), c1, a, 0x96);
+    c2 = _mm512_ternarylogic_epi32(_mm512_shuffle_epi32(p, (_MM_PERM_ENUM)0xf5), c3, b, 0x96);
+    c1 = q;
+    c3 = p;
+  }
+  __m512i low = _mm512_mask_shuffle_epi32(c0, 0xaaaa, c1, (_MM_PERM_ENUM)0xa0), high = _mm512_mask_shuffle_epi32(c2, 0xaaaa, c3, (_MM_PERM_ENUM)0xa0);
+  keep[0] = _mm512_cmpge_epu32_mask(_mm512_permutex2var_epi64(low, first, high), least);
+  keep[1] = _mm512_cmpge_epu32_mask(_mm512_permutex2var_epi64(low, second, high), least);
+#else
+  for (int h = 0; h < 2; h++) keep[h] = rf_dropout_keep(drop, token, channel + RF_LANES * h);
+#endif
+}
+
 /* drop(x) of sixteen channels: kept values times 1/(1-p), the others 0. */
 RF_INLINE rf_v16 rf_dropout_apply(const rf_dropout *drop, rf_v16 x, int64_t token, int64_t channel) {
   if (!drop->active) return x;
   return rf_v16_select(rf_dropout_keep(drop, token, channel), rf_v16_mul(x, rf_v16_set1(drop->scale)), rf_v16_zero());
+}
+RF_INLINE void rf_dropout_apply_pair(const rf_dropout *drop, rf_v16 x[2], int64_t token, int64_t channel) {
+  if (!drop->active) return;
+  rf_m16 keep[2];
+  rf_dropout_keep_pair(drop, token, channel, keep);
+  for (int h = 0; h < 2; h++) x[h] = rf_v16_select(keep[h], rf_v16_mul(x[h], rf_v16_set1(drop->scale)), rf_v16_zero());
 }
 
 #endif

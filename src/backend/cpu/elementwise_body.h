@@ -145,7 +145,13 @@ RF_INLINE void dropout_rows(const rf_call *call, int64_t begin, int64_t end, rf_
   for (int64_t r = begin; r < end; r++) {
     const void *dy = at_row(call->in[0], dtype, r, width);
     void *dh = (void *)at_row(call->out[0], dtype, r, width);
-    for (int64_t i = 0; i < width; i += RF_LANES) {
+    int64_t i = 0;
+    for (; i + 2 * RF_LANES <= width; i += 2 * RF_LANES) {
+      rf_v16 x[2] = {get(dy, dtype, i, RF_LANES), get(dy, dtype, i + RF_LANES, RF_LANES)};
+      rf_dropout_apply_pair(&drop, x, call->run->first_token + r * drop.step, first + i);
+      for (int h = 0; h < 2; h++) put(dh, dtype, i + RF_LANES * h, x[h], RF_LANES);
+    }
+    for (; i < width; i += RF_LANES) {
       int n = piece(width, i);
       put(dh, dtype, i, rf_dropout_apply(&drop, get(dy, dtype, i, n), call->run->first_token + r * drop.step, first + i), n);
     }

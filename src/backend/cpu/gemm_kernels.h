@@ -202,8 +202,13 @@ RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue
     else rf_v16_put_n(g->out, dtype, at, x, lanes);
   }
 }
-/* Thirty-two columns of bf16, a line of each row, past the caches. */
-RF_INLINE void finish_lines(const rf_gemm *g, rf_gemm_epilogue epilogue, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j) {
+/* Thirty-two columns of bf16, a line of each row where they go past the caches. */
+RF_INLINE void put_line(bool past, void *to, int64_t at, const rf_v16 x[2]) {
+  if (past) rf_v16_stream_bf16_pair((rf_bf16 *)to + at, x[0], x[1]);
+  for (int h = 0; !past && h < 2; h++) rf_v16_store_bf16((rf_bf16 *)to + at + RF_LANES * h, x[h]);
+}
+RF_INLINE void finish_lines(const rf_gemm *g, rf_gemm_epilogue epilogue, bool past, const float *tile, int64_t tile_ld, int64_t i0, int rows,
+                            int64_t j) {
   rf_v16 bias[2] = {rf_v16_zero(), rf_v16_zero()};
   for (int h = 0; g->bias && h < 2; h++) bias[h] = rf_v16_get(g->bias, g->bias_dtype, j + RF_LANES * h);
   for (int i = 0; i < rows; i++) {
@@ -213,25 +218,29 @@ RF_INLINE void finish_lines(const rf_gemm *g, rf_gemm_epilogue epilogue, const f
       x[h] = rf_v16_load(tile + i * tile_ld + RF_LANES * h);
       if (g->bias) x[h] = rf_v16_add(x[h], bias[h]);
     }
-    if (g->u) rf_v16_stream_bf16_pair((rf_bf16 *)g->u + at, x[0], x[1]);
+    if (g->u) put_line(past, g->u, at, x);
     if (epilogue == RF_GEMM_PLAIN || !g->out) continue;
     for (int h = 0; h < 2; h++) {
       x[h] = rf_v16_round(x[h], RF_BF16);
       if (epilogue != RF_GEMM_GELU) side[h] = rf_v16_load_bf16((const rf_bf16 *)g->side + at + RF_LANES * h);
       if (epilogue == RF_GEMM_GELU) x[h] = rf_v16_gelu_tanh(x[h]);
       else if (epilogue == RF_GEMM_GELU_BWD) x[h] = rf_v16_mul(x[h], rf_v16_gelu_tanh_grad(side[h]));
-      else x[h] = rf_v16_add(side[h], rf_dropout_apply(&g->drop, x[h], g->first_token + (i0 + i) * g->drop.step, j + RF_LANES * h));
     }
-    rf_v16_stream_bf16_pair((rf_bf16 *)g->out + at, x[0], x[1]);
+    if (epilogue == RF_GEMM_RESIDUAL) {
+      rf_dropout_apply_pair(&g->drop, x, g->first_token + (i0 + i) * g->drop.step, j);
+      for (int h = 0; h < 2; h++) x[h] = rf_v16_add(side[h], x[h]);
+    }
+    put_line(past, g->out, at, x);
   }
 }
-#define FINISH_LINES(name, epilogue) \
+#define FINISH_LINES(name, epilogue, past) \
   static void finish_lines_##name(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols) { \
     (void)cols; \
-    finish_lines(g, epilogue, tile, tile_ld, i0, rows, j0); \
+    finish_lines(g, epilogue, past, tile, tile_ld, i0, rows, j0); \
   }
 // clang-format off
-FINISH_LINES(plain, RF_GEMM_PLAIN) FINISH_LINES(gelu, RF_GEMM_GELU) FINISH_LINES(residual, RF_GEMM_RESIDUAL) FINISH_LINES(gelu_bwd, RF_GEMM_GELU_BWD)
+FINISH_LINES(plain, RF_GEMM_PLAIN, true) FINISH_LINES(gelu, RF_GEMM_GELU, true) FINISH_LINES(gelu_bwd, RF_GEMM_GELU_BWD, true)
+FINISH_LINES(residual, RF_GEMM_RESIDUAL, true) FINISH_LINES(residual_near, RF_GEMM_RESIDUAL, false)
 // clang-format on
 /* FINISH(f32_plain, RF_F32, RF_GEMM_PLAIN, false): static void finish_f32_plain(...) */
 #define FINISH(name, dtype, epilogue, past) \
@@ -254,6 +263,10 @@ FINISH(bf16_residual, RF_BF16, RF_GEMM_RESIDUAL, false) FINISH(bf16_gelu_bwd, RF
   if (g->dtype == RF_BF16 && g->past && cols == 2 * RF_LANES && (((uintptr_t)g->u | (uintptr_t)g->out) & 63u) == 0 && g->ld % 32 == 0 &&
       j0 % 32 == 0) {
     lines[g->epilogue](g, tile, tile_ld, i0, rows, j0, cols);
+    return;
+  }
+  if (g->dtype == RF_BF16 && g->epilogue == RF_GEMM_RESIDUAL && cols == 2 * RF_LANES) { /* one draw of dropout for both halves */
+    finish_lines_residual_near(g, tile, tile_ld, i0, rows, j0, cols);
     return;
   }
   if (g->past && g->dtype == RF_F32 && g->epilogue == RF_GEMM_PLAIN) finish_f32_past(g, tile, tile_ld, i0, rows, j0, cols);

@@ -207,6 +207,9 @@ static void test_masks_are_philox(void **state) {
     for (int64_t token = 0; token < 3000; token += 7)
       for (int64_t channel = 0; channel < 64; channel += 16) {
         uint32_t mask = rf_m16_bits(rf_dropout_keep(&drop, token + (1LL << 33), channel)), words[4];
+        rf_m16 pair[2];
+        rf_dropout_keep_pair(&drop, token + (1LL << 33), channel & ~31LL, pair);
+        assert_int_equal(rf_m16_bits(pair[channel / 16 % 2]), mask);
         for (int lane = 0; lane < 16; lane++) {
           rf_philox(rf_key(5, 9, 77), (uint64_t)(token + (1LL << 33)), (uint64_t)(channel + lane) / 4, words);
           bool keep = rf_uniform(words[lane % 4]) >= op.attr.dropout;
