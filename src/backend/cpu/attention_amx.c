@@ -74,19 +74,25 @@ static void pack_columns(const void *from, int64_t k_step, int64_t column_step, 
   rf_tiles_pack_b(&g, column, (int)rf_min64(UNIT, columns - column), step, rf_min64(UNIT, steps - step), to, NULL);
 }
 
-/* Keys and values of a block of the unit; dk and dv begin. */
+/* Asks for rows [row, row + 32) of an array, `dim` elements of each: they stand apart, and what is packed next is read when this is packed. */
+static void fetch_rows(const unit *u, const void *from, int64_t ld, int64_t row) {
+  for (int64_t end = rf_min64(u->length, row + UNIT); row < end; row++)
+    for (int64_t d = 0; d < u->a->dim; d += 64 / 2) __builtin_prefetch(rf_at(from, RF_BF16, row * ld + d), 0, 2);
+}
+
+/* Keys and values of a block of the unit. */
 static void pack_block(const unit *u, int64_t block) {
   const rf_attention *a = u->a;
-  const char *k = rf_at(u->call->in[0], RF_BF16, u->origin * a->ld + (int64_t)(a->heads + u->kv_head) * a->dim);
-  const char *v = rf_at(k, RF_BF16, (int64_t)a->kv_heads * a->dim);
+  const void *k = rf_at(u->call->in[0], RF_BF16, u->origin * a->ld + (int64_t)(a->heads + u->kv_head) * a->dim);
+  const void *v = rf_at(k, RF_BF16, (int64_t)a->kv_heads * a->dim);
+  fetch_rows(u, k, a->ld, (block + 1) * UNIT);
+  fetch_rows(u, v, a->ld, (block + 1) * UNIT);
   for (int64_t w = 0; w < u->widths; w++) {
     int64_t at = (block * u->widths + w) * STEP;
     pack_rows(k, a->ld, 1, block * UNIT, u->length, w * UNIT, a->dim, u->at.k + at);
     pack_rows(v, a->ld, 1, block * UNIT, u->length, w * UNIT, a->dim, u->at.v + at);
     pack_rows(k, 1, a->ld, w * UNIT, a->dim, block * UNIT, u->length, u->at.k_turned + (w * u->blocks + block) * STEP);
   }
-  memset(u->at.dk + block * u->widths * SUMS, 0, (size_t)(u->widths * SUMS) * sizeof(float));
-  memset(u->at.dv + block * u->widths * SUMS, 0, (size_t)(u->widths * SUMS) * sizeof(float));
 }
 
 /* Queries and dctx of a panel of the span, with lse and D of each; a query that is not there has no probability. */
@@ -97,6 +103,9 @@ static void pack_panel(const unit *u, int64_t panel) {
   const void *q = rf_at(u->call->in[0], RF_BF16, u->origin * a->ld + (int64_t)u->head * a->dim);
   const void *ctx = rf_at(u->call->in[1], RF_BF16, u->origin * ldc + (int64_t)u->head * a->dim);
   const void *g = rf_at(u->call->in[3], RF_BF16, u->origin * ldc + (int64_t)u->head * a->dim);
+  fetch_rows(u, q, a->ld, first + UNIT);
+  fetch_rows(u, g, ldc, first + UNIT);
+  fetch_rows(u, ctx, ldc, first);
   for (int64_t w = 0; w < u->widths; w++) {
     int64_t by_d = (panel * u->widths + w) * STEP, by_query = (w * SPAN + panel) * STEP;
     pack_columns(q, 1, a->ld, first, u->length, w * UNIT, a->dim, u->at.q + by_d);
@@ -170,7 +179,7 @@ static void round_scores(const unit *u, int64_t block, int64_t panel, const own 
   }
 }
 
-/* A block of keys against the span: t for dq; dk and dv go on. */
+/* A block of keys against the span: t for dq; dk and dv go on, or begin with the first head at the span that they stand in. */
 static void block_of_keys(const unit *u, int64_t block, const own *o) {
   int64_t from, to;
   panels_that_see(u, block, &from, &to);
@@ -180,45 +189,51 @@ static void block_of_keys(const unit *u, int64_t block, const own *o) {
     multiply(true, u->widths, u->at.v + block * u->widths * STEP, u->at.g + panel * u->widths * STEP, NULL, o->e);
     round_scores(u, block, panel, o, o->p + panel * STEP, o->t + panel * STEP, u->at.t_all + (panel * u->blocks + block) * STEP);
   }
+  const bool begin = u->head == u->kv_head * u->a->group && block >= u->first;
   for (int64_t w = 0; w < u->widths; w++) {
     float *dv = u->at.dv + (block * u->widths + w) * SUMS, *dk = u->at.dk + (block * u->widths + w) * SUMS;
-    multiply(true, to - from, o->p + from * STEP, u->at.g_by_query + (w * SPAN + from) * STEP, dv, dv);
-    multiply(true, to - from, o->t + from * STEP, u->at.q_by_query + (w * SPAN + from) * STEP, dk, dk);
+    multiply(true, to - from, o->p + from * STEP, u->at.g_by_query + (w * SPAN + from) * STEP, begin ? NULL : dv, dv);
+    multiply(true, to - from, o->t + from * STEP, u->at.q_by_query + (w * SPAN + from) * STEP, begin ? NULL : dk, dk);
   }
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------------------------- */
 
-/* round(factor x), where a sum of vanished products is +0. */
-static void write_lanes(const unit *u, rf_v16 x, float factor, int64_t row, int64_t at, int64_t d) {
+/* 32 of a row's d, round(factor x), past the caches where they are a line; a sum of vanished products is +0. */
+static void write_line(const unit *u, const rf_v16 x[2], float factor, int64_t row, int64_t at, int64_t d) {
   const rf_attention *a = u->a;
-  rf_v16 y = rf_v16_fma(x, rf_v16_set1(factor), rf_v16_zero());
-  if (row < u->length && d < a->dim)
-    rf_v16_put_n(u->call->out[0], RF_BF16, (u->origin + row) * a->ld + at + d, y, (int)rf_min64(RF_LANES, a->dim - d));
+  if (row >= u->length) return;
+  rf_bf16 *to = (rf_bf16 *)u->call->out[0] + (u->origin + row) * a->ld + at + d;
+  rf_v16 y[2];
+  for (int h = 0; h < 2; h++) y[h] = rf_v16_fma(x[h], rf_v16_set1(factor), rf_v16_zero());
+  if (d + UNIT <= a->dim && ((uintptr_t)to & 63u) == 0) rf_v16_stream_bf16_pair(to, y[0], y[1]);
+  else
+    for (int h = 0; h < 2 && d + RF_LANES * h < a->dim; h++)
+      rf_v16_store_bf16_n(to + RF_LANES * h, y[h], (int)rf_min64(RF_LANES, a->dim - d - RF_LANES * h));
 }
 static void write_block(const unit *u, int64_t block) {
   int64_t at = (int64_t)(u->a->heads + u->kv_head) * u->a->dim, values = (int64_t)u->a->kv_heads * u->a->dim;
-  for (int64_t w = 0; w < u->widths; w++)
-    for (int64_t r = 0; r < UNIT; r++)
-      for (int64_t d = 0; d < UNIT; d += RF_LANES) {
-        int64_t i = (block * u->widths + w) * SUMS + r * UNIT + d;
-        write_lanes(u, rf_v16_load(u->at.dk + i), u->a->scale, block * UNIT + r, at, w * UNIT + d);
-        write_lanes(u, rf_v16_load(u->at.dv + i), 1.0f, block * UNIT + r, at + values, w * UNIT + d);
-      }
+  for (int64_t r = 0; r < UNIT; r++)
+    for (int64_t w = 0; w < u->widths; w++) {
+      const float *dk = u->at.dk + (block * u->widths + w) * SUMS + r * UNIT, *dv = u->at.dv + (block * u->widths + w) * SUMS + r * UNIT;
+      write_line(u, (rf_v16[]){rf_v16_load(dk), rf_v16_load(dk + RF_LANES)}, u->a->scale, block * UNIT + r, at, w * UNIT);
+      write_line(u, (rf_v16[]){rf_v16_load(dv), rf_v16_load(dv + RF_LANES)}, 1.0f, block * UNIT + r, at + values, w * UNIT);
+    }
 }
 static void panel_dq(const unit *u, int64_t panel, const own *o) {
   int64_t from, to;
   blocks_seen(u, panel, &from, &to);
   for (int64_t w = 0; w < u->widths; w++) {
     multiply(false, to - from, u->at.k_turned + (w * u->blocks + from) * STEP, u->at.t_all + (panel * u->blocks + from) * STEP, NULL, o->s);
-    for (int64_t d = 0; d < UNIT; d += RF_LANES)
-      for (int64_t query = 0; query < UNIT; query += RF_LANES) {
-        rf_v16 x[RF_LANES];
-        for (int i = 0; i < RF_LANES; i++) x[i] = rf_v16_load(o->s + (d + i) * UNIT + query);
-        transpose_lanes(x);
-        for (int i = 0; i < RF_LANES; i++)
-          write_lanes(u, x[i], u->a->scale, (u->first + panel) * UNIT + query + i, (int64_t)u->head * u->a->dim, w * UNIT + d);
+    for (int64_t query = 0; query < UNIT; query += RF_LANES) {
+      rf_v16 x[2][RF_LANES];
+      for (int h = 0; h < 2; h++) {
+        for (int i = 0; i < RF_LANES; i++) x[h][i] = rf_v16_load(o->s + (h * RF_LANES + i) * UNIT + query);
+        transpose_lanes(x[h]);
       }
+      for (int i = 0; i < RF_LANES; i++)
+        write_line(u, (rf_v16[]){x[0][i], x[1][i]}, u->a->scale, (u->first + panel) * UNIT + query + i, (int64_t)u->head * u->a->dim, w * UNIT);
+    }
   }
 }
 

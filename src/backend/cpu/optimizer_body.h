@@ -111,8 +111,8 @@ RF_INLINE rf_v16 adamw_piece(const adamw_constants *k, const float *grad, float 
 
 /* One loop over grad, master, m, v, in place, and the bf16 weights if there are any. Masters and moments are stored through the caches,
  * where their lines are anyway (non-temporal: 0.82 of the speed); weights are only written, so they go past them. */
-RF_INLINE void adamw_elements(const adamw_constants *k, const rf_call *call, int64_t begin, int64_t end, bool prefetch) {
-  enum { AHEAD = 1024 }; /* elements: 4 KiB of each stream */
+enum { AHEAD = 1024 }; /* elements: 4 KiB of each stream */
+RF_INLINE void adamw_elements(const adamw_constants *k, const rf_call *call, int64_t begin, int64_t end, bool prefetch, int64_t grad_ahead) {
   const float *grad = call->in[0];
   float *master = call->out[0], *m = call->out[1], *v = call->out[2];
   rf_bf16 *weight = call->out[3];
@@ -121,7 +121,7 @@ RF_INLINE void adamw_elements(const adamw_constants *k, const rf_call *call, int
     for (; i + 2 * RF_LANES <= end; i += 2 * RF_LANES) {
       for (int line = 0; prefetch && line < 2; line++) {
         int64_t at = i + AHEAD + line * RF_LANES;
-        __builtin_prefetch(grad + at, 0);
+        __builtin_prefetch(grad + i + grad_ahead + line * RF_LANES, 0);
         __builtin_prefetch(master + at, 1);
         __builtin_prefetch(m + at, 1);
         __builtin_prefetch(v + at, 1);
@@ -162,11 +162,11 @@ RF_INLINE void adamw_share(const rf_call *call, int64_t begin, int64_t end, bool
   const adamw_constants k = adamw_constants_of(call);
   const int64_t count = rf_tensor_count(rf_in(call, 0));
   double *sums = updates_with_sums(call->op) ? call->workspace : NULL;
-  if (!sums) adamw_elements(&k, call, begin, end, prefetch);
+  if (!sums) adamw_elements(&k, call, begin, end, prefetch, AHEAD);
   for (int64_t chunk = begin; sums && chunk < end; chunk++) {
     int64_t first = chunk * RF_NORM_CHUNK, n = count - first < RF_NORM_CHUNK ? count - first : RF_NORM_CHUNK;
     sums[chunk] = sum_of_squares((const float *)call->in[0] + first, n);
-    if (isfinite(sums[chunk])) adamw_elements(&k, call, first, first + n, prefetch);
+    if (isfinite(sums[chunk])) adamw_elements(&k, call, first, first + n, prefetch, RF_NORM_CHUNK);
   }
   rf_stream_fence();
 }

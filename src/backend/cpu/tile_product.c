@@ -17,7 +17,7 @@ enum {
   SUMS = UNIT * UNIT,
   STEP = UNIT * DEPTH / 2
 }; /* floats: sums of a unit by a unit; a step of one */
-enum { GROUP = 4, RING = 2 * GROUP, PART_STEPS = 12, TOGETHER = 2, KC = 1024, BLOCK_BYTES = 1 << 20 };
+enum { GROUP = 4, RING = 2 * GROUP, PART_STEPS = 12, TOGETHER = 4, KC = 1024, BLOCK_BYTES = 1 << 20 };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
