@@ -142,6 +142,14 @@ def main():
     b.expect("an axis ends where steps do", cut is not None and math.isclose(cut, 3 * 0.0506), cut)
     b.expect("and says what lies above", "1 of the points" in b.js("document.querySelector('#panel-curves').textContent"))
 
+    # Ten runs have eight colours: the ninth and tenth bear marks, in the legend too.
+    many = [{"id": f"r{k}", "name": f"r{k}", "metrics": [{"step": i, "loss": 9.0 - k - 0.01 * i, "seconds": 0.05, "tokens": i} for i in range(1, 31)]} for k in range(10)]
+    b.open(b.page({"rafter": "0", "runs": many, "sweeps": []}), "curves")
+    b.settle()
+    looks = b.js("(() => { const chart = Chart.getChart(document.querySelector('#panel-curves canvas')); return chart.legend.legendItems.map(item => [item.text, item.strokeStyle, item.pointStyle]); })()")
+    b.expect("no two runs look alike", len(looks) == 10 and len({tuple(look[1:]) for look in looks}) == 10, looks)
+    b.clean("ten runs")
+
     # On a narrow screen nothing stands beside anything, and what is wider than it is scrolled by keys.
     b.command("Emulation.setDeviceMetricsOverride", width=800, height=900, deviceScaleFactor=1, mobile=False)
     b.open(b.page(model, "narrow"), "summary")

@@ -35,6 +35,8 @@
       CHARTS.forEach(draw);
     };
 
+    /* From the ninth run on colours come again: with marks on the line then. */
+    const shapeOf = (set) => (runs.length > 1 && set.r >= 8 && !set.dash ? ['triangle', 'rect', 'crossRot', 'star'][Math.floor(set.r / 8 - 1) % 4] : null);
     const tint = (set) => rafter.colour(rafter.line(runs.length > 1 ? set.r : set.shift || 0));
     /* Of a long run a point stands for many steps: from the least to the most of them, pale. */
     const bands = ({run, band, xs, r, shift}) => {
@@ -80,8 +82,11 @@
                                  backgroundColor: tint(set),
                                  borderWidth: set.dash || set.marks ? 1.2 : 1.8,
                                  borderDash: set.dash || (set.marks ? [2, 3] : undefined),
-                                 pointRadius: set.marks || set.values.length === 1 ? (set.values.length > 60 ? 2 : 4) : 0,
-                                 pointStyle: set.marks ? 'rectRot' : 'circle',
+                                 pointRadius: set.marks || set.values.length === 1 ? (set.values.length > 60 ? 2 : 4) :
+                                     shapeOf(set)                                  ? ({dataIndex}) => (dataIndex % Math.ceil(set.values.length / 12) ? 0 : 4) :
+                                                                                     0,
+                                 pointStyle: set.marks ? 'rectRot' : shapeOf(set) || 'circle',
+                                 shape: shapeOf(set),
                                  pointHitRadius: 6,
                                  showLine: true
                                }])
@@ -105,7 +110,11 @@
                       runs.length < 2 || data.datasets.findIndex((set) => !set.band && set.run === data.datasets[item.datasetIndex].run) === item.datasetIndex),
                   ...(runs.length < 2 ? {} : {
                     generateLabels: (chart) => Chart.defaults.plugins.legend.labels.generateLabels(chart).map(
-                        (item) => ({...item, text: chart.data.datasets[item.datasetIndex].run}))
+                        (item) => ({
+                          ...item,
+                          text: chart.data.datasets[item.datasetIndex].run,
+                          pointStyle: chart.data.datasets[item.datasetIndex].shape || item.pointStyle
+                        }))
                   })
                 }
               },
