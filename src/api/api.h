@@ -40,6 +40,8 @@ typedef rf_status (*rf_command_function)(const rafter_job *job, const rafter_sin
 rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_train(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_generate(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+/* The table of blocks that were tuned; nothing where none were. */
+void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned);
 rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 rf_status rf_command_roofline(const rafter_job *job, const rafter_sink *sink, rf_error *error);

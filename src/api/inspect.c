@@ -3,6 +3,7 @@
 #include "api/api.h"
 
 #include "base/text.h"
+#include "machine/tuned.h"
 #include "model/adapter.h"
 #include "model/safetensors.h"
 #include "train/checkpoint.h"
@@ -62,9 +63,36 @@ static rf_status inspect_model(const char *path, const rafter_sink *sink, json_t
   return RAFTER_OK;
 }
 
+/* What `rafter calibrate` wrote. */
+static rf_status inspect_machine(const char *path, const json_t *content, const rafter_sink *sink, json_t *json, rf_error *error) {
+  char a[32];
+  rf_machine *m = calloc(1, sizeof *m);
+  if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while reading %s", path);
+  rf_status status = rf_machine_read(path, m, error);
+  if (status == RAFTER_OK) {
+    rf_say(sink, "machine %s (%s%s%s), %d threads, %s of memory: f32 %.0f GFLOP/s, read %.1f GB/s, %d curves\n%s\n", m->name, m->kind,
+           m->isa[0] ? ", " : "", m->isa, m->threads, rf_text_bytes(m->memory_bytes, a), m->flops[RF_F32] * 1e-9, m->read_bps * 1e-9, m->curve_count,
+           m->source_note);
+    if (m->tuned.cpu[0]) rf_say_tuned(sink, &m->tuned);
+    else rf_say(sink, "no blocks were tuned: `rafter calibrate --tune` tries them\n");
+    json_object_set_new(json, "kind", json_string("machine"));
+    json_object_set_new(json, "tuned", m->tuned.cpu[0] ? rf_tuned_json(&m->tuned) : json_null());
+    json_object_set_new(json, "tuned_here", json_boolean(m->tuned.here));
+    json_object_set(json, "content", (json_t *)content);
+  }
+  free(m);
+  return status;
+}
+
 static rf_status inspect_json(const char *path, const rafter_sink *sink, json_t *json, rf_error *error) {
   json_t *content = NULL;
   RF_TRY(rf_json_read(path, (size_t)256 << 20, &content, error));
+  const char *format = json_string_value(json_object_get(content, "format"));
+  if (format && !strcmp(format, RF_MACHINE_FORMAT)) {
+    rf_status status = inspect_machine(path, content, sink, json, error);
+    json_decref(content);
+    return status;
+  }
   char *text = rf_json_text(content, 1);
   if (text && strlen(text) < 1 << 16) rf_say_text(sink, text), rf_say(sink, "\n");
   else rf_say(sink, "%s: JSON, %zu bytes\n", path, text ? strlen(text) : 0), free(text);

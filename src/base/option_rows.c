@@ -190,6 +190,7 @@ const rf_option RF_OPTION_ROWS[] = {
   WORDS("test", TEXT, "TESTS", "pp512,tg128,train", BENCH, "pp512: prefill; tg128, tg128@d4096: decode, at a depth; batch16: decode of so many answers at once; score8192: log-probabilities of so many tokens; train; separated by commas"),
   NUMBER("reps", INT, NULL, 1, 10000, "3", BENCH, "repetitions of each test"),
 
+  FLAG("tune", CALIBRATE, "first try how products of f32 and bf16 are cut into blocks, by shape class, and keep what clearly wins on this CPU and so many threads, for plans on the file; no bit of any result depends on it; about two minutes more"),
   FLAG("quick", CALIBRATE, "a few seconds instead of most of a minute: coarser curves"),
 
   /* roofline: figures of the machine that stand in the sheet's place */

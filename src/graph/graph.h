@@ -102,6 +102,11 @@ typedef struct rf_attr {
   int64_t whole, part; /* its extent on all chips, and of all_to_all and reduce_scatter that of a run; 0: as the input's shape says */
 } rf_attr;
 
+/* How the kernel of a product cuts its work; no sum depends on it. All 0: as the kernel itself would. */
+typedef struct rf_blocks {
+  int64_t kc, a_bytes, nc; /* steps of k; bytes of packed rows of a group of threads; columns */
+} rf_blocks;
+
 struct rf_op_def;
 typedef struct rf_sharding rf_sharding; /* shard.h */
 typedef struct rf_op {
@@ -112,6 +117,7 @@ typedef struct rf_op {
   int input_count, output_count; /* slots, absent ones hold RF_NONE */
   int input[RF_MAX_INPUTS];      /* tensor ids */
   int output[RF_MAX_OUTPUTS];
+  rf_blocks blocks; /* chosen by the plan */
   bool backward;    /* made by differentiate */
   int32_t chunk;    /* of a stage of a pipeline: which of its runs of layers it belongs to */
   int recompute_of; /* op id whose output this op makes again (remat), or RF_NONE. The same def takes the same kernel; the def

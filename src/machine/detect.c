@@ -60,6 +60,25 @@ bool rf_machine_has_tiles(void) {
 #endif
 }
 
+void rf_machine_cpu(char cpu[128]) {
+  *cpu = 0;
+#if defined(__x86_64__) || defined(__i386__)
+  unsigned words[12] = {0}, a, b, c, d;
+  if (__get_cpuid_max(0x80000000, NULL) < 0x80000004 || !__get_cpuid(1, &a, &b, &c, &d)) return;
+  for (unsigned i = 0; i < 3; i++) __get_cpuid(0x80000002 + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]);
+  char name[49] = "";
+  memcpy(name, words, 48);
+  unsigned family = a >> 8 & 15, model = (a >> 4 & 15) | (a >> 12 & 0xf0);
+  if (family == 15) family += a >> 20 & 255;
+  for (char *at = name; *at; at++)
+    if ((unsigned char)*at < 32 || (unsigned char)*at > 126) *at = ' ';
+  const char *from = name + strspn(name, " ");
+  int length = (int)strlen(from);
+  while (length > 0 && from[length - 1] == ' ') length--;
+  snprintf(cpu, 128, "%.*s, family %u model %u stepping %u, L2 %ld KiB", length, from, family, model, a & 15, sysconf(_SC_LEVEL2_CACHE_SIZE) / 1024);
+#endif
+}
+
 /* f32 FLOPs of one core and cycle, multiply and add counted as two, with two vector ports. */
 static double flops_per_cycle(rf_machine *machine) {
   double flops = 8;

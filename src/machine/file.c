@@ -1,5 +1,6 @@
 /* file.c - one machine as JSON: read as a hostile file, written beside and renamed. */
 #include "machine/parts.h"
+#include "machine/tuned.h"
 
 #include "base/file.h"
 
@@ -8,7 +9,6 @@
 #include <string.h>
 
 enum { MAX_FILE_BYTES = 4 << 20 };
-static const char FORMAT[] = "rafter-machine-1";
 const char RF_MACHINE_HINT[] = "data/README.md describes the format; `rafter calibrate` writes such a file for this machine";
 
 /* ---- fields ----------------------------------------------------------------------------------------------------- */
@@ -156,6 +156,7 @@ rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *
   }
   for (size_t i = 0; i < json_array_size(curves); i++)
     RF_GO(parse_curve(json_array_get(curves, i), where, &machine->curve[machine->curve_count++], error));
+  RF_GO(rf_tuned_parse(json_object_get(object, "tuned"), where, &machine->tuned, error));
   *out = *machine;
 done:
   free(machine);
@@ -169,8 +170,8 @@ rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error
   RF_TRY(rf_json_read(path, MAX_FILE_BYTES, &root, error));
   rf_status status = RAFTER_OK;
   const json_t *format = json_object_get(root, "format");
-  if (format && (!json_is_string(format) || strcmp(json_string_value(format), FORMAT)))
-    status = RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s has another format (expected \"%s\", got \"%.40s\")", path, FORMAT,
+  if (format && (!json_is_string(format) || strcmp(json_string_value(format), RF_MACHINE_FORMAT)))
+    status = RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s has another format (expected \"%s\", got \"%.40s\")", path, RF_MACHINE_FORMAT,
                      json_is_string(format) ? json_string_value(format) : "something that is no text");
   else status = rf_machine_parse(root, path, machine, error);
   json_decref(root);
@@ -202,17 +203,18 @@ rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error
   if (machine->flops_tf32 > 0) json_object_set_new(flops, "tf32", json_real(machine->flops_tf32));
   if (machine->flops_f4 > 0) json_object_set_new(flops, "f4", json_real(machine->flops_f4));
   for (int i = 0; i < machine->curve_count; i++) json_array_append_new(curves, curve_json(&machine->curve[i]));
-  json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "format", FORMAT,
-                           "name", machine->name, "kind", machine->kind, "origin", machine->source, "source", machine->source_note, "isa",
-                           machine->isa, "chips", machine->chips, "threads", machine->threads, "flops", flops, "memory_bytes", machine->memory_bytes,
-                           "reserve_bytes", machine->reserve_bytes, "read_bps", machine->read_bps, "copy_bps", machine->copy_bps, "launch_seconds",
-                           machine->launch_seconds, "usd_per_chip_hour", machine->usd_per_chip_hour, "efficiency_compute",
-                           machine->efficiency_compute, "efficiency_memory", machine->efficiency_memory, "scaling", scaling, "curves", curves);
+  json_t *root = json_pack(
+      "{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "format", RF_MACHINE_FORMAT, "name",
+      machine->name, "kind", machine->kind, "origin", machine->source, "source", machine->source_note, "isa", machine->isa, "chips", machine->chips,
+      "threads", machine->threads, "flops", flops, "memory_bytes", machine->memory_bytes, "reserve_bytes", machine->reserve_bytes, "read_bps",
+      machine->read_bps, "copy_bps", machine->copy_bps, "launch_seconds", machine->launch_seconds, "usd_per_chip_hour", machine->usd_per_chip_hour,
+      "efficiency_compute", machine->efficiency_compute, "efficiency_memory", machine->efficiency_memory, "scaling", scaling, "curves", curves);
   if (root && json_object_size(vectors)) json_object_set(root, "flops_vectors", vectors);
   json_decref(vectors);
   if (root && machine->watts > 0) json_object_set_new(root, "watts", json_real(machine->watts));
   if (root && machine->efficiency_experts > 0) json_object_set_new(root, "efficiency_experts", json_real(machine->efficiency_experts));
   if (root) rf_machine_network_json(machine, root);
+  if (root && machine->tuned.cpu[0]) json_object_set_new(root, "tuned", rf_tuned_json(&machine->tuned));
   rf_status status = root ? rf_json_write(path, root, 1, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing %s", path);
   json_decref(root);
   return status;

@@ -53,6 +53,26 @@ typedef struct rf_price {
   double usd_per_chip_hour;
 } rf_price;
 
+/* ---- blocks of products that were tuned (tuned.c) ---- */
+
+enum { RF_TUNED_ROWS = 64, RF_TUNED_CLASSES = 9 };
+/* One shape class of an op: how much the fastest blocks gained over the kernel's own. */
+typedef struct rf_tuned_row {
+  char op[32], kernel[64];
+  int class; /* of rf_tuned_class */
+  rf_dtype dtype;
+  rf_blocks usual, best; /* best: all 0 where the default stays */
+  double gain, spread;   /* of the fastest over the default, in rounds of their own: the median; between the quartiles */
+} rf_tuned_row;
+/* What `rafter calibrate --tune` found. */
+typedef struct rf_tuned {
+  char cpu[128]; /* on which; "": nothing was tuned */
+  bool here;     /* that is this CPU: on another nothing of it counts */
+  int threads;   /* with so many; with others nothing of it counts */
+  int count;
+  rf_tuned_row row[RF_TUNED_ROWS];
+} rf_tuned;
+
 enum { RF_MAX_CURVES = 160 };
 typedef struct rf_machine {
   char name[64];
@@ -89,6 +109,7 @@ typedef struct rf_machine {
   rf_scaling scaling[RF_SCALING_POINTS];
   int curve_count;
   rf_curve curve[RF_MAX_CURVES];
+  rf_tuned tuned;
 } rf_machine;
 
 /* Row `i` of the data sheets that the program carries (made from data/machines.json), or NULL past the end. */
@@ -114,12 +135,15 @@ void rf_machine_by_device(rf_machine *machine);
 double rf_machine_dcn_bps(const rf_machine *machine);
 /* Whether an axis of this length closes to a ring. */
 bool rf_machine_wraps(const rf_machine *machine, int extent);
+#define RF_MACHINE_FORMAT "rafter-machine-1" /* "format" of a file that was written */
 rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error);
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error); /* beside, then renamed */
 /* What the operating system and the CPU say about this machine, without measuring anything: source "detected", low confidence. */
 rf_status rf_machine_detect(rf_machine *machine, rf_error *error);
 /* Whether this CPU has tiles with products of bytes and of bf16, and the system gives them to this process: their state is saved only for those who ask. */
 bool rf_machine_has_tiles(void);
+/* This CPU by its name, family, model, stepping and L2; "" where it does not say. */
+void rf_machine_cpu(char cpu[128]);
 /* Where calibrate stores this machine's file: $XDG_CACHE_HOME/rafter/HOST.json or ~/.cache/rafter/HOST.json. */
 void rf_machine_local_path(char path[4096]);
 

@@ -1,6 +1,8 @@
 /* choose.c - one kernel per op, and its workspace as a tensor like any other. */
 #include "plan/parts.h"
 
+#include "machine/tuned.h"
+
 #include <string.h>
 
 static int workspace_tensor(rf_plan *plan, int i, rf_plan_depth depth) {
@@ -20,12 +22,13 @@ void rf_plan_choose(rf_plan *plan, rf_plan_depth depth) {
   const rf_plan_options *options = &plan->options;
   plan->op = rf_pool_alloc(graph->pool, ((size_t)graph->op_count + 1) * sizeof *plan->op);
   for (int i = 0; i < graph->op_count; i++) {
-    const rf_op *op = &graph->op[i];
+    rf_op *op = &plan->graph->op[i];
     int of = op->recompute_of;
     rf_plan_op *p = &plan->op[i];
     /* The same values must come out again, so the same kernel makes them. */
     if (of >= 0 && of < i && graph->op[of].def == op->def) p->kernel = plan->op[of].kernel;
     else p->kernel = rf_kernel_choose(options->backend, options->isa, graph, op);
+    op->blocks = rf_tuned_blocks(&options->machine->tuned, graph, op, p->kernel->name, options->threads);
     if (depth >= RF_PLAN_PRICES || of >= 0) p->work = op->def->work(graph, op); /* else it is asked for bytes, and for the time of recomputation */
     p->calls = op->section == RF_SECTION_MICRO ? graph->accumulate : 1;
     p->workspace = workspace_tensor(plan, i, depth);

@@ -100,6 +100,7 @@ static void make_digest(rf_plan *plan) {
     hash_text(h, plan->op[i].kernel->name);
     hash_int(h, op->section);
     hash_attr(h, &op->attr);
+    if (op->blocks.kc) hash_bytes(h, &op->blocks, sizeof op->blocks);
     hash_bytes(h, op->input, (size_t)op->input_count * sizeof *op->input);
     hash_bytes(h, op->output, (size_t)op->output_count * sizeof *op->output);
   }

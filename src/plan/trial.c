@@ -3,6 +3,7 @@
 #include "plan/parts.h"
 
 #include "graph/remat.h"
+#include "machine/tuned.h"
 
 #include <string.h>
 
@@ -30,7 +31,10 @@ struct rf_trial {
 };
 
 static int64_t workspace_of(const rf_trial *t, const rf_kernel *kernel, const rf_op *op) {
-  return kernel->workspace_bytes ? (int64_t)kernel->workspace_bytes(t->base, op, t->options->threads) : 0;
+  if (!kernel->workspace_bytes) return 0;
+  rf_op chosen = *op;
+  chosen.blocks = rf_tuned_blocks(&t->options->machine->tuned, t->base, op, kernel->name, t->options->threads);
+  return (int64_t)kernel->workspace_bytes(t->base, &chosen, t->options->threads);
 }
 
 bool rf_trial_can(const rf_graph *base, const rf_plan_options *options) {

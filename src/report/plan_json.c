@@ -257,6 +257,10 @@ static json_t *ops_json(const rf_plan *plan) {
     json_object_update_new(row, json_pack("{ss ss sf sf sf sf ss}", "kind", rf_op_kind(op), "phase", rf_op_phase(op), "hardware_flops", flops,
                                           "flops_per_second", flops * per_second, "bytes_per_second", bytes * per_second, "limit_seconds", limit,
                                           "limit", BOUND[roof]));
+    const rf_blocks *blocks = &op->blocks;
+    if (blocks->kc)
+      json_object_set_new(
+          row, "blocks", json_pack("{sI sI sI}", "kc", (json_int_t)blocks->kc, "a_bytes", (json_int_t)blocks->a_bytes, "nc", (json_int_t)blocks->nc));
     if (rf_op_is_exchange(op->def)) {
       json_object_set_new(row, "sent_bytes", json_real(p->work.sent_bytes));
       json_object_set_new(row, "axes", axes_json(op->attr.axes));

@@ -462,6 +462,8 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
   RF_TRY(measure_ceilings(o, machine, error));
   machine->launch_seconds = fork_seconds(o->threads);
   machine->efficiency_compute = machine->efficiency_memory = 1;
+  if (o->tune) RF_TRY(rf_calibrate_tune(o, &machine->tuned, error));
+  else if (o->tuned) machine->tuned = *o->tuned;
   int shapes = 0, done = 0;
   for (int i = 0; i < SHAPE_COUNT; i++) shapes += !o->quick || SHAPES[i].quick;
   for (int i = 0; i < SHAPE_COUNT; i++) {

@@ -8,6 +8,8 @@
 typedef struct rf_calibrate_options {
   rf_isa isa;
   int threads;
+  bool tune;                                              /* the blocks of products first, so that what is measured behind it runs with them */
+  const rf_tuned *tuned;                                  /* without `tune`: those of before; may be NULL */
   bool quick;                                             /* fewer and shorter measurements: seconds, not most of a minute */
   void (*say)(void *self, const char *what, double part); /* progress in [0,1]; may be NULL */
   void *self;

@@ -2,10 +2,11 @@
 # calibrate, plans on what it measured, and bench: their files and rows. No time is compared.
 . "$(dirname "$0")/lib.sh"
 status 0 "$RAFTER" plan "$TINY" --json && holds out 'd["machine"]["source"] == "detected" and d["time"]["confidence"] == "low"' 'an uncalibrated machine says so'
-status 0 "$RAFTER" calibrate --quick --threads 2 --out here.json --json && {
+status 0 "$RAFTER" calibrate --quick --tune --threads 2 --out here.json --json && {
   [ "$(wc -l <out)" = 1 ] || fail 'calibrate --json is not one object'
   holds out 'd["flops"]["f32"] > 1e9 and d["read_bps"] > 1e8 and d["copy_bps"] > 1e8 and d["curves"] > 0 and len(d["scaling"]) >= 1'
   holds here.json '{"name", "kind", "isa", "threads", "flops", "read_bps", "copy_bps", "memory_bytes", "launch_seconds", "curves"} <= d.keys()' 'the machine file has the keys of docs/formats.md'
+  holds out 'd["tuned"]["threads"] == 2 and len(d["tuned"]["rows"]) >= 6 and all(r["gain"] > 2 * r["spread"] for r in d["tuned"]["rows"] if r["best"])' 'blocks were tuned, and taken where they clearly win'
   holds here.json '({"bf16", "i8"} <= d["flops_vectors"].keys() <= d["flops"].keys()) if d["isa"] == "amx" else "flops_vectors" not in d' 'beside tiles vectors were measured'
   holds here.json '{"bf16", "q8_0", "q4_0", "q4_k", "touch"} <= {c["kernel"] for c in d["curves"] if c["op"] == "load"}' 'how fast weights load was measured'
   holds here.json 'all({"q8_0", "q4_0", "q4_k", "q6_k"} <= {c["kernel"] for c in d["curves"] if c["op"] == op} for op in ("matmul_exact", "matmul_fast"))' 'products with packed weights were measured'
@@ -13,6 +14,36 @@ status 0 "$RAFTER" calibrate --quick --threads 2 --out here.json --json && {
 status 0 "$RAFTER" plan "$TINY" --on ./here.json --threads 2 --json && holds out 'd["machine"]["source"] in ("calibrated", "file") and d["time"]["confidence"] == "normal" and d["time"]["seconds"] > 0' '--on FILE plans with it'
 where=$(find "$HOME" -type f)
 [ -z "$where" ] || fail "calibrate --out writes elsewhere too: $where"
+# Blocks that were tuned: shown, planned with, trained with to the same numbers; of another CPU or of nonsense not.
+status 0 "$RAFTER" inspect here.json && says 'blocks tuned on .*2 threads$' out && says 'matmul_dw +rows<=512 weights<=1Mi' out
+status 0 "$RAFTER" inspect here.json --json && holds out 'd["kind"] == "machine" and d["tuned_here"] and d["tuned"] == d["content"]["tuned"]' 'inspect shows the table'
+text book.txt 9000
+plant() { python3 - "$@" <<'PLANT'
+import json, sys
+d = json.load(open("here.json"))
+rows = d["tuned"]["rows"]
+blocks = {"kc": 48, "a_bytes": 16384, "nc": int(sys.argv[3])}
+for r in rows: r["best"] = blocks if sys.argv[2] == "odd" else None
+if sys.argv[4:]: d["tuned"]["cpu"] = sys.argv[4]
+json.dump(d, open(sys.argv[1], "w"))
+PLANT
+}
+plant odd.json odd 96; plant own.json own 96; plant foreign.json odd 96 'Some other CPU'; plant bad.json odd 0
+WIDE=gpt:layers=1,width=256,heads=4,ff=1024,vocab=256,seq=64
+for file in odd own foreign; do
+  status 0 "$RAFTER" plan "$WIDE" --batch 2 --threads 2 --on ./$file.json --ops --json && cp out plan.$file
+  status 0 "$RAFTER" train "$WIDE" --data book.txt --batch 2 --threads 2 --on ./$file.json --steps 2 --out run.$file --json && cp out train.$file
+done
+holds plan.odd 'sum(o.get("blocks") == {"kc": 48, "a_bytes": 16384, "nc": 96} for o in d["ops"]) == 12' 'a winner stands in the op of the plan'
+holds plan.own 'not any("blocks" in o for o in d["ops"])' 'where the default stays the kernel chooses'
+digest() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); print(d["digest"], d["memory"]["peak_bytes"])' "$1"; }
+[ "$(digest plan.own)" = "$(digest plan.foreign)" ] || fail 'blocks of another CPU are applied'
+[ "$(digest plan.own)" != "$(digest plan.odd)" ] || fail 'blocks do not count in the digest'
+same run.own/checkpoint-00000002/model.safetensors run.odd/checkpoint-00000002/model.safetensors 'weights trained with other blocks'
+status 0 "$RAFTER" inspect foreign.json && says 'another CPU, so they are not applied' out
+refuses 1 'bad.json: tuned row 0.*nc.*out of range' "$RAFTER" plan "$WIDE" --on ./bad.json
+refuses 1 'bad.json: tuned row 0.*nc.*out of range' "$RAFTER" inspect bad.json
+
 status 0 "$RAFTER" doctor
 mkdir -p there && cp here.json there/cut.json && truncate -s -40 there/cut.json && refuses 1 'cut.json' "$RAFTER" plan "$TINY" --on there/cut.json
 echo '{}' >there/empty.json && { "$RAFTER" plan "$TINY" --on there/empty.json >out 2>err; [ $? -ge 1 ] && says 'empty.json'; }

@@ -28,15 +28,15 @@
  * 7 to 15 for 22 to 40, of B 11 for 24, of a transposed B 18 for 46. */
 static const struct blocking {
   int64_t l2_bytes; /* at least */
-  int64_t kc, a_bytes, nc;
-} BLOCKINGS[] = {{2 << 20, 320, 1500 << 10, 4096}, {0, 384, 1 << 20, 2048}};
+  rf_blocks blocks;
+} BLOCKINGS[] = {{2 << 20, {320, 1500 << 10, 4096}}, {0, {384, 1 << 20, 2048}}};
 enum { STREAM_COLS = 2048, PAST = 1 << 19 }; /* PAST: bf16 that are no longer in an L2 when they are read */
 
-static const struct blocking *blocking(void) {
+rf_blocks rf_gemm_blocks(void) {
   int64_t l2 = rf_l2_bytes();
   const struct blocking *b = BLOCKINGS;
   while (l2 < b->l2_bytes) b++;
-  return b;
+  return b->blocks;
 }
 
 typedef struct layout {
@@ -84,16 +84,16 @@ static int64_t packed_floats(const rf_gemm_isa *isa, int words, int64_t count, i
 /* Cut for the bounds, so that smaller calls find their place in the same workspace. */
 static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   int64_t m = bound(g->m_bound, g->m), n = g->n, k = bound(g->k_bound, g->k);
-  const struct blocking *by = blocking();
-  layout l = {.strips = ceil_div(m, isa->mr), .panels = ceil_div(n, isa->nr), .k_blocks = at_least_1(ceil_div(k, by->kc))};
+  const rf_blocks by = g->blocks.kc ? g->blocks : rf_gemm_blocks();
+  layout l = {.strips = ceil_div(m, isa->mr), .panels = ceil_div(n, isa->nr), .k_blocks = at_least_1(ceil_div(k, by.kc))};
   l.kc = ceil_div(ceil_div(k, k_grain(g)), l.k_blocks) * k_grain(g);
-  int64_t group_strips = at_least_1(by->a_bytes / (4 * isa->mr * at_least_1(l.kc))); /* strips whose packed rows fill a_bytes */
+  int64_t group_strips = at_least_1(by.a_bytes / (4 * isa->mr * at_least_1(l.kc))); /* strips whose packed rows fill a_bytes */
   int64_t groups = ceil_div(l.strips, at_least_1(group_strips / 2)); /* below half of that, threads had better share rows than split them */
   if (groups > threads) groups = threads;
   if (groups > RF_GEMM_MAX_GROUPS) groups = RF_GEMM_MAX_GROUPS;
   l.groups = (int)at_least_1(groups);
   l.row_blocks = at_least_1(ceil_div(l.strips, group_strips * l.groups));
-  l.col_blocks = at_least_1(ceil_div(l.panels, by->nc / isa->nr));
+  l.col_blocks = at_least_1(ceil_div(l.panels, by.nc / isa->nr));
   l.block_strips = ceil_div(l.strips, l.row_blocks);
   l.block_panels = ceil_div(l.panels, l.col_blocks);
   l.a_buffers = l.row_blocks * l.k_blocks > 1 ? 2 : 1;

@@ -34,6 +34,7 @@ enum { RF_TILE_DEPTH = 32, RF_TILE_FORMS = 3 };                               /*
 typedef struct rf_gemm {
   int64_t m, n, k;
   int64_t m_bound, k_bound; /* the most that m and k may be in calls that share a workspace; 0: as they are */
+  rf_blocks blocks;         /* kc 0: rf_gemm_blocks. Tiles and few rows have cuts of their own */
   const void *a;            /* (M,K): element (i,p) at a[i a_row + p a_step] */
   int64_t a_row, a_step;
   rf_dtype a_dtype; /* RF_F32 or RF_BF16, also below */
@@ -104,6 +105,10 @@ extern const rf_gemm_isa RF_GEMM_BASE, RF_GEMM_AVX2, RF_GEMM_AVX512, RF_GEMM_AVX
 bool rf_gemm_is_bf16(rf_dtype a, const rf_tensor *b);
 const rf_gemm_isa *rf_gemm_for(rf_isa isa);
 
+/* How large blocks are where nobody says, by the L2 of a core. */
+rf_blocks rf_gemm_blocks(void);
+/* Whether this kernel of a linear layer goes by the blocks of its op. */
+bool rf_matmul_has_blocks(const rf_kernel *kernel);
 /* Bytes of workspace of a product on `threads` (reads the sizes, and whether there is a column_sum); rf_gemm_run takes exactly that,
  * 64-byte aligned, and allocates nothing. */
 size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads);

@@ -26,6 +26,7 @@ static rf_gemm forward(const rf_graph *graph, const rf_op *op) {
                    .n = n,
                    .k = k,
                    .m_bound = x->shape[0],
+                   .blocks = op->blocks,
                    .a_row = k,
                    .a_step = 1,
                    .a_dtype = x->dtype,
@@ -46,6 +47,7 @@ static rf_gemm backward_input(const rf_graph *graph, const rf_op *op) {
                    .n = k,
                    .k = n,
                    .m_bound = dy->shape[0],
+                   .blocks = op->blocks,
                    .a_row = n,
                    .a_step = 1,
                    .a_dtype = dy->dtype,
@@ -65,6 +67,7 @@ static rf_gemm backward_weight(const rf_graph *graph, const rf_op *op) {
                    .n = b->shape[1],
                    .k = a->shape[0],
                    .k_bound = a->shape[0],
+                   .blocks = op->blocks,
                    .a_row = 1,
                    .a_step = a->shape[1],
                    .a_dtype = a->dtype,
@@ -165,3 +168,9 @@ const rf_kernel RF_CPU_MATMUL[] = {
 #endif
             ROWS(base, "gemm_base_4x16", RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
 };
+
+bool rf_matmul_has_blocks(const rf_kernel *kernel) {
+  for (const rf_kernel *k = RF_CPU_MATMUL; k->op; k++)
+    if (k == kernel) return k->accepts == accepts;
+  return false;
+}

@@ -121,6 +121,67 @@ static void check(shape s, rf_dtype a_dtype, rf_dtype b_dtype, bool a_transposed
   free(a);
 }
 
+/* Every cut into blocks gives the bits of every other, in exactly the workspace that it says. */
+static void blocks_change_no_bits(void **state) {
+  (void)state;
+  static const rf_blocks blocks[] = {{16, 1 << 12, 64},     {17, 5000, 65},         {100, 1 << 14, 96},          {320, 1500 << 10, 4096},
+                                     {256, 1 << 20, 1024},  {768, 512 << 10, 8192}, {1 << 16, 1 << 12, 1 << 24}, {1 << 16, 1 << 30, 1 << 24},
+                                     {16, 1 << 30, 1 << 24}};
+  static const shape shapes[] = {{17, 300, 65}, {100, 513, 257}, {150, 700, 130}};
+  const rf_gemm_isa *list[ISAS];
+  int count = isas(list);
+  unsigned turn = 0, different = 0;
+  for (size_t i = 0; i < 3 * sizeof shapes / sizeof *shapes; i++) { /* NN, NT, TN */
+    const shape s = shapes[i / 3];
+    bool a_transposed = i % 3 == 2, b_transposed = i % 3 == 1;
+    for (int half = 0; half < 2; half++) {
+      rf_dtype dtype = half ? RF_BF16 : RF_F32;
+      void *a = matrix(s.m * s.k, dtype), *b = matrix(s.k * s.n, dtype), *before = matrix(s.m * s.n, RF_F32);
+      float *want = malloc((size_t)(s.m * s.n) * 4), *sum = malloc((size_t)s.n * 4), *want_sum = malloc((size_t)s.n * 4);
+      rf_gemm g = {.m = s.m,
+                   .n = s.n,
+                   .k = s.k,
+                   .a = a,
+                   .a_row = a_transposed ? 1 : s.k,
+                   .a_step = a_transposed ? s.m : 1,
+                   .a_dtype = dtype,
+                   .b = b,
+                   .b_step = b_transposed ? 1 : s.n,
+                   .b_col = b_transposed ? s.k : 1,
+                   .b_dtype = dtype,
+                   .dtype = RF_F32,
+                   .ld = s.n};
+      for (int isa = 0; isa < count; isa++) {
+        if (list[isa]->tiles || list[isa] == &RF_GEMM_BASE) continue;  /* of f32 those are the same code; base takes the same cuts, slowly */
+        for (size_t c = 0; c <= sizeof blocks / sizeof *blocks; c++) { /* first the default */
+          size_t u_bytes = (size_t)(s.m * s.n) * 4;
+          int threads = c ? 1 + (int)(turn++ % 3) : 2;
+          g.accumulate = (i + (size_t)half) % 2;
+          g.column_sum = a_transposed ? sum : NULL;
+          g.blocks = c ? blocks[c - 1] : (rf_blocks){0};
+          size_t usual = 0, work_bytes = rf_gemm_workspace(list[isa], &g, threads);
+          rf_gemm own = g;
+          own.blocks = (rf_blocks){0}, usual = rf_gemm_workspace(list[isa], &own, threads);
+          different += work_bytes != usual;
+          g.u = guarded(u_bytes);
+          void *work = guarded(work_bytes);
+          memcpy(g.u, before, u_bytes);
+          rf_gemm_run(list[isa], &g, threads, work);
+          if (!c) memcpy(want, g.u, u_bytes), memcpy(want_sum, sum, (size_t)s.n * 4);
+          if (memcmp(want, g.u, u_bytes) != 0)
+            fail_msg("%s m=%d k=%d n=%d form %d threads=%d: other bits with blocks %d/%d/%d", list[isa]->name, (int)s.m, (int)s.k, (int)s.n,
+                     (int)(i % 3), threads, (int)g.blocks.kc, (int)g.blocks.a_bytes, (int)g.blocks.nc);
+          if (a_transposed) assert_memory_equal(want_sum, sum, (size_t)s.n * 4);
+          release(work, work_bytes);
+          release(g.u, u_bytes);
+        }
+      }
+      free(a), free(b), free(before), free(want), free(sum), free(want_sum);
+    }
+  }
+  assert_true(different > 50 || count < 2); /* they were other cuts indeed */
+}
+
 static void test_odd_shapes(void **state) {
   (void)state;
   static const int64_t m[] = {1, 2, 7, 12, 13, 100}, k[] = {1, 3, 64, 513}, n[] = {1, 5, 31, 33, 257};
@@ -470,6 +531,7 @@ static void test_pieces_of_bf16_are_bf16(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(blocks_change_no_bits),
       cmocka_unit_test(test_odd_shapes),
       cmocka_unit_test(test_all_dtypes_and_packings),
       cmocka_unit_test(test_many_blocks),

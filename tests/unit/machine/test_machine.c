@@ -234,6 +234,21 @@ static void a_written_machine_reads_back_the_same(void **state) {
       c->size[k] = i % 3 ? c->work[k] : k + 1;
     }
   }
+  rf_machine_cpu(a.tuned.cpu);
+  a.tuned.here = a.tuned.cpu[0], a.tuned.threads = 2, a.tuned.count = 2 * RF_TUNED_CLASSES;
+  for (int i = 0; i < a.tuned.count; i++) {
+    rf_tuned_row *row = &a.tuned.row[i];
+    *row = (rf_tuned_row){.op = "matmul_dw", .kernel = "gemm_avx512_12x32", .class = i / 2, .dtype = i % 2 ? RF_BF16 : RF_F32};
+    row->usual = (rf_blocks){320, 1500 << 10, 4096}, row->gain = 0.001 * i, row->spread = 1e-4 * i;
+    if (i % 3) row->best = (rf_blocks){256 + i, 1 << 20, 8192};
+  }
+  for (int k = 0; k < 2 && a.tuned.cpu[0]; k++) {
+    assert_int_equal(rf_machine_write(&a, path, NULL), RAFTER_OK);
+    assert_int_equal(rf_machine_read(path, &b, NULL), RAFTER_OK);
+    assert_memory_equal(&a, &b, sizeof a);
+    memset(a.tuned.cpu, 0, sizeof a.tuned.cpu), snprintf(a.tuned.cpu, sizeof a.tuned.cpu, "another CPU"), a.tuned.here = false;
+  }
+  memset(&a.tuned, 0, sizeof a.tuned);
   assert_int_equal(rf_machine_write(&a, path, NULL), RAFTER_OK);
   assert_int_equal(rf_machine_read(path, &b, NULL), RAFTER_OK);
   assert_memory_equal(&a, &b, sizeof a);
@@ -241,6 +256,13 @@ static void a_written_machine_reads_back_the_same(void **state) {
 }
 
 #define MACHINE "{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10"
+#define TUNED(rows) MACHINE ",\"tuned\":{\"cpu\":\"c\",\"threads\":2,\"rows\":[" rows "]}}"
+#define TUNED_ROW(op, class, dtype, usual, best) \
+  "{\"op\":\"" op "\",\"class\":\"" class "\",\"dtype\":\"" dtype "\",\"kernel\":\"k\",\"default\":" usual ",\"best\":" best \
+                                          ",\"gain\":0,\"spread\":0}"
+#define BLOCKS(kc, a_bytes, nc) "{\"kc\":" kc ",\"a_bytes\":" a_bytes ",\"nc\":" nc "}"
+#define GOOD_BLOCKS BLOCKS("320", "1048576", "2048")
+#define TUNED_BEST(best) TUNED(TUNED_ROW("matmul", "rows<=128 weights<=1Mi", "f32", GOOD_BLOCKS, best))
 static void bad_files_are_refused_with_the_field(void **state) {
   (void)state;
   static const struct {
@@ -290,6 +312,28 @@ static void bad_files_are_refused_with_the_field(void **state) {
       {MACHINE ",\"topology\":{\"form\":\"switch\",\"domain\":8}}", "needs its size"},
       {MACHINE ",\"prices\":[{\"tier\":\"list\"}]}", "\"usd_per_chip_hour\" is missing"},
       {MACHINE ",\"prices\":{}}", "prices is not a list"},
+      {MACHINE ",\"tuned\":[]}", "tuned is not an object"},
+      {MACHINE ",\"tuned\":{}}", "\"cpu\" is missing"},
+      {MACHINE ",\"tuned\":{\"cpu\":\"c\"}}", "\"threads\" is missing"},
+      {MACHINE ",\"tuned\":{\"cpu\":\"c\",\"threads\":0,\"rows\":[]}}", "\"threads\" is out of range"},
+      {MACHINE ",\"tuned\":{\"cpu\":\"c\",\"threads\":2,\"rows\":{}}}", "rows is not a list"},
+      {TUNED("7"), "row 0: a row is not an object"},
+      {TUNED(TUNED_ROW("softmax", "rows<=128 weights<=1Mi", "f32", GOOD_BLOCKS, GOOD_BLOCKS)), "'softmax' has no blocks to tune"},
+      {TUNED(TUNED_ROW("matmul", "rows<=9", "f32", GOOD_BLOCKS, GOOD_BLOCKS)), "unknown shape class 'rows<=9'"},
+      {TUNED(TUNED_ROW("matmul", "rows<=128 weights<=1Mi", "i8", GOOD_BLOCKS, GOOD_BLOCKS)), "unknown dtype 'i8'"},
+      {TUNED(TUNED_ROW("matmul", "rows<=128 weights<=1Mi", "f32", "3", "null")), "blocks are no object"},
+      {TUNED_BEST("{\"kc\":320}"), "\"a_bytes\" is missing"},
+      {TUNED_BEST(BLOCKS("0", "1048576", "2048")), "\"kc\" is out of range"},
+      {TUNED_BEST(BLOCKS("-320", "1048576", "2048")), "\"kc\" is out of range"},
+      {TUNED_BEST(BLOCKS("1000000000000", "1048576", "2048")), "\"kc\" is out of range"},
+      {TUNED_BEST(BLOCKS("320", "0", "2048")), "\"a_bytes\" is out of range"},
+      {TUNED_BEST(BLOCKS("320", "1099511627776", "2048")), "\"a_bytes\" is out of range"},
+      {TUNED_BEST(BLOCKS("320", "1048576", "31")), "\"nc\" is out of range"},
+      {TUNED_BEST(BLOCKS("320", "1048576", "9223372036854775807")), "\"nc\" is out of range"},
+      {TUNED_BEST(BLOCKS("320.5", "1048576", "2048")), "\"kc\" has the wrong type"},
+      {TUNED(TUNED_ROW("matmul", "rows<=128 weights<=1Mi", "f32", GOOD_BLOCKS, "null") "," TUNED_ROW("matmul", "rows<=128 weights<=1Mi", "f32",
+                                                                                                     GOOD_BLOCKS, "null")),
+       "same op, class, dtype and kernel as row 0"},
   };
   static rf_machine m;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
