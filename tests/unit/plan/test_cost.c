@@ -128,8 +128,8 @@ static void curves_are_read_between_their_points(void **state) {
   assert_true(near(rf_cost_op(&machine, graph, op, &kernel, op->def->work(graph, op), &bound), work / 5e11));
   /* A reference kernel has nothing to do with fast ones: the curve of all of them, or its own. */
   kernel.name = "reference_matmul";
-  assert_true(
-      near(rf_cost_op(&machine, graph, op, &kernel, op->def->work(graph, op), &bound), work / 4e11)); /* nobody timed any: the first of bf16 */
+  assert_true(near(rf_cost_op(&machine, graph, op, &kernel, op->def->work(graph, op), &bound),
+                   work / (1e12 / 500))); /* nobody timed any: a share of the peak */
   add_curve(&machine, RF_COST_REFERENCE, RF_F32, RF_COST_FLOPS, 3e8, 3e8);
   assert_true(near(rf_cost_op(&machine, graph, op, &kernel, op->def->work(graph, op), &bound), work / 3e8));
   add_curve(&machine, "matmul", RF_F32, "reference_matmul", 2e8, 2e8);
