@@ -65,6 +65,8 @@ typedef struct rf_router {
 } rf_router;
 
 enum { RF_FAST_BLOCK = 32, RF_FAST_INT8_BLOCK = 256 }; /* values of k that one scale of rounded activations is for; before int8, in two bytes */
+/* Values of k that one scale of rounded activations is for, by the matrix's type. (Files that mix types hold what rounding harms most in q6_k.) */
+static inline int rf_fast_block_of(const rf_quant_type *type) { return type->number == RF_Q_Q4_K || type->number == RF_Q_Q5_K ? 128 : RF_FAST_BLOCK; }
 
 /* Attributes: one flat struct; an op reads the fields its row names. */
 typedef struct rf_attr {
@@ -80,7 +82,7 @@ typedef struct rf_attr {
   rf_epilogue epilogue;                      /* matmul */
   bool transpose;                            /* matmul, head: the weight is stored (out, in) */
   bool
-      fast; /* matmul, matmul_experts, head_logits, head_score: x is rounded to 8 bits first, in blocks of RF_FAST_BLOCK; before int8 to two bytes, in blocks of RF_FAST_INT8_BLOCK */
+      fast; /* matmul, matmul_experts, head_logits, head_score: x is rounded to 8 bits first, in blocks of rf_fast_block_of w's type; before int8 to two bytes, of RF_FAST_INT8_BLOCK */
   float dropout;      /* probability of zeroing */
   uint64_t site;      /* rf_name_key of the dropout site; of send and recv: of what they hand over */
   int32_t token_step; /* dropout: tokens from a row to the next, where tokens are dealt out; 0: 1 */

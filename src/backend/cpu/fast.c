@@ -9,28 +9,33 @@
 /* Strips that go past a part of a panel before the next part: their sums stay in the L2. And panels whose parts at one place of k come one after the other:
  * what strips hold for that place stays there too. */
 enum { STRIPS_MOST = 32, PANELS_MOST = 4, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
-/* Unpacked codes, and two floats for each run of sixteen. */
-enum { ROOM_BYTES = RF_FAST_KC * RF_PANEL_LANES + RF_FAST_KC / 16 * RF_PANEL_LANES * 2 * 4 };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static bool is_many(const rf_fast_isa *fast, int64_t m) { return fast->many && m > RF_FAST_FEW; }
 static int64_t strip_rows(const rf_fast_isa *fast, int64_t m) { return is_many(fast, m) ? RF_FAST_ROWS : RF_FAST_FEW; }
 static bool is_wide(const rf_gemm *g) { return g->panels->part[0].type->number == RF_Q_INT8; }
-static int64_t strip_bytes(const rf_fast_isa *fast, int64_t m, int64_t k) { return ceil_div(k, fast->steps) * fast->row_bytes * strip_rows(fast, m); }
+/* Of one strip, in blocks as long as some part of B has them. */
+static int64_t strip_bytes(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, bool is_long) {
+  bool has = false;
+  for (int i = 0; i < g->panels->parts; i++) has |= rf_fast_is_long(g->panels->part[i].type) == is_long;
+  int64_t rows = strip_rows(fast, m);
+  return !has ? 0 : is_long ? rf_fast_strip_bytes(true, rows, g->k) : ceil_div(g->k, fast->steps) * fast->row_bytes * rows;
+}
 /* Of one thread. */
 static int64_t room_bytes(const rf_fast_isa *fast, int64_t m) {
   int64_t strips = ceil_div(m, RF_FAST_ROWS);
   if (!is_many(fast, m)) return RF_FAST_PANELS * RF_FAST_FEW * RF_PANEL_LANES * (int64_t)sizeof(float);
-  return ROOM_BYTES + PANELS_MOST * (strips < STRIPS_MOST ? strips : STRIPS_MOST) * STRIP_SUMS * (int64_t)sizeof(float);
+  return RF_FAST_ROOM + PANELS_MOST * (strips < STRIPS_MOST ? strips : STRIPS_MOST) * STRIP_SUMS * (int64_t)sizeof(float);
 }
-static size_t bytes_for(const rf_fast_isa *fast, int64_t m, int64_t k, int threads) {
-  return (size_t)(ceil_div(m, strip_rows(fast, m)) * strip_bytes(fast, m, k) + threads * room_bytes(fast, m));
+static size_t bytes_for(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, int threads) {
+  int64_t strip = strip_bytes(fast, g, m, false) + strip_bytes(fast, g, m, true);
+  return (size_t)(ceil_div(m, strip_rows(fast, m)) * strip + threads * room_bytes(fast, m));
 }
 
 size_t rf_fast_workspace(const rf_fast_isa *fast, const rf_gemm *g, int threads) {
   if (is_wide(g)) fast = fast->wide;
   int64_t m = g->m_bound > g->m ? g->m_bound : g->m, few = m < RF_FAST_FEW ? m : RF_FAST_FEW;
-  size_t all = bytes_for(fast, m, g->k, threads), least = bytes_for(fast, few, g->k, threads);
+  size_t all = bytes_for(fast, g, m, threads), least = bytes_for(fast, g, few, threads);
   return all > least ? all : least;
 }
 
@@ -38,8 +43,9 @@ typedef struct job {
   const rf_fast_isa *fast;
   const rf_gemm_isa *gemm;
   const rf_gemm *g;
-  char *strips;
-  int64_t rows, count, bytes; /* of a strip; strips; bytes of one */
+  char *strips[2]; /* in short and in long blocks */
+  int64_t bytes[2];
+  int64_t rows, count; /* of a strip; strips */
   int64_t panels;
   rf_shares shares; /* of panels */
 } job;
@@ -60,7 +66,8 @@ static void few_rows(job *j, int thread, int threads, char *room) {
     for (int i = 0; i < count; i++) panel[i] = rf_panels_at(j->g->panels, p + i);
     for (int64_t s = 0; s < j->count; s++) {
       int used = used_of(j, s), rows = packed_for(j, used);
-      j->fast->panels(panel, count, j->g->b, j->g->k, j->strips + s * j->bytes, rows, y);
+      const char *const strip[] = {j->strips[0] + s * j->bytes[0], j->strips[1] + s * j->bytes[1]};
+      j->fast->panels(panel, count, j->g->b, j->g->k, strip, rows, y);
       for (int i = 0; i < count; i++)
         j->gemm->finish(j->g, y + i * rows * RF_PANEL_LANES, RF_PANEL_LANES, s * j->rows, used, panel[i].first, panel[i].used);
     }
@@ -69,7 +76,7 @@ static void few_rows(job *j, int thread, int threads, char *room) {
 
 /* Strips [s0, s1) times `count` panels from p0 on; meanwhile what comes next, from `after` on, is fetched. */
 static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, int64_t s1, const char *after, char *room) {
-  float *sums = (float *)(void *)(room + ROOM_BYTES);
+  float *sums = (float *)(void *)(room + RF_FAST_ROOM);
   rf_panel panel[PANELS_MOST];
   int64_t k_bytes[PANELS_MOST]; /* of the part of a panel that is unpacked at a time */
   for (int p = 0; p < count; p++)
@@ -81,8 +88,10 @@ static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, in
       int next = p + 1 < count ? p + 1 : 0;
       const char *ahead = next == 0 && end == j->g->k ? after : panel_at(j, &panel[next]) + (k / RF_FAST_KC + (next == 0)) * k_bytes[next];
       int64_t share = ceil_div(ceil_div(k_bytes[next], s1 - s0), 64) * 64;
+      bool is_long = rf_fast_is_long(panel[p].type);
       for (int64_t s = s0; s < s1; s++) {
-        const char *strip = j->strips + s * j->bytes + k / j->fast->steps * j->fast->row_bytes * RF_FAST_ROWS;
+        int64_t before = is_long ? rf_fast_strip_bytes(true, RF_FAST_ROWS, k) : k / j->fast->steps * j->fast->row_bytes * RF_FAST_ROWS;
+        const char *strip = j->strips[is_long] + s * j->bytes[is_long] + before;
         j->fast->many(&block, strip, used_of(j, s), k == 0, sums + ((s1 - s0) * p + s - s0) * STRIP_SUMS, ahead + (s - s0) * share, share);
       }
     }
@@ -109,8 +118,10 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
   if (g->m <= 0 || g->n <= 0) return;
   if (is_wide(g)) fast = fast->wide;
   bool many = is_many(fast, g->m);
-  job j = {.fast = fast, .gemm = gemm, .g = g, .strips = workspace, .rows = strip_rows(fast, g->m), .bytes = strip_bytes(fast, g->m, g->k)};
-  j.count = ceil_div(g->m, j.rows), j.panels = rf_panels_count(g->panels);
+  job j = {.fast = fast, .gemm = gemm, .g = g, .rows = strip_rows(fast, g->m), .panels = rf_panels_count(g->panels)};
+  j.count = ceil_div(g->m, j.rows);
+  char *rooms = workspace;
+  for (int i = 0; i < 2; i++) j.strips[i] = rooms, j.bytes[i] = strip_bytes(fast, g, g->m, i), rooms += j.count * j.bytes[i];
   rf_shares_cut(&j.shares, j.panels, threads);
   int64_t room = room_bytes(fast, g->m), parts = ceil_div(g->k, PACK);
 #pragma omp parallel num_threads(threads)
@@ -120,11 +131,12 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
     for (int64_t i = 0; i < j.count * parts; i++) {
       int64_t s = i / parts, k = i % parts * PACK;
       int used = used_of(&j, s);
-      fast->pack(g, s * j.rows, used, packed_for(&j, used), k, k + PACK < g->k ? k + PACK : g->k, j.strips + s * j.bytes);
+      for (int l = 0; l < 2; l++)
+        if (j.bytes[l]) fast->pack(g, l, s * j.rows, used, packed_for(&j, used), k, k + PACK < g->k ? k + PACK : g->k, j.strips[l] + s * j.bytes[l]);
     }
     RF_STAMP_BARRIER;
     int thread = omp_get_thread_num();
-    char *mine = j.strips + j.count * j.bytes + thread * room;
+    char *mine = rooms + thread * room;
     if (many && fast->open) fast->open();
     if (many) many_rows(&j, thread, omp_get_num_threads(), mine);
     else few_rows(&j, thread, omp_get_num_threads(), mine);

@@ -8,8 +8,8 @@
 enum { CODE_BIAS = 0 };
 #include "backend/cpu/fast_unpack.h"
 
-/* Tiles 0 to 3 hold sums, 4 and 6 rows and codes of a run of 32, 5 and 7 of a run of 16. */
-static const rf_tile_shapes TILES = {.palette = 1, .row_bytes = {64, 64, 64, 64, 32, 16, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 8, 4}};
+/* Tiles 0 to 3 hold sums, 4 and 6 rows and codes of 32 values of k, 5 and 7 of 64. */
+static const rf_tile_shapes TILES = {.palette = 1, .row_bytes = {64, 64, 64, 64, 32, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 8, 16}};
 static void open_tiles(void) { _tile_loadconfig(&TILES); }
 static void close_tiles(void) { _tile_release(); }
 
@@ -22,19 +22,16 @@ static void close_tiles(void) { _tile_release(); }
 #define ROW_JOIN(r) \
   acc##r = _mm512_fmadd_ps(d0, _mm512_mul_ps(w_set(scale[r]), w_integer(_mm512_load_si512(sums + 16 * (r)))), acc##r); \
   if (offsets) acc##r = _mm512_fmadd_ps(e0, w_set(scale[RF_FAST_ROWS + (r)]), acc##r);
-#define MULTIPLY(into, rows, columns, run) \
-  _tile_loadd(rows, strip + STRIDE * ((run) / turns) + 16 * ((run) % turns), RF_FAST_BLOCK); \
-  _tile_loadd(columns, codes + block->stride * ((run) / turns) + 16 * RF_PANEL_LANES * ((run) % turns), 4 * RF_PANEL_LANES); \
+/* (A run of 16 is one of 32 whose other half's codes are the zeros beside its own.) */
+#define MULTIPLY(into, run) \
+  _tile_loadd(4, strip + STRIDE * ((run) / turns), RF_FAST_BLOCK); \
+  _tile_loadd(6, codes + block->stride * ((run) / turns) + 16 * RF_PANEL_LANES * ((run) % turns), 4 * RF_PANEL_LANES); \
   _tile_zero(into); \
-  _tile_dpbssd(into, rows, columns); \
+  _tile_dpbssd(into, 4, 6); \
   _tile_stored(into, room[(run) % SLOTS], 64);
 #define TURN(t) \
   if (i + (t) < runs) { \
-    if (halves) { \
-      MULTIPLY(t, 5, 7, i + (t)) \
-    } else { \
-      MULTIPLY(t, 4, 6, i + (t)) \
-    } \
+    MULTIPLY(t, i + (t)) \
   } \
   if (i >= AHEAD && i + (t) < runs + AHEAD) { \
     const int run = i + (t)-AHEAD; \
@@ -68,9 +65,116 @@ RF_INLINE void kind_of_tiles(int count, const rf_fast_block *block, const char *
     else tiles(count, false, false, block, lane, strip, first, sums + lane, later);
   }
 }
+
+/* ---- q4_k and q5_k: codes times their run's c, in two bytes each, so one sum of integers for 128 values --------------------------------------------
+ * [sixteen lanes][64 of k][low and high][quadruple of k][lane]: q (c % 8) and q (c / 8), both unsigned (and a byte each: 31 * 7). */
+enum { CODE_PLANE = 1024, LANES_BYTES = 2 * RF_FAST_KC * W_LANES };
+
+RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char *at, int64_t k0, char *room) {
+  const char *stored = at + k0 / RF_FAST_KC * panel->block_bytes;
+  rf_fast_block block = long_block(panel, room);
+  float *d = (float *)(void *)(room + RF_FAST_CODES);
+  int32_t *m = (int32_t *)(void *)(d + (2 + 8) * RF_PANEL_LANES);
+  const w_run none = {.fifths = w_set_word(0)};
+  for (int l = 0; l < panel->lanes; l += W_LANES) {
+    w_block b = {stored + 2 * l, stored + 4 * panel->lanes + 4 * l, panel->lanes};
+#pragma GCC unroll 8
+    for (int run = 0; run < RF_FAST_KC / RF_FAST_BLOCK; run++) {
+      char *to = room + l / W_LANES * LANES_BYTES + run / 2 * 2 * CODE_PLANE + run % 2 * 8 * 64;
+      w_word c, offset;
+      parts_of_k4(&b, run, &c, &offset);
+      w_word low = w_and(c, w_set_word(7)), high = w_right(c, 3);
+      low = w_or(low, w_left(low, 16)), high = w_or(high, w_left(high, 16));
+#pragma GCC unroll 8
+      for (int j = 0; j < 8; j++) { /* bytes of a pair do not meet */
+        w_word codes = run_codes(type, run_low(type, &b, run, j / 4, j % 4), run_high(type, &b, run, j / 4, j % 4, &none));
+        _mm512_storeu_si512(to + 64 * j, _mm512_mullo_epi16(codes, low));
+        _mm512_storeu_si512(to + CODE_PLANE + 64 * j, _mm512_mullo_epi16(codes, high));
+      }
+      if (run % 2 == 0) _mm512_storeu_si512(m + run / 2 * RF_PANEL_LANES + l, long_pair(&b, run / 2));
+    }
+    w_float scale, offset;
+    long_scale(&b, &scale, &offset);
+    _mm512_storeu_ps(d + l, scale), _mm512_storeu_ps(d + RF_PANEL_LANES + l, offset);
+  }
+  return block;
+}
+
+/* Sums of 128 values leave their tiles while those of the next 128 are made; vectors take them meanwhile. (Tiles and vectors of 512 bits hold each other up
+ * wherever they meet: what counts is how few vectors there are.) */
+typedef int32_t long_sums[2][16 * 16];
+#define L_JOIN(r) \
+  { \
+    w_word low = _mm512_load_si512(sums[0] + 16 * (r)), high = _mm512_load_si512(sums[1] + 16 * (r)); \
+    w_float s = w_set(rest.scale[r]), acc = zero ? w_set(0) : _mm512_loadu_ps(y + (r)*RF_PANEL_LANES); \
+    acc = _mm512_fmadd_ps(d, _mm512_mul_ps(s, w_integer(_mm512_add_epi32(low, w_left(high, 3)))), acc); \
+    w_word all = dot_pairs(w_set_word(0), m0, w_set_word(rest.pairs[r])); \
+    all = dot_pairs(all, m1, w_set_word(rest.pairs[RF_FAST_ROWS + (r)])); \
+    acc = _mm512_fmadd_ps(e, _mm512_mul_ps(s, w_integer(all)), acc); \
+    _mm512_storeu_ps(y + (r)*RF_PANEL_LANES, acc); \
+  }
+#define L_FOUR(i) L_JOIN(4 * (i)) L_JOIN(4 * (i) + 1) L_JOIN(4 * (i) + 2) L_JOIN(4 * (i) + 3)
+#define L_PRODUCT(low, high, i) \
+  come(later); \
+  _tile_loadd(5, rows + 64 * RF_FAST_ROWS * (i), 64); \
+  _tile_loadd(7, codes + 2 * CODE_PLANE * (i), 64); \
+  _tile_dpbsud(low, 5, 7); \
+  _tile_loadd(7, codes + 2 * CODE_PLANE * (i) + CODE_PLANE, 64); \
+  _tile_dpbsud(high, 5, 7);
+#define L_TILES(low, high, low_before, high_before) \
+  if (more) { \
+    _tile_zero(low); \
+    _tile_zero(high); \
+    L_PRODUCT(low, high, 0) \
+  } \
+  if (before) { \
+    _tile_stored(low_before, sums[0], 64); \
+    _tile_stored(high_before, sums[1], 64); \
+  } \
+  if (more) { \
+    L_PRODUCT(low, high, 1) \
+  } \
+  if (before) { \
+    SIXTEEN(L_JOIN) \
+  }
+/* Products of half `half` of lanes [lane, lane + 16), unless there are none left, and sums of the half before, if any. */
+RF_INLINE void long_tiles(int half, bool more, bool before, const rf_fast_block *block, int lane, const char *strip, bool first, float *y,
+                          coming *later) {
+  enum { HALF = RF_FAST_LONG_ITEMS * 4 * RF_FAST_ROWS };
+  const int past = half ? lane : before ? lane - W_LANES : 0;
+  const bool zero = first && half; /* the half before is the first */
+  const char *codes = block->codes + lane / W_LANES * LANES_BYTES + half * 4 * CODE_PLANE, *rows = strip + half * HALF;
+  const rf_fast_long rest = rf_fast_long_at(strip + !half * HALF, RF_FAST_ROWS);
+  const int32_t *m = block->m + 2 * !half * RF_PANEL_LANES + past;
+  _Alignas(64) long_sums sums;
+  w_float d = _mm512_loadu_ps(block->d + past), e = _mm512_loadu_ps(block->e + past);
+  w_word m0 = w_load_word(m), m1 = w_load_word(m + RF_PANEL_LANES);
+  y += past;
+  if (half) {
+    L_TILES(2, 3, 0, 1)
+  } else {
+    L_TILES(0, 1, 2, 3)
+  }
+}
+RF_INLINE void long_lanes(const rf_fast_block *block, const char *strip, bool first, float *sums, coming *later) {
+  long_tiles(0, true, false, block, 0, strip, first, sums, later);
+  for (int lane = 0;;) {
+    long_tiles(1, true, true, block, lane, strip, first, sums, later);
+    lane += W_LANES;
+    if (lane == block->lanes) break;
+    long_tiles(0, true, true, block, lane, strip, first, sums, later);
+  }
+  long_tiles(0, false, true, block, block->lanes, strip, first, sums, later);
+}
+
 static void many(const rf_fast_block *block, const void *strip, int used, bool first, float *sums, const char *ahead, int64_t ahead_bytes) {
   enum { WHOLE = RF_FAST_KC / RF_FAST_BLOCK };
   (void)used; /* others are zeros */
+  if (block->c) {
+    coming later = coming_of(ahead, ahead_bytes, 4 * block->lanes / W_LANES);
+    long_lanes(block, strip, first, sums, &later);
+    return;
+  }
   coming later = coming_of(ahead, ahead_bytes, block->lanes / W_LANES * ((block->halves ? 2 : 1) * block->count / 4 + 1));
   if (block->count == WHOLE) kind_of_tiles(WHOLE, block, strip, first, sums, &later);
   else kind_of_tiles(block->count, block, strip, first, sums, &later);
@@ -84,7 +188,7 @@ static rf_fast_block unpack_signed(const rf_panel *panel, const char *at, int64_
   int count = (int)((k1 - k0) / RF_FAST_BLOCK);
   for (int b = 0; b < count; b++)
     for (int l = 0; l < RF_PANEL_LANES; l += W_LANES) _mm512_storeu_ps(d + b * RF_PANEL_LANES + l, w_halves(first + b * panel->block_bytes + 2 * l));
-  return (rf_fast_block){first + 2 * RF_PANEL_LANES, panel->block_bytes, d, NULL, count, RF_PANEL_LANES, false};
+  return (rf_fast_block){.codes = first + 2 * RF_PANEL_LANES, .stride = panel->block_bytes, .d = d, .count = count, .lanes = RF_PANEL_LANES};
 }
 
 /* ---- int8: both bytes of sixteen rows times two times sixteen lanes, as they lie ------------------------------------------------------------ */

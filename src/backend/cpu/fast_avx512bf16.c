@@ -48,15 +48,73 @@ RF_INLINE void quads(int rows, bool halves, bool offsets, const rf_fast_block *b
   }
   SIX(Q_STORE)
 }
-/* QUADS(3): quads_3(...), quads_halves_3(...), quads_offsets_3(...). (Panels of 16 or 48 lanes have their room rounded up to two vectors.) */
-#define QUADS_OF(name, rows, halves, offsets) \
+
+/* Blocks of 128: sums of integers stay in registers. */
+#define L_ZERO(r, l) w_word all_##r##_##l = w_set_word(0);
+#define L_START(r, l) w_word sum_##r##_##l = w_set_word(0);
+#define L_DOT(r, l) \
+  if ((r) < rows) sum_##r##_##l = dot(sum_##r##_##l, u##l, w_set_word(words[16 * (r) + j]));
+#define L_ADD(r, l) \
+  if ((r) < rows) all_##r##_##l = _mm512_add_epi32(all_##r##_##l, _mm512_mullo_epi32(c##l, sum_##r##_##l));
+#define L_NONE(r, l) w_word off_##r##_##l = w_set_word(0);
+#define L_OFFSET(r, l) \
+  if ((r) < rows) off_##r##_##l = dot_pairs(off_##r##_##l, m##l, w_set_word(pairs[r]));
+#define L_JOIN(r, l) \
+  if ((r) < rows) { \
+    float *to = y + (r)*RF_PANEL_LANES + (l)*W_LANES; \
+    w_float acc = first && half == 0 ? w_set(0) : _mm512_loadu_ps(to), s = w_set(scale[r]); \
+    acc = _mm512_fmadd_ps(d##l, _mm512_mul_ps(s, w_integer(all_##r##_##l)), acc); \
+    _mm512_storeu_ps(to, _mm512_fmadd_ps(e##l, _mm512_mul_ps(s, w_integer(off_##r##_##l)), acc)); \
+  }
+RF_INLINE void quads_of_long(int rows, const rf_fast_block *block, int lane, const char *strip, int row, bool first, float *y, coming *later) {
+  enum { RUNS = RF_FAST_LONG / RF_FAST_BLOCK };
+  const char *codes = block->codes + 4 * lane;
+  const int32_t *c = block->c + lane, *m = block->m + lane;
+  w_float d0 = _mm512_loadu_ps(block->d + lane), d1 = _mm512_loadu_ps(block->d + lane + W_LANES);
+  w_float e0 = _mm512_loadu_ps(block->e + lane), e1 = _mm512_loadu_ps(block->e + lane + W_LANES);
+  y += row * RF_PANEL_LANES + lane;
+  for (int half = 0; half < RF_FAST_KC / RF_FAST_LONG; half++, strip += rf_fast_strip_bytes(true, RF_FAST_ROWS, RF_FAST_LONG)) {
+    const rf_fast_long rest = rf_fast_long_at(strip, RF_FAST_ROWS);
+    const float *scale = rest.scale + row;
+    SIX(L_ZERO)
+    for (int run = 0; run < RUNS; run++, codes += 4 * 8 * RF_PANEL_LANES, c += RF_PANEL_LANES) {
+      come(later);
+      const int32_t *words = (const int32_t *)(const void *)(strip + run / 2 * 64 * RF_FAST_ROWS + run % 2 * 32 + 64 * row);
+      SIX(L_START)
+#pragma GCC unroll 8
+      for (int j = 0; j < 8; j++) {
+        const char *at = codes + 4 * RF_PANEL_LANES * j;
+        w_word u0 = w_load_word(at), u1 = w_load_word(at + 64);
+        SIX(L_DOT)
+      }
+      w_word c0 = w_load_word(c), c1 = w_load_word(c + W_LANES);
+      SIX(L_ADD)
+    }
+    SIX(L_NONE)
+#pragma GCC unroll 2
+    for (int i = 0; i < RUNS / 2; i++, m += RF_PANEL_LANES) {
+      const int32_t *pairs = rest.pairs + i * RF_FAST_ROWS + row;
+      w_word m0 = w_load_word(m), m1 = w_load_word(m + W_LANES);
+      SIX(L_OFFSET)
+    }
+    SIX(L_JOIN)
+  }
+}
+/* Kinds: 0 plain, 1 halves, 2 offsets, 3 blocks of 256. */
+RF_INLINE void quads_of(int rows, int kind, const rf_fast_block *block, int lane, const char *strip, int row, bool first, float *y, coming *later) {
+  if (kind == 3) quads_of_long(rows, block, lane, strip, row, first, y, later);
+  else quads(rows, kind == 1, kind == 2, block, lane, strip, row, first, y, later);
+}
+/* QUADS(3): quads_3(...), quads_halves_3(...), quads_offsets_3(...), quads_long_3(...). (Panels of 16 or 48 lanes have their room rounded up to two
+ * vectors.) */
+#define QUADS_OF(name, rows, kind) \
   static __attribute__((noinline)) void name(const rf_fast_block *block, int lane, const char *strip, int row, bool first, float *y, \
                                              coming *later) { \
-    if (first) quads(rows, halves, offsets, block, lane, strip, row, true, y, later); \
-    else quads(rows, halves, offsets, block, lane, strip, row, false, y, later); \
+    if (first) quads_of(rows, kind, block, lane, strip, row, true, y, later); \
+    else quads_of(rows, kind, block, lane, strip, row, false, y, later); \
   }
 #define QUADS(rows) \
-  QUADS_OF(quads_##rows, rows, false, false) QUADS_OF(quads_halves_##rows, rows, true, false) QUADS_OF(quads_offsets_##rows, rows, false, true)
+  QUADS_OF(quads_##rows, rows, 0) QUADS_OF(quads_halves_##rows, rows, 1) QUADS_OF(quads_offsets_##rows, rows, 2) QUADS_OF(quads_long_##rows, rows, 3)
 // clang-format off
 QUADS(1) QUADS(2) QUADS(3) QUADS(4) QUADS(5) QUADS(6)
     // clang-format on
@@ -64,21 +122,49 @@ QUADS(1) QUADS(2) QUADS(3) QUADS(4) QUADS(5) QUADS(6)
       QUAD_ROWS = 6
     };
 typedef void (*quads_fn)(const rf_fast_block *block, int lane, const char *strip, int row, bool first, float *y, coming *later);
-static const quads_fn BODIES_OF[QUAD_ROWS + 1][3] = {{NULL},
-                                                     {quads_1, quads_halves_1, quads_offsets_1},
-                                                     {quads_2, quads_halves_2, quads_offsets_2},
-                                                     {quads_3, quads_halves_3, quads_offsets_3},
-                                                     {quads_4, quads_halves_4, quads_offsets_4},
-                                                     {quads_5, quads_halves_5, quads_offsets_5},
-                                                     {quads_6, quads_halves_6, quads_offsets_6}};
+static const quads_fn BODIES_OF[QUAD_ROWS + 1][4] = {{NULL},
+                                                     {quads_1, quads_halves_1, quads_offsets_1, quads_long_1},
+                                                     {quads_2, quads_halves_2, quads_offsets_2, quads_long_2},
+                                                     {quads_3, quads_halves_3, quads_offsets_3, quads_long_3},
+                                                     {quads_4, quads_halves_4, quads_offsets_4, quads_long_4},
+                                                     {quads_5, quads_halves_5, quads_offsets_5, quads_long_5},
+                                                     {quads_6, quads_halves_6, quads_offsets_6, quads_long_6}};
 
 static void many(const rf_fast_block *block, const void *strip, int used, bool first, float *sums, const char *ahead, int64_t ahead_bytes) {
-  int chunks = (used + QUAD_ROWS - 1) / QUAD_ROWS, kind = block->halves ? 1 : block->e ? 2 : 0, pairs = (block->lanes + 31) / 32;
+  int chunks = (used + QUAD_ROWS - 1) / QUAD_ROWS, pairs = (block->lanes + 31) / 32;
+  int kind = block->c ? 3 : block->e ? 2 : block->halves ? 1 : 0;
   coming later = coming_of(ahead, ahead_bytes, chunks * pairs * block->count);
   for (int c = 0; c < chunks; c++) {
     int row = used * c / chunks, rows = used * (c + 1) / chunks - row;
     for (int lane = 0; lane < block->lanes; lane += 32) BODIES_OF[rows][kind](block, lane, strip, row, first, sums, &later);
   }
+}
+
+/* Codes as they are stored, and c and m as numbers. */
+RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char *at, int64_t k0, char *room) {
+  const char *stored = at + k0 / RF_FAST_KC * panel->block_bytes;
+  rf_fast_block block = long_block(panel, room);
+  float *d = (float *)(void *)(room + RF_FAST_CODES);
+  int32_t *c = (int32_t *)(void *)(d + 2 * RF_PANEL_LANES), *m = c + 8 * RF_PANEL_LANES;
+  const w_run none = {.fifths = w_set_word(0)};
+  for (int l = 0; l < panel->lanes; l += W_LANES) {
+    w_block b = {stored + 2 * l, stored + 4 * panel->lanes + 4 * l, panel->lanes};
+    for (int run = 0; run < RF_FAST_KC / RF_FAST_BLOCK; run++) {
+#pragma GCC unroll 8
+      for (int j = 0; j < 8; j++) {
+        w_word codes = run_codes(type, run_low(type, &b, run, j / 4, j % 4), run_high(type, &b, run, j / 4, j % 4, &none));
+        _mm512_storeu_si512(room + 4 * ((8 * run + j) * RF_PANEL_LANES + l), codes);
+      }
+      w_word scale, offset;
+      parts_of_k4(&b, run, &scale, &offset);
+      _mm512_storeu_si512(c + run * RF_PANEL_LANES + l, scale);
+      if (run % 2 == 0) _mm512_storeu_si512(m + run / 2 * RF_PANEL_LANES + l, long_pair(&b, run / 2));
+    }
+    w_float scale, offset;
+    long_scale(&b, &scale, &offset);
+    _mm512_storeu_ps(d + l, scale), _mm512_storeu_ps(d + RF_PANEL_LANES + l, offset);
+  }
+  return block;
 }
 
 /* int8: a few rows and vectors, from the codes as they lie. */
@@ -121,16 +207,16 @@ WIDE_MANY(1, 2) WIDE_MANY(2, 2) WIDE_MANY(3, 2) WIDE_MANY(4, 2) WIDE_MANY(1, 1) 
 
 static const rf_fast_isa WIDE = {pack_wide, panels_wide, wide_in_place, many_wide, NULL, NULL, RF_FAST_WIDE, RF_FAST_WIDE_BYTES, NULL};
 const rf_fast_isa RF_FAST_AVX512BF16 = {pack, panels_product, unpack, many, NULL, NULL, RF_FAST_BLOCK, 4 * RF_FAST_ITEMS, &WIDE};
-void rf_fast_pack_wide(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
-  pack_wide(g, i0, used, rows, k0, k1, strip);
+void rf_fast_pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
+  pack_wide(g, is_long, i0, used, rows, k0, k1, strip);
 }
-void rf_fast_panels_wide(const rf_panel *panel, int count, const char *b, int64_t inner, const void *strip, int rows, float *y) {
+void rf_fast_panels_wide(const rf_panel *panel, int count, const char *b, int64_t inner, const char *const strip[2], int rows, float *y) {
   panels_wide(panel, count, b, inner, strip, rows, y);
 }
 
-void rf_fast_pack_quads(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
-  pack(g, i0, used, rows, k0, k1, strip);
+void rf_fast_pack_quads(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
+  pack(g, is_long, i0, used, rows, k0, k1, strip);
 }
-void rf_fast_panels_quads(const rf_panel *panel, int count, const char *b, int64_t inner, const void *strip, int rows, float *y) {
+void rf_fast_panels_quads(const rf_panel *panel, int count, const char *b, int64_t inner, const char *const strip[2], int rows, float *y) {
   panels_product(panel, count, b, inner, strip, rows, y);
 }

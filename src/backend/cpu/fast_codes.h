@@ -18,6 +18,15 @@ RF_INLINE w_word dot(w_word sum, w_word codes, w_word a) {
 }
 #endif
 
+/* Of pairs of 16 bits. */
+RF_INLINE w_word dot_pairs(w_word sum, w_word m, w_word a) {
+#if defined(__AVX512VNNI__)
+  return _mm512_dpwssd_epi32(sum, m, a);
+#else
+  return W(add_epi32)(sum, W(madd_epi16)(m, a));
+#endif
+}
+
 #if defined(__AVX512F__)
 /* Bit i of a number below 16 into bit 4 of byte i. */
 RF_INLINE w_word fifth_bits(w_word x) {
@@ -44,15 +53,16 @@ RF_INLINE w_word run_codes(int type, w_word low, w_word high) {
 }
 /* Twos in the zero of a type that has one; -1: it has offsets. */
 RF_INLINE int zero_bits(int type) { return type == RF_Q_Q8_0 ? 7 : type == RF_Q_Q4_0 ? 3 : type == RF_Q_Q5_0 ? 4 : type == RF_Q_Q6_K ? 5 : -1; }
-/* Scale and offset of a run, or of half h of a run of q6_k. */
+/* Scale and offset of a block of 32, or of half h of a run of q6_k. */
 RF_INLINE void run_scale(int type, const w_block *b, int run, int h, w_float *d, w_float *e) {
-  switch (type) {
-  case RF_Q_Q8_0:
-  case RF_Q_Q4_0:
-  case RF_Q_Q5_0: *d = block_half(b, 0); break;
-  case RF_Q_Q4_K:
-  case RF_Q_Q5_K: scales_of_k4(b, run, d, e); break;
-  case RF_Q_Q6_K: *d = scale_of_k6(b, run, h); break;
-  default: *d = block_half(b, 0), *e = block_half(b, 1); break; /* q4_1, q5_1 */
-  }
+  if (type == RF_Q_Q6_K) *d = scale_of_k6(b, run, h);
+  else *d = block_half(b, 0);
+  if (zero_bits(type) < 0) *e = block_half(b, 1);
+}
+/* Of a block of q4_k or q5_k; and m of two runs. */
+RF_INLINE void long_scale(const w_block *b, w_float *d, w_float *e) { *d = block_half(b, 0), *e = W(sub_ps)(w_set(0), block_half(b, 1)); }
+RF_INLINE w_word long_pair(const w_block *b, int pair) {
+  w_word c, first, second;
+  parts_of_k4(b, 2 * pair, &c, &first), parts_of_k4(b, 2 * pair + 1, &c, &second);
+  return w_or(first, w_left(second, 16));
 }

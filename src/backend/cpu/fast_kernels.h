@@ -17,51 +17,107 @@ RF_INLINE float block_steps(float levels, int32_t most, float *scale) {
   if (most >= 0x7f800000) steps = 0.0f, *scale = NAN;
   return steps;
 }
-/* 32 values from element `at` on (none: zeros) into a[32]; their scale, and the sums of either half of a. */
-RF_INLINE float pack_block(const void *from, rf_dtype dtype, int64_t at, bool none, char *a, int32_t half[2]) {
-  float scale;
+/* Sixteen values. */
+typedef struct sixteen {
 #if defined(__AVX512F__)
-  __m512 x = _mm512_setzero_ps(), y = x;
-  if (!none) x = rf_v16_get(from, dtype, at), y = rf_v16_get(from, dtype, at + 16);
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff); /* magnitudes are in the order of their bits */
-  __m512i most = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(x), magnitude), _mm512_and_si512(_mm512_castps_si512(y), magnitude));
-  __m512 steps = _mm512_set1_ps(block_steps(127, _mm512_reduce_max_epi32(most), &scale));
-  __mmask16 some = _mm512_cmp_ps_mask(steps, _mm512_setzero_ps(), _CMP_NEQ_OQ);
-  __m512i p = _mm512_maskz_cvtps_epi32(some, _mm512_mul_ps(x, steps)), q = _mm512_maskz_cvtps_epi32(some, _mm512_mul_ps(y, steps));
-  _mm_storeu_si128((__m128i *)(void *)a, _mm512_cvtepi32_epi8(p));
-  _mm_storeu_si128((__m128i *)(void *)(a + 16), _mm512_cvtepi32_epi8(q));
-  half[0] = _mm512_reduce_add_epi32(p), half[1] = _mm512_reduce_add_epi32(q);
+  __m512 x;
 #else
-  float x[RF_FAST_BLOCK];
-  int32_t bits, most = 0;
-  for (int i = 0; i < RF_FAST_BLOCK; i++)
-    x[i] = none ? 0.0f : dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[at + i]) : ((const float *)from)[at + i];
-  for (int i = 0; i < RF_FAST_BLOCK; i++) { /* magnitudes are in the order of their bits */
-    memcpy(&bits, &x[i], sizeof bits);
+  float x[16];
+#endif
+} sixteen;
+RF_INLINE sixteen sixteen_get(const void *from, rf_dtype dtype, int64_t at) {
+  sixteen v;
+#if defined(__AVX512F__)
+  v.x = rf_v16_get(from, dtype, at);
+#else
+  for (int i = 0; i < 16; i++) v.x[i] = dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[at + i]) : ((const float *)from)[at + i];
+#endif
+  return v;
+}
+/* The bits of the largest magnitude so far (magnitudes are in the order of their bits). */
+#if defined(__AVX512F__)
+typedef __m512i most_bits;
+RF_INLINE most_bits most_none(void) { return _mm512_setzero_si512(); }
+RF_INLINE most_bits sixteen_most(const sixteen *v, most_bits most) {
+  return _mm512_max_epi32(most, _mm512_and_si512(_mm512_castps_si512(v->x), _mm512_set1_epi32(0x7fffffff)));
+}
+RF_INLINE int32_t most_whole(most_bits most) { return _mm512_reduce_max_epi32(most); }
+#else
+typedef int32_t most_bits;
+RF_INLINE most_bits most_none(void) { return 0; }
+RF_INLINE most_bits sixteen_most(const sixteen *v, most_bits most) {
+  for (int i = 0; i < 16; i++) {
+    int32_t bits;
+    memcpy(&bits, &v->x[i], sizeof bits);
     bits &= 0x7fffffff;
     most = bits > most ? bits : most;
   }
-  float steps = block_steps(127, most, &scale);
-  half[0] = half[1] = 0;
-  for (int i = 0; i < RF_FAST_BLOCK; i++) {
-    int32_t q = steps == 0.0f ? 0 : (int32_t)nearbyintf(x[i] * steps);
-    a[i] = (char)q, half[i / 16] += q;
-  }
+  return most;
+}
+RF_INLINE int32_t most_whole(most_bits most) { return most; }
 #endif
+/* a[16]; their sum */
+RF_INLINE int32_t sixteen_put(const sixteen *v, float steps, char *a) {
+#if defined(__AVX512F__)
+  __m512 by = _mm512_set1_ps(steps);
+  __m512i q = _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(by, _mm512_setzero_ps(), _CMP_NEQ_OQ), _mm512_mul_ps(v->x, by));
+  _mm_storeu_si128((__m128i *)(void *)a, _mm512_cvtepi32_epi8(q));
+  return _mm512_reduce_add_epi32(q);
+#else
+  int32_t sum = 0;
+  for (int i = 0; i < 16; i++) {
+    int32_t q = steps == 0.0f ? 0 : (int32_t)nearbyintf(v->x[i] * steps);
+    a[i] = (char)q, sum += q;
+  }
+  return sum;
+#endif
+}
+/* A block of `count` sixteens into a, 64 bytes or fewer together and `step` bytes from each other; their sums; the scale. */
+RF_INLINE float pack_block(int count, const void *from, rf_dtype dtype, int64_t at, char *a, int64_t step, int32_t *sum) {
+  float scale;
+  most_bits most = most_none();
+#pragma GCC unroll 8
+  for (int i = 0; i < count; i++) {
+    sixteen v = sixteen_get(from, dtype, at + 16 * i);
+    most = sixteen_most(&v, most);
+  }
+  float steps = block_steps(127, most_whole(most), &scale);
+#pragma GCC unroll 8
+  for (int i = 0; i < count; i++) {
+    sixteen v = sixteen_get(from, dtype, at + 16 * i);
+    sum[i] = sixteen_put(&v, steps, a + i / 4 * step + i % 4 * 16);
+  }
   return scale;
 }
-static void pack(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
-  char *to = (char *)strip + k0 / RF_FAST_BLOCK * RF_FAST_ITEMS * rows * 4;
+static void pack_short(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, char *to) {
   for (int64_t k = k0; k < k1; k += RF_FAST_BLOCK, to += RF_FAST_ITEMS * rows * 4) {
     float *scale = (float *)(void *)(to + RF_FAST_BLOCK * rows), *sum = scale + rows;
     int32_t *minus = (int32_t *)(void *)(sum + rows), *first = minus + rows, *second = first + rows;
-    for (int r = 0; r < rows; r++) {
+    for (int r = 0; r < used; r++) {
       int32_t half[2];
-      float s = pack_block(g->a, g->a_dtype, (i0 + r) * g->a_row + k, r >= used, to + RF_FAST_BLOCK * r, half);
-      scale[r] = s, sum[r] = s * (float)(half[0] + half[1]);
-      minus[r] = -128 * (half[0] + half[1]), first[r] = -128 * half[0], second[r] = -128 * half[1];
+      scale[r] = pack_block(2, g->a, g->a_dtype, (i0 + r) * g->a_row + k, to + RF_FAST_BLOCK * r, 0, half);
+      sum[r] = scale[r] * (float)(half[0] + half[1]), minus[r] = -128 * (half[0] + half[1]);
+      first[r] = -128 * half[0], second[r] = -128 * half[1];
     }
   }
+}
+static void pack_long(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, char *to) {
+  enum { RUNS = RF_FAST_LONG / RF_FAST_BLOCK };
+  for (int64_t k = k0; k < k1; k += RF_FAST_LONG, to += RF_FAST_LONG_ITEMS * rows * 4) {
+    rf_fast_long rest = rf_fast_long_at(to, rows);
+    for (int r = 0; r < used; r++) {
+      int32_t half[2 * RUNS], run[RUNS];
+      rest.scale[r] = pack_block(2 * RUNS, g->a, g->a_dtype, (i0 + r) * g->a_row + k, to + 64 * r, 64 * rows, half);
+      for (int i = 0; i < RUNS; i++) run[i] = half[2 * i] + half[2 * i + 1];
+      for (int i = 0; i < RUNS / 2; i++) rest.pairs[i * rows + r] = (int32_t)((uint32_t)run[2 * i + 1] << 16 | ((uint32_t)run[2 * i] & 0xffff));
+    }
+  }
+}
+/* Rows that are not used are zeros. */
+static void pack(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
+  char *to = (char *)strip + rf_fast_strip_bytes(is_long, rows, k0);
+  if (used < rows) memset(to, 0, (size_t)rf_fast_strip_bytes(is_long, rows, k1 - k0));
+  (is_long ? pack_long : pack_short)(g, i0, used, rows, k0, k1, to);
 }
 
 /* ---- the product --------------------------------------------------------------------------------------------------------- */
@@ -71,7 +127,7 @@ typedef struct part {
   int lanes;      /* of the panel */
   int64_t k0, k1;
   int lane;
-  const char *strip; /* from k0 on */
+  const char *strip;
   float *y;
 } part;
 
@@ -120,7 +176,8 @@ RF_INLINE void product(int type, int values, int bytes, int halves, int rows, in
   const int ahead_bytes = values == 32 ? 1024 : 2048;
   const int zero = zero_bits(type), turns = type == RF_Q_Q6_K ? 2 : 1, quads = 8 / turns;
   const int64_t run_bytes = (int64_t)RF_FAST_BLOCK * p->lanes * bytes / values, share = run_bytes * vectors * W_LANES / p->lanes;
-  const char *ahead = p->at + p->k0 / RF_FAST_BLOCK * run_bytes + p->lane / (vectors * W_LANES) * share + ahead_bytes, *strip = p->strip;
+  const char *ahead = p->at + p->k0 / RF_FAST_BLOCK * run_bytes + p->lane / (vectors * W_LANES) * share + ahead_bytes;
+  const char *strip = p->strip + rf_fast_strip_bytes(false, rows, p->k0);
   for (int64_t k = p->k0; k < p->k1; k += RF_FAST_BLOCK, strip += RF_FAST_ITEMS * rows * 4, ahead += run_bytes) {
     const char *block = p->at + k / values * (p->lanes * (int64_t)bytes);
     const float *scale = (const float *)(const void *)(strip + RF_FAST_BLOCK * rows), *total = scale + rows;
@@ -145,6 +202,81 @@ RF_INLINE void product(int type, int values, int bytes, int halves, int rows, in
   }
 }
 
+/* Blocks of 128. */
+#define LONG_OF(r, l) w_block b##l = {block + 2 * (p->lane + (l)*W_LANES), block + 4 * (p->lanes + p->lane + (l)*W_LANES), p->lanes};
+#define ALL_ZERO(r, l) w_word all_##r##_##l = w_set_word(0);
+#define RUN_ZERO(r, l) w_word sum_##r##_##l = w_set_word(0);
+#define RUN_CODES(r, l) \
+  w_word u##l = w_set_word(0); \
+  if ((l) < vectors) u##l = run_codes(type, run_low(type, &b##l, run, j / 4, j % 4), run_high(type, &b##l, run, j / 4, j % 4, &none));
+#define RUN_DOT(r, l) \
+  if ((r) < rows && (l) < vectors) sum_##r##_##l = dot(sum_##r##_##l, u##l, w_set_word(words[16 * (r) + j]));
+#define RUN_PARTS(r, l) \
+  w_word c##l = w_set_word(0), m##l = c##l; \
+  if ((l) < vectors) parts_of_k4(&b##l, run, &c##l, &m##l);
+#define RUN_ADD(r, l) \
+  if ((r) < rows && (l) < vectors) all_##r##_##l = W(add_epi32)(all_##r##_##l, W(mullo_epi32)(c##l, sum_##r##_##l));
+#define PAIR_OF(r, l) \
+  w_word m##l = w_set_word(0); \
+  if ((l) < vectors) m##l = long_pair(&b##l, before / 2 + i);
+#define PAIR_ADD(r, l) \
+  if ((r) < rows && (l) < vectors) off_##r##_##l = dot_pairs(off_##r##_##l, m##l, w_set_word(rest.pairs[i * rows + (r)]));
+#define OFF_ZERO(r, l) w_word off_##r##_##l = w_set_word(0);
+#define LONG_SCALE(r, l) \
+  w_float d##l = w_set(0), e##l = d##l; \
+  if ((l) < vectors) long_scale(&b##l, &d##l, &e##l);
+#define FINISH(r, l) \
+  if ((r) < rows && (l) < vectors) { \
+    float *to = p->y + (r)*RF_PANEL_LANES + p->lane + (l)*W_LANES; \
+    w_float s = w_set(rest.scale[r]), acc = W(fmadd_ps)(d##l, W(mul_ps)(s, w_integer(all_##r##_##l)), W(loadu_ps)(to)); \
+    W(storeu_ps)(to, W(fmadd_ps)(e##l, W(mul_ps)(s, w_integer(off_##r##_##l)), acc)); \
+  }
+/* The half of a pair that is the run's: the other is zero. */
+#define RUN_TURN(r, l) m##l = odd ? w_left(m##l, 16) : m##l;
+RF_INLINE void product_long(int type, int bytes, int rows, int vectors, const part *p) {
+  enum { AHEAD = 2048, STORED = 256, RUNS = RF_FAST_LONG / RF_FAST_BLOCK };
+  const int64_t block_bytes = (int64_t)p->lanes * bytes, run_bytes = block_bytes * RF_FAST_BLOCK / STORED;
+  const int64_t share = run_bytes * vectors * W_LANES / p->lanes;
+  const char *ahead = p->at + p->k0 / RF_FAST_BLOCK * run_bytes + p->lane / (vectors * W_LANES) * share + AHEAD;
+  const w_run none = {.fifths = w_set_word(0)};
+  for (int64_t k = p->k0; k < p->k1; k += RF_FAST_LONG) {
+    const char *block = p->at + k / STORED * block_bytes, *strip = p->strip + rf_fast_strip_bytes(true, rows, k);
+    const rf_fast_long rest = rf_fast_long_at(strip, rows);
+    const int before = (int)(k % STORED / RF_FAST_BLOCK);
+    EACH_VECTOR(LONG_OF, 0)
+    EACH(ALL_ZERO)
+    EACH(OFF_ZERO)
+#pragma GCC unroll 1
+    for (int r = 0; r < RUNS; r++, ahead += run_bytes) {
+      const int run = before + r;
+      const int32_t *words = (const int32_t *)(const void *)(strip + r / 2 * 64 * rows + r % 2 * 32);
+      for (int64_t b = 0; b < share; b += 64) __builtin_prefetch(ahead + b, 0, 3);
+      EACH(RUN_ZERO)
+#pragma GCC unroll 8
+      for (int j = 0; j < 8; j++) {
+        EACH_VECTOR(RUN_CODES, 0)
+        EACH(RUN_DOT)
+      }
+      EACH_VECTOR(RUN_PARTS, 0)
+      EACH(RUN_ADD)
+      if (rows > 2) continue;
+      const int i = r / 2, odd = r % 2;
+      EACH_VECTOR(RUN_TURN, 0)
+      EACH(PAIR_ADD)
+    }
+    for (int i = 0; i < RUNS / 2 && rows > 2; i++) { /* (sums of more rows leave no registers) */
+      EACH_VECTOR(PAIR_OF, 0)
+      EACH(PAIR_ADD)
+    }
+    EACH_VECTOR(LONG_SCALE, 0)
+    EACH(FINISH)
+  }
+}
+
+RF_INLINE void body_of(int type, int values, int bytes, int halves, int rows, int vectors, const part *p) {
+  if (type == RF_Q_Q4_K || type == RF_Q_Q5_K) product_long(type, bytes, rows, vectors, p);
+  else product(type, values, bytes, halves, rows, vectors, p);
+}
 #if defined(__AVX512F__)
 #define BODIES(name, type, values, bytes, halves) \
   BODY(name, type, values, bytes, halves, 1, 4) \
@@ -157,8 +289,8 @@ static const int VECTORS[] = {4, 4, 4, 2}; /* of a body of 1, 2, 4, 8 rows */
 static const int VECTORS[] = {4, 4, 2, 1};
 #endif
 #define BODY(name, type, values, bytes, halves, rows, vectors) \
-  static __attribute__((noinline)) void name##_##rows(const part *p) { product(type, values, bytes, halves, rows, vectors, p); } \
-  static __attribute__((noinline)) void name##_narrow_##rows(const part *p) { product(type, values, bytes, halves, rows, 16 / W_LANES, p); }
+  static __attribute__((noinline)) void name##_##rows(const part *p) { body_of(type, values, bytes, halves, rows, vectors, p); } \
+  static __attribute__((noinline)) void name##_narrow_##rows(const part *p) { body_of(type, values, bytes, halves, rows, 16 / W_LANES, p); }
 // clang-format off
 BODIES(q8_0, RF_Q_Q8_0, 32, 34, 1)
 BODIES(q4_0, RF_Q_Q4_0, 32, 18, 1)
@@ -181,27 +313,30 @@ static const struct {
 } TYPES[] = {ROW(q8_0, RF_Q_Q8_0), ROW(q4_0, RF_Q_Q4_0), ROW(q4_1, RF_Q_Q4_1), ROW(q5_0, RF_Q_Q5_0),
              ROW(q5_1, RF_Q_Q5_1), ROW(q4_k, RF_Q_Q4_K), ROW(q5_k, RF_Q_Q5_K), ROW(q6_k, RF_Q_Q6_K)};
 
-/* Steps of k that all lanes of a panel take before the next panel does. */
-static int steps_at_once(const rf_panel *panel) { return panel->type->values == 32 ? 32 : panel->type->number == RF_Q_Q6_K ? 256 : 128; }
-
 /* Panels side by side, some steps of k each in turns: hardware follows both streams. */
-static void panels_product(const rf_panel *panel, int count, const char *b, int64_t inner, const void *strip, int rows, float *y) {
-  int shape = rows == 8 ? 3 : rows / 2, steps = steps_at_once(panel), lanes[RF_FAST_PANELS];
+static void panels_product(const rf_panel *panel, int count, const char *b, int64_t inner, const char *const strip[2], int rows, float *y) {
+  int shape = rows == 8 ? 3 : rows / 2, steps = 0, lanes[RF_FAST_PANELS];
   part parts[RF_FAST_PANELS];
   void (*body[RF_FAST_PANELS])(const part *p);
   for (int i = 0; i < count; i++) {
+    int own =
+        rf_fast_is_long(panel[i].type) ? RF_FAST_LONG : panel[i].type->values; /* of k that all lanes of a panel take before the next panel does */
+    if (own > steps) steps = own;
     size_t t = 0;
     while (TYPES[t].type != panel[i].type->number) t++;
     int narrow = panel[i].lanes != RF_PANEL_LANES;
     body[i] = TYPES[t].body[shape][narrow], lanes[i] = narrow ? 16 : VECTORS[shape] * W_LANES;
-    parts[i] = (part){.at = b + panel[i].offset, .lanes = panel[i].lanes, .y = y + (int64_t)i * rows * RF_PANEL_LANES};
+    parts[i] = (part){.at = b + panel[i].offset,
+                      .lanes = panel[i].lanes,
+                      .strip = strip[rf_fast_is_long(panel[i].type)],
+                      .y = y + (int64_t)i * rows * RF_PANEL_LANES};
   }
   memset(y, 0, (size_t)(count * rows) * RF_PANEL_LANES * sizeof *y);
   for (int64_t k0 = 0, k1; k0 < inner; k0 = k1) {
     k1 = k0 + steps < inner ? k0 + steps : inner;
     for (int i = 0; i < count; i++) {
       part *p = &parts[i];
-      p->k0 = k0, p->k1 = k1, p->strip = (const char *)strip + k0 / RF_FAST_BLOCK * RF_FAST_ITEMS * rows * 4;
+      p->k0 = k0, p->k1 = k1;
       for (p->lane = 0; p->lane < panel[i].lanes; p->lane += lanes[i]) body[i](p);
     }
   }

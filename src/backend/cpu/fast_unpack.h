@@ -2,15 +2,17 @@
  * fast_codes.h by files that define CODE_BIAS: what is added to (q - z), 128 or 0. */
 
 RF_INLINE rf_fast_block unpack_blocks(int type, int values, int halves, const rf_panel *panel, const char *at, int64_t k0, int64_t k1, char *room) {
-  enum { GROUP = RF_FAST_BLOCK * RF_PANEL_LANES };
-  const int zero = zero_bits(type), turns = type == RF_Q_Q6_K ? 2 : 1;
-  float *d = (float *)(void *)(room + RF_FAST_KC * RF_PANEL_LANES), *e = d + RF_FAST_KC / 16 * RF_PANEL_LANES;
+  const int zero = zero_bits(type), turns = type == RF_Q_Q6_K ? 2 : 1, between = turns == 2 && CODE_BIAS == 0 ? 4 : 0; /* zeros there */
+  const int64_t group = (8 + between) * 4 * RF_PANEL_LANES;
+  float *d = (float *)(void *)(room + RF_FAST_CODES), *e = d + RF_FAST_KC / RF_FAST_BLOCK * RF_PANEL_LANES;
   const w_word shift = _mm512_set1_epi8((char)(zero < 0 ? 0 : CODE_BIAS - (1 << zero)));
-  rf_fast_block block = {room, GROUP, d, zero < 0 ? e : NULL, (int)((k1 - k0) / RF_FAST_BLOCK), panel->lanes, turns == 2};
+  rf_fast_block block = {
+      .codes = room, .stride = group, .d = d, .count = (int)((k1 - k0) / RF_FAST_BLOCK), .lanes = panel->lanes, .halves = turns == 2};
+  if (zero < 0) block.e = e;
   char *to = room;
-  for (int64_t k = k0; k < k1; k += RF_FAST_BLOCK, to += GROUP, d += turns * RF_PANEL_LANES, e += RF_PANEL_LANES) {
+  for (int64_t k = k0; k < k1; k += RF_FAST_BLOCK, to += group, d += turns * RF_PANEL_LANES, e += RF_PANEL_LANES) {
     const char *stored = at + k / values * panel->block_bytes;
-    int run = (int)(k % values / RF_FAST_BLOCK);
+    const int run = (int)(k % values / RF_FAST_BLOCK);
     for (int l = 0; l < panel->lanes; l += W_LANES) {
       w_block b = {stored + 2 * l, stored + 2 * halves * panel->lanes + 4 * l, panel->lanes};
       w_run fifth = {.fifths = w_set_word(0)};
@@ -20,7 +22,8 @@ RF_INLINE rf_fast_block unpack_blocks(int type, int values, int halves, const rf
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) {
           w_word codes = run_codes(type, run_low(type, &b, run, h, j), run_high(type, &b, run, h, j, &fifth));
-          _mm512_storeu_si512(to + 4 * ((4 * h + j) * RF_PANEL_LANES + l), _mm512_add_epi8(codes, shift));
+          _mm512_storeu_si512(to + 4 * (((4 + between) * h + j) * RF_PANEL_LANES + l), _mm512_add_epi8(codes, shift));
+          if (h && between) _mm512_storeu_si512(to + 4 * ((4 + j) * RF_PANEL_LANES + l), w_set_word(0));
         }
         if (h && turns == 1) continue;
         w_float scale = w_set(0), offset = scale;
@@ -32,19 +35,28 @@ RF_INLINE rf_fast_block unpack_blocks(int type, int values, int halves, const rf
   }
   return block;
 }
+/* One stored block of q4_k or q5_k; of the file that includes this. */
+RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char *at, int64_t k0, char *room);
 static rf_fast_block unpack(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room) {
-#define UNPACK(type, values, halves) \
-  case type: return unpack_blocks(type, values, halves, panel, at, k0, k1, room);
+#define UNPACK(type, halves) \
+  case type: return unpack_blocks(type, 32, halves, panel, at, k0, k1, room);
   switch (panel->type->number) {
-    UNPACK(RF_Q_Q8_0, 32, 1)
-    UNPACK(RF_Q_Q4_0, 32, 1)
-    UNPACK(RF_Q_Q4_1, 32, 2)
-    UNPACK(RF_Q_Q5_0, 32, 1)
-    UNPACK(RF_Q_Q5_1, 32, 2)
-    UNPACK(RF_Q_Q4_K, 256, 2)
-    UNPACK(RF_Q_Q5_K, 256, 2)
+    UNPACK(RF_Q_Q8_0, 1)
+    UNPACK(RF_Q_Q4_0, 1)
+    UNPACK(RF_Q_Q4_1, 2)
+    UNPACK(RF_Q_Q5_0, 1)
+    UNPACK(RF_Q_Q5_1, 2)
+  case RF_Q_Q4_K: return unpack_long(RF_Q_Q4_K, panel, at, k0, room);
+  case RF_Q_Q5_K: return unpack_long(RF_Q_Q5_K, panel, at, k0, room);
   default: return unpack_blocks(RF_Q_Q6_K, 256, 1, panel, at, k0, k1, room);
   }
+}
+/* Where its parts come to lie. */
+RF_INLINE rf_fast_block long_block(const rf_panel *panel, char *room) {
+  float *d = (float *)(void *)(room + RF_FAST_CODES);
+  rf_fast_block block = {.codes = room, .d = d, .e = d + RF_PANEL_LANES, .count = RF_FAST_KC / RF_FAST_BLOCK, .lanes = panel->lanes};
+  block.c = (const int32_t *)(const void *)(d + 2 * RF_PANEL_LANES), block.m = block.c + 8 * RF_PANEL_LANES;
+  return block;
 }
 
 /* Lines of what comes later that are asked for with each of `times` steps. */

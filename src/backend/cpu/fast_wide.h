@@ -39,7 +39,8 @@ RF_INLINE int32_t most_of(const void *from, rf_dtype dtype, int64_t at, int coun
 #endif
   return most;
 }
-static void pack_wide(const rf_gemm *g, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
+static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
+  (void)is_long;
   char *to = (char *)strip + k0 / RF_FAST_WIDE * RF_FAST_WIDE_BYTES * rows;
   for (int64_t k = k0; k < k1; k += RF_FAST_WIDE, to += RF_FAST_WIDE_BYTES * rows) {
     int count = k1 - k < RF_FAST_WIDE ? (int)(k1 - k) : RF_FAST_WIDE;
@@ -134,7 +135,8 @@ static const int WIDE_VECTORS[] = {4, 2, 1, 1};
 // clang-format on
 static const wide_fn WIDE_BODIES[4][2] = {{wide_1, wide_narrow_1}, {wide_2, wide_narrow_2}, {wide_4, wide_narrow_4}, {wide_8, wide_narrow_8}};
 
-static void panels_wide(const rf_panel *panel, int count, const char *b, int64_t inner, const void *strip, int rows, float *y) {
+static void panels_wide(const rf_panel *panel, int count, const char *b, int64_t inner, const char *const strips[2], int rows, float *y) {
+  const char *strip = strips[0];
   int shape = rows == 8 ? 3 : rows / 2;
   for (int64_t k = 0; k < inner; k += RF_FAST_WIDE)
     for (int i = 0; i < count; i++) {

@@ -13,6 +13,7 @@ typedef __m512i w_word;
 enum { W_LANES = 16 };
 #define W(name) _mm512_##name
 #define w_load_word(p) _mm512_loadu_si512(p)
+#define w_store_word(p, x) _mm512_storeu_si512(p, x)
 #define w_and(a, b) _mm512_and_si512(a, b)
 #define w_or(a, b) _mm512_or_si512(a, b)
 #define w_xor(a, b) _mm512_xor_si512(a, b)
@@ -28,6 +29,7 @@ typedef __m256i w_word;
 enum { W_LANES = 8 };
 #define W(name) _mm256_##name
 #define w_load_word(p) _mm256_loadu_si256((const __m256i *)(p))
+#define w_store_word(p, x) _mm256_storeu_si256((__m256i *)(p), x)
 #define w_and(a, b) _mm256_and_si256(a, b)
 #define w_or(a, b) _mm256_or_si256(a, b)
 #define w_xor(a, b) _mm256_xor_si256(a, b)
@@ -92,16 +94,20 @@ RF_INLINE w_float block_half(const w_block *b, int i) { return w_halves(b->half 
 RF_INLINE w_float block_head(const w_block *b) { return W(loadu_ps)((const float *)(const void *)b->half); }
 RF_INLINE w_word block_word(const w_block *b, int i) { return w_load_word(b->word + 4 * (int64_t)i * b->lanes); }
 
-/* Scale and offset of q4_k's and q5_k's run, as in quant_k.c. */
-RF_INLINE void scales_of_k4(const w_block *b, int run, w_float *d, w_float *e) {
-  w_word low = block_word(b, 0), middle = block_word(b, 1), high = block_word(b, 2), scale, offset;
+/* Scale and offset of q4_k's and q5_k's run, as in quant_k.c: integers of six bits, and times the block's. */
+RF_INLINE void parts_of_k4(const w_block *b, int run, w_word *scale, w_word *offset) {
+  w_word low = block_word(b, 0), middle = block_word(b, 1), high = block_word(b, 2);
   int at = 8 * (run % 4);
   if (run < 4) {
-    scale = w_and(w_right(low, at), w_set_word(63)), offset = w_and(w_right(middle, at), w_set_word(63));
+    *scale = w_and(w_right(low, at), w_set_word(63)), *offset = w_and(w_right(middle, at), w_set_word(63));
   } else {
-    scale = w_or(w_and(w_right(high, at), w_set_word(15)), w_left(w_and(w_right(low, at + 6), w_set_word(3)), 4));
-    offset = w_or(w_and(w_right(high, at + 4), w_set_word(15)), w_left(w_and(w_right(middle, at + 6), w_set_word(3)), 4));
+    *scale = w_or(w_and(w_right(high, at), w_set_word(15)), w_left(w_and(w_right(low, at + 6), w_set_word(3)), 4));
+    *offset = w_or(w_and(w_right(high, at + 4), w_set_word(15)), w_left(w_and(w_right(middle, at + 6), w_set_word(3)), 4));
   }
+}
+RF_INLINE void scales_of_k4(const w_block *b, int run, w_float *d, w_float *e) {
+  w_word scale, offset;
+  parts_of_k4(b, run, &scale, &offset);
   *d = W(mul_ps)(block_half(b, 0), w_integer(scale));
   *e = W(sub_ps)(w_set(0), W(mul_ps)(block_half(b, 1), w_integer(offset)));
 }

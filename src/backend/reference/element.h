@@ -68,27 +68,51 @@ RF_UNUSED static double rounded(rf_dtype dtype, double x) {
   return f;
 }
 
+/* `count` values of w from element `at` on, `step` from each other along the summed axis. Of a packed matrix they are one output's. */
+RF_UNUSED static void along(rf_view w, int64_t at, int64_t step, int64_t count, float *values) {
+  if (w.dtype != RF_PACKED) {
+    for (int64_t i = 0; i < count; i++) values[i] = (float)load(w, at + i * step);
+    return;
+  }
+  const rf_panels *panels = &w.tensor->panels;
+  rf_panels one = rf_panels_one(panels);
+  int64_t columns = w.tensor->shape[1], row = at / columns, column = at % columns, expert = 0;
+  if (panels->experts > 0) expert = row / panels->inner, row %= panels->inner;
+  bool first = panels->outputs_first;
+  rf_panels_read(&one, (const char *)w.data + expert * rf_panels_bytes(&one), first ? row : column, first ? column : row, count, values);
+}
+/* How many values of x share a scale before they meet those of w from element `at` on. */
+RF_UNUSED static int64_t rounded_block(rf_view w, int64_t at) {
+  if (w.dtype != RF_PACKED) return RF_FAST_BLOCK;
+  const rf_panels *panels = &w.tensor->panels;
+  rf_panels one = rf_panels_one(panels);
+  int64_t columns = w.tensor->shape[1];
+  return rf_fast_block_of(rf_panels_find(&one, panels->outputs_first ? at / columns : at % columns).type);
+}
+
 /* Arithmetic whose bits belong to an op's definition: f32, or f64 when `wide` (activations in f64). */
-/* Sum over k of x[x_at + k], rounded to 8 bits, times w[w_at + k w_step] (attr.fast): a block of RF_FAST_BLOCK is a scale max|x| / 127 and
+/* Sum over k of x[x_at + k], rounded to 8 bits, times w[w_at + k w_step] (attr.fast): a block is a scale max|x| / 127 and
  * integers, halves to even; subnormal scales count as nothing, and a block that is not finite makes the sum NaN. Where w is int8: to two bytes, a block of
  * RF_FAST_INT8_BLOCK is a scale max|x| / 32639. */
 RF_UNUSED static double rounded_dot(rf_view x, int64_t x_at, rf_view w, int64_t w_at, int64_t w_step, int64_t inner) {
   bool wide = w.dtype == RF_PACKED && w.tensor->panels.part[0].type->number == RF_Q_INT8;
-  int64_t block = wide ? RF_FAST_INT8_BLOCK : RF_FAST_BLOCK;
+  int64_t block = wide ? RF_FAST_INT8_BLOCK : rounded_block(w, w_at);
   float levels = wide ? 32639.0f : 127.0f;
   double sum = 0;
   for (int64_t k = 0; k < inner; k += block) {
+    int64_t count = block < inner - k ? block : inner - k;
     double dot = 0;
-    float most = 0;
+    float most = 0, values[RF_QUANT_BLOCK_MOST];
     bool finite = true;
-    for (int64_t i = k; i < k + block && i < inner; i++) {
-      float value = (float)load(x, x_at + i);
+    along(w, w_at + k * w_step, w_step, count, values);
+    for (int64_t i = 0; i < count; i++) {
+      float value = (float)load(x, x_at + k + i);
       finite = finite && isfinite(value);
       if (fabsf(value) > most) most = fabsf(value);
     }
     float steps = most > 0 ? levels / most : 0.0f;
     if (isinf(steps)) most = steps = 0;
-    for (int64_t i = k; i < k + block && i < inner; i++) dot += (double)nearbyintf((float)load(x, x_at + i) * steps) * load(w, w_at + i * w_step);
+    for (int64_t i = 0; i < count; i++) dot += (double)nearbyintf((float)load(x, x_at + k + i) * steps) * (double)values[i];
     sum += finite ? (double)(most / levels) * dot : (double)NAN;
   }
   return (double)(float)sum;

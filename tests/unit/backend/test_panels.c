@@ -291,6 +291,10 @@ static void fast_products_round_their_rows_alone(void **state) {
     for (size_t r = 0; r < sizeof ROWS / sizeof *ROWS; r++)
       for (size_t p = 0; p < sizeof ROUNDED / sizeof *ROUNDED; p++) rounded(&ROUNDED[p], &panels, r % 2 ? RF_F32 : RF_BF16, ROWS[r]);
   }
+  /* blocks of 256 and of 32 beside each other */
+  const rf_quant_type *q4 = rf_quant_type_of(RF_Q_Q4_K), *q6 = rf_quant_type_of(RF_Q_Q6_K), *q8 = rf_quant_type_of(RF_Q_Q8_0);
+  rf_panels mixed = {.inner = 512, .parts = 3, .part = {{q4, 70}, {q8, 37}, {q6, 9}}};
+  for (size_t r = 0; r < sizeof ROWS / sizeof *ROWS; r++) rounded(&ROUNDED[0], &mixed, RF_F32, ROWS[r]);
 }
 
 static void fast_panels_in_turns(void **state) {
@@ -305,8 +309,8 @@ static void fast_panels_in_turns(void **state) {
 /* The bits of a row are the same whatever rows stand beside it. */
 static void fast_rows_do_not_depend_on_their_number(void **state) {
   (void)state;
-  const rf_quant_type *type = rf_quant_type_of(RF_Q_Q6_K);
-  rf_panels panels = {.inner = 512, .parts = 1, .part = {{type, 130}}};
+  const rf_quant_type *q4 = rf_quant_type_of(RF_Q_Q4_K), *q6 = rf_quant_type_of(RF_Q_Q6_K), *q8 = rf_quant_type_of(RF_Q_Q8_0);
+  rf_panels panels = {.inner = 512, .parts = 3, .part = {{q6, 70}, {q8, 18}, {q4, 42}}};
   float whole[18 * 130];
   for (int rows = 18; rows >= 1; rows--) {
     op_harness *h = op_harness_new(RF_F32, rows);
