@@ -292,7 +292,8 @@ static const void *stored_row(void *self, int64_t output, const rf_quant_type *t
 static rf_status load_once(int fd, size_t bytes, const rf_panels *panels, void *to, double *seconds, rf_error *error) {
   void *from = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
   if (from == MAP_FAILED) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %zu bytes", bytes);
-  stored_matrix matrix = {from, panels->inner / panels->part[0].type->values * panels->part[0].type->bytes};
+  const rf_quant_type *type = panels->part[0].type;
+  stored_matrix matrix = {from, type->head + panels->inner / type->values * type->bytes};
   rf_panel_source source = {.self = &matrix, .stored = stored_row};
   double start = rf_now_seconds();
   rf_status status = rf_panels_fill(panels, &source, to, error);
@@ -349,7 +350,7 @@ static rf_status measure_loading(const rf_calibrate_options *o, rf_machine *m, r
   omp_set_num_threads(o->threads);
   for (int i = 0; i < RF_QUANT_TYPE_COUNT; i++) {
     const rf_quant_type *type = &RF_QUANT_TYPES[i];
-    int64_t row = (int64_t)INNER / type->values * type->bytes;
+    int64_t row = type->head + (int64_t)INNER / type->values * type->bytes;
     if (!rf_panels_take(type)) continue;
     rf_panels panels = {.outputs_first = true, .inner = INNER, .parts = 1, .part = {{type, (int64_t)bytes / row}}};
     for (int k = -1; k < TIMES; k++) RF_GO(load_once(fd, bytes, &panels, to, &seconds[k < 0 ? 0 : k], error));
