@@ -64,7 +64,7 @@ void rf_machine_cpu(char cpu[128]) {
   *cpu = 0;
 #if defined(__x86_64__) || defined(__i386__)
   unsigned words[12] = {0}, a, b, c, d;
-  if (__get_cpuid_max(0x80000000, NULL) < 0x80000004 || !__get_cpuid(1, &a, &b, &c, &d)) return;
+  if ((unsigned)__get_cpuid_max(0x80000000, NULL) < 0x80000004 || !__get_cpuid(1, &a, &b, &c, &d)) return;
   for (unsigned i = 0; i < 3; i++) __get_cpuid(0x80000002 + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]);
   char name[49] = "";
   memcpy(name, words, 48);
