@@ -21,6 +21,10 @@ rf_status rf_machine_text(const json_t *object, const char *key, bool required, 
   if (length >= capacity || (required && length == 0))
     return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: %s has a bad length (expected %d to %zu bytes, got %zu)", where, key, required,
                    capacity - 1, length);
+  for (const char *c = value; *c; c++) /* names are printed */
+    if ((unsigned char)*c < ' ' || *c == 127)
+      return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: %s holds a control character (byte %d, expected text of one line)", where, key,
+                     (int)(c - value));
   memcpy(out, value, length + 1);
   return RAFTER_OK;
 }

@@ -274,6 +274,7 @@ static void bad_files_are_refused_with_the_field(void **state) {
       {"{\"format\":\"other\"}", "another format"},
       {"{\"kind\":\"cpu\"}", "\"name\" is missing"},
       {"{\"name\":\"\",\"kind\":\"cpu\"}", "name has a bad length"},
+      {"{\"name\":\"x\\u001b[2J\",\"kind\":\"cpu\"}", "name holds a control character (byte 1"},
       {"{\"name\":\"x\",\"kind\":\"abacus\"}", "unknown kind"},
       {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":[]}", "flops is not an object"},
       {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{}}", "flops is empty"},
