@@ -35,7 +35,7 @@ import sys, time
 sys.path.insert(0, sys.argv[1])
 import bench
 row = lambda missing, *ratios: bench.met({"bar": {"best": 1.1}, "missing": missing, "peers": {str(i): {"ratio": r, "peak_rss_bytes": 0} for i, r in enumerate(ratios)}})
-assert (row({}, 1.2, 1.3), row({}, 1.2, 1.0), row({"JAX": "not there"}, 1.2), row({"JAX": "not there"}, 1.0), row({})) == (True, False, None, False, None)
+assert (row({}, 1.2, 1.3), row({}, 1.2, 1.0), row({"JAX": "not there"}, 1.2), row({"JAX": "not there"}, 1.0), row({}), row({"0": "cut behind its second turn"}, 1.2)) == (True, False, None, False, None, True)
 peer = bench.Peer(["torch_step.py", "--model", "gpt2", "--batch", "4", "--seq", "32"], 1, time.monotonic() + 60)
 peer.process.wait()
 try:
