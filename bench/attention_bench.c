@@ -128,7 +128,7 @@ static void bench_decode(rf_dtype dtype, int slots, int context, int heads, int 
   void *qkv = pages((size_t)(slots * ld) * unit), *ctx = pages((size_t)slots * (size_t)(heads * dim) * unit), *cache = pages(cache_bytes);
   int32_t slot[64], position[64], *table = pages((size_t)(slots * columns) * sizeof *table);
   for (int i = 0; i < slots * columns; i++) table[i] = i;
-  for (int i = 0; i < slots; i++) slot[i] = i, position[i] = context - 1;
+  for (int i = 0; i < slots; i++) { slot[i] = i; position[i] = context - 1; }
   fill(qkv, dtype, slots * ld, 1);
   memset(cache, 0, cache_bytes);
   rf_tensor tensor[5] = {{.dtype = dtype, .rank = 2, .shape = {slots, ld}},

@@ -51,7 +51,7 @@ static rf_status measure(const char *spec, int steps, int batch, bool records, r
     rafter_step step;
     double wall = rf_now_seconds(), cpu = cpu_seconds();
     RF_GO(rf_trainer_step(t, &step, error));
-    took[i % 2][0][i / 2] = cpu_seconds() - cpu, took[i % 2][1][i / 2] = rf_now_seconds() - wall;
+    took[i % 2][0][i / 2] = cpu_seconds() - cpu; took[i % 2][1][i / 2] = rf_now_seconds() - wall;
   }
   for (int i = 0; i < rf_record_lanes->count; i++) stamps += (double)rf_record_lanes->lane[i].count;
   int n = steps / 2;

@@ -68,8 +68,8 @@ static void choose_product(ceilings *c, const rf_plan *plan) {
   bool fast = false;
   for (int i = 0; i < plan->graph->op_count; i++) fast |= plan->graph->op[i].attr.fast;
   /* A sweep may change these. */
-  if (c->isa != plan->options.isa || c->threads != plan->options.threads) memset(c->peak, 0, sizeof c->peak), memset(&c->read, 0, sizeof c->read);
-  c->isa = plan->options.isa, c->threads = plan->options.threads;
+  if (c->isa != plan->options.isa || c->threads != plan->options.threads) { memset(c->peak, 0, sizeof c->peak); memset(&c->read, 0, sizeof c->read); }
+  c->isa = plan->options.isa; c->threads = plan->options.threads;
   c->product = fast && rf_peak_unit_of(RF_I8, c->isa) ? RF_I8 : plan->options.build.dtype == RF_BF16 && c->isa >= RF_ISA_AMX ? RF_BF16 : RF_F32;
 }
 /* The fastest of what it is multiplied in. */
@@ -105,13 +105,13 @@ static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *coun
     if (!strcmp(name, "train")) t.kind = 'T';
     else if (sscanf(name, "pp%lld%n", &tokens, &used) == 1 && !name[used]) t.kind = 'p';
     else if (sscanf(name, "tg%lld@d%lld%n", &tokens, &depth, &used) == 2 && !name[used]) t.kind = 't';
-    else if ((used = 0, sscanf(name, "tg%lld%n", &tokens, &used) == 1) && !name[used]) t.kind = 't', depth = 0;
-    else if ((used = 0, sscanf(name, "batch%lld%n", &tokens, &used) == 1) && !name[used] && tokens <= 4096) t.kind = 'b', depth = 0;
-    else if ((used = 0, sscanf(name, "score%lld%n", &tokens, &used) == 1) && !name[used]) t.kind = 's', depth = 0;
+    else if ((used = 0, sscanf(name, "tg%lld%n", &tokens, &used) == 1) && !name[used]) { t.kind = 't'; depth = 0; }
+    else if ((used = 0, sscanf(name, "batch%lld%n", &tokens, &used) == 1) && !name[used] && tokens <= 4096) { t.kind = 'b'; depth = 0; }
+    else if ((used = 0, sscanf(name, "score%lld%n", &tokens, &used) == 1) && !name[used]) { t.kind = 's'; depth = 0; }
     if (!t.kind || tokens < 0 || depth < 0 || (t.kind != 'T' && tokens < 1))
       return RF_FAIL(error, RAFTER_INVALID, "for example --test pp512,tg128,tg128@d256,train",
                      "unknown test (--test: expected ppN, tgN, tgN@dN, batchN, scoreN or train, got %s)", name);
-    t.tokens = tokens, t.depth = depth, tests[(*count)++] = t;
+    t.tokens = tokens; t.depth = depth; tests[(*count)++] = t;
   }
   return RAFTER_OK;
 }
@@ -202,7 +202,7 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
   double tokens = (double)s->plan.build.microbatch * s->plan.build.accumulate * (double)s->plan.build.seq;
   const limits l = {.flops = plan->flops_full_square, .causal = plan->model_flops, .counted = "6 P + 12 L T D"};
   json_t *results = report_row(sink, s, c, t, tokens, seconds, reps, step.predicted_seconds, &l);
-  if (record) status = rf_trainer_leave_trace(trainer, record, job->options, t->name, results, sink, error), json_decref(results);
+  if (record) { status = rf_trainer_leave_trace(trainer, record, job->options, t->name, results, sink, error); json_decref(results); }
   else list_test(job, sink, plan, results);
   RF_GO(status);
   if (rf_options_flag(job->options, "verbose")) {
@@ -225,7 +225,7 @@ static rf_status leave(const rafter_job *job, const rafter_sink *sink, const tes
   if (!record) return list_test(job, sink, plan, results), RAFTER_OK;
   rf_status status = rf_walked_of(g, &w, error);
   const rf_report_walk in_order[] = {w.walk[1], w.walk[0]};
-  if (status == RAFTER_OK) status = rf_traced_leave(record, job->options, t->name, g->run, in_order, 2, results, sink, error), rf_walked_free(&w);
+  if (status == RAFTER_OK) { status = rf_traced_leave(record, job->options, t->name, g->run, in_order, 2, results, sink, error); rf_walked_free(&w); }
   json_decref(results);
   return status;
 }
@@ -270,7 +270,7 @@ static double walks_seconds(const rf_plan *plan, int64_t sequences, int64_t dept
     for (int64_t i = 0; i < sequences; i++) part[i] = (rf_extent){here, depth + at + here};
     sum += rf_walk_price(prices, part, (int)sequences);
   }
-  rf_walk_prices_close(prices), free(part);
+  rf_walk_prices_close(prices); free(part);
   return sum;
 }
 
@@ -283,7 +283,7 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   double seconds[MOST_REPS];
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
-  s->plan.build.microbatch = 1, s->plan.build.seq = positions_of(t);
+  s->plan.build.microbatch = 1; s->plan.build.seq = positions_of(t);
   RF_GO(check_positions(s, t, s->plan.build.seq, error));
   rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder};
   RF_GO(rf_traced_open(job->options, &record, error));
@@ -345,7 +345,7 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
     if (most) length /= 2;
     most = walks_to_start(t->tokens, length, rows) + STEPS + 1;
   } while (length > 1 && length + most > room);
-  s->plan.build.microbatch = t->tokens, s->plan.build.seq = length + most;
+  s->plan.build.microbatch = t->tokens; s->plan.build.seq = length + most;
   RF_GO(check_positions(s, t, s->plan.build.seq, error));
   rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .alone = true};
   RF_GO(rf_traced_open(job->options, &record, error));
@@ -367,7 +367,7 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
         goto done;
       }
     }
-    sample_flops(c, 4), sample_read(c, 2);
+    sample_flops(c, 4); sample_read(c, 2);
     double start = rf_now_seconds();
     for (int k = 0; k < STEPS; k++) RF_GO(rf_generator_step(g, &event, &events, error));
     if (i >= 0) seconds[i] = rf_now_seconds() - start;
@@ -402,9 +402,9 @@ static rf_status bench_score(const rafter_job *job, const rafter_sink *sink, con
   RF_GO(rf_settings_resolve(job->options, "score", s, error));
   int64_t length = s->model.max_seq < TEXT ? s->model.max_seq : TEXT, walks = 0;
   if (length > t->tokens) length = t->tokens;
-  s->plan.build.seq = length, s->plan.build.microbatch = 1;
+  s->plan.build.seq = length; s->plan.build.microbatch = 1;
   size_t top = (size_t)length * (size_t)s->plan.build.top + 1;
-  top_ids = malloc(top * sizeof *top_ids), top_logprobs = malloc(top * sizeof *top_logprobs);
+  top_ids = malloc(top * sizeof *top_ids); top_logprobs = malloc(top * sizeof *top_logprobs);
   if (!top_ids || !top_logprobs) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory"));
   rf_score_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .seed = 1};
   RF_GO(rf_traced_open(job->options, &record, error));
@@ -428,13 +428,13 @@ static rf_status bench_score(const rafter_job *job, const rafter_sink *sink, con
     rf_walked w;
     status = rf_walked_of_scores(scorer, walks, t->tokens * (reps + 1), all, &w, error);
     if (status == RAFTER_OK)
-      status = rf_traced_leave(record, job->options, t->name, scorer->run, w.walk, 1, results, sink, error), rf_walked_free(&w);
+      { status = rf_traced_leave(record, job->options, t->name, scorer->run, w.walk, 1, results, sink, error); rf_walked_free(&w); }
     json_decref(results);
   } else list_test(job, sink, scorer->plan, results);
 done:
   rf_record_close(record);
   rf_scorer_close(scorer);
-  free(top_ids), free(top_logprobs), free(s);
+  free(top_ids); free(top_logprobs); free(s);
   return status;
 }
 
@@ -487,7 +487,7 @@ rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_er
   RF_GO(parse_tests(rf_options_text(job->options, "test"), tests, &tests_count, error)); /* before seconds of ceilings */
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
   for (int i = 0; i < tests_count; i++) RF_GO(check_positions(s, &tests[i], positions_of(&tests[i]), error));
-  c->threads = s->plan.threads, c->bytes = rf_bandwidth_buffer_bytes();
+  c->threads = s->plan.threads; c->bytes = rf_bandwidth_buffer_bytes();
   RF_GO(rf_pages_map(c->bytes, &c->buffer, NULL, error));
   memset(c->buffer, 1, c->bytes);
   c->isa = s->plan.isa;
@@ -500,12 +500,12 @@ rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_er
     rafter_job one = {rf_options_copy(job->options)};
     status = rf_options_set(one.options, name, values[i], error);
     rf_say(sink, "%s %s\n", name, values[i]);
-    c->sweep = name, c->value = values[i];
+    c->sweep = name; c->value = values[i];
     if (status == RAFTER_OK) status = bench_once(&one, sink, c, error);
     rf_options_free(one.options);
   }
 done:
   if (c && c->buffer) rf_pages_unmap(c->buffer, c->bytes);
-  free(c), free(s);
+  free(c); free(s);
   return status;
 }

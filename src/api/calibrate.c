@@ -75,7 +75,7 @@ rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, r
   rf_machine *m = calloc(1, sizeof *m);
   if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while calibrating");
   rf_tuned tuned = {0};
-  if (!options.tune) tuned_before(path, &tuned), options.tuned = &tuned;
+  if (!options.tune) { tuned_before(path, &tuned); options.tuned = &tuned; }
   rf_status status = rf_calibrate(&options, m, error);
   if (status == RAFTER_OK) status = rf_pace_calibrate(&options, m, error);
   rf_put_bar(sink, "%s", "");
@@ -84,7 +84,7 @@ rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, r
     double seconds = rf_now_seconds() - start;
     rf_say(sink, "%s, %s, %d threads\n", m->name, m->isa, m->threads);
     rf_say(sink, "  arithmetic     f32 %.0f GFLOP/s", m->flops[RF_F32] * 1e-9);
-    say_peak(sink, m, RF_BF16, "bf16", "GFLOP/s"), say_peak(sink, m, RF_I8, "int8", "GOP/s");
+    say_peak(sink, m, RF_BF16, "bf16", "GFLOP/s"); say_peak(sink, m, RF_I8, "int8", "GOP/s");
     rf_say(sink, "\n  memory         read %.1f GB/s, copy %.1f GB/s (read + written)\n", m->read_bps * 1e-9, m->copy_bps * 1e-9);
     for (int i = 0; i < m->scaling_count; i++)
       rf_say(sink, "  %2d thread%s     %.0f GFLOP/s, %.1f GB/s\n", m->scaling[i].threads, m->scaling[i].threads > 1 ? "s" : " ",

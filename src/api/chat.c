@@ -74,7 +74,7 @@ static rf_status encode(conversation *c, rf_error *error) {
   if (from < 0) c->ids.count = from = 0;
   for (int64_t i = from; i < whole.count; i++) RF_GO(rf_ids_add(&c->ids, whole.at[i], error));
   free(c->said);
-  c->said = rendered.text, rendered.text = NULL;
+  c->said = rendered.text; rendered.text = NULL;
 done:
   rf_ids_free(&whole);
   rf_rendered_free(&rendered);
@@ -83,7 +83,7 @@ done:
 
 static void forget(conversation *c) {
   free(c->said);
-  c->said = NULL, c->ids.count = 0;
+  c->said = NULL; c->ids.count = 0;
 }
 
 /* Takes the oldest question and its answer out; false when only the newest is left. */
@@ -91,7 +91,7 @@ static bool drop_oldest(conversation *c) {
   size_t first = 0;
   if (!strcmp(json_string_value(json_object_get(json_array_get(c->messages, 0), "role")), "system")) first = 1;
   if (json_array_size(c->messages) < first + 3) return false;
-  json_array_remove(c->messages, first), json_array_remove(c->messages, first);
+  json_array_remove(c->messages, first); json_array_remove(c->messages, first);
   forget(c);
   return true;
 }
@@ -140,7 +140,7 @@ static rf_status answer(conversation *c, turn *t, rf_error *error) {
   rf_say(c->sink, "\n");
   rf_generate_counts after = rf_generator_counts(c->g);
   t->seconds = rf_now_seconds() - start;
-  t->reused = after.reused - before.reused, t->walked = request.count - t->reused;
+  t->reused = after.reused - before.reused; t->walked = request.count - t->reused;
   return RAFTER_OK;
 }
 
@@ -241,7 +241,7 @@ static void command_save(conversation *c, const char *words) {
   else rf_say(c->sink, "%s\n", error.message);
   json_decref(row);
 }
-static void command_bye(conversation *c, const char *words) { (void)words, c->ended = true; }
+static void command_bye(conversation *c, const char *words) { (void)words; c->ended = true; }
 static void command_help(conversation *c, const char *words);
 
 static const struct {
@@ -281,7 +281,7 @@ static rf_status open_model(const rf_options *o, conversation *c, rf_error *erro
   RF_TRY(rf_sampling_of(o, &c->settings, c->sink, &c->sampling, error));
   rf_span *span = calloc((size_t)count + 1, sizeof *span);
   c->messages = json_array();
-  if (!span || !c->messages) return free(span), RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  if (!span || !c->messages) { free(span); return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory"); }
   for (int i = 0; i < count; i++) span[i] = (rf_span){texts[i], strlen(texts[i])};
   rf_status status = rf_stop_open(&(rf_stop_options){.strings = span, .string_count = count}, &c->stop, error);
   free(span);
@@ -302,7 +302,7 @@ static rf_status open_model(const rf_options *o, conversation *c, rf_error *erro
 
 static rf_status talk(const rf_options *o, conversation *c, rf_error *error) {
   RF_TRY(open_model(o, c, error));
-  c->stats = rf_options_flag(o, "verbose"), c->ends = !rf_options_flag(o, "ignore-eos"), c->max_tokens = rf_options_int(o, "max-tokens");
+  c->stats = rf_options_flag(o, "verbose"); c->ends = !rf_options_flag(o, "ignore-eos"); c->max_tokens = rf_options_int(o, "max-tokens");
   start_anew(c, rf_options_is_set(o, "system") ? rf_options_text(o, "system") : "");
   rf_put_bar(c->sink, "%s, context %lld tokens, arena %.1f MiB; /help", c->settings.model.name, (long long)c->settings.plan.build.seq,
              (double)rf_run_arena_bytes(c->g->run) / 0x1p20);

@@ -10,7 +10,7 @@ static bool names_option(const rf_options *options, const char *text) {
   char name[64];
   size_t length = strcspn(text, "=:, ");
   if (text[length] != '=' || length == 0 || length >= sizeof name) return false;
-  memcpy(name, text, length), name[length] = 0;
+  memcpy(name, text, length); name[length] = 0;
   return rf_options_has(options, name);
 }
 
@@ -161,10 +161,10 @@ rf_status rf_plan_compare(const rafter_job *job, const rafter_sink *sink, rf_err
   verdict(a, b, text);
   rf_say(sink, "\n%s\n", text);
   json_t *difference = rf_json_between(a, b, false), *ratio = rf_json_between(a, b, true);
-  add_short(difference), add_short(ratio);
+  add_short(difference); add_short(ratio);
   rf_put_json(sink, json_pack("{ss ss s[ss] sO sO so so ss}", "rafter", RF_VERSION, "command", "plan", "compare", label, second, "a", a, "b", b,
                               "difference", difference, "ratio", ratio, "verdict", text));
 done:
-  json_decref(a), json_decref(b);
+  json_decref(a); json_decref(b);
   return status;
 }

@@ -38,7 +38,7 @@ rf_status rf_eval_read_rows(const char *path, int64_t limit, json_t **rows, rf_e
   if (!json_array_size(*rows)) status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no rows", path);
 done:
   rf_json_lines_close(&lines);
-  if (status != RAFTER_OK) json_decref(*rows), *rows = NULL;
+  if (status != RAFTER_OK) { json_decref(*rows); *rows = NULL; }
   return status;
 }
 
@@ -85,7 +85,7 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
     RF_TRY(rf_scorer_walk(scorer, text + *done, (int)some, error));
     int64_t writes = rf_phase_begin();
     walks++;
-    *done += some, walked += at;
+    *done += some; walked += at;
     double seconds = rf_now_seconds() - start;
     rf_put_bar(e->sink, "%lld of %lld texts, %.0f tokens/s, %.0f s left", (long long)*done, (long long)count, (double)walked / seconds,
                seconds * (double)(count - *done) / (double)*done);
@@ -110,7 +110,7 @@ void rf_wilson(int64_t right, int64_t n, double *low, double *high) {
   const double z = 1.959963984540054;
   double p = (double)right / (double)n, z2n = z * z / (double)n;
   double middle = (p + z2n / 2) / (1 + z2n), half = z * sqrt(p * (1 - p) / (double)n + z2n / (double)n / 4) / (1 + z2n);
-  *low = right ? middle - half : 0, *high = right < n ? middle + half : 1;
+  *low = right ? middle - half : 0; *high = right < n ? middle + half : 1;
 }
 
 void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_t n) {
@@ -160,7 +160,7 @@ static rf_status read_kept(rf_evaluation *e, const char *path, rf_error *error) 
       goto done;
     }
     snprintf(key, sizeof key, "%lld", (long long)json_integer_value(index));
-    json_object_set_new(e->kept, key, row), row = NULL;
+    json_object_set_new(e->kept, key, row); row = NULL;
   }
 done:
   json_decref(row);
@@ -205,7 +205,7 @@ static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *
     return RF_FAIL(error, RAFTER_INVALID, "give --output FILE", "--continue needs the rows that were written (--output is missing)");
   RF_TRY(rf_settings_resolve(o, TASKS[task].job, &e->settings, error));
   RF_TRY(rf_tokenizer_for(&e->settings.model, e->settings.weights_folder, &e->tokenizer, error));
-  e->rows = json_array(), e->kept = json_object();
+  e->rows = json_array(); e->kept = json_object();
   e->result =
       json_pack("{ss ss ss ss}", "command", "eval", "task", TASKS[task].name, "model", e->settings.model.name, "data", rf_options_text(o, "data"));
   if (!e->result || !e->rows || !e->kept) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -253,7 +253,7 @@ rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_err
     rf_journal_close(&e->journal, status, error);
     rf_record_close(e->record);
     rf_tokenizer_close(e->tokenizer);
-    json_decref(e->result), json_decref(e->rows), json_decref(e->kept);
+    json_decref(e->result); json_decref(e->rows); json_decref(e->kept);
   }
   rf_options_free(o);
   free(e);

@@ -96,7 +96,7 @@ static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, con
   if (total - drop > s->longest) s->longest = total - drop;
   s->choices++;
 done:
-  rf_ids_free(&behind), rf_ids_free(&both);
+  rf_ids_free(&behind); rf_ids_free(&both);
   free(whole);
   return status;
 }
@@ -168,7 +168,7 @@ static rf_status walk(rf_evaluation *e, sheet *s, rf_error *error) {
   }
 done:
   rf_scorer_close(scorer);
-  free(scored), free(logprobs);
+  free(scored); free(logprobs);
   return status;
 }
 
@@ -179,7 +179,7 @@ static int likeliest(const sheet *s, const question *q, bool by_character) {
   for (int i = 0; i < q->count; i++) {
     const choice *c = &s->choice[q->first + i];
     double value = by_character ? c->logprob / (double)(c->characters ? c->characters : 1) : c->logprob;
-    if (value > most) most = value, best = i;
+    if (value > most) { most = value; best = i; }
   }
   return best;
 }
@@ -192,7 +192,7 @@ static void answer(rf_evaluation *e, const sheet *s, const json_t *rows) {
     int first = likeliest(s, q, false), second = likeliest(s, q, true);
     json_t *logprobs = json_array(), *id = json_object_get(json_array_get(rows, (size_t)i), "id");
     for (int c = 0; c < q->count; c++) json_array_append_new(logprobs, json_real(s->choice[q->first + c].logprob));
-    n++, plain += first == q->answer, normal += second == q->answer;
+    n++; plain += first == q->answer; normal += second == q->answer;
     json_t *row = json_pack("{si si si so}", "answer", q->answer, "likeliest", first, "likeliest_by_character", second, "logprobs", logprobs);
     if (id) json_object_set(row, "id", id);
     rf_eval_put_row(e, i, row);
@@ -220,10 +220,10 @@ rf_status rf_eval_choices(rf_evaluation *e, rf_error *error) {
     snprintf(where, sizeof where, "%.500s, row %zu", path, i + 1);
     status = add_question(e, &s, row, where, error);
   }
-  if (status == RAFTER_OK) take_kept(e, &s), status = walk(e, &s, error);
+  if (status == RAFTER_OK) { take_kept(e, &s); status = walk(e, &s, error); }
   if (status == RAFTER_OK) answer(e, &s, rows);
   json_decref(rows);
   rf_ids_free(&s.ids);
-  free(s.question), free(s.choice);
+  free(s.question); free(s.choice);
   return status;
 }

@@ -128,7 +128,7 @@ static rf_status prepare(exam *x, rf_error *error) {
   for (int i = 0; i < x->count; i++) {
     problem *p = &x->problem[i];
     const json_t *row = json_array_get(x->rows, (size_t)i);
-    p->kept = rf_eval_kept(e, i), p->ended = p->kept != NULL;
+    p->kept = rf_eval_kept(e, i); p->ended = p->kept != NULL;
     RF_TRY(x->chat ? encode_chat(x, row, p, error) : encode_plain(x, row, p, error));
     RF_TRY(rf_reply_start(&p->reply, e->tokenizer, &x->stop, 0, error));
     if (p->ids.count > x->longest) x->longest = p->ids.count;
@@ -182,7 +182,7 @@ static rf_status answer_all(exam *x, rf_error *error) {
   for (int i = 0; i < x->count; i++) {
     problem *p = &x->problem[i];
     if (p->ended) continue;
-    request.tokens = p->ids.at, request.count = p->ids.count, request.owner = p;
+    request.tokens = p->ids.at; request.count = p->ids.count; request.owner = p;
     RF_GO(rf_generator_submit(g, &request, &p->request, error));
   }
   double start = rf_now_seconds();
@@ -228,7 +228,7 @@ static bool number_in(const exam *x, const char *text, bool last, char number[64
     size_t n = 0;
     for (size_t i = span[0]; i < span[1] && n < 63; i++)
       if (text[i] != ',') number[n++] = text[i];
-    number[n] = 0, from = span[1], found = true;
+    number[n] = 0; from = span[1]; found = true;
     if (!last) break;
   }
   pcre2_match_data_free(match);
@@ -263,7 +263,7 @@ static void mark_all(exam *x) {
     json_t *row = p->kept ? json_deep_copy(p->kept) : mark(x, p, json_array_get(x->rows, (size_t)i));
     const char *finish = json_string_value(json_object_get(row, "finish_reason"));
     bool same = json_is_true(json_object_get(row, "right"));
-    n++, right += same, strict += same && json_is_true(json_object_get(row, "marked"));
+    n++; right += same; strict += same && json_is_true(json_object_get(row, "marked"));
     cut += finish && !strcmp(finish, rf_finish_name(RF_FINISH_LENGTH));
     rf_eval_put_row(e, i, row);
   }
@@ -284,8 +284,8 @@ rf_status rf_eval_gsm8k(rf_evaluation *e, rf_error *error) {
   rf_status status = prepare(&x, error);
   if (status == RAFTER_OK) status = answer_all(&x, error);
   if (status == RAFTER_OK) mark_all(&x);
-  for (int i = 0; i < x.count && x.problem; i++) rf_ids_free(&x.problem[i].ids), rf_reply_free(&x.problem[i].reply);
-  json_decref(x.rows), json_decref(x.shots);
+  for (int i = 0; i < x.count && x.problem; i++) { rf_ids_free(&x.problem[i].ids); rf_reply_free(&x.problem[i].reply); }
+  json_decref(x.rows); json_decref(x.shots);
   rf_chat_free(x.chat);
   rf_stop_close(&x.stop);
   pcre2_code_free(x.number);

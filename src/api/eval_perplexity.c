@@ -87,7 +87,7 @@ static bool window_at(const texts *t, int64_t count, int64_t k, window *w) {
   if (from >= end || (k && end - from < 1)) return false;
   int64_t begin = t->stride == t->own ? from : end - t->own;
   *w = (window){begin < 0 ? 0 : begin, 0, 0};
-  w->count = end - w->begin, w->from = from - w->begin;
+  w->count = end - w->begin; w->from = from - w->begin;
   return true;
 }
 
@@ -95,7 +95,7 @@ static void account(rf_evaluation *e, const texts *t, document *d, const window 
   for (int64_t i = w->from; i < w->count; i++) {
     if (i + t->bos == 0) continue; /* nothing precedes it */
     double nll = -(double)scored->logprobs[i + t->bos];
-    d->nll += nll, d->squares += nll * nll, d->scored++;
+    d->nll += nll; d->squares += nll * nll; d->scored++;
     d->bytes += (int64_t)rf_tokenizer_text_of(e->tokenizer, d->ids.at[w->begin + i]).bytes;
   }
   d->windows++;
@@ -103,8 +103,8 @@ static void account(rf_evaluation *e, const texts *t, document *d, const window 
 
 /* What an earlier evaluation found of a text. */
 static void take_kept(const json_t *row, document *d) {
-  d->nll = json_number_value(json_object_get(row, "nll")), d->squares = json_number_value(json_object_get(row, "squares"));
-  d->scored = json_integer_value(json_object_get(row, "tokens")), d->bytes = json_integer_value(json_object_get(row, "bytes"));
+  d->nll = json_number_value(json_object_get(row, "nll")); d->squares = json_number_value(json_object_get(row, "squares"));
+  d->scored = json_integer_value(json_object_get(row, "tokens")); d->bytes = json_integer_value(json_object_get(row, "bytes"));
   d->windows = json_integer_value(json_object_get(row, "windows"));
 }
 
@@ -121,13 +121,13 @@ static rf_status walk(rf_evaluation *e, texts *t, rf_error *error) {
     take_kept(rf_eval_kept(e, d), &t->at[d]);
     for (int64_t k = 0; window_at(t, t->at[d].ids.count, k, &w) && (!t->limit || all < t->limit); k++, all++) {
       if (k < t->at[d].windows) continue;
-      windows++, tokens += w.count + t->bos;
+      windows++; tokens += w.count + t->bos;
       if (w.count + t->bos > longest) longest = w.count + t->bos;
     }
   }
   if (!windows) goto counted;
   scored = calloc((size_t)windows + 1, sizeof *scored);
-  ids = malloc((size_t)(tokens + 1) * sizeof *ids), logprobs = malloc((size_t)(tokens + 1) * sizeof *logprobs);
+  ids = malloc((size_t)(tokens + 1) * sizeof *ids); logprobs = malloc((size_t)(tokens + 1) * sizeof *logprobs);
   if (!scored || !ids || !logprobs) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
     goto done;
@@ -148,7 +148,7 @@ counted:
   json_object_set_new(e->result, "windows", json_integer(all - (windows - done)));
 done:
   rf_scorer_close(scorer);
-  free(scored), free(ids), free(logprobs);
+  free(scored); free(ids); free(logprobs);
   return status;
 }
 
@@ -156,7 +156,7 @@ static rf_status answer(rf_evaluation *e, const texts *t, rf_error *error) {
   document all = {0};
   for (int i = 0; i < t->count; i++) {
     const document *d = &t->at[i];
-    all.nll += d->nll, all.squares += d->squares, all.scored += d->scored, all.bytes += d->bytes;
+    all.nll += d->nll; all.squares += d->squares; all.scored += d->scored; all.bytes += d->bytes;
     if (!d->scored) continue;
     json_t *row = json_pack("{sI sf sf sf sI sI}", "tokens", (json_int_t)d->scored, "nll", d->nll, "perplexity", exp(d->nll / (double)d->scored),
                             "squares", d->squares, "bytes", (json_int_t)d->bytes, "windows", (json_int_t)d->windows);
@@ -188,7 +188,7 @@ rf_status rf_eval_perplexity(rf_evaluation *e, rf_error *error) {
   if (status == RAFTER_OK) status = read_texts(e, &t, error);
   if (status == RAFTER_OK) status = walk(e, &t, error);
   if (status == RAFTER_OK) status = answer(e, &t, error);
-  for (int i = 0; i < t.count; i++) rf_ids_free(&t.at[i].ids), json_decref(t.at[i].id);
+  for (int i = 0; i < t.count; i++) { rf_ids_free(&t.at[i].ids); json_decref(t.at[i].id); }
   free(t.at);
   return status;
 }

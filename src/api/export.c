@@ -67,7 +67,7 @@ static rf_status put_values(void *context, int param, int64_t first, int64_t cou
   if (count > e->room) {
     float *grown = realloc(e->merged, (size_t)count * sizeof *grown);
     if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-    e->merged = grown, e->room = count;
+    e->merged = grown; e->room = count;
   }
   memcpy(e->merged, values, (size_t)count * sizeof *values);
   rf_merger_add(e->merger, param, first, count, e->merged);

@@ -91,7 +91,7 @@ static rf_status put_ready(job *j, rf_error *error) {
         RF_TRY(put_row(j, a, s, error));
         if (!j->json && !j->out) {
           rf_say_text(j->sink, strdup(a->row->text && !j->prompts.chats ? a->row->text : ""));
-          rf_say_text(j->sink, strdup(a->reply[s].text)), rf_say(j->sink, "\n");
+          rf_say_text(j->sink, strdup(a->reply[s].text)); rf_say(j->sink, "\n");
         }
       }
       if (j->prompts.path) rf_reply_free(&a->reply[s]);
@@ -192,7 +192,7 @@ static rf_status take(job *j, const rf_event *e, rf_error *error) {
   answers *a = e->owner;
   rf_reply *r = &a->reply[e->sample];
   RF_TRY(rf_reply_take(r, e, error));
-  if (j->first_seconds == 0) j->first_seconds = rf_now_seconds() - j->start, j->process_seconds = rf_process_seconds();
+  if (j->first_seconds == 0) { j->first_seconds = rf_now_seconds() - j->start; j->process_seconds = rf_process_seconds(); }
   if (j->streams && r->bytes > r->shown && j->sink->text) j->sink->text(j->sink->self, r->text + r->shown);
   r->shown = r->bytes;
   if (r->finish == RF_FINISH_NONE) return RAFTER_OK;
@@ -262,10 +262,10 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
                                    .seed = (uint64_t)rf_options_int(o, "seed"),
                                    .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   bool single = !p->path && p->row[0].samples == 1;
-  j->json = rf_options_flag(o, "json"), j->streams = single && !j->json;
+  j->json = rf_options_flag(o, "json"); j->streams = single && !j->json;
   j->top = (int)rf_options_int(o, "top-logprobs");
   RF_TRY(rf_traced_open(o, &j->record, error));
-  j->verbose = rf_options_flag(o, "verbose"), j->converts = rf_options_given(o, "weights");
+  j->verbose = rf_options_flag(o, "verbose"); j->converts = rf_options_given(o, "weights");
   double start = rf_now_seconds();
   RF_TRY(rf_generator_open(&settings, &j->generator, error));
   j->load_seconds = rf_now_seconds() - start;

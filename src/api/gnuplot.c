@@ -62,7 +62,7 @@ static rf_status whole(FILE *file, char **text, size_t *bytes, rf_error *error) 
   *text = end < 0 ? NULL : malloc((size_t)end + 1);
   rewind(file);
   if (!*text || fread(*text, 1, (size_t)end, file) != (size_t)end) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read what gnuplot wrote");
-  (*text)[end] = 0, *bytes = (size_t)end;
+  (*text)[end] = 0; *bytes = (size_t)end;
   return RAFTER_OK;
 }
 
@@ -106,7 +106,7 @@ rf_status rf_gnuplot_close(rf_gnuplot *plot, rf_error *error) {
 done:
   for (int i = 0; i < 3; i++)
     if (file[i]) fclose(file[i]);
-  free(picture), free(plot->text);
+  free(picture); free(plot->text);
   *plot = (rf_gnuplot){0};
   return status;
 }

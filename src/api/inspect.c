@@ -39,7 +39,7 @@ static rf_status inspect_tensors(const char *path, const rafter_sink *sink, json
     }
     rf_say(sink, "  %-48s %-6s (%s) %s\n", t->name, dtype, shape, rf_text_bytes((double)t->bytes, a));
     json_array_append_new(list, json_pack("{ss ss so sI}", "name", t->name, "dtype", dtype, "shape", dims, "bytes", (json_int_t)t->bytes));
-    bytes += t->bytes, elements += t->count;
+    bytes += t->bytes; elements += t->count;
   }
   rf_say(sink, "%d tensors, %lld elements, %s\n", rf_tensor_file_count(file), (long long)elements, rf_text_bytes((double)bytes, a));
   json_object_update_new(json, json_pack("{so sI sI}", "tensors", list, "elements", (json_int_t)elements, "bytes", (json_int_t)bytes));
@@ -94,8 +94,8 @@ static rf_status inspect_json(const char *path, const rafter_sink *sink, json_t 
     return status;
   }
   char *text = rf_json_text(content, 1);
-  if (text && strlen(text) < 1 << 16) rf_say_text(sink, text), rf_say(sink, "\n");
-  else rf_say(sink, "%s: JSON, %zu bytes\n", path, text ? strlen(text) : 0), free(text);
+  if (text && strlen(text) < 1 << 16) { rf_say_text(sink, text); rf_say(sink, "\n"); }
+  else { rf_say(sink, "%s: JSON, %zu bytes\n", path, text ? strlen(text) : 0); free(text); }
   json_object_set_new(json, "kind", json_string("json"));
   json_object_set_new(json, "content", content);
   return RAFTER_OK;

@@ -89,7 +89,7 @@ rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *j
     rf_say(sink, "  %-48s %-6s (%s) %s\n", t->name, t->type->name, shape, rf_text_bytes((double)t->bytes, size));
     json_t *row = json_pack("{ss ss so sI}", "name", t->name, "dtype", t->type->name, "shape", dims, "bytes", (json_int_t)t->bytes);
     json_array_append_new(list, row ? row : json_null()); /* NULL: a name that is no UTF-8 */
-    bytes += t->bytes, elements += t->count;
+    bytes += t->bytes; elements += t->count;
   }
   rf_say(sink, "%d tensors, %lld elements, %s, %.2f bits a weight\n", count, (long long)elements, rf_text_bytes((double)bytes, size),
          elements ? 8 * (double)bytes / (double)elements : 0);

@@ -125,7 +125,7 @@ static void begin_history(rf_journal *journal, const char *command, const rf_pla
   if (status == RAFTER_OK) status = rf_history_begin(history, &run, &journal->id, &error);
   if (status != RAFTER_OK) rf_note(journal->sink, "warning: %s\n", error.message);
   rf_history_close(history);
-  free(text), free(folder);
+  free(text); free(folder);
 }
 
 static void end_history(const rf_journal *journal, rf_status status, const char *message) {
@@ -148,7 +148,7 @@ static void set_aside(const char *folder, const char *digest) {
   if (access(from, F_OK) || rf_json_read(from, (size_t)1 << 20, &before, &error) != RAFTER_OK) return;
   const char *was = json_string_value(json_object_get(before, "digest"));
   for (size_t i = 0; was && strcmp(was, digest) && i < sizeof NAMES / sizeof *NAMES; i++) {
-    snprintf(from, sizeof from, "%s/%s", folder, NAMES[i]), snprintf(to, sizeof to, "%s/before-%s", folder, NAMES[i]);
+    snprintf(from, sizeof from, "%s/%s", folder, NAMES[i]); snprintf(to, sizeof to, "%s/before-%s", folder, NAMES[i]);
     rename(from, to); /* most runs have no trace */
   }
   json_decref(before);
@@ -178,7 +178,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const c
     RF_TRY(write_in(folder, "plan.json", plans_json(walk, walks), 0, error));
   }
   if (keeps_history() && computes(plan)) begin_history(journal, command, plan);
-  journal->began = rf_now_seconds(), journal->delayed = rf_run_delayed();
+  journal->began = rf_now_seconds(); journal->delayed = rf_run_delayed();
   return RAFTER_OK;
 }
 
@@ -227,16 +227,16 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
   json_object_set_new(report, "summary", summary);
   take_results(journal->results, summary, seconds);
   char *text = rf_report_summary_text(summary);
-  if (journal->beside) rf_note(journal->sink, "\n%s", text ? text : ""), free(text);
-  else rf_say(journal->sink, "\n"), rf_say_text(journal->sink, text);
+  if (journal->beside) { rf_note(journal->sink, "\n%s", text ? text : ""); free(text); }
+  else { rf_say(journal->sink, "\n"); rf_say_text(journal->sink, text); }
   if (*journal->folder) status = write_in(journal->folder, "report.json", json_incref(report), 0, error);
 done:
-  json_decref(entry), json_decref(report), json_decref(plan);
+  json_decref(entry); json_decref(report); json_decref(plan);
   return status;
 }
 
 void rf_journal_close(rf_journal *journal, rf_status status, const rf_error *error) {
   if (journal->id) end_history(journal, status, error && status != RAFTER_OK ? error->message : NULL);
-  json_decref(journal->run), json_decref(journal->results), json_decref(journal->traced);
+  json_decref(journal->run); json_decref(journal->results); json_decref(journal->traced);
   *journal = (rf_journal){0};
 }

@@ -13,7 +13,7 @@ rafter_status rafter_plan_new(const rafter_job *job, rafter_plan **plan, rafter_
 }
 
 void rf_plan_give_advice(rafter_plan *plan) {
-  if (plan->advisable) plan->advice_count = rf_plan_advise(plan->plan, plan->ahead, plan->advice), plan->ahead = NULL;
+  if (plan->advisable) { plan->advice_count = rf_plan_advise(plan->plan, plan->ahead, plan->advice); plan->ahead = NULL; }
 }
 
 rf_status rf_plan_begin(const rafter_job *job, rafter_plan **out, rf_error *error) {
@@ -22,10 +22,10 @@ rf_status rf_plan_begin(const rafter_job *job, rafter_plan **out, rf_error *erro
   const char *kind = rf_options_has(o, "job") ? rf_options_text(o, "job") : !strcmp(rf_options_command(o), "generate") ? "generate" : "train";
   rafter_plan *p = calloc(1, sizeof *p);
   if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
-  p->extra = json_object(), p->assumptions = json_array(), p->extra_text = open_memstream(&p->extra_chars, &p->extra_bytes);
+  p->extra = json_object(); p->assumptions = json_array(); p->extra_text = open_memstream(&p->extra_chars, &p->extra_bytes);
   if (!p->extra || !p->assumptions || !p->extra_text) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
   if (!strcmp(rf_options_command(o), "plan")) {
-    p->tensors = rf_options_flag(o, "tensors"), p->ops = rf_options_flag(o, "ops");
+    p->tensors = rf_options_flag(o, "tensors"); p->ops = rf_options_flag(o, "ops");
     p->tokens = rf_options_is_set(o, "tokens") ? (double)rf_options_int(o, "tokens") : 0;
     p->budget_seconds = rf_options_is_set(o, "budget") ? rf_options_float(o, "budget") : 0;
   }
@@ -40,8 +40,8 @@ done:
 void rafter_plan_free(rafter_plan *plan) {
   if (!plan) return;
   rf_advice_forget(plan->ahead);
-  rf_plan_free(plan->plan), rf_plan_free(plan->prefill);
-  json_decref(plan->extra), json_decref(plan->assumptions);
+  rf_plan_free(plan->plan); rf_plan_free(plan->prefill);
+  json_decref(plan->extra); json_decref(plan->assumptions);
   if (plan->extra_text) fclose(plan->extra_text);
   free(plan->extra_chars);
   free(plan);
@@ -110,7 +110,7 @@ rafter_status rafter_plan_number(const rafter_plan *plan, const char *pointer, d
   for (const char *p = pointer; at && *p == '/';) {
     size_t n = strcspn(++p, "/");
     if (n >= sizeof part) n = sizeof part - 1;
-    memcpy(part, p, n), part[n] = 0;
+    memcpy(part, p, n); part[n] = 0;
     at = json_is_array(at) ? json_array_get(at, strtoul(part, NULL, 10)) : json_object_get(at, part);
     p += n;
   }

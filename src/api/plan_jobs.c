@@ -24,7 +24,7 @@ static int64_t int_or(const rf_options *o, const char *name, int64_t otherwise) 
 static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l, rf_error *error) {
   rf_settings *s = &p->settings;
   int64_t half = s->model.max_seq > 1 ? s->model.max_seq / 2 : 1;
-  l->prompt = int_or(o, "prompt-tokens", half < 512 ? half : 512), l->answer = int_or(o, "max-tokens", half < 256 ? half : 256);
+  l->prompt = int_or(o, "prompt-tokens", half < 512 ? half : 512); l->answer = int_or(o, "max-tokens", half < 256 ? half : 256);
   l->samples = (int)int_or(o, "samples", 1);
   if (!rf_options_given(o, "seq")) s->plan.build.seq = l->prompt + l->answer;
   if (s->model.position == RF_POSITION_LEARNED && s->plan.build.seq > s->model.max_seq)
@@ -55,7 +55,7 @@ static void add_copies(rf_served *served, int64_t requests, int64_t each) {
   double times = (double)requests / (double)each;
   for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) *counts[i] = llround((double)*counts[i] * times);
   c->most_parts = (c->most_parts * requests + each - 1) / each;
-  served->tokens_per_second *= times, served->slots_used *= times;
+  served->tokens_per_second *= times; served->slots_used *= times;
 }
 
 /* Requests are dealt out to copies of the model, of which one is simulated. */
@@ -215,7 +215,7 @@ static void add_rate(service *s, double rate, const rf_served *v) {
   if (usd > 0) fprintf(s->p->extra_text, "%8.3g  ", usd / 3600 / v->tokens_per_second * 1e6);
   else fputs("no price  ", s->p->extra_text);
   fprintf(s->p->extra_text, "%s\n", v->saturated ? "no" : "yes");
-  if (!s->have_best || !v->saturated) s->best = *v, s->have_best = true;
+  if (!s->have_best || !v->saturated) { s->best = *v; s->have_best = true; }
 }
 
 /* Arrivals of a file as they are dealt out: every copy has its turn of them, and the last one answers behind the last arrival of all. */
@@ -345,7 +345,7 @@ static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
   for (int t = 0; t < policy->graph->tensor_count; t++) {
     const rf_tensor *tensor = &policy->graph->tensor[t];
     if (tensor->persistent && !tensor->host && policy->tensor[t].offset >= 0)
-      kept[tensor->class] += rf_tensor_bytes(tensor), sum += rf_tensor_bytes(tensor);
+      { kept[tensor->class] += rf_tensor_bytes(tensor); sum += rf_tensor_bytes(tensor); }
   }
   kept[RF_CLASS_PADDING] += policy->persistent_bytes - sum;
 }
@@ -367,7 +367,7 @@ static rl_bytes count_rl(const rf_plan *const list[3]) {
       all[c] = own[c] + (i == 2 ? 0 : kept[c]) + (c == RF_CLASS_WEIGHT ? bytes.copy : 0);
       bytes.phase[i] += all[c];
     }
-    if (bytes.phase[i] > bytes.peak) bytes.peak = bytes.phase[i], bytes.most = i, memcpy(bytes.by_class, all, sizeof all);
+    if (bytes.phase[i] > bytes.peak) { bytes.peak = bytes.phase[i]; bytes.most = i; memcpy(bytes.by_class, all, sizeof all); }
   }
   for (int c = 0; c < RF_CLASSES; c++) bytes.persistent += kept[c];
   bytes.persistent += bytes.copy;
@@ -381,7 +381,7 @@ static json_t *rl_memory(rafter_plan *p, const phase *list, json_t *phases) {
   for (int c = 0; c < RF_CLASSES; c++) json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)bytes.by_class[c]));
   int64_t room = rf_plan_room(&p->settings.plan),
           host = list[0].plan->host_bytes + list[2].plan->host_bytes; /* states, and caches while rollouts last */
-  p->needs = bytes.peak, p->lasts = bytes.persistent;
+  p->needs = bytes.peak; p->lasts = bytes.persistent;
   return json_pack("{sI sI sb sI ss so sI}", "peak_bytes", (json_int_t)bytes.peak, "persistent_bytes", (json_int_t)bytes.persistent, "fits",
                    bytes.peak <= room, "headroom_bytes", (json_int_t)(room - bytes.peak), "peak_op", list[bytes.most].name, "by_class", by_class,
                    "host_bytes", (json_int_t)host);
@@ -423,7 +423,7 @@ static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_erro
     if (s->p->settings.vary.mesh) to->build.mesh = policy->build.mesh;
   }
   if (s->decode && to->build.dtype == before.build.dtype && !memcmp(&to->build.mesh, &before.build.mesh, sizeof before.build.mesh)) return RAFTER_OK;
-  rf_plan_free(s->prefill), rf_plan_free(s->decode);
+  rf_plan_free(s->prefill); rf_plan_free(s->decode);
   s->prefill = s->decode = NULL;
   rf_generate_settings g = generate_settings(s->roll);
   RF_TRY(rf_generate_plans(&g, &s->prefill, &s->decode, error));
@@ -439,7 +439,7 @@ static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_erro
 
 static rf_status plan_reference(rl_step *s, int64_t microbatch, rf_error *error) {
   rf_score_settings score = {.model = s->p->settings.model, .plan = s->roll->settings.plan};
-  score.model.lora = (rf_lora){0}, score.plan.build.microbatch = microbatch, score.plan.build.offload &= RF_OFFLOAD_WEIGHTS;
+  score.model.lora = (rf_lora){0}; score.plan.build.microbatch = microbatch; score.plan.build.offload &= RF_OFFLOAD_WEIGHTS;
   rf_plan_free(s->reference);
   s->reference = NULL;
   return rf_score_plan(&score, &s->reference, error);
@@ -508,7 +508,7 @@ static rf_status make_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
                                 (double)s.served.counts.tokens / seconds, "phases", phases));
   json_array_append_new(p->assumptions, json_string(RL_NOTE));
 done:
-  rf_plan_free(s.reference), rf_plan_free(s.prefill), rf_plan_free(s.decode);
+  rf_plan_free(s.reference); rf_plan_free(s.prefill); rf_plan_free(s.decode);
   free(s.roll);
   return status;
 }
@@ -535,8 +535,8 @@ static rf_status size_answers(rafter_plan *p, const rf_options *o, rf_error *err
 
 /* Of an RL step the phases are put together by its own function, which asks for places to say so. */
 static rf_status size_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
-  size_fit(&p->settings, o), p->settings.fit = false;
-  p->extra = json_object(), p->assumptions = json_array(), p->extra_text = open_memstream(&p->extra_chars, &p->extra_bytes);
+  size_fit(&p->settings, o); p->settings.fit = false;
+  p->extra = json_object(); p->assumptions = json_array(); p->extra_text = open_memstream(&p->extra_chars, &p->extra_bytes);
   if (!p->extra || !p->assumptions || !p->extra_text) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   return make_rl(p, o, error);
 }
@@ -588,7 +588,7 @@ static rf_status check_meant(const rf_options *o, const char *job, rf_error *err
 static rf_status run_job(rafter_plan *plan, const rf_options *options, const char *job, bool size, rf_error *error) {
   for (size_t i = 0; i < sizeof JOBS / sizeof *JOBS; i++) {
     if (strcmp(JOBS[i].name, job)) continue;
-    plan->job = JOBS[i].name, plan->sized = size;
+    plan->job = JOBS[i].name; plan->sized = size;
     RF_TRY(check_meant(options, job, error));
     RF_TRY(rf_settings_resolve(options, JOBS[i].settings, &plan->settings, error));
     return (size ? JOBS[i].size : JOBS[i].make)(plan, options, error);

@@ -39,7 +39,7 @@ static void put_limit(rf_gnuplot *p, const char *machine, double room, double mo
 static void put_x_axis(rf_gnuplot *p, const char *name, const rf_sweep_row *row, int count) {
   double least = row[0].x, most = row[0].x;
   bool numbers = true;
-  for (int i = 0; i < count; i++) numbers = numbers && isfinite(row[i].x), least = fmin(least, row[i].x), most = fmax(most, row[i].x);
+  for (int i = 0; i < count; i++) { numbers = numbers && isfinite(row[i].x); least = fmin(least, row[i].x); most = fmax(most, row[i].x); }
   fputs("set xlabel ", p->script);
   rf_gnuplot_quote(p, name);
   fputc('\n', p->script);
@@ -86,7 +86,7 @@ rf_status rf_plot_sweep(const char *path, const char *title, const char *machine
   for (int i = 0; i < count; i++) {
     if (!row[i].planned) continue;
     fprintf(p->script, "%.9g %.9g %.9g %.9g\n", isfinite(row[i].x) ? row[i].x : i, row[i].bytes / 0x1p30, row[i].seconds, row[i].rate);
-    most = fmax(most, row[i].bytes), slowest = fmax(slowest, row[i].seconds);
+    most = fmax(most, row[i].bytes); slowest = fmax(slowest, row[i].seconds);
   }
   double unit = slowest < 1e-3 ? 1e6 : slowest < 1 ? 1e3 : 1;
   fputs("EOD\nset multiplot layout 3,1 title ", p->script);
@@ -126,7 +126,7 @@ rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *
     snprintf(label, sizeof label, "%s, remat %s, %d x %lld%s%s", rf_dtype_name(r->dtype), rf_remat_name(r->remat), r->accumulate,
              (long long)r->microbatch, many ? ", " : "", many ? rf_mesh_text(&r->mesh, mesh) : "");
     fprintf(p->script, "%.9g %.9g \"%s\" %d\n", (double)r->peak_bytes / 0x1p30, r->seconds, label, r->fits);
-    most = fmax(most, (double)r->peak_bytes), slowest = fmax(slowest, r->seconds);
+    most = fmax(most, (double)r->peak_bytes); slowest = fmax(slowest, r->seconds);
   }
   snprintf(label, sizeof label, "%.60s on %.60s: memory against time, what no setting beats in both", plan->plan->graph->model.name,
            plan->plan->machine.name);
@@ -256,7 +256,7 @@ static int kinds_of(const rf_plan *plan, kind *list, int most) {
     while (k < count && strcmp(list[k].name, name)) k++;
     if (k == most) continue;
     if (k == count) list[count++] = (kind){.name = name, .bound = op->bound};
-    list[k].flops += (op->work.flops + op->work.flops_again) * op->calls, list[k].seconds += op->seconds * op->calls;
+    list[k].flops += (op->work.flops + op->work.flops_again) * op->calls; list[k].seconds += op->seconds * op->calls;
     list[k].bytes += (op->work.bytes_read + op->work.bytes_written) * op->calls;
   }
   return count;
@@ -288,17 +288,16 @@ static void put_roofs(rf_gnuplot *p, const rf_plan *plan) {
       unseen += list[i].seconds;
       continue;
     }
-    left = fmin(left, list[i].flops / list[i].bytes), right = fmax(right, list[i].flops / list[i].bytes),
-    low = fmin(low, list[i].flops / list[i].seconds);
+    left = fmin(left, list[i].flops / list[i].bytes); right = fmax(right, list[i].flops / list[i].bytes); low = fmin(low, list[i].flops / list[i].seconds);
   }
   if (!(peak > 0) || !(bps > 0) || !isfinite(left)) {
     fputs("set label 1 'no product, or a machine without ceilings' at graph 0.5,0.5 center\nplot [0:1][0:1] 1/0\n", p->script);
     return;
   }
-  left = fmin(left, peak / bps) / 4, right = fmax(right, peak / bps) * 8;
+  left = fmin(left, peak / bps) / 4; right = fmax(right, peak / bps) * 8;
   fputs("unset arrow\nunset label\nset logscale xy\n", p->script);
   fprintf(p->script, "set xrange [%.6g:%.6g]\nset yrange [%.6g:%.6g]\nset format xy '%%.0s%%c'\n", left, right, fmin(low, bps * left) / 2, peak * 4);
-  put_log_tics(p, 'x', left, right), put_log_tics(p, 'y', fmin(low, bps * left) / 2, peak * 4);
+  put_log_tics(p, 'x', left, right); put_log_tics(p, 'y', fmin(low, bps * left) / 2, peak * 4);
   fputs("set xlabel 'intensity (FLOP per byte of memory traffic)'\nset ylabel 'FLOP/s, predicted'\nset key outside right top Left reverse\n",
         p->script);
   fprintf(p->script, "set label 1 'ops without products (%.0f %% of the time) have no place here' at graph 0.02,0.95 tc rgb '#666666'\n",
@@ -312,7 +311,7 @@ static void put_roofs(rf_gnuplot *p, const rf_plan *plan) {
     double x = list[i].flops / list[i].bytes, share = list[i].seconds / plan->step_seconds;
     if (!(list[i].flops > 0 && list[i].seconds > 0)) continue;
     bool said = share > 0.02;
-    if (said) level = x < 3 * last ? level + 1 : 0, last = x; /* names of close points stand below each other */
+    if (said) { level = x < 3 * last ? level + 1 : 0; last = x; } /* names of close points stand below each other */
     fprintf(p->script, "%.6g %.6g \"%s\" %.4g %.6g\n", x, list[i].flops / list[i].seconds, said ? list[i].name : "", share,
             list[i].flops / list[i].seconds * pow(step, level + 1));
   }

@@ -40,9 +40,9 @@ static rf_status read_common(const rf_options *o, rf_prompts *p, const rafter_si
   int count = 0;
   RF_TRY(rf_sampling_of(o, &p->settings, sink, &c->sampler, error));
   RF_TRY(read_bias(o, p, error));
-  c->max_tokens = rf_options_int(o, "max-tokens"), c->samples = (int)rf_options_int(o, "samples");
+  c->max_tokens = rf_options_int(o, "max-tokens"); c->samples = (int)rf_options_int(o, "samples");
   c->sampler.min_tokens = rf_options_int(o, "min-tokens");
-  c->sampler.bias = p->bias, c->sampler.bias_count = p->bias_count;
+  c->sampler.bias = p->bias; c->sampler.bias_count = p->bias_count;
   const char *const *texts = rf_options_is_set(o, "stop") ? rf_options_texts(o, "stop", &count) : NULL;
   rf_span *span = calloc((size_t)count + 1, sizeof *span);
   if (!span) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -68,7 +68,7 @@ static rf_status add_row(rf_prompts *p, rf_prompt **row, rf_error *error) {
     int64_t capacity = p->capacity ? 2 * p->capacity : 16;
     rf_prompt *grown = realloc(p->row, (size_t)capacity * sizeof *grown);
     if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-    p->row = grown, p->capacity = capacity;
+    p->row = grown; p->capacity = capacity;
   }
   *row = &p->row[p->rows];
   **row = p->common;
@@ -85,7 +85,7 @@ static rf_status render(rf_prompts *p, const rf_options *o, const json_t *messag
   rf_status status = rf_chat_text(p->chat, messages, true, &rendered, error);
   if (status == RAFTER_OK) /* a template writes its marks itself */
     status = rf_tokenizer_encode(p->tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, &row->tokens, error);
-  if (status == RAFTER_OK) row->text = rendered.text, rendered.text = NULL;
+  if (status == RAFTER_OK) { row->text = rendered.text; rendered.text = NULL; }
   rf_rendered_free(&rendered);
   return status;
 }
@@ -167,7 +167,7 @@ static rf_status read_numbers(const json_t *json, const char *where, rf_prompt *
   RF_TRY(rf_json_int_or(json, "seed", where, 0, (int64_t)1 << 62, seed, &seed, error));
   RF_TRY(rf_json_int_or(json, "samples", where, 1, 1 << 16, samples, &samples, error));
   RF_TRY(rf_json_int_or(json, "max_tokens", where, 1, 1 << 24, row->max_tokens, &row->max_tokens, error));
-  row->sampler.seed = (uint64_t)seed, row->samples = (int)samples;
+  row->sampler.seed = (uint64_t)seed; row->samples = (int)samples;
   return RAFTER_OK;
 }
 
@@ -244,7 +244,7 @@ static rf_status read_file(const rf_options *o, rf_prompts *p, rf_error *error) 
     RF_GO(add_row(p, &row, error));
     row->line = lines.line;
     RF_GO(read_row(o, p, json, where, row, error));
-    json_decref(json), json = NULL;
+    json_decref(json); json = NULL;
   }
   if (!p->rows) status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no rows", p->path);
 done:
@@ -262,11 +262,11 @@ static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *e
   for (int64_t i = 0; i < p->rows; i++) {
     const rf_prompt *row = &p->row[i];
     int64_t length = row->tokens.count + row->max_tokens;
-    longest = length > longest ? length : longest, answers += row->samples, samples = row->samples > samples ? row->samples : samples;
+    longest = length > longest ? length : longest; answers += row->samples; samples = row->samples > samples ? row->samples : samples;
   }
   if (!rf_options_is_set(o, "seq")) b->seq = longest < most ? longest : most;
   b->microbatch = rf_options_is_set(o, "batch") ? rf_options_int(o, "batch") : answers < 8 ? answers : 8;
-  b->accumulate = 1, b->sequences = b->microbatch + (samples > b->microbatch); /* a prompt is kept for its further answers */
+  b->accumulate = 1; b->sequences = b->microbatch + (samples > b->microbatch); /* a prompt is kept for its further answers */
   for (int64_t i = 0; i < p->rows; i++) {
     const rf_prompt *row = &p->row[i];
     char where[4200] = "";
@@ -311,7 +311,7 @@ rf_status rf_prompts_read(const rf_options *o, const rafter_sink *sink, rf_promp
   RF_TRY(rf_marks_of(&p->settings, p->tokenizer, &p->marks, error));
   for (int64_t i = 0; i < p->rows; i++) {
     rf_prompt *row = &p->row[i];
-    row->sampler.eos = p->marks.id, row->sampler.eos_count = p->marks.count;
+    row->sampler.eos = p->marks.id; row->sampler.eos_count = p->marks.count;
     row->stop = row->own_stop.string_count ? &row->own_stop : p->common.stop;
   }
   return resolve_context(o, p, error);
@@ -320,9 +320,9 @@ rf_status rf_prompts_read(const rf_options *o, const rafter_sink *sink, rf_promp
 void rf_prompts_free(rf_prompts *p) {
   for (int64_t i = 0; i < p->rows; i++) {
     rf_prompt *row = &p->row[i];
-    json_decref(row->id), free(row->text), rf_ids_free(&row->tokens), rf_stop_close(&row->own_stop);
+    json_decref(row->id); free(row->text); rf_ids_free(&row->tokens); rf_stop_close(&row->own_stop);
   }
   rf_stop_close(&p->common.own_stop);
-  rf_tokenizer_close(p->tokenizer), rf_chat_free(p->chat);
-  free(p->row), free(p->bias);
+  rf_tokenizer_close(p->tokenizer); rf_chat_free(p->chat);
+  free(p->row); free(p->bias);
 }

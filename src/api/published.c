@@ -90,7 +90,7 @@ static rf_status plan_row(const rafter_job *job, const published *row, json_t **
     bool fits = planned == RAFTER_OK && json_is_true(json_object_get(json_object_get(json, "memory"), "fits"));
     if (fits && (!*best || rf_json_at(json, "rate", "tokens_per_second") > rf_json_at(*best, "rate", "tokens_per_second"))) {
       json_decref(*best);
-      *best = json, json = NULL;
+      *best = json; json = NULL;
     }
     json_decref(json);
     if (said || !fits) break;

@@ -37,7 +37,7 @@ static void show_wait(void *self, const char *why, double seconds) {
 static void show_progress(void *self, const rf_hub_file *file, int64_t bytes) {
   pull *p = self;
   double now = rf_now_seconds();
-  if (p->start == 0) p->start = now, p->start_bytes = bytes;
+  if (p->start == 0) { p->start = now; p->start_bytes = bytes; }
   if (now - p->said < 0.2) return;
   double speed = now > p->start ? (double)(bytes - p->start_bytes) / (now - p->start) : 0,
          left = speed > 0 ? (double)(file->bytes - bytes) / speed : 0;
@@ -134,7 +134,7 @@ static rf_status fetch_all(pull *p, int64_t room, json_t *files, rf_error *error
     rf_hub_state state;
     struct stat info;
     if (!file->wanted) continue;
-    p->number++, p->start = 0;
+    p->number++; p->start = 0;
     RF_TRY(rf_hub_fetch(&place, file, &state, error));
     rf_put_bar(p->sink, "%s", "");
     int64_t bytes = fstatat(p->folder, file->path, &info, 0) ? file->bytes : info.st_size;
@@ -197,7 +197,7 @@ static rf_status run(const rf_options *o, pull *p, rf_error *error) {
 rf_status rf_command_pull(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   pull *p = calloc(1, sizeof *p);
   if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  p->sink = sink, p->folder = -1;
+  p->sink = sink; p->folder = -1;
   rf_status status = run(job->options, p, error);
   rf_put_bar(sink, "%s", "");
   if (p->folder >= 0) close(p->folder);

@@ -62,7 +62,7 @@ static rf_status choose_types(work *w, const rf_quant_type *wanted, rf_error *er
     w->out[i].type = type_for(t, wanted, tied);
     w->out[i].bytes = t->count / w->out[i].type->values * w->out[i].type->bytes;
     w->error[i] = -1;
-    w->bytes_in += t->bytes, w->bytes_out += w->out[i].bytes;
+    w->bytes_in += t->bytes; w->bytes_out += w->out[i].bytes;
     if (w->out[i].type != t->type) RF_TRY(rf_gguf_source_read(w->source, i, 0, 0, w->value, error)); /* a type that can be read */
   }
   return RAFTER_OK;
@@ -79,9 +79,9 @@ static void do_part(work *w, const rf_quant_type *type, int p, int64_t values) {
   type->dequantize(block, values / type->values, y);
   for (int64_t i = 0; i < values; ++i) {
     double e = (double)x[i] - (double)y[i];
-    wrong += e * e, all += (double)x[i] * (double)x[i];
+    wrong += e * e; all += (double)x[i] * (double)x[i];
   }
-  w->wrong[p] = wrong, w->all[p] = all;
+  w->wrong[p] = wrong; w->all[p] = all;
 }
 
 static rf_status not_finite(const work *w, const rf_quant_tensor *t, int64_t first, int64_t values, rf_error *error) {
@@ -102,7 +102,7 @@ static rf_status convert(work *w, int index, double *wrong, double *all, rf_erro
     RF_TRY(rf_gguf_source_read(w->source, index, first, values, w->value, error));
 #pragma omp parallel for num_threads(w->threads) schedule(dynamic, 1)
     for (int p = 0; p < parts; ++p) do_part(w, t->type, p, values - (int64_t)p * PART < PART ? values - (int64_t)p * PART : PART);
-    for (int p = 0; p < parts; ++p) *wrong += w->wrong[p], *all += w->all[p]; /* in order: the same sum for any number of threads */
+    for (int p = 0; p < parts; ++p) { *wrong += w->wrong[p]; *all += w->all[p]; } /* in order: the same sum for any number of threads */
     if (!isfinite(*wrong)) return not_finite(w, t, first, values, error);
     RF_TRY(rf_gguf_writer_put_bytes(w->writer, w->block, values / t->type->values * t->type->bytes, error));
     if (rf_asked_to_stop(w->sink)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal; nothing was written");
@@ -185,7 +185,7 @@ rf_status rf_write_gguf(const char *in, const char *out, const char *type, int t
     double part_wrong = 0, part_all = 0;
     if (w.out[i].type == rf_gguf_source_at(w.source, i)->type) RF_GO(keep(&w, i, error));
     else RF_GO(convert(&w, i, &part_wrong, &part_all, error));
-    wrong += part_wrong, all += part_all;
+    wrong += part_wrong; all += part_all;
     w.bytes_done += w.out[i].bytes;
   }
   rf_gguf_writer *writer = w.writer;
@@ -195,7 +195,7 @@ rf_status rf_write_gguf(const char *in, const char *out, const char *type, int t
 done:
   rf_gguf_writer_discard(w.writer);
   rf_gguf_source_close(w.source);
-  free(w.out), free(w.error), free(w.value), free(w.back), free(w.block);
+  free(w.out); free(w.error); free(w.value); free(w.back); free(w.block);
   return status;
 }
 

@@ -119,7 +119,7 @@ static void work_on(remedy *r, attempt *a) {
   pthread_mutex_unlock(&r->idle->lock);
   rafter_plan *fits = plan_with(r, a->change, &bytes);
   pthread_mutex_lock(&r->idle->lock);
-  a->fits = fits, a->fitted = fits != NULL, a->bytes = bytes, a->state = DONE;
+  a->fits = fits; a->fitted = fits != NULL; a->bytes = bytes; a->state = DONE;
   look_ahead(r);
   ask_for_milder(r);
   pthread_cond_broadcast(&r->idle->changed);
@@ -164,7 +164,7 @@ static void stop_helping(remedy *r) {
 /* The most sequences at once that fit, near enough: halved until they do, then a few steps back up. `with`: a change beside, or "". */
 static int64_t most_batch(remedy *r, const char *with) {
   int64_t most = rf_options_int(r->from, "batch"), fits = most / 2;
-  while (fits > 0 && !tries(r, "batch=%lld%s", (long long)fits, with)) most = fits, fits /= 2;
+  while (fits > 0 && !tries(r, "batch=%lld%s", (long long)fits, with)) { most = fits; fits /= 2; }
   for (int i = 0; i < 4 && fits > 0 && most - fits > 1; i++) {
     int64_t middle = fits + (most - fits) / 2;
     if (tries(r, "batch=%lld%s", (long long)middle, with)) fits = middle;
@@ -233,7 +233,7 @@ static void ask_for_milder(remedy *r) {
   for (int later = i + 1; later < r->chip_tries; later++)
     if (r->chips[later] != RF_NONE && r->attempt[r->chips[later]].state == NEW) r->attempt[r->chips[later]].state = DONE;
   if (!larger_of(r, i, true, &to) || *to.mesh) return;
-  r->block = will_try(r, "on=%s,remat=block", to.on), r->plain = will_try(r, "on=%s", to.on);
+  r->block = will_try(r, "on=%s,remat=block", to.on); r->plain = will_try(r, "on=%s", to.on);
 }
 
 /* More chips of the same machine; where the least that training steps take fits, more may. */
@@ -293,7 +293,7 @@ static bool find(remedy *r, char text[400]) {
     for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
       char with[32], typed[32];
       if (!strcmp(narrow[i], "dtype=bf16") && dtype != RF_F32) continue;
-      snprintf(with, sizeof with, ",%s", narrow[i]), snprintf(typed, sizeof typed, "--%s", narrow[i]);
+      snprintf(with, sizeof with, ",%s", narrow[i]); snprintf(typed, sizeof typed, "--%s", narrow[i]);
       *strchr(typed, '=') = ' ';
       batch = fewer ? most_batch(r, with) : 0;
       if (batch > 0) return snprintf(text, 400, "%s --batch %lld", typed, (long long)batch) > 0;

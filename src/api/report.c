@@ -171,7 +171,7 @@ rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_e
   bool others = rf_options_is_set(o, "perfetto") || rf_options_is_set(o, "csv");
   RF_GO(write_traces(o, model, sink, error));
   if ((!json && !others) || rf_options_is_set(o, "out")) RF_GO(write_page(o, model, sink, error));
-  if (json) json_object_set_new(model, "compare", rf_report_comparisons(json_object_get(model, "runs"), 0)), rf_put_json(sink, json_incref(model));
+  if (json) { json_object_set_new(model, "compare", rf_report_comparisons(json_object_get(model, "runs"), 0)); rf_put_json(sink, json_incref(model)); }
 done:
   json_decref(model);
   return status;

@@ -35,7 +35,7 @@ static const char *clean(const json_t *object, const char *key, char out[512]) {
   size_t n = 0;
   for (; *from && n < 511; from++) {
     unsigned char c = (unsigned char)*from, next = (unsigned char)from[1];
-    if (c == 0xC2 && next >= 0x80 && next < 0xA0) from++, out[n++] = ' '; /* C1 */
+    if (c == 0xC2 && next >= 0x80 && next < 0xA0) { from++; out[n++] = ' '; } /* C1 */
     else out[n++] = (char)(c < 0x20 || c == 0x7F ? ' ' : c);
   }
   out[n] = 0;
@@ -47,7 +47,7 @@ static const char *shown(const json_t *object, const char *key, char *(*text)(do
   *out = 0;
   return json_is_number(json_object_get(object, key)) ? text(number(object, key), out) : out;
 }
-static char *plain(double value, char text[32]) { return snprintf(text, 32, "%.4g", value), text; }
+static char *plain(double value, char text[32]) { snprintf(text, 32, "%.4g", value); return text; }
 
 static const char *folder_note(const json_t *row, char note[64]) {
   const json_t *taken = json_object_get(row, "folder_taken_by");
@@ -114,7 +114,7 @@ static json_t *last_steps(const char *text, size_t bytes) {
     }
     json_decref(row);
   }
-  if (rates) qsort(rate, rates, sizeof *rate, by_value), json_object_set_new(left, "tokens_per_second", json_real(rate[rates / 2]));
+  if (rates) { qsort(rate, rates, sizeof *rate, by_value); json_object_set_new(left, "tokens_per_second", json_real(rate[rates / 2])); }
   return left;
 }
 
@@ -225,7 +225,7 @@ static rf_status show(rf_history *history, const rf_options *o, const rafter_sin
          clean(row, "digest", said[6]), json_object_get(row, "results_from") ? ", as far as its steps stand in metrics.jsonl" : "");
   json_object_foreach(json_object_get(row, "results"), key, value) {
     if (json_is_number(value)) snprintf(text, sizeof text, json_is_integer(value) ? "%.0f" : "%.6g", json_number_value(value));
-    else clean(json_object_get(row, "results"), key, text), text[60] = 0;
+    else { clean(json_object_get(row, "results"), key, text); text[60] = 0; }
     rf_say(sink, "  %-32.60s %s\n", key, text);
   }
   rf_say(sink, "\noptions\n");
@@ -280,14 +280,14 @@ static rf_status compare(rf_history *history, const rf_options *o, const rafter_
     json_array_foreach(json_object_get(json, "options"), i, row) {
       char *x = json_dumps(json_object_get(row, "a"), JSON_ENCODE_ANY), *y = json_dumps(json_object_get(row, "b"), JSON_ENCODE_ANY);
       rf_say(sink, "%-32s %16.1000s %16.1000s\n", text_of(row, "name"), x ? x : "", y ? y : "");
-      free(x), free(y);
+      free(x); free(y);
     }
   }
   rf_say(sink, "\n%-32s %16s %16s\n", "results", "A", "B");
   json_array_foreach(results, i, row) rf_say(sink, "%-32s %16.6g %16.6g\n", text_of(row, "name"), number(row, "a"), number(row, "b"));
   rf_put_json(sink, json_incref(json));
 done:
-  json_decref(a), json_decref(b), json_decref(model), json_decref(json);
+  json_decref(a); json_decref(b); json_decref(model); json_decref(json);
   return status;
 }
 
@@ -314,7 +314,7 @@ static void keep_one_command(json_t *rows, char command[32], json_t *others) {
       json_object_set_new(others, text_of(row, "command"), json_integer((json_int_t)number(others, text_of(row, "command")) + 1));
   json_object_foreach(others, of, count) {
     double runs = !strcmp(of, "train") ? INFINITY : json_number_value(count);
-    if (runs > most) most = runs, snprintf(command, 32, "%.31s", of);
+    if (runs > most) { most = runs; snprintf(command, 32, "%.31s", of); }
   }
   json_object_del(others, command);
   for (i = json_array_size(rows); i-- > 0;)
@@ -350,9 +350,9 @@ static rf_status best(rf_history *history, const rf_options *o, const rafter_sin
   sorted = json_array();
   int64_t limit = rf_options_int(o, "limit");
   for (size_t i = 0; all && i < count; i++) json_array_append(sorted, all[i]);
-  free(all), json_decref(rows);
+  free(all); json_decref(rows);
   if (!count) rf_say(sink, "no finished run has the result %s\n", filter.metric);
-  else say_rows(sink, sorted, limit, filter.metric), say_others(sink, command, others, filter.metric);
+  else { say_rows(sink, sorted, limit, filter.metric); say_others(sink, command, others, filter.metric); }
   while (limit && (int64_t)json_array_size(sorted) > limit) json_array_remove(sorted, json_array_size(sorted) - 1);
   rf_put_json(sink, json_pack("{ss ss ss ss so so}", "rafter", RF_VERSION, "command", "runs", "metric", filter.metric, "of", command, "others",
                               others, "runs", sorted));

@@ -53,7 +53,7 @@ static rf_status add_row(work *w, text_row **row, rf_error *error) {
     int capacity = w->capacity ? 2 * w->capacity : 16;
     text_row *grown = realloc(w->row, (size_t)capacity * sizeof *grown);
     if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-    w->row = grown, w->capacity = capacity;
+    w->row = grown; w->capacity = capacity;
   }
   *row = &w->row[w->rows++];
   **row = (text_row){0};
@@ -106,7 +106,7 @@ static rf_status read_jsonl(work *w, const rf_options *o, const char *path, rf_e
     RF_GO(rf_json_lines_next(&lines, &json, error));
     if (!json) break;
     RF_GO(read_row(w, o, path, lines.line, json, error));
-    json_decref(json), json = NULL;
+    json_decref(json); json = NULL;
   }
   if (!w->rows) status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no rows", path);
 done:
@@ -180,7 +180,7 @@ static rf_status cut_windows(work *w, const rf_options *o, rf_error *error) {
 static rf_status make_answers(const work *w, text_row *row, rf_error *error) {
   size_t count = (size_t)row->ids.count, top = count * (size_t)w->top;
   row->logprobs = malloc(count * sizeof *row->logprobs);
-  row->top_ids = malloc((top + 1) * sizeof *row->top_ids), row->top_logprobs = malloc((top + 1) * sizeof *row->top_logprobs);
+  row->top_ids = malloc((top + 1) * sizeof *row->top_ids); row->top_logprobs = malloc((top + 1) * sizeof *row->top_logprobs);
   return row->logprobs && row->top_ids && row->top_logprobs ? RAFTER_OK
                                                             : RF_FAIL(error, RAFTER_FAILED, "give shorter rows, or a smaller --top", "out of memory");
 }
@@ -188,7 +188,7 @@ static rf_status make_answers(const work *w, text_row *row, rf_error *error) {
 static void forget(text_row *row) {
   json_decref(row->id);
   rf_ids_free(&row->ids);
-  free(row->logprobs), free(row->top_ids), free(row->top_logprobs);
+  free(row->logprobs); free(row->top_ids); free(row->top_logprobs);
   *row = (text_row){0};
 }
 
@@ -217,7 +217,7 @@ static json_t *row_json(const work *w, const text_row *row, double nll) {
       json_array_append_new(values, json_real((double)row->top_logprobs[t * w->top + k]));
     }
     json_array_append_new(tops, t ? json_pack("{so so}", "ids", ids, "logprobs", values) : json_null());
-    if (!t) json_decref(ids), json_decref(values);
+    if (!t) { json_decref(ids); json_decref(values); }
   }
   if (row->id) json_object_set(json, "id", row->id);
   json_object_set_new(json, "tokens", tokens);
@@ -237,9 +237,9 @@ static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error 
     text_row *row = &w->row[w->put];
     double nll = 0;
     for (int64_t t = 1; t < row->ids.count; t++) nll -= (double)row->logprobs[t];
-    w->nll += nll, w->scored += row->ids.count - 1;
+    w->nll += nll; w->scored += row->ids.count - 1;
     json_t *json = row_json(w, row, nll);
-    if (w->out) status = rf_json_write_line(w->out, json, error), json_decref(json);
+    if (w->out) { status = rf_json_write_line(w->out, json, error); json_decref(json); }
     else rf_put_json(sink, json);
     forget(row);
   }
@@ -270,13 +270,13 @@ static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, i
     int64_t takes = rf_phase_begin();
     for (int i = 0; i < count && status == RAFTER_OK; i++) status = take(w, &w->window[done + i], &text[i], error);
     rf_phase_end(RF_PHASE_SAMPLE, takes);
-    done += count, *walked += at, w->walks++, *seconds += rf_now_seconds() - start;
+    done += count; *walked += at; w->walks++; *seconds += rf_now_seconds() - start;
     if (status == RAFTER_OK) status = put_rows(w, done < w->windows ? w->window[done].row : w->rows, sink, error);
     if (status == RAFTER_OK && done < w->windows && rf_asked_to_stop(sink))
       status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %lld of %lld windows; %d of %d rows were put out", (long long)done,
                        (long long)w->windows, w->put, w->rows);
   }
-  free(text), free(logprobs), free(top_logprobs), free(top_ids);
+  free(text); free(logprobs); free(top_logprobs); free(top_ids);
   return status;
 }
 
@@ -350,7 +350,7 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   say(w, scorer, walked, seconds, sink);
   RF_GO(leave(w, scorer, record, &journal, walked, seconds, error));
 done:
-  rf_out_discard(w->out), w->out = NULL;
+  rf_out_discard(w->out); w->out = NULL;
   rf_journal_close(&journal, status, error);
   rf_record_close(record);
   rf_scorer_close(scorer);
@@ -365,7 +365,7 @@ rf_status rf_command_score(const rafter_job *job, const rafter_sink *sink, rf_er
   if (status == RAFTER_OK) status = score(w, o, sink, error);
   for (int i = w->put; i < w->rows; i++) forget(&w->row[i]);
   rf_tokenizer_close(w->tokenizer);
-  free(w->window), free(w->row), free(w);
+  free(w->window); free(w->row); free(w);
   rf_options_free(o);
   return status;
 }

@@ -16,10 +16,10 @@ double rf_json_at(const json_t *json, const char *object, const char *key) {
 static const double STANDS_OUT = 1.5, WORTH_SAYING = 0.02, FALLS = 0.2, SCALES = 0.1;
 
 static void row_of(rf_sweep_row *row, const json_t *plan) {
-  row->bytes = rf_json_at(plan, "memory", "peak_bytes"), row->seconds = rf_json_at(plan, "time", "seconds");
+  row->bytes = rf_json_at(plan, "memory", "peak_bytes"); row->seconds = rf_json_at(plan, "time", "seconds");
   row->rate = rf_json_at(plan, "rate", "tokens_per_second");
   row->speed = row->seconds > 0 ? rf_json_at(plan, "work", "model_flops") / row->seconds : 0;
-  row->chips = rf_json_at(plan, "machine", "chips"), row->waits = row->seconds > 0 ? rf_json_at(plan, "time", "network_seconds") / row->seconds : 0;
+  row->chips = rf_json_at(plan, "machine", "chips"); row->waits = row->seconds > 0 ? rf_json_at(plan, "time", "network_seconds") / row->seconds : 0;
   row->fits = json_is_true(json_object_get(json_object_get(plan, "memory"), "fits"));
   row->room = rf_json_at(plan, "memory", "capacity_bytes") - rf_json_at(plan, "memory", "reserve_bytes");
 }
@@ -200,8 +200,8 @@ rf_status rf_plan_sweep(const rafter_job *job, const rafter_sink *sink, rf_error
   RF_GO(common_batch(job->options, name, values, count, &batch, error));
   rf_say(sink, "%-24s %12s %12s %14s  %-3s  %s\n", name, "memory", "time", "tokens/s", "fits", "bound");
   for (int i = 0; i < count; i++) {
-    row[i].value = values[i], row[i].x = number_of(values[i]);
-    plan = NULL, one = NULL, refused = (rf_error){0};
+    row[i].value = values[i]; row[i].x = number_of(values[i]);
+    plan = NULL; one = NULL; refused = (rf_error){0};
     RF_GO(plan_value(job, name, batch, &row[i], &plan, &one, &refused, error));
     if (!row[i].planned && !first.message[0]) first = refused;
     any = any || row[i].planned;
@@ -210,10 +210,10 @@ rf_status rf_plan_sweep(const rafter_job *job, const rafter_sink *sink, rf_error
       row[i].why_memory = rf_cause_of_memory(before->plan, plan->plan, growth(row, i, true));
     }
     rafter_plan_free(before);
-    before = plan, plan = NULL;
+    before = plan; plan = NULL;
     say_row(sink, &row[i], &refused);
     json_object_set_new(one, name, json_string(values[i]));
-    json_array_append_new(rows, one), one = NULL;
+    json_array_append_new(rows, one); one = NULL;
   }
   if (!any) RF_GO(RF_FAIL(error, RAFTER_INVALID, first.hint, "%s", first.message));
   cliffs = find_cliffs(row, count);
@@ -224,8 +224,8 @@ rf_status rf_plan_sweep(const rafter_job *job, const rafter_sink *sink, rf_error
   if (rf_options_is_set(job->options, "plot")) RF_GO(plot(job, name, row, count, rows, cliffs, error));
   rf_put_json(sink, json_pack("{ss ss ss sO sO}", "rafter", RF_VERSION, "command", "plan", "sweep", name, "rows", rows, "cliffs", cliffs));
 done:
-  json_decref(rows), json_decref(cliffs), json_decref(one);
-  rafter_plan_free(plan), rafter_plan_free(before);
+  json_decref(rows); json_decref(cliffs); json_decref(one);
+  rafter_plan_free(plan); rafter_plan_free(before);
   free(row);
   return status;
 }

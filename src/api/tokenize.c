@@ -61,10 +61,10 @@ static rf_status decode(const rf_options *o, const rf_tokenizer *tokenizer, cons
     goto done;
   }
   text = NULL;
-  line[bytes] = '\n', line[bytes + 1] = 0;
+  line[bytes] = '\n'; line[bytes + 1] = 0;
   rf_say_text(sink, line);
 done:
-  rf_ids_free(&ids), free(text);
+  rf_ids_free(&ids); free(text);
   return status;
 }
 
@@ -122,7 +122,7 @@ static rf_status encode(const rf_options *o, const rf_tokenizer *tokenizer, int6
   if (list) rf_say(sink, "\n");
   rf_put_json(sink, json_pack("{ss sI so so}", "command", "tokenize", "count", (json_int_t)ids.count, "tokens", tokens, "pieces", pieces));
 done:
-  free(read), rf_ids_free(&ids);
+  free(read); rf_ids_free(&ids);
   return status;
 }
 

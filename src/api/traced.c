@@ -33,8 +33,8 @@ static void say_gaps(const rf_trace *trace, const char *of, const rafter_sink *s
     const rf_traced_step *step = &trace->step[s];
     const rf_traced_after *after = &step->after;
     if (!step->whole) continue;
-    all += 1e-9 * (double)(after->end - step->begin) * trace->threads, behind += 1e-9 * (double)(after->end - step->end) * trace->threads;
-    work += step->work + after->work, phases += step->phases + after->phases;
+    all += 1e-9 * (double)(after->end - step->begin) * trace->threads; behind += 1e-9 * (double)(after->end - step->end) * trace->threads;
+    work += step->work + after->work; phases += step->phases + after->phases;
     for (int g = 0; g < RF_GAPS; g++) seconds[g] += step->gaps[0][g] + step->gaps[1][g] + after->gaps[0][g] + after->gaps[1][g];
   }
   if (!(all > 0)) return;
@@ -62,7 +62,7 @@ rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf
   rf_trace *trace = NULL;
   if (!record) return RAFTER_OK;
   if (walks > 4) walks = 4;
-  for (int i = 0; i < walks; i++) plans[i] = walk[i].plan, names[i] = walk[i].name;
+  for (int i = 0; i < walks; i++) { plans[i] = walk[i].plan; names[i] = walk[i].name; }
   RF_TRY(rf_trace_collect(record, plans, names, walks, &trace, error));
   if (!trace->steps) { /* a trace that is there stays */
     say(sink, "hint: no step of --trace was reached; steps are counted from 1\n");

@@ -63,7 +63,7 @@ static rf_status check_out(const rafter_trainer *t, const char *resume, rf_error
 
 static rf_status schedule_of(const rf_options *o, int64_t steps, rf_schedule *s, rf_error *error) {
   s->kind = (rf_schedule_kind)rf_options_choice(o, "schedule");
-  s->steps = steps, s->peak = rf_options_float(o, "lr");
+  s->steps = steps; s->peak = rf_options_float(o, "lr");
   s->floor = rf_options_is_set(o, "min-lr") ? rf_options_float(o, "min-lr") : s->peak / 10;
   s->warmup = rf_options_is_set(o, "warmup") ? rf_options_int(o, "warmup") : s->steps / 20;
   s->decay = rf_options_is_set(o, "decay") ? rf_options_int(o, "decay") : s->steps / 5;
@@ -95,7 +95,7 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
                            .weights_folder = t->settings.weights_folder,
                            .work_folder = t->out};
   if (strcmp(rf_options_command(o), "train")) { /* bench: random tokens, constant rate */
-    s->data = "random:seed=0", s->pack = true;
+    s->data = "random:seed=0"; s->pack = true;
     s->schedule = (rf_schedule){.kind = RF_SCHEDULE_CONSTANT, .peak = 1e-4, .floor = 1e-4, .steps = INT64_MAX / 4};
     return RAFTER_OK;
   }
@@ -133,7 +133,7 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, ra
   bool unnamed = false;
   if (rf_options_has(o, "out") && rf_options_is_set(o, "out")) snprintf(t->out, sizeof t->out, "%s", rf_options_text(o, "out"));
   else if (resume) snprintf(t->out, sizeof t->out, "%s", resume);
-  else rf_journal_name_folder(o, t->out), unnamed = true;
+  else { rf_journal_name_folder(o, t->out); unnamed = true; }
   if (resume) RF_GO(rf_checkpoint_newest(resume, t->resume, error));
   RF_GO(trainer_settings(t, o, s, error));
   if (sink) s->progress = rf_load_bar(sink);
@@ -167,7 +167,7 @@ rafter_status rafter_trainer_open(const rafter_job *job, rafter_trainer **traine
 }
 
 void rafter_trainer_progress(const rafter_trainer *t, int64_t *done, int64_t *of) {
-  *done = t->trainer->step, *of = t->trainer->settings.schedule.steps;
+  *done = t->trainer->step; *of = t->trainer->settings.schedule.steps;
 }
 rafter_status rafter_trainer_step(rafter_trainer *t, rafter_step *step, rafter_error *error) { return rf_trainer_step(t->trainer, step, error); }
 rafter_status rafter_trainer_validate(rafter_trainer *t, int64_t rows, double *loss, rafter_error *error) {
@@ -180,7 +180,7 @@ rafter_status rafter_trainer_save(rafter_trainer *t, const char *folder, rafter_
 rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_bytes, int64_t *outside_bytes, rafter_error *error) {
   rf_outside outside;
   RF_TRY(rf_run_outside(t->trainer->run, &outside, error));
-  *arena_bytes = rf_run_arena_bytes(t->trainer->run), *outside_bytes = outside.outside_bytes;
+  *arena_bytes = rf_run_arena_bytes(t->trainer->run); *outside_bytes = outside.outside_bytes;
   return RAFTER_OK;
 }
 
@@ -188,7 +188,7 @@ rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_byte
 static int walks_of(const rafter_trainer *t, rf_report_walk walk[2]) {
   const rf_trainer *r = t->trainer;
   walk[0] = (rf_report_walk){.name = "train", .plan = r->plan, .measured = rf_run_measured(r->run, 0), .count = r->counted.steps};
-  walk[0].seconds = r->counted.step_seconds, walk[0].tokens = (double)r->counted.tokens;
+  walk[0].seconds = r->counted.step_seconds; walk[0].tokens = (double)r->counted.tokens;
   if (!r->val_plan) return 1;
   walk[1] = (rf_report_walk){.name = "validation", .plan = r->val_plan, .measured = rf_run_measured(r->run, 1), .count = r->counted.validation_walks};
   walk[1].seconds = r->counted.validation_seconds;
@@ -261,7 +261,7 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
                    s->tokens_per_second, s->mfu, s->predicted_seconds, (long long)s->loss_tokens, s->epoch);
   if (val_loss) n += snprintf(line + n, sizeof line - (size_t)n, ",\"val_loss\":%.9g", or_zero(*val_loss));
   snprintf(line + n, sizeof line - (size_t)n, "}");
-  if (log->metrics) fprintf(log->metrics, "%s\n", line), fflush(log->metrics);
+  if (log->metrics) { fprintf(log->metrics, "%s\n", line); fflush(log->metrics); }
   if (log->json && log->sink->json) log->sink->json(log->sink->self, line);
   int64_t done = s->step - log->first_step, every = line_every(log->steps);
   if (s->step == 1 || s->step == log->steps || s->step % every == 0 || val_loss) {
@@ -273,7 +273,7 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
   }
   double spent = rf_now_seconds() - log->start, left = (double)(log->steps - s->step) * log->step_seconds / (double)(done > 0 ? done : 1);
   double part = (double)s->step / (double)log->steps;
-  if (log->seconds_limit > 0 && log->seconds_limit - spent < left) left = log->seconds_limit - spent, part = spent / log->seconds_limit;
+  if (log->seconds_limit > 0 && log->seconds_limit - spent < left) { left = log->seconds_limit - spent; part = spent / log->seconds_limit; }
   char bar[41];
   int filled = (int)(40 * (part < 1 ? part : 1));
   for (int i = 0; i < 40; i++) bar[i] = i < filled ? '#' : '.';
@@ -341,7 +341,7 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
       "{\"arena_bytes\":%lld,\"peak_bytes\":%lld,\"outside_arena_bytes\":{\"total\":%lld,\"program_and_libraries\":%lld,\"heap_and_stacks\":%lld}}",
       (long long)rf_run_arena_bytes(r->run), (long long)r->plan->arena_bytes, (long long)o.outside_bytes, (long long)o.file_bytes,
       (long long)o.other_bytes);
-  if (log->metrics && !log->continued) fprintf(log->metrics, "%s\n", line), fflush(log->metrics);
+  if (log->metrics && !log->continued) { fprintf(log->metrics, "%s\n", line); fflush(log->metrics); }
   if (log->json && log->sink->json) log->sink->json(log->sink->self, line);
   const rf_params *params = &r->plan->graph->params;
   if (params->adapter > 0)
@@ -375,7 +375,7 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
     rafter_step step;
     double val_loss = 0, began = rf_now_seconds();
     RF_TRY(rf_trainer_step(r, &step, error));
-    log->step_seconds += step.seconds, log->mfu_seconds += step.mfu * step.seconds, log->last = step;
+    log->step_seconds += step.seconds; log->mfu_seconds += step.mfu * step.seconds; log->last = step;
     bool validates = r->val_batch.tokens && log->val_every > 0 && (r->step % log->val_every == 0 || r->step == log->steps);
     if (validates) RF_TRY(rf_trainer_validate(r, log->val_rows, &val_loss, error));
     if (validates) log->val_loss = val_loss;
@@ -412,7 +412,7 @@ static rf_status with_recorded_options(const rafter_job *job, rafter_job *merged
   json_decref(given);
   if (status == RAFTER_OK && rf_options_argument(o, 0)) status = rf_options_set(merged->options, "MODEL", rf_options_argument(o, 0), error);
 done:
-  if (status != RAFTER_OK) rf_options_free(merged->options), merged->options = NULL;
+  if (status != RAFTER_OK) { rf_options_free(merged->options); merged->options = NULL; }
   return status;
 }
 
@@ -443,7 +443,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   if (rf_options_is_set(o, "max-seconds")) log.seconds_limit = rf_options_float(o, "max-seconds");
   if (traces(o)) RF_TRY(rf_traced_open(o, &traced, error));
   RF_GO(open_trainer(job, sink, &t, error));
-  log.first_step = t->trainer->step, log.first_tokens = t->trainer->tokens, log.steps = t->trainer->settings.schedule.steps;
+  log.first_step = t->trainer->step; log.first_tokens = t->trainer->tokens; log.steps = t->trainer->settings.schedule.steps;
   rf_report_walk walk[2];
   int walks = walks_of(t, walk);
   /* They stand before the first step, so that a run that dies can be understood and repeated. */

@@ -17,7 +17,7 @@ rf_status rf_walked_of(const rf_generator *g, rf_walked *w, rf_error *error) {
   for (int i = 0; i < 2; i++) { /* the run has the prefill walk first */
     size_t ops = (size_t)w->walk[i].plan->graph->op_count + 1;
     int64_t rows = 0;
-    w->walk[i].predicted = w->share[2 * i] = calloc(ops, sizeof(double)), w->walk[i].limit = w->share[2 * i + 1] = calloc(ops, sizeof(double));
+    w->walk[i].predicted = w->share[2 * i] = calloc(ops, sizeof(double)); w->walk[i].limit = w->share[2 * i + 1] = calloc(ops, sizeof(double));
     if (!w->share[2 * i] || !w->share[2 * i + 1]) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run"));
     rf_generator_walked(g, 1 - i, &w->walk[i].count, &rows, &w->walk[i].seconds);
     w->walk[i].tokens = (double)rows;

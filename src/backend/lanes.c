@@ -42,7 +42,7 @@ static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
   struct rusage use;
   struct timespec cpu;
   rf_lane_look l = {.at = now};
-  if (!getrusage(RUSAGE_THREAD, &use)) l.faults = use.ru_minflt, l.read_faults = use.ru_majflt, l.switches = use.ru_nivcsw;
+  if (!getrusage(RUSAGE_THREAD, &use)) { l.faults = use.ru_minflt; l.read_faults = use.ru_majflt; l.switches = use.ru_nivcsw; }
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
   l.cpu = (int64_t)cpu.tv_sec * 1000000000 + cpu.tv_nsec;
   bool stayed = from && (l.at - from->at) - (l.cpu - from->cpu) <= NS_WORTH_A_SPAN;
@@ -113,7 +113,7 @@ void rf_lanes_settle(const rf_lanes *lanes) {
     rf_lane *lane = &lanes->lane[i];
     rf_lane_look l;
     if (!lane->thread || !look_from_outside(lane, &l)) continue;
-    l.faults = lane->last.faults, l.read_faults = lane->last.read_faults, l.switches = lane->last.switches; /* the thread will count them itself */
+    l.faults = lane->last.faults; l.read_faults = lane->last.read_faults; l.switches = lane->last.switches; /* the thread will count them itself */
     put_lost(lanes, i, l);
   }
 }

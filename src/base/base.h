@@ -16,7 +16,7 @@ rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line,
     __attribute__((format(printf, 6, 7)));
 #define RF_FAIL(error, status, hint, ...) rf_failed(rf_fail((error), (status), __FILE__, __LINE__, (hint), __VA_ARGS__), (status))
 /* Lets the compiler see which status comes back, so that it can tell which variables a failed call leaves unset. */
-static inline rf_status rf_failed(rf_status filled, rf_status status) { return (void)filled, status; }
+static inline rf_status rf_failed(rf_status filled, rf_status status) { (void)filled; return status; }
 #define RF_TRY(call) \
   do { \
     rf_status rf_try_status = (call); \

@@ -86,7 +86,7 @@ static char *resolve_links(const char *path) {
     const char *slash = target[0] == '/' ? NULL : strrchr(now, '/');
     char *next = NULL;
     if (asprintf(&next, "%.*s%s", slash ? (int)(slash + 1 - now) : 0, now, target) < 0) next = NULL;
-    free(now), now = next;
+    free(now); now = next;
   }
   free(now);
   return NULL;
@@ -97,7 +97,7 @@ static int open_target(rf_out_file *out, size_t size) {
   struct stat info;
   if (stat(out->path, &info) == 0 && !S_ISREG(info.st_mode)) {
     out->beside[0] = 0;
-    if (S_ISDIR(info.st_mode)) return errno = EISDIR, -1;
+    if (S_ISDIR(info.st_mode)) { errno = EISDIR; return -1; }
     return open(out->path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
   }
   snprintf(out->beside, size, "%s.part-%ld", out->path, (long)getpid());
@@ -114,7 +114,7 @@ rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out_file **re
     out->beside = malloc(size);
   }
   if (!out || !out->path || !out->beside) {
-    if (out) free(out->path), free(out->beside);
+    if (out) { free(out->path); free(out->beside); }
     free(out);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", path, errno == ENOMEM ? "out of memory" : "too many links");
   }

@@ -218,7 +218,7 @@ json_t *rf_json_bytes(const char *at, size_t bytes) {
   for (size_t i = 0; i < bytes;) {
     int n = character((const unsigned char *)at + i, bytes - i), taken = n < 0 ? -n : n;
     memcpy(text + used, n < 0 ? "\xEF\xBF\xBD" : at + i, n < 0 ? 3 : (size_t)n);
-    used += n < 0 ? 3 : (size_t)n, i += (size_t)taken;
+    used += n < 0 ? 3 : (size_t)n; i += (size_t)taken;
   }
   json_t *value = json_stringn(text, used);
   free(text);

@@ -19,7 +19,7 @@ rf_status rf_json_lines_text(rf_json_lines *lines, bool *more, rf_error *error) 
     if (bytes <= 0 && (ferror(lines->file) || errno == ENOMEM))
       return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read %s (%s)", lines->path, strerror(errno));
     if (bytes <= 0) return RAFTER_OK;
-    lines->line++, lines->bytes = (size_t)bytes;
+    lines->line++; lines->bytes = (size_t)bytes;
     if (strspn(lines->text, " \t\r\n") < lines->bytes) return RAFTER_OK;
   }
 }

@@ -161,7 +161,7 @@ void *rf_pool_raw(rf_pool *pool, size_t bytes) {
     if (size > (size_t)1 << 20) size = (size_t)1 << 20;
     if (size < bytes) size = bytes;
     c = rf_must(malloc(sizeof(chunk) + size));
-    c->size = size, c->used = 0;
+    c->size = size; c->used = 0;
     c->next = pool->first;
     pool->first = c;
   }

@@ -205,9 +205,9 @@ static rf_status parse_value(int command, const rf_option *row, const char *text
                        "'%.60s' is not a whole number", text);
     v->real = (double)v->whole;
     break;
-  case RF_OPTION_SIZE: status = rf_parse_size(text, &v->whole, &inner), v->real = (double)v->whole; break;
-  case RF_OPTION_TOKENS: status = rf_parse_tokens(text, &v->whole, &inner), v->real = (double)v->whole; break;
-  case RF_OPTION_COUNT: status = rf_parse_count(text, &v->whole, &inner), v->real = (double)v->whole; break;
+  case RF_OPTION_SIZE: status = rf_parse_size(text, &v->whole, &inner); v->real = (double)v->whole; break;
+  case RF_OPTION_TOKENS: status = rf_parse_tokens(text, &v->whole, &inner); v->real = (double)v->whole; break;
+  case RF_OPTION_COUNT: status = rf_parse_count(text, &v->whole, &inner); v->real = (double)v->whole; break;
   case RF_OPTION_DURATION: status = rf_parse_duration(text, &v->real, &inner); break;
   case RF_OPTION_FLOAT:
     if (!rf_text_float(text, &v->real)) status = RF_FAIL(&inner, RAFTER_INVALID, "write 0.1 or 3e-4", "'%.60s' is not a number", text);
@@ -323,7 +323,7 @@ rf_options *rf_options_copy(const rf_options *o) {
     value *to = &copy->values[i];
     *to = *from;
     to->text = NULL;
-    to->list = NULL, to->floats = NULL;
+    to->list = NULL; to->floats = NULL;
     for (int j = 0; from->text && from->text[j]; ++j) push(&to->text, from->text[j]);
     size_t count = (size_t)from->count;
     if (from->list) to->list = memcpy(rf_must(malloc((count + 1) * sizeof *to->list)), from->list, count * sizeof *to->list);

@@ -91,7 +91,7 @@ static bool next_range(const char **at, range *r) {
   char *dots = strstr(r->item, ".."), *colon = dots ? strchr(dots, ':') : NULL;
   if (dots) *dots = 0;
   if (colon) *colon = 0;
-  r->first = r->item, r->last = dots ? dots + 2 : NULL, r->step = colon ? colon + 1 : NULL;
+  r->first = r->item; r->last = dots ? dots + 2 : NULL; r->step = colon ? colon + 1 : NULL;
   return true;
 }
 

@@ -62,7 +62,7 @@ static void put_bar(void *self, const char *line) {
   struct winsize size = {.ws_col = 80};
   ioctl(2, TIOCGWINSZ, &size);
   if (!*line) clear_bar(t);
-  else fprintf(stderr, "\r\033[K%.*s", size.ws_col > 1 ? size.ws_col - 1 : 79, line), t->bar_is_up = true;
+  else { fprintf(stderr, "\r\033[K%.*s", size.ws_col > 1 ? size.ws_col - 1 : 79, line); t->bar_is_up = true; }
   fflush(stderr);
 }
 
@@ -107,7 +107,7 @@ static int help(int argc, char **argv) {
   const char *command = NULL, *form = "text";
   for (int i = 0; i < argc; i++) {
     if (!strcmp(argv[i], "--man")) form = "man";
-    else if (!strcmp(argv[i], "--completion")) form = "completion", i++;
+    else if (!strcmp(argv[i], "--completion")) { form = "completion"; i++; }
     else if (strcmp(argv[i], "--help") && !command) command = argv[i];
   }
   rafter_error error = {0};
@@ -146,7 +146,7 @@ static bool reader_is_gone(void) {
 static void keep_memory(void) {
 #ifdef M_ARENA_MAX
   enum { HEAP = 31 << 20, SMALL = 6 << 20, LARGE = 2 << 20 };
-  mallopt(M_ARENA_MAX, 1), mallopt(M_MMAP_THRESHOLD, 32 << 20), mallopt(M_TRIM_THRESHOLD, 512 << 20), mallopt(M_TOP_PAD, 16 << 20);
+  mallopt(M_ARENA_MAX, 1); mallopt(M_MMAP_THRESHOLD, 32 << 20); mallopt(M_TRIM_THRESHOLD, 512 << 20); mallopt(M_TOP_PAD, 16 << 20);
   char *heap = malloc(HEAP), *from = heap ? heap + SMALL + (LARGE - ((uintptr_t)heap + SMALL) % LARGE) : NULL;
   if (heap) madvise(from, (size_t)(heap + HEAP - from) / LARGE * LARGE, MADV_HUGEPAGE);
   free(heap); /* its pages stay the heap's, and none was touched */
@@ -157,7 +157,7 @@ int main(int argc, char **argv) {
   if (argc > 1 && may_just_end(argv[1])) keep_memory();
   if (argc < 2 || !may_just_end(argv[1])) wait_politely(argv); /* those have no threads that wait */
   if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) return help(argc > 2 ? argc - 2 : 0, argv + 2);
-  if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) return puts(rafter_version()), 0;
+  if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) { puts(rafter_version()); return 0; }
   rafter_error error = {0};
   rafter_job *job = NULL;
   if (rafter_job_new(argv[1], &job, &error) != RAFTER_OK) return say_error(&error, false);
@@ -171,8 +171,8 @@ int main(int argc, char **argv) {
   bool verbose = option_is_on(job, "verbose");
   if (status == RAFTER_OK) {
     struct sigaction action = {.sa_handler = ask_stop, .sa_flags = SA_RESTART};
-    if (!may_just_end(argv[1])) sigaction(SIGINT, &action, NULL), sigaction(SIGTERM, &action, NULL);
-    signal(SIGPIPE, SIG_IGN), signal(SIGXFSZ, SIG_IGN); /* both come back as errors of the write, which has a name to say */
+    if (!may_just_end(argv[1])) { sigaction(SIGINT, &action, NULL); sigaction(SIGTERM, &action, NULL); }
+    signal(SIGPIPE, SIG_IGN); signal(SIGXFSZ, SIG_IGN); /* both come back as errors of the write, which has a name to say */
     terminal t = {.json = option_is_on(job, "json"), .quiet = option_is_on(job, "quiet"), .is_terminal = isatty(2)};
     t.people = t.json ? stderr : stdout;
     t.only_results = !strcmp(argv[1], "train") || !strcmp(argv[1], "calibrate");

@@ -24,7 +24,7 @@ static rf_text *free_text(rf_batch *b) {
 
 static void drop_text(rf_generator *g, rf_text *t) {
   rf_sequence_release(&g->walker->pages, &t->sequence);
-  t->state = RF_TEXT_FREE, t->pin = NULL;
+  t->state = RF_TEXT_FREE; t->pin = NULL;
 }
 
 /* The kept text that was of use longest ago; `other` only when there is no other. NULL: nothing is kept but what is pinned. */
@@ -54,7 +54,7 @@ static rf_text *best_prefix(rf_generator *g, rf_batch *b, const rf_request *r, i
     if (t->state == RF_TEXT_FREE) continue;
     int64_t n = common(r->tokens, r->count - 1, t->sequence.tokens, t->sequence.length);
     if (n < LEAST_PREFIX && n < r->count - 1) continue;
-    if (n > *length && rf_sequence_reaches(&g->walker->pages, &t->sequence, n)) best = t, *length = n;
+    if (n > *length && rf_sequence_reaches(&g->walker->pages, &t->sequence, n)) { best = t; *length = n; }
   }
   return best;
 }
@@ -88,11 +88,11 @@ static rf_text *begin_text(rf_generator *g, rf_batch *b, rf_text *from, int64_t 
     if (!victim) return NULL;
     if (victim == from) { /* nothing else is left: it becomes this one */
       rf_sequence_cut(pages, &from->sequence, *length);
-      from->state = RF_TEXT_RUNS, from->pin = NULL;
+      from->state = RF_TEXT_RUNS; from->pin = NULL;
       rf_sequence_expect(pages, &from->sequence, total);
       if (has_room(g, b)) return from;
       drop_text(g, from);
-      from = NULL, *length = 0;
+      from = NULL; *length = 0;
     } else drop_text(g, victim);
   }
 }
@@ -109,8 +109,8 @@ static rf_status begin_sampler(rf_batch *b, rf_answer *slot, const rf_asked *a, 
 static rf_status begin_answer(rf_generator *g, rf_answer *slot, rf_asked *a, rf_text *text, int64_t reused, rf_error *error) {
   rf_batch *b = g->batch;
   if (!g->settings.simulated) RF_TRY(begin_sampler(b, slot, a, error));
-  slot->to = a, slot->text = text, slot->sample = a->started++, slot->count = 0, slot->serial = b->clock++;
-  b->counts.answers++, b->counts.prompt_tokens += a->of.count, b->counts.reused += reused;
+  slot->to = a; slot->text = text; slot->sample = a->started++; slot->count = 0; slot->serial = b->clock++;
+  b->counts.answers++; b->counts.prompt_tokens += a->of.count; b->counts.reused += reused;
   rf_skip_gone(a);
   return RAFTER_OK;
 }
@@ -164,7 +164,7 @@ void rf_pin(rf_generator *g) {
     rf_text *t = free_text(b);
     if (waiting <= slots || !t || a->to->of.count < 2) continue;
     if (!rf_sequence_share(&g->walker->pages, &t->sequence, &a->text->sequence, a->to->of.count - 1)) continue;
-    t->state = RF_TEXT_KEPT, t->used = b->clock, t->pin = a->to;
+    t->state = RF_TEXT_KEPT; t->used = b->clock; t->pin = a->to;
     if (!has_room(g, b)) drop_text(g, t);
   }
 }

@@ -25,11 +25,11 @@ rf_status rf_batch_open(rf_generator *g, rf_error *error) {
   rf_batch *b = g->batch = calloc(1, sizeof *b);
   if (!b) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
   b->end = &b->first;
-  b->slots = (int)g->settings.plan.build.microbatch, b->texts = b->slots + RF_KEPT;
+  b->slots = (int)g->settings.plan.build.microbatch; b->texts = b->slots + RF_KEPT;
   b->workers = g->settings.plan.threads < b->slots ? g->settings.plan.threads : b->slots;
-  b->slot = calloc((size_t)b->slots, sizeof *b->slot), b->text = calloc((size_t)b->texts, sizeof *b->text);
-  b->part = calloc((size_t)b->slots, sizeof *b->part), b->event = calloc((size_t)b->slots, sizeof *b->event);
-  b->work = calloc((size_t)b->workers, sizeof(rf_sampler_work *)), b->order = calloc((size_t)b->slots, sizeof *b->order);
+  b->slot = calloc((size_t)b->slots, sizeof *b->slot); b->text = calloc((size_t)b->texts, sizeof *b->text);
+  b->part = calloc((size_t)b->slots, sizeof *b->part); b->event = calloc((size_t)b->slots, sizeof *b->event);
+  b->work = calloc((size_t)b->workers, sizeof(rf_sampler_work *)); b->order = calloc((size_t)b->slots, sizeof *b->order);
   b->live = calloc((size_t)b->texts + 1, sizeof(rf_sequence *));
   if (!b->slot || !b->text || !b->part || !b->event || !b->work || !b->order || !b->live)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
@@ -37,19 +37,19 @@ rf_status rf_batch_open(rf_generator *g, rf_error *error) {
 }
 
 static void free_asked(rf_asked *a) {
-  free((void *)a->of.tokens), free((void *)a->of.stop), free(a->gone);
+  free((void *)a->of.tokens); free((void *)a->of.stop); free(a->gone);
   free(a);
 }
 
 void rf_batch_close(rf_generator *g) {
   rf_batch *b = g->batch;
   if (!b) return;
-  for (rf_asked *a = b->first, *next; a; a = next) next = a->next, free_asked(a);
+  for (rf_asked *a = b->first, *next; a; a = next) { next = a->next; free_asked(a); }
   for (int i = 0; b->slot && i < b->slots; i++)
     if (b->slot[i].opened) rf_sampler_close(&b->slot[i].sampler);
   for (int i = 0; b->text && i < b->texts; i++) rf_sequence_close(&b->text[i].sequence);
   for (int i = 0; b->work && i < b->workers; i++) rf_sampler_work_close(b->work[i]);
-  free(b->slot), free(b->text), free(b->part), free(b->event), free(b->work), free(b->order), free(b->live);
+  free(b->slot); free(b->text); free(b->part); free(b->event); free(b->work); free(b->order); free(b->live);
   free(b);
 }
 
@@ -92,7 +92,7 @@ rf_status rf_generator_submit(rf_generator *g, const rf_request *request, int64_
   if (!a) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
   int64_t room = g->settings.plan.build.seq - request->count + 1; /* the last token needs no place in the cache */
   a->of = *request;
-  a->of.tokens = copy_ids(request->tokens, request->count), a->of.stop = copy_ids(request->stop, request->stop_count);
+  a->of.tokens = copy_ids(request->tokens, request->count); a->of.stop = copy_ids(request->stop, request->stop_count);
   if (!a->of.samples) a->of.samples = 1;
   if (!a->of.max_tokens || a->of.max_tokens > room) a->of.max_tokens = room;
   a->gone = calloc((size_t)a->of.samples, sizeof *a->gone);
@@ -102,7 +102,7 @@ rf_status rf_generator_submit(rf_generator *g, const rf_request *request, int64_
   }
   if (!b->first) rf_generator_reset(g); /* what was fed by hand makes room */
   a->id = b->next_id++;
-  *b->end = a, b->end = &a->next;
+  *b->end = a; b->end = &a->next;
   if (id) *id = a->id;
   return RAFTER_OK;
 }
@@ -129,7 +129,7 @@ static void end_answer(rf_generator *g, rf_answer *answer) {
   answer->text->state = a->of.keep ? RF_TEXT_KEPT : RF_TEXT_FREE;
   if (answer->text->state == RF_TEXT_FREE) rf_sequence_release(&g->walker->pages, &answer->text->sequence);
   else rf_sequence_expect(&g->walker->pages, &answer->text->sequence, 0);
-  answer->to = NULL, answer->text = NULL;
+  answer->to = NULL; answer->text = NULL;
   a->ended++;
   retire(g, a);
 }
@@ -145,7 +145,7 @@ void rf_generator_cancel(rf_generator *g, int64_t request, int sample) {
   while (a && a->id != request) a = a->next;
   if (!a || sample >= a->of.samples) return;
   for (int s = sample < 0 ? a->started : sample; s < (sample < 0 ? a->of.samples : sample + 1); s++)
-    if (s >= a->started && !a->gone[s]) a->gone[s] = true, a->ended++;
+    if (s >= a->started && !a->gone[s]) { a->gone[s] = true; a->ended++; }
   rf_skip_gone(a);
   if (a->started == a->of.samples) rf_unpin(g, a);
   a->ended--; /* so that it stays until all of them have been seen to */
@@ -158,7 +158,7 @@ void rf_generator_cancel(rf_generator *g, int64_t request, int sample) {
 void rf_batch_forget(rf_generator *g) {
   rf_batch *b = g->batch;
   for (int i = 0; i < b->texts; i++)
-    if (b->text[i].state == RF_TEXT_KEPT) rf_sequence_release(&g->walker->pages, &b->text[i].sequence), b->text[i].state = RF_TEXT_FREE;
+    if (b->text[i].state == RF_TEXT_KEPT) { rf_sequence_release(&g->walker->pages, &b->text[i].sequence); b->text[i].state = RF_TEXT_FREE; }
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
@@ -185,7 +185,7 @@ static void compose(rf_generator *g, rf_batch *b) {
   int64_t rows = given ? INT64_MAX : g->prefill->graph->rows, chunk = given ? INT64_MAX : g->prefill->options.build.chunk;
   b->parts = 0;
   for (int i = 0; i < b->slots; i++)
-    if (b->slot[i].to && pending(&b->slot[i]) == 1) add_part(b, i, 1), rows--;
+    if (b->slot[i].to && pending(&b->slot[i]) == 1) { add_part(b, i, 1); rows--; }
   for (int64_t before = -1; rows > 0;) {
     int next = -1;
     for (int i = 0; i < b->slots; i++)
@@ -194,7 +194,7 @@ static void compose(rf_generator *g, rf_batch *b) {
     int64_t count = pending(&b->slot[next]);
     if (count > chunk) count = chunk;
     if (count > rows) count = rows;
-    before = b->slot[next].serial, rows -= count;
+    before = b->slot[next].serial; rows -= count;
     add_part(b, next, count);
   }
 }
@@ -278,7 +278,7 @@ static void count_all(const rf_generator *g, const rf_batch *b) {
 
 static rf_status take_step(rf_generator *g, const rf_event **events, int *count, rf_error *error) {
   rf_batch *b = g->batch;
-  *events = b->event, *count = b->events = 0;
+  *events = b->event; *count = b->events = 0;
   if (!b->first) return RAFTER_OK;
   if (!g->io[0].tokens && !g->settings.simulated)
     return RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to choose from");
@@ -286,7 +286,7 @@ static rf_status take_step(rf_generator *g, const rf_event **events, int *count,
   compose(g, b);
   RF_TRY(rf_walk_parts(g, b->part, b->parts, error));
   if (rf_lanes_on) count_all(g, b);
-  b->counts.walks++, b->counts.parts += b->parts;
+  b->counts.walks++; b->counts.parts += b->parts;
   if (b->parts > b->counts.most_parts) b->counts.most_parts = b->parts;
   for (int i = 0; i < b->parts; i++) b->counts.rows += b->part[i].count;
   rf_pin(g);

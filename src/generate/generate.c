@@ -9,15 +9,15 @@
 rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **prefill, rf_plan **decode, rf_error *error) {
   rf_plan_options options = settings->plan;
   rf_build_options *b = &options.build;
-  b->job = RF_JOB_GENERATE, b->accumulate = 1, b->dropout = 0, options.remat = RF_REMAT_NONE;
+  b->job = RF_JOB_GENERATE; b->accumulate = 1; b->dropout = 0; options.remat = RF_REMAT_NONE;
   if (b->chunk < 1) b->chunk = RF_PREFILL_ROWS;
-  if (b->chunk > b->seq) b->rows = b->chunk / b->seq < b->microbatch ? b->chunk : b->microbatch * b->seq, b->chunk = b->seq;
+  if (b->chunk > b->seq) { b->rows = b->chunk / b->seq < b->microbatch ? b->chunk : b->microbatch * b->seq; b->chunk = b->seq; }
   else b->rows = b->chunk;
   if (b->rows < b->microbatch) b->rows = b->microbatch;
   RF_TRY(rf_plan_make(&settings->model, &options, prefill, error));
   b->rows = b->microbatch;
   rf_status status = rf_plan_make(&settings->model, &options, decode, error);
-  if (status != RAFTER_OK) rf_plan_free(*prefill), *prefill = NULL;
+  if (status != RAFTER_OK) { rf_plan_free(*prefill); *prefill = NULL; }
   return status;
 }
 
@@ -33,7 +33,7 @@ rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator *
   RF_GO(rf_plan_require_fit(g->prefill, error));
   int64_t copies = rf_generate_copies(g->decode);
   rf_build_options *own = &g->settings.plan.build;
-  own->microbatch = (own->microbatch + copies - 1) / copies, own->sequences = (own->sequences + copies - 1) / copies;
+  own->microbatch = (own->microbatch + copies - 1) / copies; own->sequences = (own->sequences + copies - 1) / copies;
   const rf_plan *plans[] = {g->prefill, g->decode};
   if (!settings->simulated) RF_GO(rf_run_open(plans, 2, settings->debug, &g->run, error));
   RF_GO(rf_walker_open(g, error));
@@ -58,7 +58,7 @@ void rf_generator_close(rf_generator *g) {
   rf_batch_close(g);
   rf_walker_close(g);
   rf_run_close(g->run);
-  rf_plan_free(g->prefill), rf_plan_free(g->decode);
+  rf_plan_free(g->prefill); rf_plan_free(g->decode);
   free(g);
 }
 
@@ -86,7 +86,7 @@ rf_status rf_generator_feed(rf_generator *g, const int32_t *tokens, int64_t coun
     rf_status status = rf_walk_parts(g, &part, 1, error);
     rf_record_step_end(part.count);
     RF_TRY(status);
-    g->length += part.count, g->last = part.count == 1;
+    g->length += part.count; g->last = part.count == 1;
     if (part.wanted) *logits = part.logits;
   }
   return RAFTER_OK;

@@ -16,7 +16,7 @@ rf_status rf_pages_open(const rf_kv *kv, rf_pages *pages, rf_error *error) {
   for (int c = 0; c < RF_KV_CLASSES; c++) {
     page_pool *pool = &pages->pool[c];
     int64_t count = kv->of[c].pool;
-    pool->holders = calloc((size_t)count + 1, sizeof *pool->holders), pool->free = malloc(((size_t)count + 1) * sizeof *pool->free);
+    pool->holders = calloc((size_t)count + 1, sizeof *pool->holders); pool->free = malloc(((size_t)count + 1) * sizeof *pool->free);
     if (!pool->holders || !pool->free) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening the pages of a cache");
     for (int64_t i = 0; i < count; i++) pool->free[i] = (int32_t)(count - 1 - i);
     pool->free_count = count;
@@ -25,7 +25,7 @@ rf_status rf_pages_open(const rf_kv *kv, rf_pages *pages, rf_error *error) {
 }
 
 void rf_pages_close(rf_pages *pages) {
-  for (int c = 0; c < RF_KV_CLASSES; c++) free(pages->pool[c].holders), free(pages->pool[c].free);
+  for (int c = 0; c < RF_KV_CLASSES; c++) { free(pages->pool[c].holders); free(pages->pool[c].free); }
   *pages = (rf_pages){0};
 }
 
@@ -105,7 +105,7 @@ rf_status rf_sequence_extend(rf_pages *pages, rf_sequence *s, int64_t count, rf_
     if (!pages->kv.of[c].layers) continue;
     int64_t first = first_column(pages, c, s->length), end = columns_of(pages, s->length + count);
     if (first > t->end) first = t->end;
-    if (first > t->first) drop_columns(pages, c, t, t->first, first), t->first = first;
+    if (first > t->first) { drop_columns(pages, c, t, t->first, first); t->first = first; }
     if (s->length % pages->kv.page && t->end > t->first) RF_TRY(own_last_page(pages, c, t, error));
     t->writes = true;
     for (; t->end < end; t->end++) {
@@ -129,7 +129,7 @@ bool rf_sequence_share(rf_pages *pages, rf_sequence *s, const rf_sequence *from,
   for (int c = 0; c < RF_KV_CLASSES; c++) {
     page_table *t = &s->of[c];
     if (!pages->kv.of[c].layers) continue;
-    t->first = first_column(pages, c, length), t->end = columns_of(pages, length), t->writes = false;
+    t->first = first_column(pages, c, length); t->end = columns_of(pages, length); t->writes = false;
     if (t->first > t->end) t->first = t->end;
     for (int64_t i = t->first; i < t->end; i++) pages->pool[c].holders[t->page[i] = from->of[c].page[i]]++;
   }
@@ -145,9 +145,9 @@ bool rf_sequence_cut(rf_pages *pages, rf_sequence *s, int64_t length) {
     page_table *t = &s->of[c];
     if (!pages->kv.of[c].layers) continue;
     int64_t end = columns_of(pages, length);
-    if (length == 0) drop_columns(pages, c, t, t->first, t->end), t->first = 0;
+    if (length == 0) { drop_columns(pages, c, t, t->first, t->end); t->first = 0; }
     else drop_columns(pages, c, t, end, t->end);
-    t->end = end, t->writes = false; /* others may read what stood behind */
+    t->end = end; t->writes = false; /* others may read what stood behind */
   }
   s->length = length;
   return true;

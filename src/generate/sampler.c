@@ -89,7 +89,7 @@ static double weigh(rf_sampler_work *work, const softmax *s) {
     lanes even = {0, 0}, odd = {0, 0};
     for (int i = 0; i < BLOCK; i += 4) {
       halves first, second;
-      memcpy(&first, at + i, sizeof first), memcpy(&second, at + i + 2, sizeof second);
+      memcpy(&first, at + i, sizeof first); memcpy(&second, at + i + 2, sizeof second);
       even += exp2_lanes((__builtin_convertvector(first, lanes) - s->top) * s->scale);
       odd += exp2_lanes((__builtin_convertvector(second, lanes) - s->top) * s->scale);
     }
@@ -126,7 +126,7 @@ static int32_t find_peaks(rf_sampler_work *work, const float *logits) {
     quads m = larger(larger(of[0], of[1]), larger(of[2], of[3]));
     float left = m[0] > m[1] ? m[0] : m[1], right = m[2] > m[3] ? m[2] : m[3];
     work->peak[b] = (candidate){left > right ? left : right, (int32_t)b};
-    if (work->peak[b].logit > top) top = work->peak[b].logit, best = b;
+    if (work->peak[b].logit > top) { top = work->peak[b].logit; best = b; }
   }
   if (!(top > -INFINITY)) return 0;
   int64_t id = best * BLOCK;
@@ -157,13 +157,13 @@ static void order_first(candidate *c, int64_t n, int64_t k) {
   for (int64_t i = n / 2 - 1; i >= 0; i--) sift(c, n, i);
   for (int64_t i = 0; i < k; i++) {
     candidate likeliest = c[0];
-    c[0] = c[n - 1 - i], c[n - 1 - i] = likeliest;
+    c[0] = c[n - 1 - i]; c[n - 1 - i] = likeliest;
     sift(c, n - 1 - i, 0);
   }
   int64_t half = k < n / 2 ? k : n / 2;
   for (int64_t i = 0; i < half; i++) {
     candidate swap = c[i];
-    c[i] = c[n - 1 - i], c[n - 1 - i] = swap;
+    c[i] = c[n - 1 - i]; c[n - 1 - i] = swap;
   }
 }
 
@@ -259,7 +259,7 @@ static double fill_buckets(rf_sampler_work *work, const softmax *s) {
       if (at[i] > -INFINITY) {
         int64_t k = bucket_of(work, t[i / 2][i % 2], per_bit);
         work->bucket[b * BLOCK + i] = (uint16_t)k;
-        work->tally[k].mass += w[i / 2][i % 2], work->tally[k].count++;
+        work->tally[k].mass += w[i / 2][i % 2]; work->tally[k].count++;
       } else {
         work->bucket[b * BLOCK + i] = BUCKETS;
       }
@@ -286,7 +286,7 @@ static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const 
   double per_bit = fill_buckets(work, s), total = 0;
   int64_t last = 0, taken = 0;
   for (; last < work->buckets - 1 && taken + work->tally[last].count < limit; last++)
-    taken += work->tally[last].count, total += work->tally[last].mass;
+    { taken += work->tally[last].count; total += work->tally[last].mass; }
   int64_t last_count = limit - taken < work->tally[last].count ? limit - taken : work->tally[last].count; /* of the bucket in which top-k ends */
   if (last_count < work->tally[last].count) open_bucket(work, s, last);
   else total += work->tally[last].mass;
@@ -403,7 +403,7 @@ rf_status rf_sampler_work_open(int64_t vocab, rf_sampler_work **out, rf_error *e
     return RF_FAIL(error, RAFTER_INVALID, NULL, "no vocabulary to sample from (expected 1 to %d tokens, got %lld)", INT32_MAX, (long long)vocab);
   rf_sampler_work *work = calloc(1, sizeof *work);
   if (!work) goto failed;
-  work->vocab = vocab, work->blocks = (vocab + BLOCK - 1) / BLOCK;
+  work->vocab = vocab; work->blocks = (vocab + BLOCK - 1) / BLOCK;
   work->buckets = vocab / 64 < 64 ? 64 : vocab / 64 < BUCKETS ? vocab / 64 : BUCKETS;
   work->candidate = malloc((size_t)vocab * sizeof *work->candidate);
   work->peak = malloc((size_t)work->blocks * sizeof *work->peak);
@@ -422,8 +422,8 @@ failed:
 
 void rf_sampler_work_close(rf_sampler_work *work) {
   if (!work) return;
-  free(work->candidate), free(work->peak), free(work->peak_order);
-  free(work->block_weight), free(work->adjusted), free(work->bucket), free(work->tally);
+  free(work->candidate); free(work->peak); free(work->peak_order);
+  free(work->block_weight); free(work->adjusted); free(work->bucket); free(work->tally);
   free(work);
 }
 
@@ -473,18 +473,18 @@ rf_status rf_sampler_open(const rf_sampler_options *options, int64_t vocab, rf_s
   rf_sampler_work *work;
   RF_TRY(rf_sampler_work_open(vocab, &work, error));
   rf_status status = rf_sampler_open_with(options, work, sampler, error);
-  if (status != RAFTER_OK) rf_sampler_work_close(work), *sampler = (rf_sampler){0};
+  if (status != RAFTER_OK) { rf_sampler_work_close(work); *sampler = (rf_sampler){0}; }
   else sampler->owns_work = true;
   return status;
 }
 
 void rf_sampler_close(rf_sampler *sampler) {
   if (sampler->owns_work) rf_sampler_work_close(sampler->work);
-  free(sampler->seen), free(sampler->touched);
+  free(sampler->seen); free(sampler->touched);
   *sampler = (rf_sampler){0};
 }
 
-void rf_sampler_use(rf_sampler *sampler, rf_sampler_work *work) { sampler->work = work, sampler->candidate = work->candidate; }
+void rf_sampler_use(rf_sampler *sampler, rf_sampler_work *work) { sampler->work = work; sampler->candidate = work->candidate; }
 
 rf_status rf_sampler_reset(rf_sampler *sampler, const rf_sampler_options *options, rf_error *error) {
   RF_TRY(rf_sampler_check(options, sampler->vocab, error));
@@ -534,7 +534,7 @@ static rf_status read_row(rf_sampler_work *work, const float *logits, rf_logprob
   if (n > work->vocab) n = work->vocab;
   take_likeliest(work, logits, n);
   for (int64_t i = 0; i < n && work->candidate[i].logit > -INFINITY; i++, out->count++)
-    out->ids[i] = work->candidate[i].id, out->logprobs[i] = (double)work->candidate[i].logit - *log_sum;
+    { out->ids[i] = work->candidate[i].id; out->logprobs[i] = (double)work->candidate[i].logit - *log_sum; }
   return RAFTER_OK;
 }
 

@@ -7,7 +7,7 @@
 
 rf_status rf_score_plan(const rf_score_settings *settings, rf_plan **plan, rf_error *error) {
   rf_plan_options options = settings->plan;
-  options.build.job = RF_JOB_SCORE, options.build.accumulate = 1, options.build.dropout = 0, options.remat = RF_REMAT_NONE;
+  options.build.job = RF_JOB_SCORE; options.build.accumulate = 1; options.build.dropout = 0; options.remat = RF_REMAT_NONE;
   return rf_plan_make(&settings->model, &options, plan, error);
 }
 
@@ -21,11 +21,11 @@ rf_status rf_scorer_open(const rf_score_settings *settings, rf_scorer **out, rf_
   RF_GO(rf_plan_require_fit(s->plan, error));
   const rf_plan *plans[] = {s->plan};
   RF_GO(rf_run_open(plans, 1, settings->debug, &s->run, error));
-  s->tokens = rf_run_named(s->run, 0, "tokens", NULL), s->labels = rf_run_named(s->run, 0, "labels", NULL);
-  s->positions = rf_run_named(s->run, 0, "positions", NULL), s->segments = rf_run_named(s->run, 0, "segments", NULL);
+  s->tokens = rf_run_named(s->run, 0, "tokens", NULL); s->labels = rf_run_named(s->run, 0, "labels", NULL);
+  s->positions = rf_run_named(s->run, 0, "positions", NULL); s->segments = rf_run_named(s->run, 0, "segments", NULL);
   s->logprobs = rf_run_named(s->run, 0, "logprobs", NULL);
   if (settings->plan.build.top > 0)
-    s->top_ids = rf_run_named(s->run, 0, "top_ids", NULL), s->top_logprobs = rf_run_named(s->run, 0, "top_logprobs", NULL);
+    { s->top_ids = rf_run_named(s->run, 0, "top_ids", NULL); s->top_logprobs = rf_run_named(s->run, 0, "top_logprobs", NULL); }
   if (!s->tokens) goto done; /* the null backend has no memory to fill */
   int64_t began = rf_phase_begin();
   status = rf_fill_weights(s->run, 0, s->plan, settings->weights_folder, settings->seed, settings->progress, error);
@@ -88,14 +88,14 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
   for (int i = 0; i < count; i++) {
     s->segments[i] = (int32_t)row;
     for (int64_t t = 0; t < text[i].count; t++, row++) {
-      s->tokens[row] = text[i].tokens[t], s->positions[row] = (int32_t)t;
+      s->tokens[row] = text[i].tokens[t]; s->positions[row] = (int32_t)t;
       s->labels[row] = t + 1 < text[i].count ? text[i].tokens[t + 1] : -1;
     }
   }
   int64_t used = row, segment = count;
   for (; row < rows; row++, segment++) { /* rows that nobody uses: a segment each, which costs attention least */
     s->segments[segment] = (int32_t)row;
-    s->tokens[row] = 0, s->positions[row] = 0, s->labels[row] = -1;
+    s->tokens[row] = 0; s->positions[row] = 0; s->labels[row] = -1;
   }
   for (; segment <= rows; segment++) s->segments[segment] = (int32_t)rows;
   bool whole = s->settings.debug.poison || s->settings.debug.find_nan; /* so that unused rows hold numbers too */

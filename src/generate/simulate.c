@@ -17,7 +17,7 @@ void rf_arrivals_poisson(rf_arrival like, double per_second, uint64_t seed, rf_a
     uint32_t word[4];
     rf_philox(rf_key(seed, (uint64_t)i, rf_name_key("arrival")), 0, 0, word);
     if (per_second > 0) at -= log(1 - (double)rf_uniform(word[0])) / per_second;
-    list[i] = like, list[i].at = at;
+    list[i] = like; list[i].at = at;
   }
 }
 
@@ -79,7 +79,7 @@ rf_status rf_arrivals_read(const char *path, rf_arrival like, rf_arrival **list,
   qsort(out, (size_t)found, sizeof *out, by_time);
 done:
   free(text);
-  if (status == RAFTER_OK) *list = out, *count = found;
+  if (status == RAFTER_OK) { *list = out; *count = found; }
   else free(out);
   return status;
 }
@@ -117,7 +117,7 @@ static rf_status open_simulation(const rf_generate_settings *settings, const rf_
   *s = (simulation){.list = list, .count = count};
   s->base = calloc((size_t)count + 1, sizeof *s->base);
   for (int64_t i = 0; s->base && i < count; i++) {
-    s->base[i] = answers, answers += list[i].samples > 1 ? list[i].samples : 1;
+    s->base[i] = answers; answers += list[i].samples > 1 ? list[i].samples : 1;
     if (list[i].prompt > longest) longest = list[i].prompt;
     if (list[i].prompt + list[i].answer > settings->plan.build.seq)
       return RF_FAIL(error, RAFTER_INVALID, "raise --seq, or shorten prompts and answers",
@@ -128,10 +128,10 @@ static rf_status open_simulation(const rf_generate_settings *settings, const rf_
   if (answers > MOST_ANSWERS)
     return RF_FAIL(error, RAFTER_INVALID, "lower --requests or --samples",
                    "too many answers to simulate (requests x samples: expected at most %d, got %lld)", MOST_ANSWERS, (long long)answers);
-  s->first = calloc((size_t)count + 1, sizeof *s->first), s->began = calloc((size_t)answers + 1, sizeof *s->began);
+  s->first = calloc((size_t)count + 1, sizeof *s->first); s->began = calloc((size_t)answers + 1, sizeof *s->began);
   s->last = calloc((size_t)count + 1, sizeof *s->last);
-  s->ttft = calloc((size_t)answers + 1, sizeof *s->ttft), s->tpot = calloc((size_t)answers + 1, sizeof *s->tpot);
-  s->latency = calloc((size_t)answers + 1, sizeof *s->latency), s->tokens = calloc((size_t)longest, sizeof *s->tokens);
+  s->ttft = calloc((size_t)answers + 1, sizeof *s->ttft); s->tpot = calloc((size_t)answers + 1, sizeof *s->tpot);
+  s->latency = calloc((size_t)answers + 1, sizeof *s->latency); s->tokens = calloc((size_t)longest, sizeof *s->tokens);
   if (!s->base || !s->first || !s->last || !s->began || !s->ttft || !s->tpot || !s->latency || !s->tokens)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating");
   return rf_generator_open(&own, &s->g, error);
@@ -139,7 +139,7 @@ static rf_status open_simulation(const rf_generate_settings *settings, const rf_
 
 static void close_simulation(simulation *s) {
   rf_generator_close(s->g);
-  free(s->base), free(s->first), free(s->last), free(s->began), free(s->ttft), free(s->tpot), free(s->latency), free(s->tokens);
+  free(s->base); free(s->first); free(s->last); free(s->began); free(s->ttft); free(s->tpot); free(s->latency); free(s->tokens);
 }
 
 /* Prompts have their first `shared` tokens in common, and the rest is like no other's. */
@@ -163,7 +163,7 @@ static void count_events(simulation *s, const rf_event *event, int count) {
       s->ttft[at] = s->clock - s->list[i].at;
     }
     if (event[e].finish == RF_FINISH_NONE) continue;
-    s->latency[s->told++] = s->clock - s->list[i].at, s->last[i] = s->clock;
+    s->latency[s->told++] = s->clock - s->list[i].at; s->last[i] = s->clock;
     if (event[e].index > 0) s->tpot[s->gaps++] = (s->clock - s->began[at]) / (double)event[e].index;
   }
 }
@@ -183,7 +183,7 @@ static rf_status run(simulation *s, rf_served *served, rf_error *error) {
     int count;
     int64_t rows = rf_generator_counts(s->g).walks;
     RF_TRY(rf_generator_step(s->g, &event, &count, error));
-    s->clock += s->g->seconds - walked, walked = s->g->seconds;
+    s->clock += s->g->seconds - walked; walked = s->g->seconds;
     if (rf_generator_counts(s->g).walks == rows) return RF_FAIL(error, RAFTER_FAILED, NULL, "the simulation stands still at %.3g s", s->clock);
     count_events(s, event, count);
     for (int e = 0; e < count; e++)
@@ -202,7 +202,7 @@ rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *li
   RF_GO(open_simulation(settings, list, count, &s, error));
   RF_GO(run(&s, served, error));
   served->counts = rf_generator_counts(s.g);
-  served->seconds = s.clock - list[0].at, served->busy_seconds = s.g->seconds;
+  served->seconds = s.clock - list[0].at; served->busy_seconds = s.g->seconds;
   served->tokens_per_second = served->seconds > 0 ? (double)served->counts.tokens / served->seconds : 0;
   double came = list[count - 1].at - list[0].at;
   served->arrivals_per_second = came > 0 ? (double)(count - 1) / came : 0;
@@ -210,7 +210,7 @@ rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *li
   served->slots_used = served->counts.walks ? (double)served->counts.parts / (double)served->counts.walks : 0;
   if (first) memcpy(first, s.first, (size_t)count * sizeof *first);
   if (last) memcpy(last, s.last, (size_t)count * sizeof *last);
-  percentiles(s.ttft, s.told, served->ttft), percentiles(s.tpot, s.gaps, served->tpot), percentiles(s.latency, s.told, served->latency);
+  percentiles(s.ttft, s.told, served->ttft); percentiles(s.tpot, s.gaps, served->tpot); percentiles(s.latency, s.told, served->latency);
 done:
   close_simulation(&s);
   return status;
@@ -228,11 +228,11 @@ typedef struct apart {
 static rf_status open_apart(apart *a, const rf_arrival *list, int64_t count, rf_error *error) {
   size_t size = (size_t)(count > 0 ? count : 1);
   *a = (apart){.list = list, .count = count, .first = calloc(size, sizeof *a->first), .last = calloc(size, sizeof *a->last)};
-  a->scratch = calloc(size, sizeof *a->scratch), a->stage = calloc(size, sizeof *a->stage);
+  a->scratch = calloc(size, sizeof *a->scratch); a->stage = calloc(size, sizeof *a->stage);
   return a->first && a->last && a->scratch && a->stage ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating");
 }
 
-static void close_apart(apart *a) { free(a->first), free(a->last), free(a->scratch), free(a->stage); }
+static void close_apart(apart *a) { free(a->first); free(a->last); free(a->scratch); free(a->stage); }
 
 /* Caches go one after the other, in the order their prompts are done: `first` becomes when each has come. */
 static void transfer(apart *a, const rf_generate_settings *decode, double link_bps, rf_served *served) {
@@ -241,10 +241,10 @@ static void transfer(apart *a, const rf_generate_settings *decode, double link_b
   int64_t waiting = 0;
   for (int64_t i = 0; i < a->count; i++) {
     double own = (double)rf_kv_read_bytes(&kv, a->list[i].prompt), from = a->first[i] > free_at ? a->first[i] : free_at;
-    a->first[i] = free_at = from + own / link_bps, bytes += own;
+    a->first[i] = free_at = from + own / link_bps; bytes += own;
     waiting += a->first[i] > a->list[a->count - 1].at;
   }
-  served->transfer_bytes = bytes / (double)a->count, served->transfer_seconds = served->transfer_bytes / link_bps;
+  served->transfer_bytes = bytes / (double)a->count; served->transfer_seconds = served->transfer_bytes / link_bps;
   served->saturated = a->list[a->count - 1].at > a->list[0].at && waiting > 1 + a->count / 20;
 }
 
@@ -255,8 +255,8 @@ static rf_status decode_apart(apart *a, const rf_generate_settings *decode, rf_s
   memcpy(a->last, a->first, (size_t)a->count * sizeof *a->last);
   for (int64_t i = 0; i < a->count; i++) {
     if (a->list[i].answer < 2) continue;
-    a->stage[given] = a->list[i], a->stage[given].at = a->first[i], a->stage[given].samples = 1;
-    a->stage[given].prompt = a->list[i].prompt + 1, a->stage[given++].answer = a->list[i].answer - 1; /* the first token goes along */
+    a->stage[given] = a->list[i]; a->stage[given].at = a->first[i]; a->stage[given].samples = 1;
+    a->stage[given].prompt = a->list[i].prompt + 1; a->stage[given++].answer = a->list[i].answer - 1; /* the first token goes along */
   }
   own.prompts_given = true;
   if (given) RF_TRY(rf_simulate(&own, a->stage, given, NULL, a->scratch, served, error));
@@ -273,7 +273,7 @@ static void put_apart(apart *a, rf_served *served) {
   for (int64_t i = 0; i < a->count; i++)
     if (a->list[i].answer > 1) a->scratch[gaps++] = (a->last[i] - a->first[i]) / (double)(a->list[i].answer - 1);
   percentiles(a->scratch, gaps, served->tpot);
-  for (int64_t i = 0; i < a->count; i++) a->scratch[i] = a->last[i] - a->list[i].at, end = a->last[i] > end ? a->last[i] : end;
+  for (int64_t i = 0; i < a->count; i++) { a->scratch[i] = a->last[i] - a->list[i].at; end = a->last[i] > end ? a->last[i] : end; }
   percentiles(a->scratch, a->count, served->latency);
   served->seconds = end - a->list[0].at;
 }
@@ -291,15 +291,15 @@ rf_status rf_simulate_apart(const rf_generate_settings *prefill, const rf_genera
       return RF_FAIL(error, RAFTER_INVALID, NULL, "several samples of a prompt are decoded where it is prefilled (expected 1, got %d)",
                      list[i].samples);
   RF_GO(open_apart(&a, list, count, error));
-  for (int64_t i = 0; i < count; i++) a.stage[i] = list[i], a.stage[i].answer = 1, a.stage[i].samples = 1;
+  for (int64_t i = 0; i < count; i++) { a.stage[i] = list[i]; a.stage[i].answer = 1; a.stage[i].samples = 1; }
   RF_GO(rf_simulate(prefill, a.stage, count, a.first, NULL, &before, error));
   transfer(&a, decode, link_bps, &link);
   RF_GO(decode_apart(&a, decode, served, error));
   put_apart(&a, served);
   served->saturated = served->saturated || before.saturated || link.saturated;
-  served->counts.tokens += count, served->counts.reused += before.counts.reused;
+  served->counts.tokens += count; served->counts.reused += before.counts.reused;
   served->tokens_per_second = served->seconds > 0 ? (double)served->counts.tokens / served->seconds : 0;
-  served->transfer_seconds = link.transfer_seconds, served->transfer_bytes = link.transfer_bytes;
+  served->transfer_seconds = link.transfer_seconds; served->transfer_bytes = link.transfer_bytes;
   if (before.waiting_most > served->waiting_most) served->waiting_most = before.waiting_most;
 done:
   close_apart(&a);

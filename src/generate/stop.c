@@ -42,7 +42,7 @@ rf_status rf_stop_open(const rf_stop_options *o, rf_stop *stop, rf_error *error)
 }
 
 void rf_stop_close(rf_stop *stop) {
-  free(stop->string), free(stop->id);
+  free(stop->string); free(stop->id);
   *stop = (rf_stop){0};
 }
 
@@ -76,7 +76,7 @@ static void release(rf_stop_state *state, const char *bytes, size_t upto, size_t
   text->released[0] = (rf_span){(const char *)old, from_held};
   text->released[1] = (rf_span){bytes, upto - from_held};
   for (size_t i = 0; i < keep; i++) fresh[i] = upto + i < held ? old[upto + i] : (uint8_t)bytes[upto + i - held];
-  state->side = !state->side, state->held_bytes = (int32_t)keep;
+  state->side = !state->side; state->held_bytes = (int32_t)keep;
 }
 
 bool rf_stop_next(rf_stop_state *state, const char *bytes, size_t count, rf_stop_text *text) {

@@ -132,7 +132,7 @@ static int positions(builder *b, int qkv, const rf_attr *heads) {
   int q_gain = weight_of(b, "attn/q_norm", "/gain"), k_gain = weight_of(b, "attn/k_norm", "/gain");
   if (q_gain != RF_NONE) {
     rf_attr attr = *heads;
-    attr.eps = b->model->norm_eps, attr.offset = b->model->norm_offset;
+    attr.eps = b->model->norm_eps; attr.offset = b->model->norm_offset;
     qkv = emit(b, &RF_OP_HEAD_NORM, "attn/head_norm", (const int[]){qkv, q_gain, k_gain}, 3, (const int[]){RF_WANTED, RF_WANTED}, 2, &attr, 0);
     RF_BUILT(qkv);
   }
@@ -200,7 +200,7 @@ static int latent_attention(builder *b, int y) {
   int latent = emit(b, &RF_OP_LATENT_NORM, "attn/kv_a_norm", (const int[]){row, weight_of(b, "attn/kv_a_norm", "/gain")}, 2, wanted, 3, &norms, 0);
   RF_BUILT(latent);
   int turns = b->graph->op[b->graph->op_count - 1].output[1];
-  turn.heads = 1, turn.head_dim = (int32_t)model->rope_dim;
+  turn.heads = 1; turn.head_dim = (int32_t)model->rope_dim;
   turns = emit(b, &RF_OP_ROPE, "attn/rope_key", (const int[]){turns, b->positions}, 2, wanted, 1, &turn, 0);
   RF_BUILT(turns);
   if (b->options->job == RF_JOB_GENERATE) {
@@ -485,7 +485,7 @@ rf_status rf_graph_build(const rf_model *model, const rf_build_options *options,
   bool learns = options->job == RF_JOB_TRAIN && !options->loss_only;
   int last = 6;
   for (int i = 0; after && i < 7; i++)
-    if (strcmp(after, passes[i]) == 0) last = i, after = NULL;
+    if (strcmp(after, passes[i]) == 0) { last = i; after = NULL; }
   if (after)
     return RF_FAIL(error, RAFTER_INVALID, "a pass is build, adapt, differentiate, optimize, stage, shard or fuse",
                    "no such pass (after: expected a pass, got '%s')", after);

@@ -115,7 +115,7 @@ rf_graph *rf_graph_borrow(const rf_graph *graph) {
   rf_graph *copy = rf_pool_alloc(pool, sizeof *copy);
   *copy = *graph;
   copy->pool = pool;
-  copy->tensor_capacity = graph->tensor_count + graph->op_count, copy->op_capacity = graph->op_count + graph->op_count / 4 + 1;
+  copy->tensor_capacity = graph->tensor_count + graph->op_count; copy->op_capacity = graph->op_count + graph->op_count / 4 + 1;
   copy->tensor = rf_pool_raw(pool, ((size_t)copy->tensor_capacity + 1) * sizeof *copy->tensor);
   copy->op = rf_pool_raw(pool, (size_t)copy->op_capacity * sizeof *copy->op);
   if (graph->tensor_count) memcpy(copy->tensor, graph->tensor, (size_t)graph->tensor_count * sizeof *copy->tensor);
@@ -218,7 +218,7 @@ void rf_graph_reorder(rf_graph *graph, const int *order, int count) {
   int *place = rf_pool_raw(scratch, (size_t)(graph->op_count + 1) * sizeof *place),
       *from = rf_pool_raw(scratch, (size_t)(graph->op_count + 1) * sizeof *from);
   for (int o = 0; o < graph->op_count; o++) place[o] = RF_NONE;
-  for (int i = 0; i < count; i++) from[i] = order[i], place[order[i]] = i;
+  for (int i = 0; i < count; i++) { from[i] = order[i]; place[order[i]] = i; }
   for (int o = 0, end = count; o < graph->op_count; o++)
     if (place[o] == RF_NONE) from[end++] = o; /* left out: behind the others */
   for (int i = 0; i < graph->op_count; i++) {

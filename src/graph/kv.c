@@ -26,7 +26,7 @@ rf_kv rf_kv_of(const rf_model *model, const rf_build_options *o) {
   kv.columns = pages_of(o->seq, kv.page);
   for (int layer = 0; layer < model->layers; layer++) {
     struct rf_kv_layers *of = &kv.of[rf_kv_class_of(model, layer)];
-    of->layers++, of->window = rf_model_window(model, layer), of->page_bytes += page_bytes + scales, of->most = kv.columns;
+    of->layers++; of->window = rf_model_window(model, layer); of->page_bytes += page_bytes + scales; of->most = kv.columns;
   }
   struct rf_kv_layers *local = &kv.of[RF_KV_LOCAL];
   int64_t touched = pages_of(local->window + chunk - 1, kv.page) + 1;

@@ -84,7 +84,7 @@ static int copy_of(offload *f, int t, int phase) {
   rf_tensor tensor = f->graph->tensor[t];
   int id = rf_graph_tensor(f->graph, rf_graph_join(f->graph, tensor.name, suffix[phase], ""), tensor.class, tensor.dtype, tensor.rank, tensor.shape);
   rf_tensor *copy = &f->graph->tensor[id];
-  copy->param = tensor.param, copy->panels = tensor.panels, copy->spec = tensor.spec;
+  copy->param = tensor.param; copy->panels = tensor.panels; copy->spec = tensor.spec;
   copy->reason = "brought from the host for the ops that use it";
   return id;
 }
@@ -96,7 +96,7 @@ static stay *use(offload *f, int t, int o, bool reads) {
     int capacity = f->capacity ? 2 * f->capacity : 256;
     stay *fresh = rf_pool_alloc(f->graph->pool, (size_t)capacity * sizeof *fresh);
     if (f->count) memcpy(fresh, f->list, (size_t)f->count * sizeof *fresh);
-    f->list = fresh, f->capacity = capacity;
+    f->list = fresh; f->capacity = capacity;
   }
   stay *s = &f->list[f->count];
   *s = (stay){.tensor = t, .copy = copy_of(f, t, phase), .first = o, .last_write = RF_NONE, .phase = phase, .reads = reads};
@@ -114,7 +114,7 @@ static void find_stays(offload *f, const bool *there) {
       int t = op.output[i];
       if (t < 0 || !there[t]) continue;
       stay *s = use(f, t, o, op.attr.accumulate[i] != RF_WRITE);
-      s->last_write = o, f->graph->op[o].output[i] = s->copy;
+      s->last_write = o; f->graph->op[o].output[i] = s->copy;
     }
   }
 }
@@ -197,7 +197,7 @@ static rf_status bring(offload *f) {
     const stay *s = &f->list[i];
     rf_section section = f->graph->op[s->first].section;
     if (i > 0 && (f->graph->op[f->list[i - 1].first].section != section || s->block != f->list[i - 1].block || s->phase != f->list[i - 1].phase))
-      begin_before = begin, begin = i;
+      { begin_before = begin; begin = i; }
     int at, o;
     if (begin > begin_before && f->graph->op[f->list[begin_before].first].section == section) {
       at = begin_before + (i - begin) < begin ? begin_before + (i - begin) : begin - 1;
@@ -230,10 +230,10 @@ static rf_status send_kept(offload *f, bool *there, int *source) {
     if (o == RF_NONE) continue;
     rf_tensor tensor = f->graph->tensor[t];
     int host = rf_graph_tensor(f->graph, rf_graph_join(f->graph, tensor.name, "/away", ""), tensor.class, tensor.dtype, tensor.rank, tensor.shape);
-    f->graph->tensor[host].host = true, f->graph->tensor[host].spec = tensor.spec;
+    f->graph->tensor[host].host = true; f->graph->tensor[host].spec = tensor.spec;
     f->graph->tensor[host].reason = "waits for backward in the host's memory";
     RF_TRY(move(f, &RF_OP_OFFLOAD_OUT, t, host, o, false, "/out", (rf_attr){0}));
-    source[t] = host, there[host] = true;
+    source[t] = host; there[host] = true;
   }
   for (int o = f->first_backward; o < f->ops; o++)
     for (int i = 0; i < f->graph->op[o].input_count; i++) {
@@ -248,8 +248,8 @@ rf_status rf_pass_offload(rf_graph *graph, unsigned what, rf_error *error) {
   size_t ops = (size_t)graph->op_count + 1, tensors = 2 * (size_t)graph->tensor_count + 1, most = 4 * (tensors + ops);
   offload f = {.graph = graph, .error = error, .ops = graph->op_count, .tensors = graph->tensor_count};
   bool *there = rf_pool_alloc(pool, tensors), any = false;
-  f.open = rf_pool_alloc(pool, tensors * sizeof(int)), f.next = rf_pool_alloc(pool, most * sizeof(int));
-  f.before = rf_pool_alloc(pool, ops * sizeof(int)), f.after = rf_pool_alloc(pool, ops * sizeof(int));
+  f.open = rf_pool_alloc(pool, tensors * sizeof(int)); f.next = rf_pool_alloc(pool, most * sizeof(int));
+  f.before = rf_pool_alloc(pool, ops * sizeof(int)); f.after = rf_pool_alloc(pool, ops * sizeof(int));
   for (size_t t = 0; t < tensors; t++) f.open[t] = RF_NONE;
   for (size_t o = 0; o < ops; o++) f.before[o] = f.after[o] = RF_NONE;
   find_backward(&f);

@@ -69,10 +69,10 @@ static void place_behind(rf_graph *graph, int first, const int *pair, const int 
   int *next = rf_pool_alloc(graph->pool, (size_t)pairs * sizeof(int) + 1), *head = rf_pool_alloc(graph->pool, (size_t)first * sizeof(int) + 1);
   int *order = rf_pool_alloc(graph->pool, (size_t)graph->op_count * sizeof(int)), count = 0;
   for (int o = 0; o < first; o++) head[o] = RF_NONE;
-  for (int i = pairs - 1; i >= 0; i--) next[i] = head[behind[i]], head[behind[i]] = i;
+  for (int i = pairs - 1; i >= 0; i--) { next[i] = head[behind[i]]; head[behind[i]] = i; }
   for (int o = 0; o < first; o++) {
     order[count++] = o;
-    for (int i = head[o]; i != RF_NONE; i = next[i]) order[count++] = pair[i], order[count++] = pair[i] + 1;
+    for (int i = head[o]; i != RF_NONE; i = next[i]) { order[count++] = pair[i]; order[count++] = pair[i] + 1; }
   }
   rf_graph_reorder(graph, order, count);
 }

@@ -23,7 +23,7 @@ rf_status rf_pipeline_parse(const char *text, rf_mesh *mesh, rf_error *error) {
   if (!many || *end || chunks < 2 || chunks > MOST)
     return RF_FAIL(error, RAFTER_INVALID, "interleaved:2 gives every stage two runs of layers",
                    "bad schedule (--pipeline: expected 1f1b, gpipe or interleaved:V with V from 2 to %d, got '%.60s')", MOST, text);
-  mesh->schedule = RF_PIPELINE_INTERLEAVED, mesh->chunks = (int32_t)chunks;
+  mesh->schedule = RF_PIPELINE_INTERLEAVED; mesh->chunks = (int32_t)chunks;
   return RAFTER_OK;
 }
 
@@ -118,7 +118,7 @@ typedef struct use {
 } use;
 
 static void touch(use *u, int half, const rf_op *op) {
-  if (u->half == RF_NONE) u->half = half, u->chunk = op->chunk;
+  if (u->half == RF_NONE) { u->half = half; u->chunk = op->chunk; }
   if (u->half != half) u->crosses = true;
   if (op->chunk < u->chunk) u->chunk = op->chunk;
 }
@@ -143,7 +143,7 @@ void rf_pass_slots(rf_graph *graph) {
         if (op->output[i] < 0) continue;
         use *u = &uses[op->output[i]];
         touch(u, half[o], op);
-        u->adds |= op->attr.accumulate[i] != RF_WRITE, u->lands |= op->def == &RF_OP_RECV;
+        u->adds |= op->attr.accumulate[i] != RF_WRITE; u->lands |= op->def == &RF_OP_RECV;
       }
     }
     for (int t = 0; t < graph->tensor_count; t++) {
@@ -156,5 +156,5 @@ void rf_pass_slots(rf_graph *graph) {
       tensor->slots = slots < graph->accumulate ? slots : graph->accumulate;
     }
   }
-  free(half), free(flight), free(uses);
+  free(half); free(flight); free(uses);
 }

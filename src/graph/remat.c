@@ -112,11 +112,11 @@ static void make_again(rf_recompute *r, int t) {
   rf_remat_step step = {.op = r->source[t], .again = true, .gelu = gelu_from_kept(r, op, t)};
   int input[RF_MAX_INPUTS], *to;
   step.def = step.gelu ? &RF_OP_GELU : op->def;
-  step.inputs = step.gelu ? 1 : (int8_t)op->input_count, step.outputs = step.gelu ? 1 : (int8_t)op->output_count;
+  step.inputs = step.gelu ? 1 : (int8_t)op->input_count; step.outputs = step.gelu ? 1 : (int8_t)op->output_count;
   for (int i = 0; i < step.inputs; i++) input[i] = step.gelu ? op->output[0] : current(r, op->input[i]);
-  to = r->slot + r->slots, r->slots += step.inputs + step.outputs;
+  to = r->slot + r->slots; r->slots += step.inputs + step.outputs;
   memcpy(to, input, (size_t)step.inputs * sizeof *to);
-  step.input = to, step.output = to + step.inputs;
+  step.input = to; step.output = to + step.inputs;
   for (int i = 0; i < step.outputs; i++) {
     bool skip = !step.gelu && (op->output[i] < 0 || (op->def == &RF_OP_MATMUL && !r->remake[op->output[i]]));
     to[step.inputs + i] = skip ? RF_NONE : second_copy(r, step.gelu ? t : op->output[i]);
@@ -129,7 +129,7 @@ static void make_again(rf_recompute *r, int t) {
 static const int *inputs_now(rf_recompute *r, const rf_op *op) {
   int now[RF_MAX_INPUTS];
   bool other = false;
-  for (int i = 0; i < op->input_count; i++) now[i] = current(r, op->input[i]), other |= now[i] != op->input[i];
+  for (int i = 0; i < op->input_count; i++) { now[i] = current(r, op->input[i]); other |= now[i] != op->input[i]; }
   if (!other) return op->input;
   int *list = memcpy(r->slot + r->slots, now, (size_t)op->input_count * sizeof *now);
   r->slots += op->input_count;
@@ -139,7 +139,7 @@ static const int *inputs_now(rf_recompute *r, const rf_op *op) {
 void rf_recompute_decide(rf_recompute *r, const bool *drop) {
   const rf_graph *graph = r->graph;
   r->steps = r->copies = r->slots = 0;
-  memset(r->remake, 0, (size_t)r->tensors), memset(r->passed, 0, (size_t)r->ops);
+  memset(r->remake, 0, (size_t)r->tensors); memset(r->passed, 0, (size_t)r->ops);
   for (int t = 0; t < r->tensors; t++) r->remade[t] = r->instead[t] = RF_NONE;
   choose(r, drop);
   for (int o = 0; o < r->ops; o++) {
@@ -159,8 +159,8 @@ rf_op rf_recompute_op(const rf_recompute *r, const rf_remat_step *step) {
   memset(op.attr.accumulate, 0, sizeof op.attr.accumulate);
   op.recompute_of = step->op;
   if (step->gelu) {
-    op.def = step->def, op.attr = (rf_attr){0};
-    op.input[0] = op.output[0], op.output[0] = op.output[1], op.input_count = op.output_count = 1;
+    op.def = step->def; op.attr = (rf_attr){0};
+    op.input[0] = op.output[0]; op.output[0] = op.output[1]; op.input_count = op.output_count = 1;
     for (int i = 1; i < RF_MAX_INPUTS; i++) op.input[i] = RF_NONE;
     for (int i = 1; i < RF_MAX_OUTPUTS; i++) op.output[i] = RF_NONE;
     return op;
@@ -178,7 +178,7 @@ static void copy_tensor(rf_graph *graph, int t) {
   rf_tensor tensor = graph->tensor[t];
   int id = rf_graph_tensor(graph, rf_graph_join(graph, tensor.name, "/recompute", ""), tensor.class, tensor.dtype, tensor.rank, tensor.shape);
   graph->tensor[id].reason = "recomputed for backward";
-  graph->tensor[id].spec = tensor.spec, graph->tensor[id].param = tensor.param, graph->tensor[id].panels = tensor.panels;
+  graph->tensor[id].spec = tensor.spec; graph->tensor[id].param = tensor.param; graph->tensor[id].panels = tensor.panels;
 }
 
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
@@ -202,7 +202,7 @@ rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
     int id = rf_graph_emit(graph, op.def, rf_graph_join(graph, op.name, "/recompute", ""), op.section, step->input, step->inputs, step->output,
                            step->outputs, &op.attr, error);
     if (id < 0) RF_GO(RAFTER_INVALID);
-    graph->op[id].recompute_of = step->op, graph->op[id].chunk = op.chunk;
+    graph->op[id].recompute_of = step->op; graph->op[id].chunk = op.chunk;
     order[k] = id;
   }
   rf_graph_reorder(graph, order, r->steps);

@@ -162,7 +162,7 @@ bool rf_saved_names(rf_remat policy, const char *path, long block, rf_saved_seen
   for (int n = 0; n < RF_SAVED_NAMES; n++)
     for (int c = 0; c < RF_SAVED_CHAINS && rf_remat_saves(policy, n); c++)
       for (int l = 0; l < RF_SAVED_LINKS && RF_SAVED[n].chain[c][l] && seen->block[n][c] != block; l++)
-        if (is_link(path, RF_SAVED[n].chain[c][l])) seen->block[n][c] = block, named = true;
+        if (is_link(path, RF_SAVED[n].chain[c][l])) { seen->block[n][c] = block; named = true; }
   return named;
 }
 

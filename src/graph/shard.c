@@ -14,8 +14,8 @@ int rf_sharder_tensor(rf_sharder *s, int t, const rf_spec *spec) {
   for (int d = 0; d < old->rank; d++) shape[d] = rf_shard_extent(&s->whole, s->mesh, old->param, spec, d, old->shape[d]);
   int id = rf_graph_tensor(s->graph, old->name, old->class, old->dtype, old->rank, shape);
   rf_tensor *fresh = &s->graph->tensor[id];
-  fresh->param = old->param, fresh->persistent = old->persistent, fresh->input = old->input, fresh->output = old->output;
-  fresh->reason = old->reason, fresh->panels = old->panels, fresh->spec = *spec;
+  fresh->param = old->param; fresh->persistent = old->persistent; fresh->input = old->input; fresh->output = old->output;
+  fresh->reason = old->reason; fresh->panels = old->panels; fresh->spec = *spec;
   if (old->dtype == RF_PACKED) {
     int outputs = old->panels.outputs_first ? 0 : 1, inner = 1 - outputs;
     int64_t chips = rf_mesh_size(s->mesh, spec->split[outputs]);
@@ -98,7 +98,7 @@ static rf_status settle_output(rf_sharder *s, const rf_op *op, int slot, int id,
   int t = op->output[slot];
   const rf_tensor *old = &s->whole.tensor[t];
   rf_tensor *fresh = &s->graph->tensor[id];
-  fresh->reason = old->reason, fresh->spec = spec;
+  fresh->reason = old->reason; fresh->spec = spec;
   rf_spec need = keeps_sums ? spec : made_whole(s, fresh, spec);
   if (old->output) need.split[1] = 0;
   if (!rf_spec_same(&spec, &need)) {
@@ -111,10 +111,10 @@ static rf_status settle_output(rf_sharder *s, const rf_op *op, int slot, int id,
     if (id == RF_NONE) return RAFTER_FAILED;
     if (op->def == &RF_OP_HEAD_LOGITS && slot == 1) s->graph->op[s->graph->op_count - 1].attr.index = 1;
     fresh = &s->graph->tensor[id];
-    fresh->name = name, fresh->reason = old->reason;
+    fresh->name = name; fresh->reason = old->reason;
   }
   fresh->output = old->output;
-  if (old->output) fresh->name = old->name, fresh->class = old->class;
+  if (old->output) { fresh->name = old->name; fresh->class = old->class; }
   s->at[t] = (rf_place){id, need};
   return RAFTER_OK;
 }
@@ -232,7 +232,7 @@ static rf_status shard_transfer(rf_sharder *s, const rf_op *op) {
 static rf_status shard_op(rf_sharder *s, const rf_op *op) {
   int half = 2 * op->chunk + op->backward;
   s->graph->chunk = op->chunk;
-  if (op->section == RF_SECTION_MICRO && half != s->half) s->half = half, s->half_at = s->graph->op_count;
+  if (op->section == RF_SECTION_MICRO && half != s->half) { s->half = half; s->half_at = s->graph->op_count; }
   if (op->def == &RF_OP_SEND || op->def == &RF_OP_RECV) return shard_transfer(s, op);
   if (op->def == &RF_OP_ADAMW) return rf_sharder_adamw(s, op);
   if (rf_sharder_cuts_words(s, op)) return rf_sharder_head(s, op);
@@ -266,7 +266,7 @@ static void order_early(rf_sharder *s) {
       *order = rf_pool_alloc(graph->pool, (size_t)ops * sizeof(int));
   bool *moved = rf_pool_alloc(graph->pool, (size_t)ops);
   for (int o = 0; o < ops; o++) head[o] = RF_NONE;
-  for (int i = s->early_count - 1; i >= 0; i--) next[i] = head[s->early_at[i]], head[s->early_at[i]] = i, moved[s->early_op[i]] = true;
+  for (int i = s->early_count - 1; i >= 0; i--) { next[i] = head[s->early_at[i]]; head[s->early_at[i]] = i; moved[s->early_op[i]] = true; }
   for (int o = 0; o < ops; o++) {
     for (int i = head[o]; i != RF_NONE; i = next[i]) order[count++] = s->early_op[i];
     if (!moved[o]) order[count++] = o;
@@ -288,7 +288,7 @@ rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error) {
   s.specs = rf_pool_alloc(pool, params * sizeof *s.specs);
   for (int p = 0; p < graph->params.count; p++) s.specs[p] = rf_shard_param(&s.whole, mesh, p);
   graph->tensor_count = graph->op_count = graph->tensor_capacity = graph->op_capacity = 0;
-  graph->tensor = NULL, graph->op = NULL;
+  graph->tensor = NULL; graph->op = NULL;
   rf_graph_reserve(graph, 2 * s.whole.tensor_count, 2 * s.whole.op_count);
   graph->mesh = *mesh;
   graph->rows = s.whole.rows / rf_mesh_size(mesh, s.rows);

@@ -37,11 +37,10 @@ int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, const char *path, r
                   .whole = x->whole,
                   .fill = x->fill,
                   .accumulate = {x->accumulate}};
-  if (x->copies.chips > 1) attr.group = (int32_t)x->copies.chips, attr.part = x->copies.own;
+  if (x->copies.chips > 1) { attr.group = (int32_t)x->copies.chips; attr.part = x->copies.own; }
   if (x->form == RF_FORM_HEADS) {
     int64_t chips = rf_mesh_size(s->mesh, others);
-    attr.heads = (int32_t)(graph->model.heads / chips), attr.kv_heads = (int32_t)(graph->model.kv_heads > chips ? graph->model.kv_heads / chips : 1),
-    attr.head_dim = (int32_t)graph->model.head_dim;
+    attr.heads = (int32_t)(graph->model.heads / chips); attr.kv_heads = (int32_t)(graph->model.kv_heads > chips ? graph->model.kv_heads / chips : 1); attr.head_dim = (int32_t)graph->model.head_dim;
   }
   const char *name = rf_pool_format(graph->pool, "%s/%s%s%s", path, x->def->name, *x->label ? "/" : "", x->label);
   int op = rf_graph_emit(graph, x->def, name, section, &x->from, 1, &x->to_id, 1, &attr, s->error);
@@ -73,28 +72,27 @@ int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const 
     for (int d = 0; d < rank && sums && !x.def; d++) {
       rf_axes wanted = sums & need.split[d] & (rf_axes)~have.split[d];
       if (!wanted) continue;
-      x.def = &RF_OP_REDUCE_SCATTER, x.axes = wanted, x.dim = d, x.form = d == 0 && wanted == dealt ? RF_FORM_DEALT : RF_FORM_BLOCKS;
-      x.spec.split[d] |= wanted, x.spec.partial &= (rf_axes)~wanted;
+      x.def = &RF_OP_REDUCE_SCATTER; x.axes = wanted; x.dim = d; x.form = d == 0 && wanted == dealt ? RF_FORM_DEALT : RF_FORM_BLOCKS;
+      x.spec.split[d] |= wanted; x.spec.partial &= (rf_axes)~wanted;
     }
-    if (!x.def && sums) x.def = &RF_OP_ALL_REDUCE, x.axes = sums, x.spec.partial &= (rf_axes)~sums;
+    if (!x.def && sums) { x.def = &RF_OP_ALL_REDUCE; x.axes = sums; x.spec.partial &= (rf_axes)~sums; }
     for (int a = 0; a < rank && !x.def; a++)
       for (int b = 0; b < rank && !x.def; b++) {
         rf_axes moved = have.split[a] & (rf_axes)~need.split[a] & need.split[b] & (rf_axes)~have.split[b];
         if (a == b || !moved) continue;
-        x.def = &RF_OP_ALL_TO_ALL, x.axes = moved, x.dim = a, x.to = b, x.form = have.form[a] ? have.form[a] : need.form[b];
-        x.spec.split[a] &= (rf_axes)~moved, x.spec.split[b] |= moved, x.spec.form[b] = need.form[b];
+        x.def = &RF_OP_ALL_TO_ALL; x.axes = moved; x.dim = a; x.to = b; x.form = have.form[a] ? have.form[a] : need.form[b];
+        x.spec.split[a] &= (rf_axes)~moved; x.spec.split[b] |= moved; x.spec.form[b] = need.form[b];
       }
     for (int d = 0; d < rank && !x.def; d++) {
       rf_axes gathered = have.split[d] & (rf_axes)~need.split[d];
       if (!gathered) continue;
-      x.def = &RF_OP_ALL_GATHER, x.axes = gathered, x.dim = d, x.form = d == 0 && gathered == dealt ? RF_FORM_DEALT : have.form[d],
-      x.whole = whole ? whole[d] : 0;
+      x.def = &RF_OP_ALL_GATHER; x.axes = gathered; x.dim = d; x.form = d == 0 && gathered == dealt ? RF_FORM_DEALT : have.form[d]; x.whole = whole ? whole[d] : 0;
       x.spec.split[d] &= (rf_axes)~gathered;
     }
     for (int d = 0; d < rank && !x.def; d++) {
       rf_axes taken = need.split[d] & (rf_axes)~have.split[d];
       if (!taken || s->graph->tensor[id].shape[d] % rf_mesh_size(s->mesh, taken)) continue;
-      x.def = &RF_OP_TAKE_RUN, x.axes = taken, x.dim = d;
+      x.def = &RF_OP_TAKE_RUN; x.axes = taken; x.dim = d;
       x.spec.split[d] |= taken;
     }
     if (!x.def) {
@@ -156,7 +154,7 @@ static int unit_of(const rf_sharder *s, const rf_op *op, int p) {
 
 static void gather_early(rf_sharder *s, const rf_op *op, int p, int first_op) {
   int unit = unit_of(s, op, p);
-  if (unit != s->unit) s->unit_before = s->unit == -1 ? first_op : s->unit_at, s->unit_at = first_op, s->unit = unit;
+  if (unit != s->unit) { s->unit_before = s->unit == -1 ? first_op : s->unit_at; s->unit_at = first_op; s->unit = unit; }
   for (int o = first_op; o < s->graph->op_count; o++) {
     if (s->early_count == s->early_capacity) {
       int capacity = 2 * (s->early_count + 256);
@@ -164,7 +162,7 @@ static void gather_early(rf_sharder *s, const rf_op *op, int p, int first_op) {
       s->early_at = grow(s->graph->pool, s->early_at, s->early_count, capacity, sizeof(int));
       s->early_capacity = capacity;
     }
-    s->early_op[s->early_count] = o, s->early_at[s->early_count++] = s->unit_before > s->half_at ? s->unit_before : s->half_at;
+    s->early_op[s->early_count] = o; s->early_at[s->early_count++] = s->unit_before > s->half_at ? s->unit_before : s->half_at;
   }
 }
 

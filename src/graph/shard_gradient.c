@@ -72,10 +72,10 @@ rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
   int64_t extent = s->graph->tensor[at->id].shape[0];
   if (runs && rf_spec_same(&(rf_spec){.split = {need.split[0], need.split[1]}}, &(rf_spec){.split = {have.split[0], have.split[1]}})) {
     rf_spec run = need;
-    run.split[0] |= inside, run.partial = slice;
+    run.split[0] |= inside; run.partial = slice;
     at->id = rf_sharder_convert(s, at->id, have, run, path, "@slice", op->section, true, NULL, RF_CLASS_GRADIENT);
     if (at->id == RF_NONE) return RAFTER_FAILED;
-    have = run, run.partial = 0;
+    have = run; run.partial = 0;
     at->id = rf_sharder_convert(s, at->id, have, run, path, "@slice", op->section, true, NULL, RF_CLASS_GRADIENT);
     if (at->id == RF_NONE) return RAFTER_FAILED;
     have = run;
@@ -129,12 +129,12 @@ rf_status rf_sharder_adamw(rf_sharder *s, const rf_op *op) {
 
 void rf_sharder_find_gradients(rf_sharder *s) {
   const rf_graph *old = &s->whole;
-  for (int p = 0; p < old->params.count; p++) s->gradient[p] = (rf_on_its_way){RF_NONE, RF_NONE, RF_NONE, 0, false}, s->master[p] = RF_NONE;
+  for (int p = 0; p < old->params.count; p++) { s->gradient[p] = (rf_on_its_way){RF_NONE, RF_NONE, RF_NONE, 0, false}; s->master[p] = RF_NONE; }
   for (int o = 0; o < old->op_count; o++)
     for (int i = 0; i < old->op[o].output_count; i++) {
       int t = old->op[o].output[i];
       if (t >= 0 && rf_is_gradient(&old->tensor[t]) && old->op[o].def != &RF_OP_RECV)
-        s->gradient[old->tensor[t].param].tensor = t, s->gradient[old->tensor[t].param].last_writer = o;
+        { s->gradient[old->tensor[t].param].tensor = t; s->gradient[old->tensor[t].param].last_writer = o; }
     }
 }
 

@@ -40,9 +40,8 @@ rf_status rf_sharder_head(rf_sharder *s, const rf_op *op) {
   for (int i = 0; i < (score ? 1 : 3); i++) {
     int t = op->output[i], made = merge.output[score ? 3 : i];
     if (t < 0 || made < 0) continue;
-    graph->tensor[made].spec = r.out[0], graph->tensor[made].output = s->whole.tensor[t].output,
-    graph->tensor[made].reason = s->whole.tensor[t].reason;
-    graph->tensor[made].name = s->whole.tensor[t].name, graph->tensor[made].class = s->whole.tensor[t].class;
+    graph->tensor[made].spec = r.out[0]; graph->tensor[made].output = s->whole.tensor[t].output; graph->tensor[made].reason = s->whole.tensor[t].reason;
+    graph->tensor[made].name = s->whole.tensor[t].name; graph->tensor[made].class = s->whole.tensor[t].class;
     s->at[t] = (rf_place){made, r.out[0]};
   }
   return RAFTER_OK;
@@ -51,7 +50,7 @@ rf_status rf_sharder_head(rf_sharder *s, const rf_op *op) {
 /* What an op of a part of the rows' attention makes. */
 static rf_status made_part(rf_sharder *s, const rf_op *op, int slot, int id, rf_spec spec) {
   int t = op->output[slot];
-  s->graph->tensor[id].spec = spec, s->graph->tensor[id].reason = s->whole.tensor[t].reason, s->graph->tensor[id].name = s->whole.tensor[t].name;
+  s->graph->tensor[id].spec = spec; s->graph->tensor[id].reason = s->whole.tensor[t].reason; s->graph->tensor[id].name = s->whole.tensor[t].name;
   s->at[t] = (rf_place){id, spec};
   return RAFTER_OK;
 }
@@ -66,7 +65,7 @@ static rf_status shard_text(rf_sharder *s, const rf_op *op) {
   for (int i = 0; i < op->input_count; i++) r.in[i] = rf_sharder_input(s, op->input[i]);
   RF_TRY(op->def->shard(&r, s->error));
   for (int i = 0; i < op->input_count; i++) RF_TRY(rf_sharder_obtain(s, op, i, &r.in[i], &inputs[i]));
-  r.attr.axes = axes, r.attr.group = (int32_t)rf_mesh_size(s->mesh, axes);
+  r.attr.axes = axes; r.attr.group = (int32_t)rf_mesh_size(s->mesh, axes);
   id = rf_graph_emit(graph, &RF_OP_KV_ROWS, rf_graph_join(graph, op->name, "/kv_rows", ""), op->section, inputs, 1, (const int[]){RF_WANTED}, 1,
                      &r.attr, s->error);
   if (id < 0) return RAFTER_INVALID;
@@ -94,7 +93,7 @@ static rf_status shard_text(rf_sharder *s, const rf_op *op) {
   all.partial = axes;
   dkv = rf_sharder_convert(s, dkv, all, mine, op->name, "dkv", op->section, true, NULL, RF_CLASS_ACTIVATION);
   if (dkv == RF_NONE) return RAFTER_FAILED;
-  r.attr.axes = 0, r.attr.group = 0;
+  r.attr.axes = 0; r.attr.group = 0;
   id = rf_graph_emit(graph, &RF_OP_KV_JOIN, rf_graph_join(graph, op->name, "/kv_join", ""), op->section, (const int[]){dq, dkv}, 2,
                      (const int[]){RF_WANTED}, 1, &r.attr, s->error);
   if (id < 0) return RAFTER_INVALID;
@@ -117,12 +116,12 @@ static rf_status shard_cached(rf_sharder *s, const rf_op *op) {
     if (op->input[i] >= 0) RF_TRY(rf_sharder_obtain(s, op, i, &r.in[i], &inputs[i]));
   }
   for (int i = 0; i <= last; i++) outputs[i] = i == 0 || i == last ? RF_WANTED : op->output[i] < 0 ? RF_NONE : s->at[op->output[i]].id;
-  r.attr.axes = axes, r.attr.group = (int32_t)rf_mesh_size(s->mesh, axes);
+  r.attr.axes = axes; r.attr.group = (int32_t)rf_mesh_size(s->mesh, axes);
   id = rf_graph_emit(graph, op->def, op->name, op->section, inputs, op->input_count, outputs, last + 1, &r.attr, s->error);
   if (id < 0) return RAFTER_INVALID;
   for (int i = 0; i < 2; i++) {
     int made = graph->op[id].output[i == 0 ? 0 : last];
-    graph->tensor[made].class = RF_CLASS_COLLECTIVE, graph->tensor[made].name = rf_graph_join(graph, graph->tensor[made].name, "/part", "");
+    graph->tensor[made].class = RF_CLASS_COLLECTIVE; graph->tensor[made].name = rf_graph_join(graph, graph->tensor[made].name, "/part", "");
     rf_exchange x = {.def = &RF_OP_ALL_TO_ALL,
                      .from = made,
                      .to_id = RF_WANTED,

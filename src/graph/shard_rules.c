@@ -10,7 +10,7 @@ rf_spec rf_spec_of(rf_axes rows, rf_axes columns, rf_form form) {
 static int rank_of(const rf_sharding *s, int id) { return id < 0 ? 0 : s->graph->tensor[id].rank; }
 
 rf_status rf_shard_same(rf_sharding *s, rf_error *error) {
-  (void)s, (void)error;
+  (void)s; (void)error;
   return RAFTER_OK;
 }
 
@@ -71,14 +71,14 @@ rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form, rf_error
   for (int i = 0; i < parts->count; i++) {
     int64_t at = parts->at[i], end = at + parts->columns[i];
     if (form == RF_FORM_HEADS) {
-      parts->at[i] = (int32_t)bound_of_heads(m, chips, at), parts->columns[i] = (int32_t)(bound_of_heads(m, chips, end) - parts->at[i]);
+      parts->at[i] = (int32_t)bound_of_heads(m, chips, at); parts->columns[i] = (int32_t)(bound_of_heads(m, chips, end) - parts->at[i]);
       continue;
     }
     if (parts->at[i] % chips || parts->columns[i] % chips)
       return RF_FAIL(error, RAFTER_INVALID, "choose fewer chips along tensor",
                      "an adapter's columns cannot be dealt out (%s: %d columns at %d over %d chips)", s->op->name, parts->columns[i], parts->at[i],
                      chips);
-    parts->at[i] /= chips, parts->columns[i] /= chips;
+    parts->at[i] /= chips; parts->columns[i] /= chips;
   }
   return RAFTER_OK;
 }
@@ -156,7 +156,7 @@ static int state_axis(const rf_graph *graph, const rf_mesh *mesh, int p, const r
     if (use->split[d] && axes & RF_AXIS_BIT(RF_AXIS_DATA)) continue; /* what is gathered must be the innermost cut */
     int64_t extent = rf_shard_extent(graph, mesh, p, use, d, param->shape[d]);
     double waste = (double)((extent + chips - 1) / chips * chips) / (double)extent;
-    if (waste < least) least = waste, best = d;
+    if (waste < least) { least = waste; best = d; }
   }
   return best;
 }
@@ -166,7 +166,7 @@ rf_param_specs rf_shard_param(const rf_graph *graph, const rf_mesh *mesh, int p)
   const rf_param *param = &graph->params.at[p];
   int axis = tensor_axis(graph, p);
   rf_axes tensor = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_TENSOR)), expert = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_EXPERT));
-  if (axis >= 0 && tensor) specs.use.split[axis] = tensor, specs.use.form[axis] = (uint8_t)form_of(graph, p);
+  if (axis >= 0 && tensor) { specs.use.split[axis] = tensor; specs.use.form[axis] = (uint8_t)form_of(graph, p); }
   if (param->experts > 0) specs.use.split[0] |= expert;
   specs.state = specs.use;
   rf_axes over = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_FSDP));

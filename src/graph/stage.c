@@ -47,7 +47,7 @@ static void add_crossing(stager *s, int tensor, int from, int to) {
     int capacity = 2 * (s->capacity + 16);
     crossing *fresh = rf_pool_alloc(s->graph->pool, (size_t)capacity * sizeof *fresh);
     if (s->crossings) memcpy(fresh, s->crossing, (size_t)s->crossings * sizeof *fresh);
-    s->crossing = fresh, s->capacity = capacity;
+    s->crossing = fresh; s->capacity = capacity;
   }
   s->crossing[s->crossings++] = (crossing){tensor, from, to};
 }
@@ -94,7 +94,7 @@ static int tensor_here(stager *s, int t) {
   rf_tensor *fresh = &s->graph->tensor[id];
   const char *name = fresh->name;
   *fresh = *old;
-  fresh->name = name, fresh->reason = old->reason ? rf_graph_join(s->graph, old->reason, "", "") : NULL;
+  fresh->name = name; fresh->reason = old->reason ? rf_graph_join(s->graph, old->reason, "", "") : NULL;
   return id;
 }
 
@@ -164,7 +164,7 @@ static rf_status micro_op(stager *s, int o, int *last, bool *was_backward) {
   if (stage_of(s, piece) != s->mesh->stage) return RAFTER_OK;
   s->graph->chunk = piece / rf_pipeline_stages(s->mesh);
   if (piece != *last || op->backward != *was_backward) RF_TRY(receive(s, piece, op->backward));
-  *last = piece, *was_backward = op->backward;
+  *last = piece; *was_backward = op->backward;
   RF_TRY(emit(s, op, op->attr));
   return send(s, op, piece);
 }
@@ -233,7 +233,7 @@ rf_status rf_pass_stage(const rf_graph *whole, const rf_mesh *mesh, rf_graph **o
   rf_status status;
   bool ended = false, backward = false;
   int last = RF_NONE;
-  graph->accumulate = whole->accumulate, graph->matmul = whole->matmul, graph->rows = whole->rows, graph->seq = whole->seq;
+  graph->accumulate = whole->accumulate; graph->matmul = whole->matmul; graph->rows = whole->rows; graph->seq = whole->seq;
   RF_GO(find_pieces(&s));
   for (int o = 0; o < whole->op_count; o++) {
     const rf_op *op = &whole->op[o];

@@ -65,7 +65,7 @@ static int want(rf_hub_listing *listing, const char *pattern) {
   int count = 0;
   for (int i = 0; i < listing->count; i++) {
     rf_hub_file *file = &listing->file[i];
-    if (at_top(file) && !fnmatch(pattern, file->path, 0)) file->wanted = true, count++;
+    if (at_top(file) && !fnmatch(pattern, file->path, 0)) { file->wanted = true; count++; }
   }
   return count;
 }
@@ -94,12 +94,12 @@ static rf_status want_gguf(rf_hub_listing *listing, const rf_hub_name *name, int
     if (fnmatch("*.gguf", file->path, 0) || !fnmatch("*mmproj*", file->path, 0)) continue;
     variant_of(file->path, variant, sizeof variant);
     if (!strcmp(variant, first)) {
-      (*count)++, file->wanted = true;
+      (*count)++; file->wanted = true;
       continue;
     }
     strcpy(first, variant);
     rf_text_append(names, sizeof names, "%s%s (%.2f GB)", variants++ ? ", " : "", file->path, (double)file->bytes / 1e9);
-    (*count)++, file->wanted = true;
+    (*count)++; file->wanted = true;
   }
   if (variants < 2) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "choose one, for example --include '*Q4_K_M*'", "%s@%s has %d GGUF variants: %s", name->repository,
@@ -137,7 +137,7 @@ static rf_status want_patterns(rf_hub_listing *listing, const rf_hub_name *name,
   for (int i = 0; i < listing->count; i++) {
     rf_hub_file *file = &listing->file[i];
     if (!matches_any(file->path, patterns, count)) continue;
-    if (IS_ONE_OF(file->path, READABLE)) file->wanted = true, wanted++;
+    if (IS_ONE_OF(file->path, READABLE)) { file->wanted = true; wanted++; }
     else if (!refused || IS_ONE_OF(file->path, PICKLES)) refused = file->path;
   }
   if (wanted) return RAFTER_OK;

@@ -148,7 +148,7 @@ static rf_status open_part(arrival *a, rf_error *error) {
   struct stat info;
   a->fd = openat(a->folder, a->part, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (a->fd < 0 || fstat(a->fd, &info)) return cannot(a, "write", error);
-  if (!S_ISREG(info.st_mode)) return errno = EEXIST, cannot(a, "write", error);
+  if (!S_ISREG(info.st_mode)) { errno = EEXIST; return cannot(a, "write", error); }
   if (flock(a->fd, LOCK_EX | LOCK_NB))
     return RF_FAIL(error, RAFTER_FAILED, "wait for it, or end it", "another pull is writing %s/%s", a->place->folder_name, a->file->path);
   a->body.at = info.st_size > 0 && info.st_size <= a->body.most && read_mark(a) ? info.st_size : 0;
@@ -198,10 +198,10 @@ static rf_status transfer(arrival *a, rf_error *error) {
 static rf_status complete(arrival *a, bool *wrong, rf_error *error) {
   char sum[RF_HASH_TEXT];
   rf_hash_end(a->hash, sum);
-  a->hash = NULL, *wrong = strcmp(sum, a->file->hash) != 0;
+  a->hash = NULL; *wrong = strcmp(sum, a->file->hash) != 0;
   if (*wrong) {
     if (ftruncate(a->fd, 0)) return cannot(a, "write", error);
-    unlinkat(a->folder, a->mark, 0), unlinkat(a->folder, a->part, 0);
+    unlinkat(a->folder, a->mark, 0); unlinkat(a->folder, a->part, 0);
     return RF_FAIL(error, RAFTER_FAILED, "what came was thrown away: try again, another revision, or another endpoint",
                    "%s is damaged or not what the hub lists (%s: expected %s, got %s)", a->file->path,
                    a->file->kind == RF_HASH_SHA256 ? "SHA-256" : "Git's blob id", a->file->hash, sum);
@@ -217,7 +217,7 @@ static void close_arrival(arrival *a) {
   if (a->hash) rf_hash_end(a->hash, unused);
   if (a->fd >= 0) close(a->fd);
   if (a->folder >= 0) close(a->folder);
-  a->hash = NULL, a->fd = a->folder = -1;
+  a->hash = NULL; a->fd = a->folder = -1;
 }
 
 rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hub_state *state, rf_error *error) {

@@ -50,7 +50,7 @@ static bool header_is(const char *line, size_t bytes, const char *name, const ch
   const char *first = line + n + 1, *end = line + bytes;
   while (first < end && isspace((unsigned char)*first)) first++;
   while (end > first && isspace((unsigned char)end[-1])) end--;
-  *value = first, *value_bytes = (size_t)(end - first);
+  *value = first; *value_bytes = (size_t)(end - first);
   return true;
 }
 
@@ -60,7 +60,7 @@ static size_t on_header(char *line, size_t one, size_t bytes, void *self) {
   size_t n;
   char text[64];
   (void)one;
-  if (bytes > 5 && !strncasecmp(line, "HTTP/", 5)) a->etag[0] = 0, a->first = 0, a->retry_after = 0, *a->answer = (rf_http_answer){0};
+  if (bytes > 5 && !strncasecmp(line, "HTTP/", 5)) { a->etag[0] = 0; a->first = 0; a->retry_after = 0; *a->answer = (rf_http_answer){0}; }
   if (header_is(line, bytes, "ETag", &value, &n) && n < sizeof a->etag && strncmp(value, "W/", 2)) copy_printable(a->etag, sizeof a->etag, value, n);
   else if (header_is(line, bytes, "Content-Range", &value, &n)) {
     copy_printable(text, sizeof text, value, n);
@@ -115,8 +115,8 @@ static size_t on_body(char *data, size_t one, size_t bytes, void *self) {
 static int on_time(void *self, curl_off_t total, curl_off_t now, curl_off_t up_total, curl_off_t up) {
   attempt *a = self;
   double seconds = rf_now_seconds();
-  (void)total, (void)up_total, (void)up;
-  if (now != a->last_bytes) a->last_bytes = now, a->last_seconds = seconds;
+  (void)total; (void)up_total; (void)up;
+  if (now != a->last_bytes) { a->last_bytes = now; a->last_seconds = seconds; }
   a->stalled = seconds - a->last_seconds > a->http->settings.timeout_seconds;
   a->stopped = a->http->settings.stop && *a->http->settings.stop;
   return a->stalled || a->stopped;
@@ -132,7 +132,7 @@ static bool origin_of(const char *url, char origin[512]) {
             !rf_curl.url_get(parsed, CURLUPART_HOST, &host, 0) && !rf_curl.url_get(parsed, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) &&
             snprintf(origin, 512, "%s://%s:%s", scheme, host, port) < 512;
   for (char *c = origin; ok && *c; c++) *c = (char)tolower((unsigned char)*c);
-  rf_curl.free(scheme), rf_curl.free(host), rf_curl.free(port);
+  rf_curl.free(scheme); rf_curl.free(host); rf_curl.free(port);
   rf_curl.url_cleanup(parsed);
   return ok;
 }
@@ -184,7 +184,7 @@ static CURLcode perform(attempt *a, const char *url) {
   CURL *curl = http->curl;
   struct curl_slist *headers = NULL;
   char text[320];
-  a->begun = a->stalled = a->stopped = a->other_range = false, a->last_bytes = 0, a->last_seconds = rf_now_seconds(), *a->problem = 0;
+  a->begun = a->stalled = a->stopped = a->other_range = false; a->last_bytes = 0; a->last_seconds = rf_now_seconds(); *a->problem = 0;
   rf_curl.easy_reset(curl);
   rf_curl.easy_setopt(curl, CURLOPT_URL, url);
   rf_curl.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
@@ -193,9 +193,9 @@ static CURLcode perform(attempt *a, const char *url) {
   rf_curl.easy_setopt(curl, CURLOPT_USERAGENT, "rafter/" RF_VERSION);
   rf_curl.easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)(http->settings.timeout_seconds * 1000));
   rf_curl.easy_setopt(curl, CURLOPT_BUFFERSIZE, 1L << 18);
-  rf_curl.easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header), rf_curl.easy_setopt(curl, CURLOPT_HEADERDATA, a);
-  rf_curl.easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body), rf_curl.easy_setopt(curl, CURLOPT_WRITEDATA, a);
-  rf_curl.easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, on_time), rf_curl.easy_setopt(curl, CURLOPT_XFERINFODATA, a);
+  rf_curl.easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header); rf_curl.easy_setopt(curl, CURLOPT_HEADERDATA, a);
+  rf_curl.easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body); rf_curl.easy_setopt(curl, CURLOPT_WRITEDATA, a);
+  rf_curl.easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, on_time); rf_curl.easy_setopt(curl, CURLOPT_XFERINFODATA, a);
   rf_curl.easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
   if (rf_http_has_token(http) && same_origin(url, http->settings.endpoint)) {
     rf_curl.easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
@@ -227,14 +227,14 @@ static outcome judge(attempt *a, CURLcode code) {
   if (a->stopped) return STOPPED;
   if (a->status != RAFTER_OK) return FAILED;
   if (a->other_range) { /* a server that cannot do ranges rightly: from the beginning */
-    a->body->at = 0, a->body->etag[0] = 0;
+    a->body->at = 0; a->body->etag[0] = 0;
     return CUT;
   }
   if (code == CURLE_OK) {
     rf_curl.easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &a->answer->code);
     http->reached = true;
     if (a->answer->code == 416 && a->body->at > 0) { /* what is here is no part of what is there */
-      a->body->at = 0, a->body->etag[0] = 0;
+      a->body->at = 0; a->body->etag[0] = 0;
       return CUT;
     }
     if (a->answer->code != 200 && a->answer->code != 206) return REFUSED;

@@ -117,7 +117,7 @@ static rf_status take(void *self, const void *data, size_t bytes, rf_error *erro
     size_t capacity = 2 * (t->bytes + bytes + 1);
     char *grown = realloc(t->at, capacity);
     if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-    t->at = grown, t->capacity = capacity;
+    t->at = grown; t->capacity = capacity;
   }
   memcpy(t->at + t->bytes, data, bytes);
   t->bytes += bytes;

@@ -85,11 +85,11 @@ static double flops_per_cycle(rf_machine *machine) {
   const char *isa = "base";
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) flops = 32, isa = "avx2";
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) { flops = 32; isa = "avx2"; }
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
     /* AMD's first AVX-512 cores split a 512-bit operation in two; Intel's server cores have two full ports. */
-    flops = __builtin_cpu_is("amd") ? 32 : 64, isa = __builtin_cpu_supports("avx512bf16") ? "avx512bf16" : "avx512";
+    flops = __builtin_cpu_is("amd") ? 32 : 64; isa = __builtin_cpu_supports("avx512bf16") ? "avx512bf16" : "avx512";
     if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") && rf_machine_has_tiles()) isa = "amx";
   }
 #elif defined(__aarch64__)
@@ -109,7 +109,7 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
   snprintf(machine->name, sizeof machine->name, "local");
   snprintf(machine->kind, sizeof machine->kind, "cpu");
   snprintf(machine->source, sizeof machine->source, "detected");
-  machine->chips = 1, machine->devices_per_chip = 1, machine->topology.fraction = 1, machine->threads = cores;
+  machine->chips = 1; machine->devices_per_chip = 1; machine->topology.fraction = 1; machine->threads = cores;
   machine->flops[RF_F32] = cores * clock * per_cycle;
   machine->flops[RF_F64] = machine->flops[RF_F32] / 2;
   /* What others use now, and a control group's limit, are not ours; 64 MiB is what the process itself keeps outside the arena. */
@@ -122,9 +122,9 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
   double bandwidth = 12e9 * cores;
   if (bandwidth > 60e9 && cores <= 16) bandwidth = 60e9;
   if (bandwidth > 200e9) bandwidth = 200e9;
-  machine->read_bps = bandwidth, machine->copy_bps = bandwidth * 0.8;
+  machine->read_bps = bandwidth; machine->copy_bps = bandwidth * 0.8;
   machine->launch_seconds = 3e-6; /* waking the team of threads */
-  machine->efficiency_compute = 0.7, machine->efficiency_memory = 0.8;
+  machine->efficiency_compute = 0.7; machine->efficiency_memory = 0.8;
   snprintf(machine->source_note, sizeof machine->source_note,
            "detected, not measured: %d cores x %.2f GHz x %.0f FLOP a cycle; memory bandwidth is a guess. `rafter calibrate` measures", cores,
            clock / 1e9, per_cycle);

@@ -134,7 +134,7 @@ rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *
   RF_GO(rf_machine_text(object, "isa", false, machine->isa, sizeof machine->isa, where, error));
   RF_GO(rf_machine_number(object, "chips", 1, 1e6, &chips, where, error));
   RF_GO(rf_machine_number(object, "threads", 0, 65536, &threads, where, error));
-  machine->chips = (int)chips, machine->threads = (int)threads;
+  machine->chips = (int)chips; machine->threads = (int)threads;
   const rate_place formats[] = {{"tf32", &machine->flops_tf32}, {"f4", &machine->flops_f4}, {NULL, NULL}};
   RF_GO(parse_rates(object, "flops", true, machine->flops, formats, where, error));
   RF_GO(parse_rates(object, "flops_vectors", false, machine->flops_vectors, &formats[2], where, error));

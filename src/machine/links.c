@@ -34,7 +34,7 @@ typedef struct search {
 static void try_factors(search *s, int axis, int extent, int broken, double bps) {
   if (axis < 0) {
     if (extent != 1 || broken > s->best_broken || (broken == s->best_broken && bps <= s->best_bps)) return;
-    s->best_broken = broken, s->best_bps = bps;
+    s->best_broken = broken; s->best_bps = bps;
     memcpy(s->best, s->now, sizeof s->best);
     return;
   }
@@ -50,13 +50,13 @@ static void try_factors(search *s, int axis, int extent, int broken, double bps)
 static void lay_out(const rf_machine *machine, const int32_t *of, int count, layout *out) {
   search s = {.machine = machine, .layout = out};
   out->axes = machine->shape_rank;
-  for (int j = 0; j < out->axes; j++) out->physical[j] = s.left[j] = machine->shape[j], s.stride[j] = 1;
+  for (int j = 0; j < out->axes; j++) { out->physical[j] = s.left[j] = machine->shape[j]; s.stride[j] = 1; }
   for (int i = count - 1; i >= 0; i--) {
-    s.best_broken = RF_TORUS_AXES + 1, s.best_bps = -1;
+    s.best_broken = RF_TORUS_AXES + 1; s.best_bps = -1;
     try_factors(&s, out->axes - 1, of[i], 0, 0);
     for (int j = 0; j < out->axes; j++) {
       out->piece[i][j] = (piece){s.best[j], s.stride[j]};
-      s.left[j] /= s.best[j], s.stride[j] *= s.best[j];
+      s.left[j] /= s.best[j]; s.stride[j] *= s.best[j];
     }
   }
 }
@@ -101,7 +101,7 @@ static void add_ring(rf_group *group, int axis, rf_ring ring) {
 }
 
 static rf_status add_nodes(const rf_machine *machine, int inside, int nodes, double share, rf_group *group, rf_error *error) {
-  group->inside = inside, group->nodes = nodes, group->chips *= inside * nodes;
+  group->inside = inside; group->nodes = nodes; group->chips *= inside * nodes;
   group->node_bps = machine->topology.node_bps * share;
   if (inside > 1) group->resources |= RF_RESOURCE_SWITCH;
   if (nodes > 1) group->resources |= RF_RESOURCE_NODE;
@@ -122,7 +122,7 @@ rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int coun
                      extent[i]);
   if (t->form == RF_NETWORK_SWITCH) {
     int inside = extent[0], nodes = count > 1 ? extent[1] : 1;
-    if (inside > t->domain && count == 1 && inside % t->domain == 0) nodes = inside / t->domain, inside = t->domain;
+    if (inside > t->domain && count == 1 && inside % t->domain == 0) { nodes = inside / t->domain; inside = t->domain; }
     if (inside > t->domain)
       return RF_FAIL(error, RAFTER_INVALID, "write chips of a node, then nodes: 8,4", "a node of %s joins at most %d chips (got %d)", machine->name,
                      t->domain, inside);
@@ -168,7 +168,7 @@ rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_ax
   RF_TRY(start_group(machine, group, error));
   for (int i = 0; i < RF_AXES; i++) of[i] = (int32_t)rf_mesh_extent(mesh, (rf_axis)i);
   if (axes & RF_AXIS_BIT(RF_AXIS_SLICE) && of[RF_AXIS_SLICE] > 1)
-    group->slices = of[RF_AXIS_SLICE], group->chips *= group->slices, group->resources |= RF_RESOURCE_DCN;
+    { group->slices = of[RF_AXIS_SLICE]; group->chips *= group->slices; group->resources |= RF_RESOURCE_DCN; }
   of[RF_AXIS_SLICE] = 1;
   if (machine->by_device) {
     int axis = -1;
@@ -178,7 +178,7 @@ rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_ax
       return RF_FAIL(error, RAFTER_INVALID, "make that axis of --mesh even", "no mesh axis can lie on the two devices of a chip of %s (%s is %d)",
                      machine->name, axis < 0 ? "none" : rf_axis_name((rf_axis)axis), axis < 0 ? 0 : of[axis]);
     of[axis] /= 2;
-    if (axes >> axis & 1) group->die = true, group->die_bps = machine->topology.die_bps, group->chips *= 2, group->resources |= RF_RESOURCE_DIE;
+    if (axes >> axis & 1) { group->die = true; group->die_bps = machine->topology.die_bps; group->chips *= 2; group->resources |= RF_RESOURCE_DIE; }
   }
   if (machine->topology.form == RF_NETWORK_SWITCH) return group_of_switch(machine, of, RF_AXES, axes, group, error);
   layout at;
@@ -201,7 +201,7 @@ static double hop_latency(const rf_group *g) {
 static double rings_gather(const rf_group *g, double bytes, bool literature) {
   double bps = 0, members = 1;
   bool close = true;
-  for (int i = 0; i < g->rings; i++) bps += ring_bps(&g->ring[i], g->oneway_bps), members *= g->ring[i].extent, close &= g->ring[i].wraps;
+  for (int i = 0; i < g->rings; i++) { bps += ring_bps(&g->ring[i], g->oneway_bps); members *= g->ring[i].extent; close &= g->ring[i].wraps; }
   return bps > 0 ? bytes / bps * (literature && close ? 1 : (members - 1) / members) : 0;
 }
 

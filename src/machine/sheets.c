@@ -121,8 +121,8 @@ rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error
   size_t whole = strcspn(spec, ":*"), part = strcspn(spec, "@:*");
   if (part >= sizeof name || (part < whole && whole - part - 1 >= sizeof edition))
     return RF_FAIL(error, RAFTER_INVALID, "write NAME[@EDITION][:SHAPE][*SLICES], as tpu-v5e:4x4", "unknown machine '%.60s...'", spec);
-  memcpy(name, spec, part), name[part] = 0;
-  if (part < whole) memcpy(edition, spec + part + 1, whole - part - 1), edition[whole - part - 1] = 0;
+  memcpy(name, spec, part); name[part] = 0;
+  if (part < whole) { memcpy(edition, spec + part + 1, whole - part - 1); edition[whole - part - 1] = 0; }
   if (strstr(spec, "@d2d")) {
     RF_TRY(find_sheet(name, "", machine, error));
     bool two = machine->devices_per_chip == 2;

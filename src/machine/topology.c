@@ -54,14 +54,14 @@ static rf_status parse_topology(const json_t *object, const char *where, rf_topo
   int64_t axes = 0, domain = 0, host = 0;
   RF_TRY(choice(object, "form", FORM, 3, &form, where, error));
   RF_TRY(choice(object, "wrap", WRAP, 4, &wrap, where, error));
-  t->form = (rf_network_form)form, t->wrap = (rf_wrap)wrap;
+  t->form = (rf_network_form)form; t->wrap = (rf_wrap)wrap;
   RF_TRY(whole(object, "axes", 0, RF_TORUS_AXES, &axes, where, error));
   RF_TRY(whole(object, "domain", 0, RF_NETWORK_AXES_MOST, &domain, where, error));
   RF_TRY(whole(object, "host_chips", 0, 4096, &host, where, error));
   RF_TRY(whole(object, "pod_chips", 0, (int64_t)1 << 40, &t->pod_chips, where, error));
   RF_TRY(whole(object, "job_chips", 0, (int64_t)1 << 40, &t->job_chips, where, error));
   RF_TRY(numbers(object, "pod", RF_TORUS_AXES, t->pod, &pod_axes, where, error));
-  t->axes = (int)axes, t->domain = (int)domain, t->host_chips = (int)host;
+  t->axes = (int)axes; t->domain = (int)domain; t->host_chips = (int)host;
   RF_TRY(rf_machine_number(object, "oneway_bps", 0, 1e18, &t->oneway_bps, where, error));
   RF_TRY(rf_machine_number(object, "hop_seconds", 0, 10, &t->hop_seconds, where, error));
   RF_TRY(rf_machine_number(object, "fraction", 0.01, 1, &t->fraction, where, error));
@@ -167,10 +167,10 @@ void rf_machine_network_json(const rf_machine *m, json_t *object) {
   if (t->form) {
     json_t *topology = json_pack("{ss ss}", "form", FORM[t->form], "wrap", WRAP[t->wrap]), *pod = json_array();
     for (int i = 0; i < t->axes && t->pod[i]; i++) json_array_append_new(pod, json_integer(t->pod[i]));
-    set_whole(topology, "axes", t->axes), set_whole(topology, "domain", t->domain), set_whole(topology, "host_chips", t->host_chips);
-    set_whole(topology, "pod_chips", t->pod_chips), set_whole(topology, "job_chips", t->job_chips);
-    set_if(topology, "oneway_bps", t->oneway_bps), set_if(topology, "hop_seconds", t->hop_seconds), set_if(topology, "fraction", t->fraction);
-    set_if(topology, "node_bps", t->node_bps), set_if(topology, "die_bps", t->die_bps);
+    set_whole(topology, "axes", t->axes); set_whole(topology, "domain", t->domain); set_whole(topology, "host_chips", t->host_chips);
+    set_whole(topology, "pod_chips", t->pod_chips); set_whole(topology, "job_chips", t->job_chips);
+    set_if(topology, "oneway_bps", t->oneway_bps); set_if(topology, "hop_seconds", t->hop_seconds); set_if(topology, "fraction", t->fraction);
+    set_if(topology, "node_bps", t->node_bps); set_if(topology, "die_bps", t->die_bps);
     if (json_array_size(pod)) json_object_set(topology, "pod", pod);
     json_decref(pod);
     json_object_set_new(object, "topology", topology);
@@ -180,7 +180,7 @@ void rf_machine_network_json(const rf_machine *m, json_t *object) {
     set_if(dcn, "hop_seconds", m->dcn_hop_seconds);
     json_object_set_new(object, "dcn", dcn);
   }
-  set_if(object, "vmem_bytes", m->vmem_bytes), set_if(object, "vmem_bps", m->vmem_bps), set_if(object, "pcie_bps", m->pcie_bps);
+  set_if(object, "vmem_bytes", m->vmem_bytes); set_if(object, "vmem_bps", m->vmem_bps); set_if(object, "pcie_bps", m->pcie_bps);
   set_if(object, "host_bytes", m->host_bytes);
   if (m->devices_per_chip > 1) set_whole(object, "devices_per_chip", m->devices_per_chip);
   if (m->tile[0]) json_object_set_new(object, "tile", json_pack("[ii]", m->tile[0], m->tile[1]));
@@ -213,7 +213,7 @@ static bool take_number(const char **at, int *value) {
   if (**at < '0' || **at > '9') return false;
   unsigned long long number = strtoull(*at, &end, 10);
   if (number < 1 || number > RF_NETWORK_AXES_MOST) return false;
-  *value = (int)number, *at = end;
+  *value = (int)number; *at = end;
   return true;
 }
 
@@ -224,7 +224,7 @@ rf_status rf_machine_check_pod(const rf_machine *m, const int *shape, int rank, 
   int have[RF_TORUS_AXES], want[RF_TORUS_AXES] = {0};
   char limit[48] = "";
   int64_t chips = 1;
-  for (int i = 0; i < rank; i++) want[i] = shape[i], chips *= shape[i];
+  for (int i = 0; i < rank; i++) { want[i] = shape[i]; chips *= shape[i]; }
   if (t->pod_chips && chips > t->pod_chips)
     return RF_FAIL(error, RAFTER_INVALID, hint, "%s has more chips than a pod of %s (expected at most %lld, got %lld)", what, m->name,
                    (long long)t->pod_chips, (long long)chips);
@@ -232,7 +232,7 @@ rf_status rf_machine_check_pod(const rf_machine *m, const int *shape, int rank, 
   if (rank > t->axes)
     return RF_FAIL(error, RAFTER_INVALID, hint, "%s has more axes than the network of %s (expected at most %d, got %d)", what, m->name, t->axes,
                    rank);
-  for (int i = 0; i < t->axes; i++) have[i] = t->pod[i], rf_text_append(limit, sizeof limit, "%s%d", i ? "x" : "", t->pod[i]);
+  for (int i = 0; i < t->axes; i++) { have[i] = t->pod[i]; rf_text_append(limit, sizeof limit, "%s%d", i ? "x" : "", t->pod[i]); }
   qsort(have, (size_t)t->axes, sizeof *have, descending);
   qsort(want, (size_t)rank, sizeof *want, descending);
   for (int i = 0; i < rank; i++)
@@ -253,7 +253,7 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
     at++;
     if (!fits) break;
   }
-  if (fits && *at == '*') at++, fits = take_number(&at, &slices);
+  if (fits && *at == '*') { at++; fits = take_number(&at, &slices); }
   if (!fits || *at)
     return RF_FAIL(error, RAFTER_INVALID, SHAPES, "'%.60s' is no shape (expected whole numbers from 1 to %d joined by x)", text,
                    RF_NETWORK_AXES_MOST);
@@ -266,7 +266,7 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
   if (slices > 1 && m->dcn_bps <= 0)
     return RF_FAIL(error, RAFTER_INVALID, "leave *SLICES out", "%s has no figure for the network between slices (--on: got '*%d')", m->name, slices);
   if (t->form == RF_NETWORK_SWITCH) {
-    if (rank == 1 && shape[0] > t->domain && shape[0] % t->domain == 0) shape[1] = shape[0] / t->domain, shape[0] = t->domain, rank = 2;
+    if (rank == 1 && shape[0] > t->domain && shape[0] % t->domain == 0) { shape[1] = shape[0] / t->domain; shape[0] = t->domain; rank = 2; }
     if (rank && shape[0] > t->domain)
       return RF_FAIL(error, RAFTER_INVALID, SHAPES, "a node of %s joins at most %d chips (--on: expected that, or a multiple of it, got '%.60s')",
                      m->name, t->domain, text);
@@ -282,7 +282,7 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
   for (int i = 0; i < rank; i++) chips *= shape[i];
   if (chips > 1 << 24) return RF_FAIL(error, RAFTER_INVALID, SHAPES, "'%.60s' is absurd (expected at most 2^24 chips)", text);
   memcpy(m->shape, shape, sizeof shape);
-  m->shape_rank = rank, m->slices = slices, m->chips = (int)chips;
+  m->shape_rank = rank; m->slices = slices; m->chips = (int)chips;
   return RAFTER_OK;
 }
 
@@ -296,9 +296,9 @@ void rf_machine_by_device(rf_machine *m) {
                             &m->copy_bps,   &m->usd_per_chip_hour, &m->watts,        &m->vmem_bytes,         &m->vmem_bps,
                             &m->dcn_bps,    &m->pcie_bps,          &m->host_bytes,   &m->topology.oneway_bps};
   for (size_t i = 0; i < sizeof halved / sizeof *halved; i++) *halved[i] /= 2;
-  for (int d = 0; d < RF_DTYPES; d++) m->flops[d] /= 2, m->flops_vectors[d] /= 2;
+  for (int d = 0; d < RF_DTYPES; d++) { m->flops[d] /= 2; m->flops_vectors[d] /= 2; }
   for (int i = 0; i < m->price_count; i++) m->price[i].usd_per_chip_hour /= 2;
-  m->by_device = true, m->chips *= 2;
+  m->by_device = true; m->chips *= 2;
 }
 
 /* ---- the shape of so many chips ------------------------------------------------------------------------------------ */
@@ -311,7 +311,7 @@ static bool cube_of(const rf_topology *t, int64_t chips, int64_t best[3]) {
       int64_t of[3] = {x, y, chips / x / y}, size = of[0] * of[0] + of[1] * of[1] + of[2] * of[2];
       bool fits = chips % (x * y) == 0 && (t->pod_chips == 0 || chips <= t->pod_chips);
       for (int i = 3 - t->axes; i < 3 && fits; i++) fits = !t->pod[i - 3 + t->axes] || of[i] <= t->pod[i - 3 + t->axes];
-      if (fits && size < least) least = size, memcpy(best, of, sizeof of);
+      if (fits && size < least) { least = size; memcpy(best, of, sizeof of); }
     }
   return least < INT64_MAX;
 }

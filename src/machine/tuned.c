@@ -112,7 +112,7 @@ rf_status rf_tuned_parse(const json_t *object, const char *where, rf_tuned *tune
         return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: the same op, class, dtype and kernel as row %zu (expected each once)", place, k);
   }
   rf_machine_cpu(here);
-  tuned->here = !strcmp(here, tuned->cpu), tuned->threads = (int)threads, tuned->count = (int)json_array_size(rows);
+  tuned->here = !strcmp(here, tuned->cpu); tuned->threads = (int)threads; tuned->count = (int)json_array_size(rows);
   return RAFTER_OK;
 }
 

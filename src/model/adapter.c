@@ -475,7 +475,7 @@ static rf_status write_config(const char *folder, const rf_model *model, const r
   bool everywhere = json_array_size(layers) == (size_t)model->layers;
   if (!words_suffice(model, params, modules)) {
     json_decref(modules);
-    modules = modules_of(model, params, true), everywhere = true;
+    modules = modules_of(model, params, true); everywhere = true;
   }
   json_t *json =
       json_pack("{ss ss ss si so so sb ss so sb sb}", "peft_type", "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r", lora->rank,
@@ -566,7 +566,7 @@ struct rf_merger {
 };
 
 static rf_status keep_values(void *context, int param, int64_t first, int64_t count, const float *values, rf_error *error) {
-  (void)first, (void)error;
+  (void)first; (void)error;
   rf_merger *m = context;
   float *copy = rf_pool_alloc(m->pool, (size_t)count * sizeof *copy);
   memcpy(copy, values, (size_t)count * sizeof *copy);
@@ -577,7 +577,7 @@ static rf_status keep_values(void *context, int param, int64_t first, int64_t co
 rf_status rf_merger_open(const rf_model *model, rf_merger **merger, rf_error *error) {
   rf_pool *pool = rf_pool_new();
   rf_merger *m = rf_pool_alloc(pool, sizeof *m);
-  m->pool = pool, m->model = *model, m->params = rf_model_params(model, pool);
+  m->pool = pool; m->model = *model; m->params = rf_model_params(model, pool);
   m->values = rf_pool_alloc(pool, (size_t)(m->params.count - m->params.base + 1) * sizeof *m->values);
   m->adapter = rf_pool_alloc(pool, (size_t)m->params.base * sizeof *m->adapter);
   for (int p = 0; p < m->params.base; ++p) m->adapter[p] = -1;

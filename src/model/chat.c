@@ -212,7 +212,7 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
     status = rf_tokenizer_open(folder, &tokenizer, error);
     if (status == RAFTER_OK) status = new_with_marks(s.text, s.bytes, s.path, tokenizer, chat, error);
     rf_tokenizer_close(tokenizer);
-    return source_free(&s), status;
+    source_free(&s); return status;
   }
   if (status == RAFTER_OK && !s.text && vocabulary) status = rf_chat_find_gguf(inside, chat, error);
   if (status == RAFTER_OK && s.text) status = rf_chat_new(s.text, s.bytes, s.path, s.config, chat, error);
@@ -224,7 +224,7 @@ rf_status rf_chat_source(const char *folder, char **text, rf_error *error) {
   source s;
   rf_status status = source_read(folder, &s, error);
   *text = NULL;
-  if (status == RAFTER_OK) *text = s.text, s.text = NULL;
+  if (status == RAFTER_OK) { *text = s.text; s.text = NULL; }
   source_free(&s);
   return status;
 }

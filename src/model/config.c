@@ -425,7 +425,7 @@ static rf_status read_windows(const json_t *json, const char *where, const confi
     if (first >= model->layers) windowed = false;
     for (int64_t i = 0; i < first && windowed && model->window > 0; ++i) list_full(model, i);
   }
-  if (!windowed || model->window == 0) model->window = 0, model->window_period = 0;
+  if (!windowed || model->window == 0) { model->window = 0; model->window_period = 0; }
   return RAFTER_OK;
 }
 
@@ -449,7 +449,7 @@ static rf_status read_deepseek(const json_t *json, const char *where, rf_model *
   model->kv_heads = model->heads;
   RF_TRY(rf_json_int_or(json, "first_k_dense_replace", where, 0, INT64_MAX, 0, &model->first_dense, error));
   if (model->experts > 0 && model->first_dense > model->layers) model->first_dense = model->layers;
-  if (model->experts == 0) model->first_dense = model->experts_shared = 0, model->router_choice = false;
+  if (model->experts == 0) { model->first_dense = model->experts_shared = 0; model->router_choice = false; }
   RF_TRY(rf_json_int_or(json, "moe_layer_freq", where, 1, INT64_MAX, 1, &every, error));
   RF_TRY(rf_json_bool_or(json, "rope_interleave", where, true, &pairs, error));
   if (every != 1 || !pairs)
@@ -466,7 +466,7 @@ static rf_status read_deepseek(const json_t *json, const char *where, rf_model *
                    method);
   RF_TRY(rf_json_int_or(json, "n_group", where, 1, 1024, 1, &groups, error));
   RF_TRY(rf_json_int_or(json, "topk_group", where, 1, 1024, 1, &used, error));
-  if (!greedy && groups > 1) model->router_groups = (int32_t)groups, model->router_groups_used = (int32_t)used;
+  if (!greedy && groups > 1) { model->router_groups = (int32_t)groups; model->router_groups_used = (int32_t)used; }
   RF_TRY(rf_json_bool_or(json, "norm_topk_prob", where, !second, &normed, error));
   if (second && normed)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"norm_topk_prob\" is not supported (expected false of deepseek_v2)", where);

@@ -20,7 +20,7 @@ static rf_status read_table(const json_t *json, const char *where, rf_rope *rope
     return RAFTER_OK;
   }
   for (size_t i = 0; i < count && i < RF_ROPE_TABLE_MOST; ++i) model->rope_divisor[i] = (float)json_number_value(json_array_get(divisors, i));
-  rope->scaling = RF_ROPE_TABLE, model->rope_divisors = count > INT32_MAX ? INT32_MAX : (int32_t)count;
+  rope->scaling = RF_ROPE_TABLE; model->rope_divisors = count > INT32_MAX ? INT32_MAX : (int32_t)count;
   return RAFTER_OK;
 }
 
@@ -85,7 +85,7 @@ static rf_status read_rope_object(const json_t *json, const char *where, rf_rope
    * transformers, modeling_rope_utils, _compute_dynamic_ntk_parameters. */
   if (strcmp(name, "dynamic") == 0) {
     RF_TRY(rf_json_float(json, "factor", where, 1e-6, 1e9, &factor, error));
-    rope->scaling = RF_ROPE_DYNAMIC, rope->factor = (float)factor;
+    rope->scaling = RF_ROPE_DYNAMIC; rope->factor = (float)factor;
     return RAFTER_OK;
   }
   if (!linear && strcmp(name, "llama3") != 0) {
@@ -102,7 +102,7 @@ static rf_status read_rope_object(const json_t *json, const char *where, rf_rope
   if (!(high > low))
     return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"high_freq_factor\" is out of range (expected above low_freq_factor %g, got %g)",
                    where, low, high);
-  rope->low = (float)low, rope->high = (float)high, rope->original = (float)original;
+  rope->low = (float)low; rope->high = (float)high; rope->original = (float)original;
   return RAFTER_OK;
 }
 

@@ -169,8 +169,8 @@ rf_status rf_gguf_facts_read(const rf_gguf *file, rf_gguf_facts *f, rf_error *er
   memset(f, 0, sizeof *f);
   RF_TRY(find_arch(file, &row, error));
   reader r = {file, row->name, error, ""};
-  f->arch = row->arch, f->arch_name = row->name;
-  f->layernorm = row->layernorm, f->interleaved = row->interleaved, f->qk_norm = row->qk_norm, f->post_norms = row->post_norms;
+  f->arch = row->arch; f->arch_name = row->name;
+  f->layernorm = row->layernorm; f->interleaved = row->interleaved; f->qk_norm = row->qk_norm; f->post_norms = row->post_norms;
   f->norm_offset = row->norm_offset;
   rf_gguf_text name;
   RF_TRY(rf_gguf_text_or(file, "general.name", "", &name, error));

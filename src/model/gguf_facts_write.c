@@ -115,7 +115,7 @@ rf_status rf_gguf_facts_of(const rf_model *model, rf_gguf_facts *f, rf_error *er
   strcpy(f->rope_scaling, model->rope.scaling == RF_ROPE_LINEAR ? "linear" : "none");
   f->interleaved = f->arch == RF_GGUF_LLAMA;
   if (!learned) {
-    f->rope_theta = model->rope.theta, f->rope_dim = rope.dim;
+    f->rope_theta = model->rope.theta; f->rope_dim = rope.dim;
     f->rope_local_theta = model->local_theta > 0 ? model->local_theta : f->rope_theta;
     f->rope_freqs = model->rope.scaling == RF_ROPE_LLAMA3 || model->rope.scaling == RF_ROPE_TABLE;
     if (model->rope.scaling == RF_ROPE_LINEAR) f->rope_factor = model->rope.factor;

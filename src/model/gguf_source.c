@@ -84,13 +84,13 @@ static rf_status add_part(rf_gguf_source *s, const rf_gguf_facts *facts, const r
     rf_param slice = rf_param_slice(param, e);
     from.name = rf_param_name(&s->model, &slice, prefixed);
     int64_t rows = slice.rank == 2 ? slice.shape[0] : 1, columns = from.name.columns[i];
-    shape[0] = from.name.turned ? columns : rows, shape[1] = from.name.turned ? rows : columns;
+    shape[0] = from.name.turned ? columns : rows; shape[1] = from.name.turned ? rows : columns;
     RF_TRY(find_part(s, &slice, &from.name, i, shape, &from.stored[e], error));
   }
   from.turned = row->turned && !from.name.turned;
   from.offset = row->norm ? (float)facts->norm_offset : 0;
   from.moved = facts->interleaved && row->permuted >> i & 1 ? facts->key_length : 0;
-  from.rows = param->rank == 1 ? from.name.columns[i] : shape[from.turned], from.columns = param->rank == 1 ? 1 : shape[!from.turned];
+  from.rows = param->rank == 1 ? from.name.columns[i] : shape[from.turned]; from.columns = param->rank == 1 ? 1 : shape[!from.turned];
   char *text = hole ? rf_pool_format(s->pool, "%.*s%d%s", (int)(hole - row->part[i]), row->part[i], param->layer, hole + 2)
                     : rf_pool_format(s->pool, "%s", row->part[i]);
   int64_t out[3] = {slices, from.rows, from.columns};

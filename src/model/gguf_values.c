@@ -34,8 +34,8 @@ static bool is_whole(rf_gguf_kind kind) {
 static double float_at(rf_gguf_kind kind, const uint8_t *at, int64_t i) {
   float single;
   double wide;
-  if (kind == RF_GGUF_F32) return memcpy(&single, at + 4 * i, 4), (double)single;
-  if (kind == RF_GGUF_F64) return memcpy(&wide, at + 8 * i, 8), wide;
+  if (kind == RF_GGUF_F32) { memcpy(&single, at + 4 * i, 4); return (double)single; }
+  if (kind == RF_GGUF_F64) { memcpy(&wide, at + 8 * i, 8); return wide; }
   return (double)int_at(kind, at, i);
 }
 
@@ -145,7 +145,7 @@ rf_status rf_gguf_texts(const rf_gguf *file, const char *key, rf_gguf_text **ite
 
 rf_status rf_gguf_ints(const rf_gguf *file, const char *key, int64_t least, int64_t most, int32_t **items, int64_t *count, rf_error *error) {
   const rf_gguf_value *value = rf_gguf_value_find(file, key);
-  *items = NULL, *count = 0;
+  *items = NULL; *count = 0;
   if (!value) return RAFTER_OK;
   if (value->kind != RF_GGUF_ARRAY || !(is_whole(value->item) || value->item == RF_GGUF_BOOL))
     return other_kind(file, value, "an array of whole numbers", error);
@@ -162,19 +162,19 @@ rf_status rf_gguf_ints(const rf_gguf *file, const char *key, int64_t least, int6
     }
     all[i] = (int32_t)got;
   }
-  *items = all, *count = value->count;
+  *items = all; *count = value->count;
   return RAFTER_OK;
 }
 
 rf_status rf_gguf_floats(const rf_gguf *file, const char *key, float **items, int64_t *count, rf_error *error) {
   const rf_gguf_value *value = rf_gguf_value_find(file, key);
-  *items = NULL, *count = 0;
+  *items = NULL; *count = 0;
   if (!value) return RAFTER_OK;
   if (value->kind != RF_GGUF_ARRAY || !(is_whole(value->item) || value->item == RF_GGUF_F32 || value->item == RF_GGUF_F64))
     return other_kind(file, value, "an array of numbers", error);
   float *all = malloc(((size_t)value->count + 1) * sizeof *all);
   if (!all) return no_memory(file, key, error);
   for (int64_t i = 0; i < value->count; ++i) all[i] = (float)float_at(value->item, value->data, i);
-  *items = all, *count = value->count;
+  *items = all; *count = value->count;
   return RAFTER_OK;
 }

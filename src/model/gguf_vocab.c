@@ -64,8 +64,8 @@ rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *v, rf_error *er
   RF_GO(rf_gguf_ints(file, "tokenizer.ggml.token_type", 0, 255, &v->kind, &kinds, error));
   RF_GO(check_length(file, "tokenizer.ggml.scores", v->count, scores, error));
   RF_GO(check_length(file, "tokenizer.ggml.token_type", v->count, kinds, error));
-  if (!scores) free(v->score), v->score = NULL;
-  if (!kinds) free(v->kind), v->kind = NULL;
+  if (!scores) { free(v->score); v->score = NULL; }
+  if (!kinds) { free(v->kind); v->kind = NULL; }
 done:
   if (status != RAFTER_OK) rf_gguf_vocab_free(v);
   return status;

@@ -20,7 +20,7 @@ rf_gguf_meta *rf_gguf_meta_new(void) { return calloc(1, sizeof(rf_gguf_meta)); }
 
 void rf_gguf_meta_free(rf_gguf_meta *meta) {
   if (!meta) return;
-  for (int i = 0; i < meta->count; ++i) free((char *)meta->value[i].key), free((void *)meta->value[i].data);
+  for (int i = 0; i < meta->count; ++i) { free((char *)meta->value[i].key); free((void *)meta->value[i].data); }
   free(meta->value);
   free(meta);
 }
@@ -38,12 +38,12 @@ static bool set_at(rf_gguf_meta *meta, int i, const rf_gguf_value *value) {
   char *key = strdup(value->key);
   void *data = malloc((size_t)value->bytes + 1);
   if (!key || !data) {
-    free(key), free(data);
+    free(key); free(data);
     return false;
   }
   if (value->bytes) memcpy(data, value->data, (size_t)value->bytes);
-  copy.key = key, copy.data = data;
-  if (i < meta->count) free((char *)meta->value[i].key), free((void *)meta->value[i].data);
+  copy.key = key; copy.data = data;
+  if (i < meta->count) { free((char *)meta->value[i].key); free((void *)meta->value[i].data); }
   else meta->count += 1;
   meta->value[i] = copy;
   return true;

@@ -70,14 +70,14 @@ static rf_status read_header(rf_llama2c *file, const uint8_t *base, size_t *at, 
     int32_t version = (int32_t)rf_load_u32(base + 4);
     if (version != 1) return wrong(file, 4, "the version", 1, 1, version, error);
     if (file->bytes < V1_HEADER) return wrong(file, 0, "the length of the file", V1_HEADER, INT64_MAX, (int64_t)file->bytes, error);
-    file->version = 1, fields_at = 8, *at = V1_HEADER;
+    file->version = 1; fields_at = 8; *at = V1_HEADER;
   } else {
-    file->version = 0, *at = V0_HEADER;
+    file->version = 0; *at = V0_HEADER;
   }
   for (int i = 0; i < FIELDS; ++i) {
     size_t byte = fields_at + 4 * (size_t)i;
     int64_t got = (int32_t)rf_load_u32(base + byte), size = got;
-    if (i == 5 && file->version == 0) f->tied = got > 0, size = got < 0 ? -got : got;
+    if (i == 5 && file->version == 0) { f->tied = got > 0; size = got < 0 ? -got : got; }
     if (size < 1 || size > MOST[i]) return wrong(file, byte, NAMES[i], 1, MOST[i], got, error);
     *fields[i] = size;
   }
@@ -90,9 +90,9 @@ static rf_status read_header(rf_llama2c *file, const uint8_t *base, size_t *at, 
 }
 
 static void fill_facts(rf_gguf_facts *f) {
-  f->arch = RF_GGUF_LLAMA, f->arch_name = "llama";
+  f->arch = RF_GGUF_LLAMA; f->arch_name = "llama";
   f->key_length = f->value_length = f->rope_dim = f->width / f->heads;
-  f->norm_eps = 1e-5f, f->rope_theta = f->rope_local_theta = 10000, f->rope_factor = 1, f->embed_scale = 1;
+  f->norm_eps = 1e-5f; f->rope_theta = f->rope_local_theta = 10000; f->rope_factor = 1; f->embed_scale = 1;
   f->attn_scale = 1 / sqrt((double)f->key_length);
   f->interleaved = true;
   strcpy(f->rope_scaling, "none");

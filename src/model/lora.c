@@ -46,10 +46,10 @@ bool rf_lora_site_columns(const rf_model *model, const rf_param *param, int site
     char letter;
     int64_t at, columns;
   } runs[] = {{'*', 0, param->shape[1]}, {'Q', 0, q}, {'K', q, kv}, {'V', q + kv, kv}, {'G', 0, model->ff}, {'U', model->ff, model->ff}};
-  *at = -1, *columns = 0;
+  *at = -1; *columns = 0;
   for (const char *c = row->columns; *c; ++c)
     for (size_t i = 0; i < sizeof runs / sizeof *runs; ++i)
-      if (runs[i].letter == *c) *at = *at < 0 ? runs[i].at : *at, *columns += runs[i].columns;
+      if (runs[i].letter == *c) { *at = *at < 0 ? runs[i].at : *at; *columns += runs[i].columns; }
   rf_name name = rf_param_name(model, param, false);
   bool one;
   return are_whole_tensors(&name, *at, *columns, &one);
@@ -61,7 +61,7 @@ rf_lora_parts rf_lora_parts_of(const rf_model *model, const rf_param *param) {
   for (int site = 0; site < SITE_COUNT && parts.count < RF_LORA_PARTS; ++site) {
     int64_t at, columns;
     if (!(model->lora.sites[param->layer] >> site & 1) || !rf_lora_site_columns(model, param, site, &at, &columns)) continue;
-    parts.site[parts.count] = site, parts.at[parts.count] = (int32_t)at, parts.columns[parts.count++] = (int32_t)columns;
+    parts.site[parts.count] = site; parts.at[parts.count] = (int32_t)at; parts.columns[parts.count++] = (int32_t)columns;
   }
   return parts;
 }
@@ -128,7 +128,7 @@ static bool wants(const rf_model *model, const rf_param *param, int site, target
     if (t->pattern) met = is_plain(model, param, site) && (matches(t, name) || matches(t, param->name));
     else if (strcmp(t->text, "all") == 0 || strcmp(t->text, "all-linear") == 0) met = is_plain(model, param, site);
     else met = strcmp(t->text, word) == 0 || (strcmp(t->text, "o") == 0 && strcmp(word, "out") == 0) || (*module && strcmp(t->text, module) == 0);
-    t->met |= met, wanted |= met;
+    t->met |= met; wanted |= met;
   }
   return wanted;
 }
@@ -251,7 +251,7 @@ rf_status rf_lora_parse(const char *text, const rf_model *model, rf_lora *lora, 
   for (char *at = copy; *at;) {
     size_t length;
     int next = key_at(at, &length);
-    if (next >= 0) key = next, at += length + (at[length] == '=');
+    if (next >= 0) { key = next; at += length + (at[length] == '='); }
     else if (key != TARGETS) {
       status = bad("text", "rank=, alpha=, targets=, dropout= or rslora", at, error);
       goto done;

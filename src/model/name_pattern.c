@@ -31,7 +31,7 @@ rf_name_pattern *rf_name_pattern_new(const char *text) {
 
 void rf_name_pattern_free(rf_name_pattern *pattern) {
   if (!pattern) return;
-  pcre2_match_context_free(pattern->bounds), pcre2_match_data_free(pattern->data), pcre2_code_free(pattern->code);
+  pcre2_match_context_free(pattern->bounds); pcre2_match_data_free(pattern->data); pcre2_code_free(pattern->code);
   free(pattern);
 }
 

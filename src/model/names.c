@@ -191,7 +191,7 @@ rf_name rf_param_name(const rf_model *model, const rf_param *param, bool prefixe
 void rf_param_parts(const rf_model *model, const rf_param *param, int count, int64_t columns[RF_NAME_PARTS]) {
   int64_t all = param->shape[param->rank - 1];
   columns[0] = all;
-  if (count == 3) columns[0] = model->heads * model->head_dim, columns[1] = columns[2] = model->kv_heads * model->head_dim;
+  if (count == 3) { columns[0] = model->heads * model->head_dim; columns[1] = columns[2] = model->kv_heads * model->head_dim; }
   if (count == 2) columns[0] = columns[1] = all / 2;
 }
 

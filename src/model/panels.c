@@ -74,7 +74,7 @@ rf_panel rf_panels_at(const rf_panels *panels, int64_t index) {
   int part = 0;
   for (; part < panels->parts - 1 && index >= panels_of(panels->part[part].outputs); part++) {
     index -= panels_of(panels->part[part].outputs);
-    first += panels->part[part].outputs, offset += part_bytes(panels, part);
+    first += panels->part[part].outputs; offset += part_bytes(panels, part);
   }
   return panel_at(panels, part, index, first, offset);
 }
@@ -83,7 +83,7 @@ rf_panel rf_panels_find(const rf_panels *panels, int64_t output) {
   int64_t first = 0, offset = 0;
   int part = 0;
   for (; part < panels->parts - 1 && output >= first + panels->part[part].outputs; part++)
-    first += panels->part[part].outputs, offset += part_bytes(panels, part);
+    { first += panels->part[part].outputs; offset += part_bytes(panels, part); }
   return panel_at(panels, part, (output - first) / RF_PANEL_LANES, first, offset);
 }
 
@@ -162,7 +162,7 @@ static void pack_lanes(const rf_panel *panel, int64_t inner, int lane, const voi
     int64_t now = !plain ? 1 : inner - k < RUN ? inner - k : RUN, block = k / run;
     for (int i = 0; i < RF_PANEL_GRAIN; i++) {
       const uint8_t *stored = row[i] ? (const uint8_t *)row[i] + block * bytes : ZEROS;
-      half[i] = stored + (row[i] ? form->half_at : 0), dword[i] = stored + (row[i] ? form->dword_at : 0);
+      half[i] = stored + (row[i] ? form->half_at : 0); dword[i] = stored + (row[i] ? form->dword_at : 0);
     }
     uint8_t *at = to + block * (plain ? RUN : 1) * panel->block_bytes;
     pack_halves(half, now * form->halves, panel->lanes, at + 2 * lane);
@@ -199,6 +199,6 @@ void rf_panels_read(const rf_panels *panels, const void *data, int64_t output, i
     rf_panel_block(&panel, at, lane, first / values, stored);
     panel.type->dequantize(stored, 1, whole);
     memcpy(out, whole + inside, (size_t)now * sizeof *out);
-    first += now, count -= now, out += now;
+    first += now; count -= now; out += now;
   }
 }

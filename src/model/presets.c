@@ -346,7 +346,7 @@ static rf_status derive(const rf_model *base, const bool *given, const char *spe
   }
   if ((given[WIDTH] || given[HEADS]) && !given[KV_HEADS]) model->kv_heads = model->heads;
   model->embed_scale = scale_of_tokens(model);
-  if (model->head_dim != base->head_dim) model->attn_scale = 0, model->rope.dim = 0; /* as a whole head has it */
+  if (model->head_dim != base->head_dim) { model->attn_scale = 0; model->rope.dim = 0; } /* as a whole head has it */
   if (model->first_dense > model->layers && base->first_dense == model->first_dense) model->first_dense = model->layers;
   if (given[WIDTH] && !given[FF]) /* Llama: two thirds of 4 D, in steps of 256, because its MLP has three matrices */
     model->ff = rf_mlp_gated(model->mlp) ? (8 * model->width / 3 + 255) / 256 * 256 : 4 * model->width;

@@ -115,11 +115,11 @@ rf_status rf_quant_read(const rf_quant_tensor *tensor, int64_t first, int64_t co
   if (inside) {
     int64_t part = type->values - inside < count ? type->values - inside : count;
     read_inside(type, block, inside, part, out);
-    block += type->bytes, out += part, count -= part;
+    block += type->bytes; out += part; count -= part;
   }
   int64_t blocks = count / type->values;
   if (blocks) type->dequantize(block, blocks, out);
-  block += blocks * type->bytes, out += blocks * type->values, count -= blocks * type->values;
+  block += blocks * type->bytes; out += blocks * type->values; count -= blocks * type->values;
   if (count) read_inside(type, block, 0, count, out);
   return RAFTER_OK;
 }

@@ -30,9 +30,9 @@ RF_QUANT_BOTH(q6_k)
 static inline uint16_t rf_load_u16(const uint8_t *at) { return (uint16_t)(at[0] | at[1] << 8); }
 static inline uint32_t rf_load_u32(const uint8_t *at) { return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24; }
 static inline uint64_t rf_load_u64(const uint8_t *at) { return rf_load_u32(at) | (uint64_t)rf_load_u32(at + 4) << 32; }
-static inline void rf_store_u16(uint8_t *at, uint16_t value) { at[0] = (uint8_t)value, at[1] = (uint8_t)(value >> 8); }
-static inline void rf_store_u32(uint8_t *at, uint32_t value) { rf_store_u16(at, (uint16_t)value), rf_store_u16(at + 2, (uint16_t)(value >> 16)); }
-static inline void rf_store_u64(uint8_t *at, uint64_t value) { rf_store_u32(at, (uint32_t)value), rf_store_u32(at + 4, (uint32_t)(value >> 32)); }
+static inline void rf_store_u16(uint8_t *at, uint16_t value) { at[0] = (uint8_t)value; at[1] = (uint8_t)(value >> 8); }
+static inline void rf_store_u32(uint8_t *at, uint32_t value) { rf_store_u16(at, (uint16_t)value); rf_store_u16(at + 2, (uint16_t)(value >> 16)); }
+static inline void rf_store_u64(uint8_t *at, uint64_t value) { rf_store_u32(at, (uint32_t)value); rf_store_u32(at + 4, (uint32_t)(value >> 32)); }
 static inline float rf_load_f16(const uint8_t *at) { return rf_f16_to_f32(rf_load_u16(at)); }
 static inline void rf_store_f16(uint8_t *at, float value) { rf_store_u16(at, rf_f32_to_f16(value)); }
 

@@ -52,7 +52,7 @@ void rf_dequantize_q3_k(const void *from, int64_t blocks, float *out) {
  * of 4..7 in the nibbles of byte 4 + s, their two high bits above those of s - 4. */
 static void scale_of_q4_k(const uint8_t *packed, int s, int *scale, int *offset) {
   if (s < 4) {
-    *scale = packed[s] & 63, *offset = packed[s + 4] & 63;
+    *scale = packed[s] & 63; *offset = packed[s + 4] & 63;
   } else {
     *scale = (packed[s + 4] & 15) | (packed[s - 4] >> 6) << 4;
     *offset = packed[s + 4] >> 4 | (packed[s] >> 6) << 4;

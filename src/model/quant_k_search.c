@@ -48,7 +48,7 @@ static sums level_sums(const float *x, int n, float inverse, float offset, float
   for (int i = 0; i < n; i += LANES)
     for (int l = 0; l < LANES; ++l) {
       float q = nearest((x[i + l] + offset) * inverse, 0, levels);
-      sum_q[l] += q, sum_qq[l] += q * q, sum_qx[l] += q * x[i + l];
+      sum_q[l] += q; sum_qq[l] += q * q; sum_qx[l] += q * x[i + l];
     }
   return (sums){lane_sum(sum_q), lane_sum(sum_qq), lane_sum(sum_qx)};
 }
@@ -72,7 +72,7 @@ static void fit_offset(const shape *s, const float *x, int n, float *scale, floa
     if (x[i] > most) most = x[i];
     sum += x[i];
   }
-  *scale = 0, *offset = -least;
+  *scale = 0; *offset = -least;
   if (!(most > least)) return;
   for (int t = -s->tries; t <= s->tries; ++t) {
     float a = (most - least) / (levels + s->step * (float)t), b = -least;
@@ -83,10 +83,10 @@ static void fit_offset(const shape *s, const float *x, int n, float *scale, floa
       if (!(det > 0)) break;
       a = ((float)n * v.qx - v.q * sum) / det;
       b = (v.q * v.qx - v.qq * sum) / det;
-      if (b < 0) b = 0, a = v.qx / v.qq;
+      if (b < 0) { b = 0; a = v.qx / v.qq; }
       if (!(a > 0)) break;
       float error = offset_error(x, n, a, b, levels);
-      if (error < best) best = error, *scale = a, *offset = b;
+      if (error < best) { best = error; *scale = a; *offset = b; }
     }
   }
 }
@@ -99,7 +99,7 @@ static float choose_integers(const shape *s, const float *x, int n, float d, flo
     for (int j = b - 1; j <= b + 1; ++j) {
       if (i < 0 || j < 0 || i > s->most || j > s->most) continue;
       float error = offset_error(x, n, d * (float)i, dmin * (float)j, (float)s->levels);
-      if (error < best) best = error, *sc = i, *mn = j;
+      if (error < best) { best = error; *sc = i; *mn = j; }
     }
   return best;
 }
@@ -118,10 +118,10 @@ static void refit_factors(const shape *s, const float *x, const super *from, flo
   double uu = 0, vv = 0, uv = 0, ux = 0, vx = 0;
   for (int i = 0; i < VALUES; ++i) {
     double u = (double)from->scale[i / n] * from->q[i], v = -(double)from->offset[i / n];
-    uu += u * u, vv += v * v, uv += u * v, ux += u * x[i], vx += v * x[i];
+    uu += u * u; vv += v * v; uv += u * v; ux += u * x[i]; vx += v * x[i];
   }
   double det = uu * vv - uv * uv;
-  if (det > 0) *d = (float)((ux * vv - vx * uv) / det), *dmin = (float)((vx * uu - ux * uv) / det);
+  if (det > 0) { *d = (float)((ux * vv - vx * uv) / det); *dmin = (float)((vx * uu - ux * uv) / det); }
   else if (uu > 0) *d = (float)(ux / uu);
 }
 
@@ -174,12 +174,12 @@ static float fit_plain(const shape *s, const float *x, int n) {
     for (int i = 0; i < n; i += LANES)
       for (int l = 0; l < LANES; ++l) {
         float q = nearest(x[i + l] * inverse, -levels, levels - 1);
-        sum_qq[l] += q * q, sum_qx[l] += q * x[i + l];
+        sum_qq[l] += q * q; sum_qx[l] += q * x[i + l];
       }
     float qq = lane_sum(sum_qq);
     if (!(qq > 0)) continue;
     float a = lane_sum(sum_qx) / qq, error = plain_error(x, n, a, levels);
-    if (error < best) best = error, found = a;
+    if (error < best) { best = error; found = a; }
   }
   return found;
 }
@@ -204,7 +204,7 @@ static void search_plain(const shape *s, const float *x, super *best) {
       for (int j = a - 1; j <= a + 1; ++j) {
         if (j < s->least || j > s->most) continue;
         float e = plain_error(x + i * n, n, trial.d * (float)j, levels);
-        if (e < sub_best) sub_best = e, trial.scale[i] = j;
+        if (e < sub_best) { sub_best = e; trial.scale[i] = j; }
       }
       error += sub_best;
       float sub = trial.d * (float)trial.scale[i];
@@ -212,7 +212,7 @@ static void search_plain(const shape *s, const float *x, super *best) {
         float q = nearest(sub != 0 ? x[k] / sub : 0, -levels, levels - 1);
         double u = (double)trial.scale[i] * q;
         trial.q[k] = (uint8_t)(q + levels);
-        qq += u * u, qx += u * x[k];
+        qq += u * u; qx += u * x[k];
       }
     }
     if (!(error < least)) break;

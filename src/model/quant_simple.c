@@ -17,7 +17,7 @@ static inline float inverse(float d) { return d != 0 ? 1.0f / d : 0; }
 static float farthest(const float *x) {
   float most = 0, value = 0;
   for (int i = 0; i < N; ++i)
-    if (most < fabsf(x[i])) most = fabsf(x[i]), value = x[i];
+    if (most < fabsf(x[i])) { most = fabsf(x[i]); value = x[i]; }
   return value;
 }
 
@@ -168,7 +168,7 @@ void rf_dequantize_int8(const void *from, int64_t blocks, float *out) {
 static float to_sixteen_bits(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
-  bits += 0x7f + (bits >> 8 & 1), bits &= ~0xffu; /* (an infinity stays one) */
+  bits += 0x7f + (bits >> 8 & 1); bits &= ~0xffu; /* (an infinity stays one) */
   memcpy(&x, &bits, sizeof x);
   return x;
 }

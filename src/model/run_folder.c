@@ -30,7 +30,7 @@ bool rf_run_newest(const char *run_folder, char newest[4096]) {
   for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL;) {
     long long step = rf_run_step_of(entry->d_name);
     size_t n = (size_t)snprintf(path, sizeof path, "%.4000s/%s", run_folder, entry->d_name);
-    if (step > last && n < 4096 && rf_run_is_complete(path)) last = step, memcpy(newest, path, n + 1);
+    if (step > last && n < 4096 && rf_run_is_complete(path)) { last = step; memcpy(newest, path, n + 1); }
   }
   if (folder) closedir(folder);
   return last >= 0;

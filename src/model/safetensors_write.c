@@ -99,7 +99,7 @@ rf_status rf_tensor_writer_put(rf_tensor_writer *writer, const float *values, in
     int64_t left, part;
     RF_TRY(rf_tensors_out_left(&writer->to, &left, error));
     rf_dtype dtype = writer->dtype[writer->to.current];
-    left /= rf_dtype_bytes(dtype), part = count < left ? count : left;
+    left /= rf_dtype_bytes(dtype); part = count < left ? count : left;
     if (dtype == RF_F32) {
       RF_TRY(rf_tensor_writer_put_bytes(writer, values, part * 4, error));
     } else if (dtype == RF_BF16 || dtype == RF_F16) {

@@ -231,7 +231,7 @@ const tpl_function *rf_tpl_method(const tpl_value *self, tpl_text name) {
 /* ---- global functions ------------------------------------------------------------------------------------------------- */
 
 static rf_status function_raise(tpl_run *run, const tpl_value *self, const tpl_value *argument, tpl_value *result) {
-  (void)self, (void)result;
+  (void)self; (void)result;
   tpl_text message;
   RF_TRY(rf_tpl_str(run, &argument[0], &message));
   return TPL_FAIL(run, "%.*s", (int)(message.bytes < 500 ? message.bytes : 500), message.at ? message.at : "");

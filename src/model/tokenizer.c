@@ -27,10 +27,10 @@ rf_tokenizer *rf_tokenizer_new(rf_model_kind kind, rf_error *error) {
 void rf_tokenizer_close(rf_tokenizer *tokenizer) {
   if (!tokenizer) return;
   rf_pieces_free(&tokenizer->pieces);
-  rf_matcher_free(&tokenizer->raw), rf_matcher_free(&tokenizer->normalized);
-  rf_normals_free(&tokenizer->normals), rf_splits_free(&tokenizer->splits);
-  rf_bpe_free(&tokenizer->bpe), rf_unigram_free(&tokenizer->unigram);
-  free(tokenizer->prefix), free(tokenizer->suffix), free(tokenizer->decoded.at), free(tokenizer->decoded_at);
+  rf_matcher_free(&tokenizer->raw); rf_matcher_free(&tokenizer->normalized);
+  rf_normals_free(&tokenizer->normals); rf_splits_free(&tokenizer->splits);
+  rf_bpe_free(&tokenizer->bpe); rf_unigram_free(&tokenizer->unigram);
+  free(tokenizer->prefix); free(tokenizer->suffix); free(tokenizer->decoded.at); free(tokenizer->decoded_at);
   free(tokenizer);
 }
 
@@ -80,7 +80,7 @@ rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error
   rf_status status = reader->read(text, bytes, path, tokenizer, error);
   free(text);
   if (status == RAFTER_OK) status = rf_tokenizer_config_apply(*tokenizer, path, reader->says_marks, error);
-  if (status != RAFTER_OK) rf_tokenizer_close(*tokenizer), *tokenizer = NULL;
+  if (status != RAFTER_OK) { rf_tokenizer_close(*tokenizer); *tokenizer = NULL; }
   return status;
 }
 
@@ -98,7 +98,7 @@ rf_status rf_tokenizer_byte(const rf_model *model, rf_tokenizer **tokenizer, rf_
   }
   if (model->vocab > BYTES) {
     RF_GO(rf_pieces_put(&made->pieces, BYTES, (rf_span){"<end>", 5}, RF_PIECE_CONTROL, "the byte tokenizer", error));
-    made->pieces.row[BYTES].special = true, made->bos_id = made->eos_id = BYTES;
+    made->pieces.row[BYTES].special = true; made->bos_id = made->eos_id = BYTES;
   }
   RF_GO(rf_pieces_list(&made->pieces, false, "the byte tokenizer", error));
   RF_GO(rf_tokenizer_finish(made, false, false, "the byte tokenizer", error));
@@ -123,7 +123,7 @@ rf_status rf_tokenizer_for(const rf_model *model, const char *folder, rf_tokeniz
   /* Tokens added behind the weights' rows are names only; what text can become must have a row. */
   for (int64_t id = model->vocab; id < (*tokenizer)->pieces.count; id++) {
     if ((*tokenizer)->pieces.row[id].type != RF_PIECE_NORMAL) continue;
-    rf_tokenizer_close(*tokenizer), *tokenizer = NULL;
+    rf_tokenizer_close(*tokenizer); *tokenizer = NULL;
     return RF_FAIL(error, RAFTER_FAILED, "the tokenizer belongs to another model",
                    "a token has no row in the model (%s, id %lld: expected below %lld)", own, (long long)id, (long long)model->vocab);
   }
@@ -135,11 +135,11 @@ rf_status rf_tokenizer_for(const rf_model *model, const char *folder, rf_tokeniz
 rf_status rf_tokenizer_marks(rf_tokenizer *tokenizer, const int32_t *prefix, int prefix_count, const int32_t *suffix, int suffix_count,
                              rf_error *error) {
   int32_t *before = malloc(((size_t)prefix_count + 1) * sizeof *before), *after = malloc(((size_t)suffix_count + 1) * sizeof *after);
-  if (!before || !after) return free(before), free(after), no_memory(error);
+  if (!before || !after) { free(before); free(after); return no_memory(error); }
   if (prefix_count) memcpy(before, prefix, (size_t)prefix_count * sizeof *before);
   if (suffix_count) memcpy(after, suffix, (size_t)suffix_count * sizeof *after);
-  free(tokenizer->prefix), free(tokenizer->suffix);
-  tokenizer->prefix = before, tokenizer->suffix = after, tokenizer->prefix_count = prefix_count, tokenizer->suffix_count = suffix_count;
+  free(tokenizer->prefix); free(tokenizer->suffix);
+  tokenizer->prefix = before; tokenizer->suffix = after; tokenizer->prefix_count = prefix_count; tokenizer->suffix_count = suffix_count;
   return RAFTER_OK;
 }
 
@@ -279,7 +279,7 @@ rf_status rf_tokenizer_encode(const rf_tokenizer *tokenizer, const char *text, s
 done:
   rf_match_free(e.match);
   for (int i = 0; i < 3; i++) free(e.buffer[i].at);
-  free(e.cache), free(e.symbols), free(e.next), free(e.previous), free(e.heap), free(e.path_score), free(e.path_from), free(e.path_id);
+  free(e.cache); free(e.symbols); free(e.next); free(e.previous); free(e.heap); free(e.path_score); free(e.path_from); free(e.path_id);
   return status;
 }
 

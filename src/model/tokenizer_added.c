@@ -8,7 +8,7 @@ rf_status rf_matcher_add(rf_matcher *matcher, const rf_added *added, rf_error *e
     int capacity = matcher->capacity * 2 + 16;
     rf_added *grown = realloc(matcher->at, (size_t)capacity * sizeof *grown);
     if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-    matcher->at = grown, matcher->capacity = capacity;
+    matcher->at = grown; matcher->capacity = capacity;
   }
   char *text = malloc(added->text.bytes + 1);
   if (!text) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -54,13 +54,13 @@ static const rf_added *longest_at(const rf_matcher *matcher, const char *at, con
     c = (unsigned char)at[depth];
     for (int width = high - low; width > 0;) { /* the first with a byte >= c */
       int half = width / 2;
-      if ((unsigned char)matcher->at[low + half].text.at[depth] < c) low += half + 1, width -= half + 1;
+      if ((unsigned char)matcher->at[low + half].text.at[depth] < c) { low += half + 1; width -= half + 1; }
       else width = half;
     }
     int from = low;
     for (int width = high - low; width > 0;) { /* the first with a byte > c */
       int half = width / 2;
-      if ((unsigned char)matcher->at[from + half].text.at[depth] <= c) from += half + 1, width -= half + 1;
+      if ((unsigned char)matcher->at[from + half].text.at[depth] <= c) { from += half + 1; width -= half + 1; }
       else width = half;
     }
     high = from;
@@ -92,7 +92,7 @@ bool rf_matcher_next(const rf_matcher *matcher, const char *text, const char *at
       from = behind - 1;
       continue;
     }
-    *start = from, *stop = behind, *id = found->id;
+    *start = from; *stop = behind; *id = found->id;
     while (found->lstrip && *start > at) {
       const char *left = before(at, *start);
       int n = rf_utf8_length(left, end);

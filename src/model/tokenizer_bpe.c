@@ -33,7 +33,7 @@ rf_status rf_bpe_reserve(rf_bpe *bpe, int64_t pairs, rf_error *error) {
   for (uint64_t i = 0; bpe->slots && i <= bpe->mask; i++)
     if (bpe->slots[i].rank != RF_NO_RANK) *(rf_pair *)find_pair(&grown, bpe->slots[i].left, bpe->slots[i].right) = bpe->slots[i];
   free(bpe->slots);
-  bpe->slots = grown.slots, bpe->mask = grown.mask;
+  bpe->slots = grown.slots; bpe->mask = grown.mask;
   return RAFTER_OK;
 }
 
@@ -74,7 +74,7 @@ rf_status rf_bpe_finish(rf_tokenizer *tokenizer, const char *where, rf_error *er
   return RAFTER_OK;
 }
 
-void rf_bpe_free(rf_bpe *bpe) { free(bpe->slots), free(bpe->inside), free(bpe->rank); }
+void rf_bpe_free(rf_bpe *bpe) { free(bpe->slots); free(bpe->inside); free(bpe->rank); }
 
 /* ---- symbols ---------------------------------------------------------------------------------------------------- */
 
@@ -84,7 +84,7 @@ static inline uint32_t symbol_at(const rf_tokenizer *tokenizer, const char *at, 
   *bytes = 1;
   if (tokenizer->bpe.byte_level || c < 0x80) return (uint32_t)tokenizer->bpe.symbol[c];
   *bytes = rf_utf8_length(at, end);
-  if (!*bytes) return *bytes = 1, NO_ID;
+  if (!*bytes) { *bytes = 1; return NO_ID; }
   return (uint32_t)rf_pieces_find(&tokenizer->pieces, at, (size_t)*bytes);
 }
 
@@ -96,12 +96,12 @@ static inline void rank_symbol(const rf_tokenizer *tokenizer, const char *word, 
     uint32_t bytes = end - left->first;
     if (right->first == end || bytes > bpe->longest) return;
     int32_t id = rf_pieces_find(&tokenizer->pieces, word + left->first, bytes);
-    if (id >= 0) left->rank = bpe->rank[id], left->merged = (uint32_t)id;
+    if (id >= 0) { left->rank = bpe->rank[id]; left->merged = (uint32_t)id; }
     return;
   }
   if (left->id == NO_ID || right->id == NO_ID) return;
   const rf_pair *pair = find_pair(bpe, left->id, right->id);
-  left->rank = pair->rank, left->merged = pair->id;
+  left->rank = pair->rank; left->merged = pair->id;
 }
 
 static rf_status put_symbol(rf_encoding *e, uint32_t id, const char *at, size_t bytes, rf_error *error) {
@@ -125,7 +125,7 @@ static rf_status merge_short(rf_encoding *e, const char *word, size_t bytes, rf_
     int best = -1;
     uint32_t rank = RF_NO_RANK;
     for (int i = 0; i + 1 < count; i++)
-      if (s[i].rank < rank) rank = s[i].rank, best = i;
+      if (s[i].rank < rank) { rank = s[i].rank; best = i; }
     if (best < 0) break;
     s[best].id = s[best].merged;
     memmove(s + best + 1, s + best + 2, (size_t)(count - best) * sizeof *s); /* the end's two too */
@@ -150,16 +150,16 @@ static void sift_down(uint64_t *heap, size_t count, size_t i) {
 
 static void push(uint64_t *heap, size_t *count, uint64_t value) {
   size_t i = (*count)++;
-  while (i && heap[(i - 1) / 2] > value) heap[i] = heap[(i - 1) / 2], i = (i - 1) / 2;
+  while (i && heap[(i - 1) / 2] > value) { heap[i] = heap[(i - 1) / 2]; i = (i - 1) / 2; }
   heap[i] = value;
 }
 
 /* Each merge leaves at most two new pairs and takes a symbol away, so the heap never holds more than three times the symbols. */
 static rf_status reserve_symbols(rf_encoding *e, size_t symbols, rf_error *error) {
   if (symbols <= e->symbol_capacity) return RAFTER_OK;
-  free(e->symbols), free(e->next), free(e->previous), free(e->heap);
-  e->symbols = malloc(symbols * sizeof *e->symbols), e->next = malloc(symbols * sizeof *e->next);
-  e->previous = malloc(symbols * sizeof *e->previous), e->heap = malloc(3 * symbols * sizeof *e->heap);
+  free(e->symbols); free(e->next); free(e->previous); free(e->heap);
+  e->symbols = malloc(symbols * sizeof *e->symbols); e->next = malloc(symbols * sizeof *e->next);
+  e->previous = malloc(symbols * sizeof *e->previous); e->heap = malloc(3 * symbols * sizeof *e->heap);
   e->symbol_capacity = e->symbols && e->next && e->previous && e->heap ? symbols : 0;
   return e->symbol_capacity ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, "give a shorter text", "out of memory");
 }
@@ -172,10 +172,10 @@ static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_e
   size_t waiting = 0;
   int n;
   for (const char *at = word; at < word + bytes; at += n, count++) {
-    s[count].first = (uint32_t)(at - word), next[count] = count + 1, previous[count] = count - 1;
+    s[count].first = (uint32_t)(at - word); next[count] = count + 1; previous[count] = count - 1;
     s[count].id = symbol_at(tokenizer, at, word + bytes, &n);
   }
-  s[count] = (rf_symbol){.id = NO_ID, .first = (uint32_t)bytes}, next[count] = count;
+  s[count] = (rf_symbol){.id = NO_ID, .first = (uint32_t)bytes}; next[count] = count;
   for (uint32_t i = 0; i < count; i++) {
     rank_symbol(tokenizer, word, &s[i], &s[i + 1], s[next[i + 1]].first);
     if (s[i].rank != RF_NO_RANK) e->heap[waiting++] = (uint64_t)s[i].rank << 32 | i;
@@ -187,7 +187,7 @@ static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_e
     if (waiting) sift_down(e->heap, waiting, 0);
     if (s[i].rank != rank) continue; /* merged away, or a neighbour changed */
     uint32_t gone = next[i], after = next[gone];
-    s[i].id = s[i].merged, s[gone].rank = RF_NO_RANK, next[i] = after;
+    s[i].id = s[i].merged; s[gone].rank = RF_NO_RANK; next[i] = after;
     if (after < count) previous[after] = i;
     rank_symbol(tokenizer, word, &s[i], &s[after], s[next[after]].first);
     if (s[i].rank != RF_NO_RANK) push(e->heap, &waiting, (uint64_t)s[i].rank << 32 | i);
@@ -219,7 +219,7 @@ rf_status rf_cache_new(rf_encoding *e, size_t bytes, rf_error *error) {
   void *cache = NULL;
   if (posix_memalign(&cache, 64, slots * sizeof *e->cache)) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   memset(cache, 0, slots * sizeof *e->cache);
-  e->cache = cache, e->cache_mask = slots - 1;
+  e->cache = cache; e->cache_mask = slots - 1;
   return RAFTER_OK;
 }
 
@@ -239,7 +239,7 @@ static rf_status merge_word(rf_encoding *e, const char *word, size_t bytes, rf_e
   if (count < 1 || count > CACHED_IDS || (e->tokenizer->unk_id >= 0 && e->ids->at[first] == e->tokenizer->unk_id)) return RAFTER_OK;
   memcpy(line->id, e->ids->at + first, (size_t)count * sizeof *line->id);
   memcpy(line->word, word, bytes);
-  line->ids = (uint8_t)count, line->bytes = (uint8_t)bytes;
+  line->ids = (uint8_t)count; line->bytes = (uint8_t)bytes;
   return RAFTER_OK;
 }
 

@@ -65,7 +65,7 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
     if (type == RF_PIECE_BYTE && byte < 0)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "a byte piece names no byte (%s, id %lld: expected <0x00> to <0xFF>, got '%.*s')", where,
                      (long long)id, (int)(piece.bytes < 20 ? piece.bytes : 20), piece.at);
-    if (byte >= 0) t->fallback[byte] = (int32_t)id, t->byte_fallback = true;
+    if (byte >= 0) { t->fallback[byte] = (int32_t)id; t->byte_fallback = true; }
     if (!found || !piece.bytes) continue;
     /* SentencePiece looks for the user's pieces after spaces became U+2581; GGUF may spell theirs with spaces. */
     rf_buffer marked = {0};
@@ -180,8 +180,8 @@ static rf_status add_unigram(rf_tokenizer *t, const rf_vocabulary *v, const char
 
 static rf_status fill(rf_tokenizer *t, const rf_vocabulary *v, const struct kind *kind, const char *where, rf_error *error) {
   rf_span none = {"", 0}, space = {v->plain_spaces ? " " : RF_SPACE_MARK, v->plain_spaces ? 1 : 3};
-  t->bpe.byte_level = kind->byte_level, t->fuse_unknown = true;
-  t->bos_id = v->bos_id, t->eos_id = v->eos_id, t->pad_id = v->pad_id, t->unk_id = v->unk_id;
+  t->bpe.byte_level = kind->byte_level; t->fuse_unknown = true;
+  t->bos_id = v->bos_id; t->eos_id = v->eos_id; t->pad_id = v->pad_id; t->unk_id = v->unk_id;
   if (!kind->byte_level) {
     if (v->remove_extra_whitespace) {
       RF_TRY(rf_normals_add(&t->normals, RF_NORMAL_SQUEEZE, none, none, where, error));

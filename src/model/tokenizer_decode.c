@@ -27,7 +27,7 @@ int32_t rf_tokenizer_find(const rf_tokenizer *tokenizer, const char *piece, size
 static rf_span text_at(const rf_tokenizer *tokenizer, int32_t id, int flags, bool begun) {
   rf_span text = rf_tokenizer_text_of(tokenizer, id);
   if (rf_tokenizer_is_special(tokenizer, id)) return flags & RF_DECODE_SPECIALS ? text : (rf_span){"", 0};
-  if (!begun && tokenizer->strip_leading && text.bytes && *text.at == ' ') text.at++, text.bytes--;
+  if (!begun && tokenizer->strip_leading && text.bytes && *text.at == ' ') { text.at++; text.bytes--; }
   return text;
 }
 
@@ -47,7 +47,7 @@ rf_status rf_tokenizer_decode(const rf_tokenizer *tokenizer, const int32_t *ids,
   }
   if (rf_buffer_reserve(&out, 1, error) != RAFTER_OK) return free(out.at), RAFTER_FAILED;
   out.at[out.bytes] = 0;
-  *text = out.at, *bytes = out.bytes;
+  *text = out.at; *bytes = out.bytes;
   return RAFTER_OK;
 }
 

@@ -33,7 +33,7 @@ static rf_status build(const rf_gguf_vocab *from, const char *where, rf_tokenize
                      .add_eos = from->add_eos,
                      .dummy_prefix = from->add_space_prefix};
   rf_status status = v.pieces && v.merges ? rf_tokenizer_build(&v, where, tokenizer, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  free((void *)v.pieces), free((void *)v.merges);
+  free((void *)v.pieces); free((void *)v.merges);
   return status;
 }
 

@@ -146,7 +146,7 @@ static rf_status put_merges(writing *w, rf_gguf_meta *meta) {
   for (int64_t i = 0; i < count; i++) merge[i].at = w->text.at + (uintptr_t)merge[i].at;
   if (!rf_gguf_set_texts(meta, "tokenizer.ggml.merges", merge, count)) status = RF_FAIL(w->error, RAFTER_FAILED, NULL, "out of memory");
 done:
-  free(order), free(merge);
+  free(order); free(merge);
   return status;
 }
 
@@ -205,6 +205,6 @@ rf_status rf_tokenizer_gguf_write(const rf_tokenizer *tokenizer, int64_t vocab, 
   w.type = calloc((size_t)vocab + 1, sizeof *w.type);
   w.score = calloc((size_t)vocab + 1, sizeof *w.score);
   rf_status status = w.piece && w.type && w.score ? write_all(&w, meta) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  free(w.text.at), free(w.piece), free(w.type), free(w.score);
+  free(w.text.at); free(w.piece); free(w.type); free(w.score);
   return status;
 }

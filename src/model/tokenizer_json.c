@@ -50,7 +50,7 @@ static int escape(scan *s, char out[4]) {
   if (s->at == s->end) return 0;
   char c = *s->at++;
   const char *name = c ? strchr(NAMES, c) : NULL;
-  if (name) return out[0] = VALUES[name - NAMES], 1;
+  if (name) { out[0] = VALUES[name - NAMES]; return 1; }
   int code = c == 'u' ? hex4(s->at, s->end) : -1, low;
   if (code < 0 || (code >= 0xDC00 && code <= 0xDFFF)) return 0;
   s->at += 4;
@@ -153,7 +153,7 @@ static rf_status nothing_behind(scan *s) {
 static rf_status more(scan *s, char closing, bool *first, bool *follows) {
   if (take(s, closing)) return *follows = false, RAFTER_OK;
   if (!*first && !take(s, ',')) return wrong(s, "a comma or a closing bracket");
-  *first = false, *follows = true;
+  *first = false; *follows = true;
   return RAFTER_OK;
 }
 
@@ -287,15 +287,15 @@ static rf_status read_merge(scan *s, bool byte_level, block *b) {
     RF_TRY(string(s, left, &left_bytes));
     char *space = memchr(left, ' ', left_bytes);
     if (!space || memchr(space + 1, ' ', (size_t)(left + left_bytes - space - 1))) return wrong(s, "a merge of two pieces with one space between");
-    right = space + 1, right_bytes = (size_t)(left + left_bytes - right), left_bytes = (size_t)(space - left);
+    right = space + 1; right_bytes = (size_t)(left + left_bytes - right); left_bytes = (size_t)(space - left);
   }
   if (!left_bytes || !right_bytes) return wrong(s, "a merge of two pieces that are not empty");
   if (byte_level) {
     int64_t n = rf_alphabet_bytes((rf_span){left, left_bytes}, left), m = rf_alphabet_bytes((rf_span){right, right_bytes}, right);
     if (n < 0 || m < 0) return wrong(s, "a merge in the byte alphabet");
-    left_bytes = (size_t)n, right_bytes = (size_t)m;
+    left_bytes = (size_t)n; right_bytes = (size_t)m;
   }
-  b->first[b->count] = b->text.bytes, b->left[b->count] = left_bytes, b->right[b->count] = right_bytes;
+  b->first[b->count] = b->text.bytes; b->left[b->count] = left_bytes; b->right[b->count] = right_bytes;
   b->count++;
   RF_TRY(rf_buffer_add(&b->text, left, left_bytes, s->error));
   return rf_buffer_add(&b->text, right, right_bytes, s->error);
@@ -307,7 +307,7 @@ static rf_status find_merges(stretch *s, const rf_tokenizer *t, block *b) {
   if (!b->count) return RAFTER_OK;
   for (int i = 0; i < b->count; i++) {
     const char *at = b->text.at + b->first[i];
-    keys[3 * i] = (rf_span){at, b->left[i]}, keys[3 * i + 1] = (rf_span){at + b->left[i], b->right[i]};
+    keys[3 * i] = (rf_span){at, b->left[i]}; keys[3 * i + 1] = (rf_span){at + b->left[i], b->right[i]};
     keys[3 * i + 2] = (rf_span){at, b->left[i] + b->right[i]};
   }
   rf_pieces_find_many(&t->pieces, keys, 3 * b->count, ids);
@@ -318,7 +318,7 @@ static rf_status find_merges(stretch *s, const rf_tokenizer *t, block *b) {
     *to++ = (rf_pair){(uint32_t)ids[3 * i], (uint32_t)ids[3 * i + 1], 0, (uint32_t)ids[3 * i + 2]};
     s->found.bytes += sizeof *to;
   }
-  b->count = 0, b->text.bytes = 0;
+  b->count = 0; b->text.bytes = 0;
   return RAFTER_OK;
 }
 
@@ -429,7 +429,7 @@ static rf_status unknown_id(const scan *s, rf_tokenizer *t, json_t *model) {
 
 static rf_status read_model(const scan *file, rf_tokenizer *t, const parts *p) {
   scan vocab = *file, merges = *file;
-  vocab.at = p->vocab.at, vocab.end = p->vocab.at + p->vocab.bytes, merges.at = p->merges.at, merges.end = p->merges.at + p->merges.bytes;
+  vocab.at = p->vocab.at; vocab.end = p->vocab.at + p->vocab.bytes; merges.at = p->merges.at; merges.end = p->merges.at + p->merges.bytes;
   RF_TRY(check_settings(file, p->model));
   RF_TRY(rf_json_bool_or(p->model, "byte_fallback", file->where, false, &t->byte_fallback, file->error));
   RF_TRY(rf_json_bool_or(p->model, "fuse_unk", file->where, t->kind == RF_TOKENS_UNIGRAM, &t->fuse_unknown, file->error));
@@ -474,7 +474,7 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
   RF_TRY(rf_json_bool_or(token, "lstrip", where, false, &added.lstrip, s->error));
   RF_TRY(rf_json_bool_or(token, "rstrip", where, false, &added.rstrip, s->error));
   RF_TRY(rf_json_bool_or(token, "normalized", where, !added.special, &normalized, s->error));
-  added.text = (rf_span){json_string_value(content), json_string_length(content)}, added.id = (int32_t)id;
+  added.text = (rf_span){json_string_value(content), json_string_length(content)}; added.id = (int32_t)id;
   if (id < t->pieces.count && t->pieces.row[id].type) {
     rf_span piece = rf_pieces_at(&t->pieces, id), spelled = added.text;
     int64_t n = t->bpe.byte_level ? rf_alphabet_bytes(spelled, own) : -1;
@@ -500,7 +500,7 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
   if (status == RAFTER_OK) t->pieces.row[id].special |= added.special;
   added.text = spelled;
   if (status == RAFTER_OK && added.text.bytes) status = rf_matcher_add(normalized ? &t->normalized : &t->raw, &added, s->error);
-  free(buffer.at), free(spare.at);
+  free(buffer.at); free(spare.at);
   return status;
 }
 
@@ -564,8 +564,8 @@ rf_status rf_tokenizer_json_read(const char *text, size_t bytes, const char *whe
   }
   status = read_parts(&s, &p, &made);
 done:
-  json_decref(p.small), json_decref(p.model);
+  json_decref(p.small); json_decref(p.model);
   if (status != RAFTER_OK) rf_tokenizer_close(made);
-  else made->json_bytes = (int64_t)bytes, *tokenizer = made;
+  else { made->json_bytes = (int64_t)bytes; *tokenizer = made; }
   return status;
 }

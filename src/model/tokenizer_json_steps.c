@@ -90,10 +90,10 @@ static rf_status unicode(reading *r, int options) {
   r->t->normals.at[r->t->normals.count - 1].unicode = UTF8PROC_STABLE | options;
   return RAFTER_OK;
 }
-static rf_status normal_nfc(reading *r, json_t *step) { return (void)step, unicode(r, UTF8PROC_COMPOSE); }
-static rf_status normal_nfd(reading *r, json_t *step) { return (void)step, unicode(r, UTF8PROC_DECOMPOSE); }
-static rf_status normal_nfkc(reading *r, json_t *step) { return (void)step, unicode(r, UTF8PROC_COMPOSE | UTF8PROC_COMPAT); }
-static rf_status normal_nfkd(reading *r, json_t *step) { return (void)step, unicode(r, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT); }
+static rf_status normal_nfc(reading *r, json_t *step) { (void)step; return unicode(r, UTF8PROC_COMPOSE); }
+static rf_status normal_nfd(reading *r, json_t *step) { (void)step; return unicode(r, UTF8PROC_DECOMPOSE); }
+static rf_status normal_nfkc(reading *r, json_t *step) { (void)step; return unicode(r, UTF8PROC_COMPOSE | UTF8PROC_COMPAT); }
+static rf_status normal_nfkd(reading *r, json_t *step) { (void)step; return unicode(r, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT); }
 
 static const step_row NORMALIZERS[] = {{"Prepend", normal_prepend}, {"Replace", normal_replace}, {"Strip", normal_strip}, {"NFC", normal_nfc},
                                        {"NFD", normal_nfd},         {"NFKC", normal_nfkc},       {"NFKD", normal_nfkd}};
@@ -149,7 +149,7 @@ static rf_status split_metaspace(reading *r, json_t *step) {
   if (strcmp(scheme, "always") != 0 && strcmp(scheme, "first") != 0 && strcmp(scheme, "never") != 0) return refuse(r, "prepend_scheme", scheme);
   if (r->begun) return refuse(r, "pre-tokenizer", "Metaspace behind another");
   r->begun = true;
-  r->t->splits.mark = true, r->t->splits.prefix = *scheme != 'n', r->t->splits.prefix_first = *scheme == 'f';
+  r->t->splits.mark = true; r->t->splits.prefix = *scheme != 'n'; r->t->splits.prefix_first = *scheme == 'f';
   return cuts ? add_split(r, span_of(RF_SPACE_MARK), true, RF_SPLIT_NEXT, false) : RAFTER_OK;
 }
 
@@ -204,7 +204,7 @@ static rf_status decode_metaspace(reading *r, json_t *step) {
   bool legacy;
   RF_TRY(rf_json_bool_or(step, "add_prefix_space", r->where, true, &legacy, r->error));
   RF_TRY(rf_json_string_or(step, "prepend_scheme", r->where, legacy ? "always" : "never", &scheme, r->error));
-  r->spaces = true, r->t->strip_leading |= strcmp(scheme, "never") != 0;
+  r->spaces = true; r->t->strip_leading |= strcmp(scheme, "never") != 0;
   return RAFTER_OK;
 }
 
@@ -256,6 +256,6 @@ rf_status rf_json_steps_read(const rf_json_steps *steps, rf_tokenizer *tokenizer
   RF_TRY(walk(&r, steps->pre_tokenizer, "pre-tokenizer", "pretokenizers", ROWS(PRE_TOKENIZERS), 0));
   RF_TRY(walk(&r, steps->decoder, "decoder", "decoders", ROWS(DECODERS), 0));
   RF_TRY(walk(&r, steps->post_processor, "post-processor", "processors", ROWS(POST_PROCESSORS), 0));
-  *bytes = r.bytes, *spaces = r.spaces;
+  *bytes = r.bytes; *spaces = r.spaces;
   return RAFTER_OK;
 }

@@ -47,7 +47,7 @@ static json_t *merges(const rf_tokenizer *t) {
   if (list) qsort(order, count, sizeof *order, by_rank);
   for (size_t i = 0; list && i < count; i++) {
     json_t *pair = json_array();
-    json_array_append_new(pair, spelling(t, order[i].left)), json_array_append_new(pair, spelling(t, order[i].right));
+    json_array_append_new(pair, spelling(t, order[i].left)); json_array_append_new(pair, spelling(t, order[i].right));
     json_array_append_new(list, pair);
   }
   free(order);

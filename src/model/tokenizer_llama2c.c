@@ -42,10 +42,10 @@ rf_status rf_tokenizer_llama2c_read(const char *text, size_t bytes, const char *
     goto done;
   }
   /* llama2.c prints the document marks between newlines; their names are SentencePiece's. */
-  pieces[1] = (rf_span){"<s>", 3}, pieces[2] = (rf_span){"</s>", 4};
-  v.pieces = pieces, v.scores = scores;
+  pieces[1] = (rf_span){"<s>", 3}; pieces[2] = (rf_span){"</s>", 4};
+  v.pieces = pieces; v.scores = scores;
   status = rf_tokenizer_build(&v, where, tokenizer, error);
 done:
-  free(pieces), free(scores);
+  free(pieces); free(scores);
   return status;
 }

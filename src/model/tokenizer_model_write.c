@@ -65,7 +65,7 @@ static bool has_place(const rf_gguf_vocab *v) {
   bool fits = v->model.bytes == 5 && !memcmp(v->model.at, "llama", 5) && v->score && v->kind && v->count > 0;
   for (int64_t id = 0; fits && id < v->count; id++) {
     int kind = kind_of(v, id);
-    bytes += kind == RF_GGUF_TOKEN_BYTE, unknown += kind == RF_GGUF_TOKEN_UNKNOWN;
+    bytes += kind == RF_GGUF_TOKEN_BYTE; unknown += kind == RF_GGUF_TOKEN_UNKNOWN;
     fits = kind >= RF_GGUF_TOKEN_NORMAL && kind <= RF_GGUF_TOKEN_BYTE && kind != RF_GGUF_TOKEN_UNUSED && v->token[id].bytes > 0;
   }
   if (!fits || unknown != 1 || (bytes && bytes != 256)) return false;
@@ -90,7 +90,7 @@ static rf_status put_pieces(const rf_gguf_vocab *v, rf_buffer *to, rf_error *err
     RF_GO(put_bytes(to, 1, piece.at, piece.bytes, error));
   }
 done:
-  free(piece.at), free(text.at);
+  free(piece.at); free(text.at);
   return status;
 }
 
@@ -133,6 +133,6 @@ rf_status rf_tokenizer_model_write(const rf_gguf_vocab *v, const char *folder, b
   RF_GO(rf_file_write(path, whole.at, whole.bytes, error));
   *written = true;
 done:
-  free(whole.at), free(part.at);
+  free(whole.at); free(part.at);
   return status;
 }

@@ -26,7 +26,7 @@ rf_status rf_normals_add(rf_normals *normals, rf_normal_kind kind, rf_span from,
 }
 
 void rf_normals_free(rf_normals *normals) {
-  for (int i = 0; i < normals->count; i++) free(normals->at[i].from), free(normals->at[i].to), rf_pattern_free(normals->at[i].pattern);
+  for (int i = 0; i < normals->count; i++) { free(normals->at[i].from); free(normals->at[i].to); rf_pattern_free(normals->at[i].pattern); }
   normals->count = 0;
 }
 
@@ -93,8 +93,8 @@ static rf_status squeeze(rf_span text, bool marks, rf_buffer *out, rf_error *err
   while (at < end && *at == ' ') at++;
   for (bool cut = true; cut;) {
     cut = false;
-    if (end > at && end[-1] == ' ') end--, cut = true;
-    else if (marks && end - at >= 3 && !memcmp(end - 3, RF_SPACE_MARK, 3)) end -= 3, cut = true;
+    if (end > at && end[-1] == ' ') { end--; cut = true; }
+    else if (marks && end - at >= 3 && !memcmp(end - 3, RF_SPACE_MARK, 3)) { end -= 3; cut = true; }
   }
   RF_TRY(rf_buffer_reserve(out, (size_t)(end - at), error));
   for (; at < end; at++)

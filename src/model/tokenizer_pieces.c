@@ -13,7 +13,7 @@ rf_status rf_buffer_reserve(rf_buffer *buffer, size_t more, rf_error *error) {
   size_t capacity = need + need / 2 + 64;
   char *grown = realloc(buffer->at, capacity);
   if (!grown) return no_memory(error);
-  buffer->at = grown, buffer->capacity = capacity;
+  buffer->at = grown; buffer->capacity = capacity;
   return RAFTER_OK;
 }
 
@@ -30,7 +30,7 @@ rf_status rf_ids_reserve(rf_ids *ids, int64_t more, rf_error *error) {
   int64_t capacity = need + need / 2 + 16;
   int32_t *grown = realloc(ids->at, (size_t)capacity * sizeof *grown);
   if (!grown) return no_memory(error);
-  ids->at = grown, ids->capacity = capacity;
+  ids->at = grown; ids->capacity = capacity;
   return RAFTER_OK;
 }
 
@@ -49,7 +49,7 @@ static rf_status rehash(rf_pieces *pieces, uint64_t slots, rf_error *error) {
   uint64_t *old = pieces->slots, old_slots = old ? pieces->mask + 1 : 0;
   uint64_t *made = calloc(slots, sizeof *made);
   if (!made) return no_memory(error);
-  pieces->slots = made, pieces->mask = slots - 1;
+  pieces->slots = made; pieces->mask = slots - 1;
   for (uint64_t i = 0; i < old_slots; i++) {
     if (!old[i]) continue;
     rf_span text = rf_pieces_at(pieces, (int64_t)(uint32_t)old[i] - 1);
@@ -68,7 +68,7 @@ rf_status rf_pieces_reserve(rf_pieces *pieces, int64_t ids, rf_error *error) {
   rf_piece_row *grown = realloc(pieces->row, (size_t)capacity * sizeof *grown);
   if (!grown) return no_memory(error);
   memset(grown + pieces->capacity, 0, (size_t)(capacity - pieces->capacity) * sizeof *grown);
-  pieces->row = grown, pieces->capacity = capacity;
+  pieces->row = grown; pieces->capacity = capacity;
   uint64_t slots = 2048;
   while (slots < (uint64_t)capacity * 2) slots *= 2;
   return pieces->slots && pieces->mask + 1 >= slots ? RAFTER_OK : rehash(pieces, slots, error);
@@ -151,6 +151,6 @@ void rf_pieces_find_many(const rf_pieces *pieces, const rf_span *keys, int count
 }
 
 void rf_pieces_free(rf_pieces *pieces) {
-  free(pieces->row), free(pieces->text.at), free(pieces->slots);
+  free(pieces->row); free(pieces->text.at); free(pieces->slots);
   *pieces = (rf_pieces){0};
 }

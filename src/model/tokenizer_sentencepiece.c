@@ -87,7 +87,7 @@ static bool read_normalizer(rf_span bytes, specification *s) {
 
 static bool read_piece(rf_span bytes, rf_span *piece, float *score, int32_t *type) {
   message m = message_of(bytes);
-  *piece = (rf_span){"", 0}, *score = 0, *type = RF_PIECE_NORMAL;
+  *piece = (rf_span){"", 0}; *score = 0; *type = RF_PIECE_NORMAL;
   for (field f; next_field(&m, &f);) {
     if (f.number == 1 && f.wire == 2) *piece = f.bytes;
     else if (f.number == 2 && f.wire == 5) {
@@ -146,7 +146,7 @@ rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const 
   m = message_of((rf_span){text, bytes});
   for (field f; whole && next_field(&m, &f);) {
     if (f.wire != 2) continue;
-    if (f.number == 1) whole = read_piece(f.bytes, &pieces[v.count], &scores[v.count], &types[v.count]), v.count++;
+    if (f.number == 1) { whole = read_piece(f.bytes, &pieces[v.count], &scores[v.count], &types[v.count]); v.count++; }
     else if (f.number == 2) whole = read_trainer(f.bytes, &s);
     else if (f.number == 3) whole = read_normalizer(f.bytes, &s);
   }
@@ -168,15 +168,15 @@ rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const 
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "byte pieces without byte_fallback (%s)", where);
     goto done;
   }
-  v.pieces = pieces, v.scores = scores, v.types = types;
-  v.bos_id = id_of(&v, types, s.bos, RF_PIECE_CONTROL), v.eos_id = id_of(&v, types, s.eos, RF_PIECE_CONTROL);
-  v.pad_id = id_of(&v, types, s.pad, RF_PIECE_CONTROL), v.unk_id = id_of(&v, types, s.unk, RF_PIECE_UNKNOWN);
-  v.dummy_prefix = s.dummy_prefix, v.remove_extra_whitespace = s.remove_extra, v.plain_spaces = !s.escape;
+  v.pieces = pieces; v.scores = scores; v.types = types;
+  v.bos_id = id_of(&v, types, s.bos, RF_PIECE_CONTROL); v.eos_id = id_of(&v, types, s.eos, RF_PIECE_CONTROL);
+  v.pad_id = id_of(&v, types, s.pad, RF_PIECE_CONTROL); v.unk_id = id_of(&v, types, s.unk, RF_PIECE_UNKNOWN);
+  v.dummy_prefix = s.dummy_prefix; v.remove_extra_whitespace = s.remove_extra; v.plain_spaces = !s.escape;
   if (s.model_type == BPE) v.kind = "llama";
   /* The file does not say which marks go around a text: BPE models (Llama, Gemma, Mistral) begin with BOS, unigram ones (T5) end with EOS. */
-  v.add_bos = s.model_type == BPE, v.add_eos = s.model_type != BPE;
+  v.add_bos = s.model_type == BPE; v.add_eos = s.model_type != BPE;
   status = rf_tokenizer_build(&v, where, tokenizer, error);
 done:
-  free(pieces), free(scores), free(types);
+  free(pieces); free(scores); free(types);
   return status;
 }

@@ -100,8 +100,8 @@ typedef struct matching {
 void *rf_match_new(void) {
   matching *m = calloc(1, sizeof *m);
   if (!m) return NULL;
-  m->data = pcre2_match_data_create(1, NULL), m->context = pcre2_match_context_create(NULL);
-  if (!m->data || !m->context) return rf_match_free(m), NULL;
+  m->data = pcre2_match_data_create(1, NULL); m->context = pcre2_match_context_create(NULL);
+  if (!m->data || !m->context) { rf_match_free(m); return NULL; }
   pcre2_set_match_limit(m->context, MATCH_LIMIT);
   return m;
 }
@@ -109,7 +109,7 @@ void *rf_match_new(void) {
 void rf_match_free(void *match) {
   matching *m = match;
   if (!m) return;
-  pcre2_match_data_free(m->data), pcre2_match_context_free(m->context);
+  pcre2_match_data_free(m->data); pcre2_match_context_free(m->context);
   free(m);
 }
 
@@ -132,7 +132,7 @@ int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, co
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
     /* \K can move the start anywhere, and a match may be empty. */
     if (span[1] > span[0] && span[0] >= from && span[1] <= bytes) {
-      *start = text + span[0], *stop = text + span[1];
+      *start = text + span[0]; *stop = text + span[1];
       return 1;
     }
     at = (span[1] > from ? text + span[1] : at) + (span[1] > from ? 0 : rf_utf8_length(at, end));

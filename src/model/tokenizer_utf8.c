@@ -39,9 +39,9 @@ const char *rf_utf8_valid(const char *at, const char *end) {
 }
 
 int rf_utf8_put(uint32_t code, char out[4]) {
-  if (code < 0x80) return out[0] = (char)code, 1;
+  if (code < 0x80) { out[0] = (char)code; return 1; }
   int bytes = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-  for (int i = bytes - 1; i > 0; i--) out[i] = (char)(0x80 | (code & 0x3F)), code >>= 6;
+  for (int i = bytes - 1; i > 0; i--) { out[i] = (char)(0x80 | (code & 0x3F)); code >>= 6; }
   out[0] = (char)((0xF00u >> bytes & 0xF0u) | code);
   return bytes;
 }

@@ -68,13 +68,13 @@ bool rf_weight_file_find(const rf_weight_file *file, const char *name, rf_weight
     part->stored = rf_name_find(file->safetensors, name);
     if (!part->stored) return false;
     part->index = (int)(part->stored - rf_tensor_file_at(file->safetensors, 0));
-    part->rank = part->stored->rank, part->shape = part->stored->shape;
+    part->rank = part->stored->rank; part->shape = part->stored->shape;
     return true;
   }
   part->quant = file->gguf ? rf_gguf_find(file->gguf, name) : rf_llama2c_find(file->llama2c, name);
   if (!part->quant) return false;
   part->index = (int)(part->quant - quant_at(file, 0));
-  part->rank = part->quant->rank, part->shape = part->quant->shape;
+  part->rank = part->quant->rank; part->shape = part->quant->shape;
   return true;
 }
 
@@ -161,7 +161,7 @@ static const struct {
  * 8192: where the table comes out of it, it is named so; any other is kept as it stands. */
 static bool is_llama3(const rf_rope *rope, const float *table, int64_t pairs, rf_rope *scaled) {
   *scaled = *rope;
-  scaled->scaling = RF_ROPE_LLAMA3, scaled->factor = table[pairs - 1], scaled->low = 1, scaled->high = 4, scaled->original = 8192;
+  scaled->scaling = RF_ROPE_LLAMA3; scaled->factor = table[pairs - 1]; scaled->low = 1; scaled->high = 4; scaled->original = 8192;
   for (int64_t i = 0; i < pairs; ++i) {
     double divisor = rf_rope_frequency(rope, i) / rf_rope_frequency(scaled, i);
     if (!(divisor > 0.999 * (double)table[i] && divisor < 1.001 * (double)table[i])) return false;
@@ -184,7 +184,7 @@ static rf_status rope_of_table(const rf_weight_file *file, rf_model *model, rf_e
     return RAFTER_OK;
   }
   model->rope = plain;
-  model->rope.scaling = RF_ROPE_TABLE, model->rope_divisors = (int32_t)pairs;
+  model->rope.scaling = RF_ROPE_TABLE; model->rope_divisors = (int32_t)pairs;
   for (int64_t i = 0; i < pairs; ++i) model->rope_divisor[i] *= (float)linear;
   return RAFTER_OK;
 }
@@ -239,7 +239,7 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
     model->rope = (rf_rope){.theta = (float)f->rope_theta, .dim = (int32_t)f->rope_dim};
     if (model->family == RF_FAMILY_GEMMA3) model->local_theta = (float)f->rope_local_theta;
     if (strcmp(f->rope_scaling, "linear") == 0 && f->rope_factor != 1) {
-      model->rope.scaling = RF_ROPE_LINEAR, model->rope.factor = (float)f->rope_factor;
+      model->rope.scaling = RF_ROPE_LINEAR; model->rope.factor = (float)f->rope_factor;
     } else if (strcmp(f->rope_scaling, "none") != 0 && strcmp(f->rope_scaling, "linear") != 0 && *f->rope_scaling) {
       model->plan_only = "its rotary positions are scaled in a way this version does not compute (rope.scaling.type of the file)";
     }

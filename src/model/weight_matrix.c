@@ -107,7 +107,7 @@ rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const u
     const rf_quant_type *type = parts ? rf_quant_type_of(row[i]) : NULL;
     if (!type || !rf_panels_take(type)) type = rf_quant_type_of(dtype == RF_BF16 ? RF_Q_BF16 : RF_Q_F32);
     type = rf_quant_fit(type, panels.inner);
-    panels.part[i].type = type, panels.part[i].outputs = columns[i];
+    panels.part[i].type = type; panels.part[i].outputs = columns[i];
   }
   return panels;
 }

@@ -28,7 +28,7 @@ static const char *path_of(const rf_weight_file *file, const rf_weight_part *par
 static void take_slice(const rf_param *slice, rf_weight_part *part) {
   if (slice->experts == 0 || part->rank != 3 || part->shape[0] != slice->experts) return;
   part->first = slice->expert * part->shape[1] * part->shape[2];
-  part->rank = 2, part->shape += 1;
+  part->rank = 2; part->shape += 1;
 }
 
 /* The stored tensors of one parameter (or of one of its experts), of the right shape. */
@@ -44,7 +44,7 @@ static rf_status find_parts(const rf_weight_file *file, const rf_model *model, c
                      "%s has no tensor \"%s\" (it has %d tensors)", rf_weight_file_path(file), name->part[i], rf_weight_file_count(file));
     take_slice(param, &part[i]);
     int64_t shape[2] = {rf_param_height(param), name->columns[i]};
-    if (name->turned) shape[0] = name->columns[i], shape[1] = rf_param_height(param);
+    if (name->turned) { shape[0] = name->columns[i]; shape[1] = rf_param_height(param); }
     const int64_t *expected = param->rank == 2 ? shape : &name->columns[i];
     if (part[i].rank != param->rank || memcmp(part[i].shape, expected, (size_t)param->rank * sizeof *expected) != 0) {
       char want[128], got[128];

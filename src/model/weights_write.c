@@ -103,8 +103,8 @@ static void list_pieces(rf_weights_writer *w, const rf_model *model, const rf_pa
       p->name = rf_param_name(model, &p->slice, !form->bare);
       if (form->tied_as_head && strcmp(p->slice.name, "embed/token/weight") == 0) snprintf(p->name.part[0], sizeof p->name.part[0], "lm_head.weight");
       int64_t bytes = p->slice.count * rf_dtype_bytes(form->dtype);
-      if (form->file_bytes > 0 && in_file > 0 && in_file + bytes > form->file_bytes) in_file = 0, w->files++;
-      in_file += bytes, w->bytes += bytes;
+      if (form->file_bytes > 0 && in_file > 0 && in_file + bytes > form->file_bytes) { in_file = 0; w->files++; }
+      in_file += bytes; w->bytes += bytes;
       p->file = w->files;
       for (int j = 0; j < p->name.count; ++j) {
         rf_stored *tensor = &w->stored[w->stored_count++];
@@ -175,7 +175,7 @@ rf_status rf_weights_writer_open(const char *folder, const rf_model *model, cons
 static rf_status held_values(void *context, int param, int64_t first, int64_t count, float *values, rf_error *error) {
   const rf_weights_writer *w = context;
   const rf_param *slice = &w->piece[w->current - 1].slice;
-  (void)param, (void)error;
+  (void)param; (void)error;
   memcpy(values, w->values + first - slice->expert * slice->count, (size_t)count * sizeof *values);
   return RAFTER_OK;
 }
@@ -194,7 +194,7 @@ rf_status rf_weights_writer_put(void *writer, int param, int64_t first, int64_t 
     }
     int64_t left = p->slice.count - w->held, part = count < left ? count : left;
     memcpy(w->values + w->held, values, (size_t)part * sizeof *values);
-    w->held += part, first += part, values += part, count -= part;
+    w->held += part; first += part; values += part; count -= part;
     if (w->held < p->slice.count) continue;
     w->held = 0;
     RF_TRY(write_piece(w, held_values, w, error));
@@ -235,7 +235,7 @@ done:
 void rf_weights_writer_discard(rf_weights_writer *w) {
   if (!w) return;
   rf_tensor_writer_discard(w->out);
-  free(w->folder), free(w->piece), free(w->stored), free(w->block), free(w->values);
+  free(w->folder); free(w->piece); free(w->stored); free(w->block); free(w->values);
   free(w);
 }
 

@@ -21,22 +21,22 @@ static int variants_of(const rf_plan_options *from, variant *list, int *same) {
   for (int remat = RF_REMAT_NONE; remat < RF_REMAT_AUTO; remat++) {
     if (from->remat == (rf_remat)remat || from->remat == RF_REMAT_AUTO) continue;
     variant *v = &list[count++];
-    v->options = *from, v->options.remat = (rf_remat)remat, v->same_graph = true;
+    v->options = *from; v->options.remat = (rf_remat)remat; v->same_graph = true;
     snprintf(v->change, sizeof v->change, "remat=%s", rf_remat_name((rf_remat)remat));
   }
   *same = count;
   for (int up = 0; up < 2; up++) {
     variant *v = &list[count];
-    v->options = *from, v->same_graph = false;
+    v->options = *from; v->same_graph = false;
     rf_build_options *b = &v->options.build;
     if (up ? b->accumulate % 2 != 0 : b->microbatch % 2 != 0) continue;
-    b->microbatch = up ? b->microbatch * 2 : b->microbatch / 2, b->accumulate = up ? b->accumulate / 2 : b->accumulate * 2;
+    b->microbatch = up ? b->microbatch * 2 : b->microbatch / 2; b->accumulate = up ? b->accumulate / 2 : b->accumulate * 2;
     snprintf(v->change, sizeof v->change, "microbatch=%lld accumulate=%d", (long long)b->microbatch, b->accumulate);
     count++;
   }
   if (from->build.dtype == RF_F32) {
     variant *v = &list[count++];
-    v->options = *from, v->options.build.dtype = RF_BF16, v->same_graph = false;
+    v->options = *from; v->options.build.dtype = RF_BF16; v->same_graph = false;
     strcpy(v->change, "dtype=bf16");
   }
   return count;
@@ -77,7 +77,7 @@ static void weigh(rf_trial *trial, const rf_graph *base, int64_t room, rf_remat 
 static void make(bench *b, int i, const rf_graph *base) {
   rf_plan *plan = NULL;
   b->came[i].made = rf_plan_make_to(RF_PLAN_PRICES, b->model, &b->list[i].options, base, &plan, NULL) == RAFTER_OK;
-  if (b->came[i].made) b->came[i].bytes = plan->arena_bytes, b->came[i].seconds = plan->step_seconds;
+  if (b->came[i].made) { b->came[i].bytes = plan->arena_bytes; b->came[i].seconds = plan->step_seconds; }
   rf_plan_free(plan);
 }
 
@@ -92,14 +92,13 @@ static void make_same(bench *b) {
   for (int i; (i = atomic_fetch_add(&b->next_same, 1)) < b->same;) {
     if (!trial) make(b, i, b->base);
     else
-      weigh(trial, b->base, rf_plan_room(&b->list->options), b->list[i].options.remat, drop, &b->came[i].bytes, &b->came[i].seconds),
-          b->came[i].made = true;
+      { weigh(trial, b->base, rf_plan_room(&b->list->options), b->list[i].options.remat, drop, &b->came[i].bytes, &b->came[i].seconds); b->came[i].made = true; }
   }
   rf_pool_free(pool);
 }
 
 static void *make_plans(void *self) {
-  make_same(self), make_others(self);
+  make_same(self); make_others(self);
   return NULL;
 }
 
@@ -124,7 +123,7 @@ static void *make_ahead(void *self) {
 
 static void free_ahead(rf_advice_ahead *ahead) {
   if (!ahead) return;
-  pthread_cond_destroy(&ahead->changed), pthread_mutex_destroy(&ahead->lock);
+  pthread_cond_destroy(&ahead->changed); pthread_mutex_destroy(&ahead->lock);
   free(ahead);
 }
 
@@ -134,7 +133,7 @@ rf_advice_ahead *rf_plan_advise_ahead(const rf_model *model, const rf_plan_optio
   if (options->build.job != RF_JOB_TRAIN || cores() < 2 || rf_mesh_chips(&options->build.mesh) > 1) return NULL;
   rf_advice_ahead *ahead = calloc(1, sizeof *ahead);
   if (!ahead) return NULL;
-  pthread_mutex_init(&ahead->lock, NULL), pthread_cond_init(&ahead->changed, NULL);
+  pthread_mutex_init(&ahead->lock, NULL); pthread_cond_init(&ahead->changed, NULL);
   ahead->all.model = model;
   ahead->all.count = variants_of(options, ahead->all.list, &ahead->all.same);
   if (!pthread_create(&ahead->thread, NULL, make_ahead, ahead)) return ahead;
@@ -167,7 +166,7 @@ int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice
   all->weighed =
       all->base && all->same && rf_mesh_chips(&o->build.mesh) == 1 && o->program.program == RF_PROGRAM_RAFTER && rf_trial_can(all->base, o);
   for (int i = 0; i < all->same; i++) all->list[i].options.machine = plan->options.machine; /* that of its threads and its level */
-  if (ahead) tell(ahead, &ahead->ready), helpers--;
+  if (ahead) { tell(ahead, &ahead->ready); helpers--; }
   make_all(all, helpers);
   if (ahead) pthread_join(ahead->thread, NULL);
   for (int i = 0; i < all->count; i++) {
@@ -177,7 +176,7 @@ int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice
     if (saved > 0 || slower < 0) {
       rf_advice *row = &advice[kept++];
       memcpy(row->change, all->list[i].change, sizeof row->change);
-      row->peak_bytes = all->came[i].bytes, row->seconds = all->came[i].seconds;
+      row->peak_bytes = all->came[i].bytes; row->seconds = all->came[i].seconds;
       row->exact = all->list[i].same_graph; /* what is computed again is the same */
       row->approximate = all->list[i].options.build.dtype != o->build.dtype;
       snprintf(row->why, sizeof row->why, "%.1f %% %s memory, %.1f %% %s", 100 * (saved >= 0 ? saved : -saved) / (double)now,

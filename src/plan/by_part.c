@@ -34,7 +34,7 @@ void rf_plan_work_by_part(const rf_plan *plan, rf_part_work work[RF_PARTS]) {
     if (op->recompute_of != RF_NONE || p->work.flops == 0) continue;
     rf_part_work *of = &work[part_of(graph, op)];
     double calls = p->calls * (double)rf_mesh_chips(&graph->mesh), forward = forward_of(op) * calls;
-    of->step += p->work.flops * calls, of->step_full += p->work.flops_full * calls;
-    of->forward += p->work.flops * forward, of->forward_full += p->work.flops_full * forward;
+    of->step += p->work.flops * calls; of->step_full += p->work.flops_full * calls;
+    of->forward += p->work.flops * forward; of->forward_full += p->work.flops_full * forward;
   }
 }

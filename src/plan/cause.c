@@ -15,7 +15,7 @@ static double seconds_of(const rf_plan *plan, const rf_op_def *def, double *work
   *work = 0;
   for (int i = 0; i < plan->graph->op_count; i++) {
     if (plan->graph->op[i].def != def) continue;
-    seconds += plan->op[i].seconds * plan->op[i].calls, *work += rf_cost_work(plan->op[i].work) * plan->op[i].calls;
+    seconds += plan->op[i].seconds * plan->op[i].calls; *work += rf_cost_work(plan->op[i].work) * plan->op[i].calls;
   }
   return seconds;
 }
@@ -35,7 +35,7 @@ static bool namesakes(const rf_plan *before, const rf_plan *after, const rf_op_d
     int old = after->graph->op[i].def == def ? find_op(before, after->graph->op[i].name, i) : -1;
     if (old < 0) continue;
     double excess = after->op[i].seconds * after->op[i].calls - growth * before->op[old].seconds * before->op[old].calls;
-    if (*a < 0 || excess > most) *a = i, *b = old, most = excess;
+    if (*a < 0 || excess > most) { *a = i; *b = old; most = excess; }
   }
   return *b >= 0;
 }
@@ -55,7 +55,7 @@ static int64_t padding_of(const rf_plan *plan, int op, int64_t *extent) {
     const rf_tensor *t = o->input[i] >= 0 ? &plan->graph->tensor[o->input[i]] : NULL;
     if (!t || t->rank != 2) return 0;
     int64_t padding = (tile - t->shape[1] % tile) % tile;
-    if (padding > most) most = padding, *extent = t->shape[1];
+    if (padding > most) { most = padding; *extent = t->shape[1]; }
   }
   return most;
 }
@@ -73,7 +73,7 @@ rf_cause rf_cause_of_time(const rf_plan *before, const rf_plan *after, double gr
   int b, a;
   for (int i = 0; RF_OPS[i]; i++) {
     double old = seconds_of(before, RF_OPS[i], &old_work), new = seconds_of(after, RF_OPS[i], &new_work);
-    if (new - old * growth > most) most = new - old *growth, worst = RF_OPS[i], was = old, is = new, work = old_work > 0 ? new_work / old_work : 0;
+    if (new - old * growth > most) { most = new - old *growth; worst = RF_OPS[i]; was = old; is = new; work = old_work > 0 ? new_work / old_work : 0; }
   }
   if (!worst) {
     snprintf(cause.text, sizeof cause.text, "no kind of op takes more than its share: all of them grow alike");
@@ -114,7 +114,7 @@ rf_cause rf_cause_of_memory(const rf_plan *before, const rf_plan *after, double 
   double most = -1;
   for (int c = 0; c < RF_CLASSES; c++) {
     double excess = (double)after->by_class[c] - growth * (double)before->by_class[c];
-    if (excess > most) most = excess, worst = c;
+    if (excess > most) { most = excess; worst = c; }
   }
   if (worst == RF_CLASS_KV && pages_of(before) != pages_of(after)) {
     cause.kind = "page";

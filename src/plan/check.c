@@ -157,7 +157,7 @@ static void by_op(const checker *c, bool begin, int *head, int *next) {
   for (int t = c->graph->tensor_count - 1; t >= 0; t--) {
     if (!is_laid_out(c, t)) continue;
     int at = (begin ? c->plan->tensor[t].first : c->plan->tensor[t].last) + 1;
-    next[t] = head[at], head[at] = t;
+    next[t] = head[at]; head[at] = t;
   }
 }
 

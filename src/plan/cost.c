@@ -159,7 +159,7 @@ static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dt
     const rf_curve *c = &machine->curve[i];
     if (c->count < 1 || strcmp(c->op, op)) continue;
     int score = 2 * (c->dtype == dtype) + (kernel && !strcmp(c->kernel, kernel));
-    if (score > best_score) best = c, best_score = score;
+    if (score > best_score) { best = c; best_score = score; }
   }
   return best;
 }
@@ -237,7 +237,7 @@ static double scaled(const rf_machine *m, int threads, bool bandwidth) {
   for (int i = 0; i < m->scaling_count; i++) {
     double here = bandwidth ? m->scaling[i].read_bps : m->scaling[i].flops;
     if (threads <= m->scaling[i].threads) return before + (here - before) * (threads - before_threads) / (m->scaling[i].threads - before_threads);
-    before = here, before_threads = m->scaling[i].threads;
+    before = here; before_threads = m->scaling[i].threads;
   }
   return before;
 }
@@ -249,8 +249,8 @@ void rf_machine_for_threads(rf_machine *machine, int threads) {
   double all_flops = scaled(machine, machine->threads, false), all_bps = scaled(machine, machine->threads, true);
   if (all_flops > 0) compute = scaled(machine, threads, false) / all_flops;
   if (all_bps > 0) memory = scaled(machine, threads, true) / all_bps;
-  for (int d = 0; d < RF_DTYPES; d++) machine->flops[d] *= compute, machine->flops_vectors[d] *= compute;
-  machine->read_bps *= memory, machine->copy_bps *= memory;
+  for (int d = 0; d < RF_DTYPES; d++) { machine->flops[d] *= compute; machine->flops_vectors[d] *= compute; }
+  machine->read_bps *= memory; machine->copy_bps *= memory;
   for (int i = 0; i < machine->curve_count; i++) {
     rf_curve *c = &machine->curve[i];
     for (int k = 0; k < c->count && strcmp(c->op, RF_COST_REFERENCE); k++) c->seconds[k] /= is_of_products(c->op) ? compute : memory;
@@ -365,7 +365,7 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
     double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
     /* A product of few rows streams its weights: then the ceiling is memory, whatever its FLOPs. */
     if (flops > 0) compute = seconds;
-    else memory = seconds, compute = 0;
+    else { memory = seconds; compute = 0; }
   } else if (compute < 0) {
     compute = flops / (peak_flops(machine, dtype) * efficiency_compute * share_of_peak(machine, graph, op, dtype));
     memory /= efficiency_memory;

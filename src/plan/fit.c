@@ -63,13 +63,13 @@ static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row 
   rf_plan *plan = NULL;
   RF_TRY(rf_plan_make(f->model, options, &plan, error));
   plan->options.budget_bytes = f->room;
-  *row = row_of(plan), *cost = (rf_fit_cost){.bytes = plan->arena_bytes, .seconds = plan->step_seconds}, *persistent = plan->persistent_bytes;
+  *row = row_of(plan); *cost = (rf_fit_cost){.bytes = plan->arena_bytes, .seconds = plan->step_seconds}; *persistent = plan->persistent_bytes;
   rf_status status = f->whole ? f->whole->cost(f->whole->self, plan, cost, error) : RAFTER_OK;
   if (status != RAFTER_OK) {
     rf_plan_free(plan);
     return status;
   }
-  row->fits = row->fits && cost->bytes <= f->room, row->peak_bytes = cost->bytes, row->seconds = cost->seconds, *persistent += cost->beside;
+  row->fits = row->fits && cost->bytes <= f->room; row->peak_bytes = cost->bytes; row->seconds = cost->seconds; *persistent += cost->beside;
   keep(f, plan, row);
   return RAFTER_OK;
 }
@@ -103,7 +103,7 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
     else
       for (int64_t micro = batch; micro >= 1 && tried < MAX_DIVISORS; micro--)
         if (batch % micro == 0 && ((micro % chips == 0 && fills(&options->build.mesh, batch / micro)) || (micro == batch && !staged)))
-          list[count++] = (setting){.dtype = dtype, .microbatch = micro}, tried++;
+          { list[count++] = (setting){.dtype = dtype, .microbatch = micro}; tried++; }
     if (!count) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch}; /* which says what is wrong */
   }
   return count;
@@ -117,12 +117,12 @@ static rf_status try_setting(fitter *f, setting *s, rf_remat remat, rf_fit_row *
   int64_t batch = options.build.microbatch * options.build.accumulate, persistent = 0;
   if (made) *made = (rf_fit_row){0};
   if (f->room <= s->beside) return RAFTER_OK; /* there is no room for any */
-  options.budget_bytes = f->room - s->beside, options.remat = remat;
-  options.build.dtype = s->dtype, options.build.microbatch = s->microbatch, options.build.accumulate = (int)(batch / s->microbatch);
+  options.budget_bytes = f->room - s->beside; options.remat = remat;
+  options.build.dtype = s->dtype; options.build.microbatch = s->microbatch; options.build.accumulate = (int)(batch / s->microbatch);
   RF_TRY(plan_one(f, &options, &row, &cost, &persistent, error));
   if (made) *made = row;
   if (remat != f->from->remat && remat != RF_REMAT_NONE) return RAFTER_OK;
-  s->seconds = row.seconds, s->beside = cost.beside;
+  s->seconds = row.seconds; s->beside = cost.beside;
   s->worth_auto = row.peak_bytes > f->room && persistent < f->room;
   return RAFTER_OK;
 }
@@ -181,7 +181,7 @@ static int frontier(fitter *f, rf_fit_row *out) {
   int count = 0;
   int64_t least = INT64_MAX;
   for (int i = 0; i < f->rows && count < RF_MAX_FIT_ROWS; i++)
-    if (f->row[i].peak_bytes < least) least = f->row[i].peak_bytes, out[count++] = f->row[i];
+    if (f->row[i].peak_bytes < least) { least = f->row[i].peak_bytes; out[count++] = f->row[i]; }
   return count;
 }
 
@@ -232,7 +232,7 @@ static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_lis
         int64_t extents[RF_AXES];
         for (int a = 0; a < RF_AXES; a++) extents[a] = rf_mesh_extent(from, (rf_axis)a);
         if (extents[of[d]] % chips) continue;
-        extents[of[d]] /= chips, extents[to[t]] *= chips;
+        extents[of[d]] /= chips; extents[to[t]] *= chips;
         add_mesh(list, from, extents);
       }
 }
@@ -265,8 +265,8 @@ static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int 
     rf_fit_row row;
     rf_fit_cost cost;
     int64_t persistent = 0;
-    options.build.mesh = *mesh, options.budget_bytes = f->room - beside;
-    options.build.microbatch = batch / accumulate, options.build.accumulate = accumulate;
+    options.build.mesh = *mesh; options.budget_bytes = f->room - beside;
+    options.build.microbatch = batch / accumulate; options.build.accumulate = accumulate;
     if (vary.dtype) options.build.dtype = RF_BF16;
     if (vary.remat) options.remat = policies[i];
     double before = f->best ? f->best_seconds : HUGE_VAL;
@@ -284,7 +284,7 @@ static void refine_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary) {
   rf_plan_options on = *from;
   setting list[2 * MAX_DIVISORS];
   on.build.mesh = *mesh;
-  if (vary.dtype) on.build.dtype = RF_BF16, vary.dtype = false;
+  if (vary.dtype) { on.build.dtype = RF_BF16; vary.dtype = false; }
   f->from = &on;
   (void)try_settings(f, list, list_settings(&on, vary, list), vary.remat, NULL);
   f->from = from;
@@ -362,20 +362,20 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
     return RF_FAIL(error, RAFTER_INVALID, NULL, "the search needs a machine and a batch (expected at least 1 x 1, got %lld x %d)",
                    (long long)options->build.microbatch, options->build.accumulate);
   }
-  f->model = model, f->from = options, f->whole = whole, f->room = rf_plan_room(options);
+  f->model = model; f->from = options; f->whole = whole; f->room = rf_plan_room(options);
   setting list[2 * MAX_DIVISORS];
   int count = list_settings(options, vary, list);
   rf_status status = RAFTER_OK;
   if (vary.mesh) RF_GO(try_meshes(f, vary, error));
   else RF_GO(try_settings(f, list, count, vary.remat && options->build.job == RF_JOB_TRAIN, error));
-  if (found) found->tried = f->rows, found->rows = frontier(f, found->row), explain(found->row, found->rows);
+  if (found) { found->tried = f->rows; found->rows = frontier(f, found->row); explain(found->row, found->rows); }
   if (found) found->fits = f->best != NULL;
-  if (f->best) *out = f->best, f->best = NULL;
-  else *out = f->least, f->least = NULL;
+  if (f->best) { *out = f->best; f->best = NULL; }
+  else { *out = f->least; f->least = NULL; }
   if (!*out) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "the search made no plan"));
   (*out)->searched = true;
 done:
-  rf_plan_free(f->best), rf_plan_free(f->least);
+  rf_plan_free(f->best); rf_plan_free(f->least);
   free(f);
   return status;
 }

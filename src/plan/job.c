@@ -81,7 +81,7 @@ static rf_status resolve_batch(const rf_options *options, rf_build_options *buil
     return RF_FAIL(error, RAFTER_INVALID, hint, "batch and %s do not go together (expected a divisor of --batch %lld, got %lld)",
                    micro_given ? "microbatch" : "accumulate", (long long)batch, (long long)(micro_given ? micro : accumulate));
   }
-  build->microbatch = micro, build->accumulate = (int)accumulate;
+  build->microbatch = micro; build->accumulate = (int)accumulate;
   return RAFTER_OK;
 }
 
@@ -92,7 +92,7 @@ static bool plans_by_sheet(const rf_options *options, const rf_machine *machine)
 
 static rf_status resolve_backend(const rf_options *options, const rf_machine *machine, rf_plan_options *plan, rf_error *error) {
   if (plans_by_sheet(options, machine)) {
-    plan->isa = RF_ISA_BASE, plan->threads = 1, plan->backend = &RF_BACKEND_SHEET;
+    plan->isa = RF_ISA_BASE; plan->threads = 1; plan->backend = &RF_BACKEND_SHEET;
     return RAFTER_OK;
   }
   RF_TRY(rf_isa_resolve(text_or(options, "cpu", "auto"), &plan->isa, error));
@@ -248,13 +248,13 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   RF_TRY(resolve_seq(options, &s->model, build, error));
   RF_TRY(resolve_narrow(options, &s->machine, build, error));
   build->fast = !train && !strcmp(text_or(options, "compute", "exact"), "fast");
-  build->chunk = int_or(options, "prefill-chunk", 0), build->sequences = int_or(options, "sequences", 0);
+  build->chunk = int_or(options, "prefill-chunk", 0); build->sequences = int_or(options, "sequences", 0);
   build->top = score ? (int)int_or(options, "top", 0) : 0;
   build->dtype = !strcmp(text_or(options, "dtype", "f32"), "bf16") ? RF_BF16 : RF_F32;
   build->softmax = !strcmp(text_or(options, "softmax", "f32"), "bf16") ? RF_BF16 : RF_F32;
   build->dropout = (float)float_or(options, "dropout", -1);
   build->optimizer = !strcmp(text_or(options, "optimizer", "adamw"), "adam") ? RF_ADAM : RF_ADAMW;
-  build->beta1 = (float)float_or(options, "beta1", 0.9), build->beta2 = (float)float_or(options, "beta2", 0.95);
+  build->beta1 = (float)float_or(options, "beta1", 0.9); build->beta2 = (float)float_or(options, "beta2", 0.95);
   build->eps = (float)float_or(options, "eps", 1e-8);
   build->weight_decay = build->optimizer == RF_ADAM ? 0 : (float)float_or(options, "weight-decay", 0);
   if (build->optimizer == RF_ADAM && given(options, "weight-decay") && rf_options_float(options, "weight-decay") > 0)
@@ -279,7 +279,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   plan->program.top = build->top > 0 ? build->top : RF_PROGRAM_TOP;
   RF_TRY(rf_remat_parse(text_or(options, "remat", "none"), &plan->remat, error));
   if (rf_options_has(options, "fit") && given(options, "fit"))
-    s->fit = true, plan->budget_bytes = rf_options_bare(options, "fit") ? 0 : rf_options_int(options, "fit");
+    { s->fit = true; plan->budget_bytes = rf_options_bare(options, "fit") ? 0 : rf_options_int(options, "fit"); }
   s->vary = (rf_fit_vary){.remat = !given(options, "remat"),
                           .mesh = train && s->machine.chips > 1 && !given(options, "mesh"),
                           .microbatch = !given(options, "microbatch") && !given(options, "accumulate"),

@@ -33,7 +33,7 @@ static const ranked *sort_ranked(ranked *from, ranked *to, int count) {
       while (b < end) to[k++] = from[b++];
     }
     ranked *other = from;
-    from = to, to = other;
+    from = to; to = other;
   }
   return from;
 }
@@ -97,7 +97,7 @@ static void put(rf_shelf *s, const rf_block *b) {
   memmove(s->last + low + 1, s->last + low, tail * sizeof *s->last);
   memmove(s->start + low + 1, s->start + low, tail * sizeof *s->start);
   memmove(s->end + low + 1, s->end + low, tail * sizeof *s->end);
-  s->first[low] = b->first, s->last[low] = b->last, s->start[low] = b->offset, s->end[low] = b->offset + b->bytes;
+  s->first[low] = b->first; s->last[low] = b->last; s->start[low] = b->offset; s->end[low] = b->offset + b->bytes;
   s->count++;
 }
 
@@ -136,7 +136,7 @@ static summary sum_up(const rf_shelf *s) {
 static int64_t gap_of(const rf_shelf *s, summary *m) {
   int64_t top = s->end[0];
   if (m->measured) return m->gap;
-  m->gap = INT64_MIN, m->measured = true;
+  m->gap = INT64_MIN; m->measured = true;
   for (int i = 1; i < s->count; i++) {
     if (s->start[i] - top > m->gap) m->gap = s->start[i] - top;
     if (s->end[i] > top) top = s->end[i];
@@ -163,10 +163,10 @@ static void split(rack *r, int at) {
   int half = ON_SHELF / 2;
   memmove(r->order + at + 2, r->order + at + 1, (size_t)(r->count - at - 1) * sizeof *r->order);
   r->order[at + 1] = r->count++;
-  memcpy(high->first, low->first + half, (size_t)half * sizeof *low->first), memcpy(high->last, low->last + half, (size_t)half * sizeof *low->last);
-  memcpy(high->start, low->start + half, (size_t)half * sizeof *low->start), memcpy(high->end, low->end + half, (size_t)half * sizeof *low->end);
+  memcpy(high->first, low->first + half, (size_t)half * sizeof *low->first); memcpy(high->last, low->last + half, (size_t)half * sizeof *low->last);
+  memcpy(high->start, low->start + half, (size_t)half * sizeof *low->start); memcpy(high->end, low->end + half, (size_t)half * sizeof *low->end);
   low->count = high->count = half;
-  r->summary[r->order[at]] = sum_up(low), r->summary[r->order[at + 1]] = sum_up(high);
+  r->summary[r->order[at]] = sum_up(low); r->summary[r->order[at + 1]] = sum_up(high);
 }
 
 static void put_on(rack *r, const rf_block *b) {
@@ -184,7 +184,7 @@ static void put_on(rack *r, const rf_block *b) {
   add_up(&r->summary[r->order[low]], b->first, b->last, b->offset + b->bytes);
 }
 
-static void clear(rack *r) { r->count = 1, r->order[0] = 0, r->shelf[0].count = 0, r->summary[0] = NOTHING; }
+static void clear(rack *r) { r->count = 1; r->order[0] = 0; r->shelf[0].count = 0; r->summary[0] = NOTHING; }
 
 /* Scanning every placed block for each new one is quadratic. In a deep model most blocks live for a few ops only, so above MANY blocks the
  * short ones come last, op by op, among the gaps that the long ones leave there: those are few. */
@@ -235,7 +235,7 @@ static int gap_at(const packer *p, int64_t at) { /* the last gap that starts at 
 static void gap_insert(packer *p, int at, int64_t start, int64_t end) {
   memmove(p->gap_start + at + 1, p->gap_start + at, (size_t)(p->gaps - at) * sizeof *p->gap_start);
   memmove(p->gap_end + at + 1, p->gap_end + at, (size_t)(p->gaps - at) * sizeof *p->gap_end);
-  p->gap_start[at] = start, p->gap_end[at] = end;
+  p->gap_start[at] = start; p->gap_end[at] = end;
   p->gaps++;
 }
 
@@ -257,7 +257,7 @@ static void occupy(packer *p, int64_t start, int64_t end) {
 static void vacate(packer *p, int64_t start, int64_t end) {
   int at = gap_at(p, start);
   bool left = at >= 0 && p->gap_end[at] == start, right = at + 1 < p->gaps && p->gap_start[at + 1] == end;
-  if (left && right) p->gap_end[at] = p->gap_end[at + 1], gap_remove(p, at + 1);
+  if (left && right) { p->gap_end[at] = p->gap_end[at + 1]; gap_remove(p, at + 1); }
   else if (left) p->gap_end[at] = end;
   else if (right) p->gap_start[at + 1] = start;
   else gap_insert(p, at + 1, start, end);
@@ -310,10 +310,10 @@ static int64_t place_short(packer *p, const int *order, int64_t height, int64_t 
   for (int t = 0; t < p->ops; t++) p->begin[t] = p->end[t] = RF_NONE;
   for (int k = p->count - 1; k >= 0; k--) { /* so that each list is in order */
     int i = order[k], first = p->shape[i].first - p->base, last = p->shape[i].last - p->base;
-    p->begin_next[i] = p->begin[first], p->begin[first] = i;
-    if (p->shape[i].last - p->shape[i].first >= p->shortest && p->shape[i].bytes) p->end_next[i] = p->end[last], p->end[last] = i;
+    p->begin_next[i] = p->begin[first]; p->begin[first] = i;
+    if (p->shape[i].last - p->shape[i].first >= p->shortest && p->shape[i].bytes) { p->end_next[i] = p->end[last]; p->end[last] = i; }
   }
-  p->gaps = 1, p->gap_start[0] = 0, p->gap_end[0] = INT64_MAX;
+  p->gaps = 1; p->gap_start[0] = 0; p->gap_end[0] = INT64_MAX;
   p->near_count = 0;
   for (int t = p->base; t < p->base + p->ops; t++) {
     step_to(p, t);
@@ -370,7 +370,7 @@ static bool promote(const packer *p, int *order, int *scratch, int64_t limit) {
   bool other = false;
   for (int k = 0; k < p->count; k++) {
     int i = order[k];
-    if (p->offset[i] + p->shape[i].bytes > limit) other |= rest > 0, order[moved++] = i;
+    if (p->offset[i] + p->shape[i].bytes > limit) { other |= rest > 0; order[moved++] = i; }
     else scratch[rest++] = i;
   }
   memcpy(order + moved, scratch, (size_t)rest * sizeof *order);
@@ -381,7 +381,7 @@ enum { PATIENCE = 3 }; /* rounds that an order may go on without getting lower *
 
 /* *best and `kept` become the height and offsets of what was placed last where it is the lowest so far. */
 static void keep(const packer *p, int64_t height, int64_t *kept, int64_t *best) {
-  if (height < *best) *best = height, memcpy(kept, p->offset, (size_t)p->count * sizeof *kept);
+  if (height < *best) { *best = height; memcpy(kept, p->offset, (size_t)p->count * sizeof *kept); }
 }
 
 int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t asked) {
@@ -397,10 +397,10 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t aske
   p.ops = end - p.base + 1;
   size_t n = (size_t)count + 1, instants = (size_t)p.ops + 1;
   p.shortest = count > MANY ? SHORT : 0;
-  p.longs = rack_new(pool, count), p.around = shelf_new(pool, 2 * count);
-  p.begin = rf_pool_raw(pool, instants * sizeof(int)), p.end = rf_pool_raw(pool, instants * sizeof(int));
-  p.begin_next = rf_pool_raw(pool, n * sizeof(int)), p.end_next = rf_pool_raw(pool, n * sizeof(int)), p.near = rf_pool_raw(pool, n * sizeof(int));
-  p.gap_start = rf_pool_raw(pool, (n + 1) * sizeof(int64_t)), p.gap_end = rf_pool_raw(pool, (n + 1) * sizeof(int64_t));
+  p.longs = rack_new(pool, count); p.around = shelf_new(pool, 2 * count);
+  p.begin = rf_pool_raw(pool, instants * sizeof(int)); p.end = rf_pool_raw(pool, instants * sizeof(int));
+  p.begin_next = rf_pool_raw(pool, n * sizeof(int)); p.end_next = rf_pool_raw(pool, n * sizeof(int)); p.near = rf_pool_raw(pool, n * sizeof(int));
+  p.gap_start = rf_pool_raw(pool, (n + 1) * sizeof(int64_t)); p.gap_end = rf_pool_raw(pool, (n + 1) * sizeof(int64_t));
   p.offset = rf_pool_raw(pool, n * sizeof(int64_t));
   int *order[BY_RANKS], *scratch = rf_pool_raw(pool, n * sizeof(int));
   ranked *keys = rf_pool_raw(pool, 2 * n * sizeof *keys);
@@ -420,7 +420,7 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t aske
     if (reached[by] < most) keep(&p, reached[by], kept, &best);
   }
   if (rounds > 1 && best > enough) {
-    best = INT64_MAX, memcpy(of_last, kept, (size_t)count * sizeof *of_last);
+    best = INT64_MAX; memcpy(of_last, kept, (size_t)count * sizeof *of_last);
     for (int by = 0; by < BY_RANKS && best > enough; by++) {
       if (by < BY_RANKS - 1) reached[by] = place(&p, order[by], INT64_MAX);
       else memcpy(p.offset, of_last, (size_t)count * sizeof *of_last);

@@ -99,7 +99,7 @@ void rf_flow_lifetimes(rf_flow *flow) {
   for (w.op = 0; w.op < flow->ops; w.op++) touch_op(&w);
   for (int t = 0; t < flow->tensors; t++) {
     rf_plan_tensor *p = &flow->at[t];
-    if (flow->tensor[t].persistent) p->first = -1, p->last = flow->ops;
+    if (flow->tensor[t].persistent) { p->first = -1; p->last = flow->ops; }
     else if (p->first == INT32_MAX) p->first = p->last = RF_NONE;
     else extend(&w, t);
   }
@@ -174,7 +174,7 @@ int64_t rf_flow_live_bytes(const rf_flow *flow, int *peak_op) {
   int at = 0;
   for (int i = 0; i < flow->ops; i++) {
     sum += change[i + 1];
-    if (sum > most) most = sum, at = i;
+    if (sum > most) { most = sum; at = i; }
   }
   rf_pool_free(scratch);
   if (peak_op) *peak_op = at;
@@ -199,7 +199,7 @@ void rf_plan_memory_curve(const rf_plan *plan, int64_t *live, int64_t *top) {
   rf_pool *scratch = rf_pool_new();
   const rf_flow flow = rf_plan_flow(plan);
   int64_t *change = live_changes(&flow, scratch), sum = change[0], floor = plan->persistent_bytes;
-  for (int i = 0; i < graph->op_count; i++) live[i] = sum += change[i + 1], top[i] = 0;
+  for (int i = 0; i < graph->op_count; i++) { live[i] = sum += change[i + 1]; top[i] = 0; }
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     int64_t end = p->offset + p->bytes;

@@ -63,12 +63,12 @@ void rf_plan_price_transfers(rf_plan *plan) {
     const rf_op *op = &graph->op[i];
     rf_plan_op *p = &plan->op[i];
     int kind = kind_of(op);
-    p->lanes = 0, p->wait = 0;
+    p->lanes = 0; p->wait = 0;
     if (!strcmp(op->def->name, "recv") && op->attr.accumulate[0] == RF_WRITE)
-      p->seconds = 0, p->work = (rf_work){0}, p->bound = RF_BOUND_NETWORK; /* the sender's */
+      { p->seconds = 0; p->work = (rf_work){0}; p->bound = RF_BOUND_NETWORK; } /* the sender's */
     if (to_host(op) || from_host(op)) {
       p->lanes = 1u << (to_host(op) ? HOST_OUT : HOST_IN);
-      p->seconds = m->pcie_bps > 0 ? p->work.sent_bytes / m->pcie_bps : 0, p->bound = RF_BOUND_NETWORK;
+      p->seconds = m->pcie_bps > 0 ? p->work.sent_bytes / m->pcie_bps : 0; p->bound = RF_BOUND_NETWORK;
     }
     if (kind < 0) continue;
     rf_axes axes = op->attr.axes;
@@ -78,7 +78,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
     if (!there && group_of(m, graph, op, g, NULL) != RAFTER_OK) *g = (rf_group){.chips = 1}; /* a graph of one chip */
     if (!some) known[axes] = true;
     if (g->chips < 2) continue;
-    p->lanes = (g->resources & ((1u << LINK_COUNT) - 1)) << LINKS, p->bound = RF_BOUND_NETWORK;
+    p->lanes = (g->resources & ((1u << LINK_COUNT) - 1)) << LINKS; p->bound = RF_BOUND_NETWORK;
     double seconds = rf_collective_seconds(g, (rf_collective)kind, p->work.sent_bytes, false, &p->wait);
     p->seconds = p->wait + (seconds - p->wait) / (g->fraction > 0 ? g->fraction : 1);
   }
@@ -157,20 +157,20 @@ static void run_op(timeline *t, int i) {
   for (int l = 0; l < LANES; l++)
     if (lanes >> l & 1 && t->free[l] > start) start = t->free[l];
   for (int l = 0; l < LANES; l++)
-    if (lanes >> l & 1) t->free[l] = start + seconds, t->busy[l] += seconds;
+    if (lanes >> l & 1) { t->free[l] = start + seconds; t->busy[l] += seconds; }
   for (int k = 0; k < op->output_count; k++)
     if (op->output[k] >= 0) t->made[op->output[k]] = start + seconds;
   if (!p->lanes) return;
-  t->flight[t->flights].op = i, t->flight[t->flights++].end = start + seconds;
+  t->flight[t->flights].op = i; t->flight[t->flights++].end = start + seconds;
   if (how == RF_COLLECTIVES_CORE && !host) {
     double share = core_share(t->plan, p);
-    t->free[CORE] += share, t->busy[CORE] += share;
+    t->free[CORE] += share; t->busy[CORE] += share;
   }
 }
 
 static void start_section(timeline *t) {
   memset(t->made, 0, ((size_t)t->plan->graph->tensor_count + 1) * sizeof *t->made);
-  memset(t->free, 0, sizeof t->free), memset(t->busy, 0, sizeof t->busy);
+  memset(t->free, 0, sizeof t->free); memset(t->busy, 0, sizeof t->busy);
   t->flights = 0;
 }
 
@@ -195,7 +195,7 @@ static double run_step(timeline *t, double *most_lane, double *micro) {
   for (int s = 0; s < RF_SECTIONS; s++) {
     double one = run_section(t, (rf_section)s, &lane), calls = s == RF_SECTION_MICRO ? t->plan->graph->accumulate : 1;
     if (s == RF_SECTION_MICRO) *micro = one;
-    seconds += calls * one, *most_lane += calls * lane;
+    seconds += calls * one; *most_lane += calls * lane;
   }
   return seconds;
 }
@@ -233,8 +233,8 @@ rf_step_time rf_plan_schedule(const rf_plan *plan) {
   for (int i = 0; i < graph->op_count; i++) {
     const rf_plan_op *p = &plan->op[i];
     double seconds = p->seconds * p->calls;
-    if (p->lanes) sent += seconds, time.network_latency += p->wait * p->calls, host += p->lanes >> HOST_OUT ? seconds : 0;
-    else time.by[p->bound] += seconds, core += seconds;
+    if (p->lanes) { sent += seconds; time.network_latency += p->wait * p->calls; host += p->lanes >> HOST_OUT ? seconds : 0; }
+    else { time.by[p->bound] += seconds; core += seconds; }
   }
   time.seconds = core;
   timeline t = {.plan = plan};

@@ -35,11 +35,11 @@ static double arrival(line *l, int piece, int micro, bool backward) {
 static bool begin_line(line *l) {
   size_t cells = (size_t)l->pieces * (size_t)l->micros, halves = (size_t)l->stages * 2 * (size_t)l->chunks * (size_t)l->micros;
   for (int b = 0; b < 2; b++) {
-    l->done[b] = malloc(cells * sizeof(double)), l->came[b] = malloc(cells * sizeof(double));
+    l->done[b] = malloc(cells * sizeof(double)); l->came[b] = malloc(cells * sizeof(double));
     if (!l->done[b] || !l->came[b]) return false;
     for (size_t i = 0; i < cells; i++) l->done[b][i] = l->came[b][i] = -1;
   }
-  l->order = malloc(halves * sizeof *l->order), l->places = malloc((size_t)l->pieces * sizeof(int));
+  l->order = malloc(halves * sizeof *l->order); l->places = malloc((size_t)l->pieces * sizeof(int));
   if (!l->order || !l->places) return false;
   for (int s = 0; s < l->stages; s++) rf_pipeline_order(l->mesh, s, l->micros, l->order + (size_t)s * 2 * (size_t)l->chunks * (size_t)l->micros);
   for (int p = 0; p < l->pieces; p++) {
@@ -84,8 +84,8 @@ static double simulate(const rf_mesh *mesh, int micros, const rf_piece_times *pi
     }
     for (int s = 0; s < l.stages; s++) most = finish[s] > most ? finish[s] : most;
   }
-  for (int b = 0; b < 2; b++) free(l.done[b]), free(l.came[b]);
-  free(l.order), free(l.places), free(at);
+  for (int b = 0; b < 2; b++) { free(l.done[b]); free(l.came[b]); }
+  free(l.order); free(l.places); free(at);
   return most;
 }
 
@@ -117,8 +117,8 @@ static bool time_pieces(const rf_plan *plan, rf_piece_times *piece, rf_plan_stag
   rf_pipeline_halves(graph, half);
   for (int c = 0; c < chunks; c++) {
     rf_piece_times *p = &piece[c * rf_pipeline_stages(&graph->mesh) + graph->mesh.stage];
-    p->forward = rf_plan_seconds_of(plan, half, 2 * c), p->backward = rf_plan_seconds_of(plan, half, 2 * c + 1);
-    stage->forward_seconds += p->forward, stage->backward_seconds += p->backward;
+    p->forward = rf_plan_seconds_of(plan, half, 2 * c); p->backward = rf_plan_seconds_of(plan, half, 2 * c + 1);
+    stage->forward_seconds += p->forward; stage->backward_seconds += p->backward;
     for (int o = 0; o < graph->op_count; o++)
       if (half[o] >> 1 == c && !strcmp(graph->op[o].def->name, "send")) *(half[o] & 1 ? &p->to_before : &p->to_next) += plan->op[o].seconds;
   }
@@ -138,7 +138,7 @@ static void describe(const rf_plan *plan, rf_plan_stage *stage) {
     stage->layers += count;
     stage->in_flight += rf_pipeline_in_flight(mesh, mesh->stage, graph->accumulate, c);
   }
-  stage->peak_bytes = plan->arena_bytes, stage->persistent_bytes = plan->persistent_bytes;
+  stage->peak_bytes = plan->arena_bytes; stage->persistent_bytes = plan->persistent_bytes;
   for (int t = 0; t < graph->tensor_count; t++)
     if (graph->tensor[t].slots > 1 && plan->tensor[t].offset >= 0) stage->held_bytes += plan->tensor[t].bytes;
 }
@@ -154,11 +154,11 @@ typedef struct sums {
 static void add_work(sums *s, const rf_plan *plan, double share) {
   rf_part_work part[RF_PARTS];
   rf_plan_work_by_part(plan, part);
-  s->model_flops += share * plan->model_flops, s->hardware_flops += share * plan->hardware_flops;
-  s->flops_full_square += share * plan->flops_full_square, s->bytes += share * plan->bytes;
+  s->model_flops += share * plan->model_flops; s->hardware_flops += share * plan->hardware_flops;
+  s->flops_full_square += share * plan->flops_full_square; s->bytes += share * plan->bytes;
   for (int p = 0; p < RF_PARTS; p++) {
-    s->part[p].forward += share * part[p].forward, s->part[p].step += share * part[p].step;
-    s->part[p].forward_full += share * part[p].forward_full, s->part[p].step_full += share * part[p].step_full;
+    s->part[p].forward += share * part[p].forward; s->part[p].step += share * part[p].step;
+    s->part[p].forward_full += share * part[p].forward_full; s->part[p].step_full += share * part[p].step_full;
   }
 }
 
@@ -199,11 +199,10 @@ static bool join(rf_plan *plan, const rf_piece_times *piece, rf_plan_stage *stag
   }
   for (int i = 0; i < stages; i++) {
     stage[i].idle_seconds = left(seconds, stage[i].busy_seconds + stage[i].end_seconds);
-    stage[i].fill_seconds = start[i], stage[i].drain_seconds = left(seconds, finish[i] + stage[i].end_seconds);
+    stage[i].fill_seconds = start[i]; stage[i].drain_seconds = left(seconds, finish[i] + stage[i].end_seconds);
   }
-  plan->stage = stage, plan->stages = stages;
-  plan->model_flops = s->model_flops, plan->hardware_flops = s->hardware_flops, plan->flops_full_square = s->flops_full_square,
-  plan->bytes = s->bytes;
+  plan->stage = stage; plan->stages = stages;
+  plan->model_flops = s->model_flops; plan->hardware_flops = s->hardware_flops; plan->flops_full_square = s->flops_full_square; plan->bytes = s->bytes;
   memcpy(plan->stage_work, s->part, sizeof s->part);
   set_time(plan, seconds);
   free(finish);
@@ -235,7 +234,7 @@ rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *opti
       add_work(&sum, plan, 1.0 / stages);
     }
     rf_plan *less = most && most->arena_bytes >= plan->arena_bytes ? plan : most;
-    most = less == plan ? most : plan, plan = NULL;
+    most = less == plan ? most : plan; plan = NULL;
     rf_plan_free(less);
   }
   if (depth >= RF_PLAN_PRICES) {
@@ -243,9 +242,9 @@ rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *opti
     stage = NULL; /* the plan's */
   }
   most->options.build.mesh.stage = options->build.mesh.stage; /* as asked; graph->mesh says which is shown */
-  *out = most, most = NULL;
+  *out = most; most = NULL;
 done:
-  rf_graph_free(whole), rf_plan_free(plan), rf_plan_free(most);
-  free(stage), free(piece);
+  rf_graph_free(whole); rf_plan_free(plan); rf_plan_free(most);
+  free(stage); free(piece);
   return status;
 }

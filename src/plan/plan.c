@@ -27,7 +27,7 @@ static void hash_gathered(hasher *h) {
 static inline void hash_bytes(hasher *h, const void *data, size_t bytes) {
   if (bytes > sizeof h->bytes - h->used) hash_gathered(h);
   if (bytes > sizeof h->bytes) XXH3_64bits_update(h->state, data, bytes);
-  else memcpy(h->bytes + h->used, data, bytes), h->used += bytes;
+  else { memcpy(h->bytes + h->used, data, bytes); h->used += bytes; }
 }
 static inline void hash_int(hasher *h, int64_t value) { hash_bytes(h, &value, sizeof value); }
 static inline void hash_float(hasher *h, double value) { hash_bytes(h, &value, sizeof value); }
@@ -59,8 +59,8 @@ static void hash_attr(hasher *h, const rf_attr *a) {
   hash_bytes(h, ints, sizeof ints);
   hash_int(h, (int64_t)a->site);
   hash_bytes(h, &a->lora, sizeof a->lora);
-  hash_int(h, a->experts), hash_int(h, a->experts_used);
-  if (a->axes) hash_int(h, (int64_t)a->axes << 32 | a->group), hash_int(h, (int64_t)a->form << 32 | a->dim << 8 | a->to), hash_int(h, a->whole);
+  hash_int(h, a->experts); hash_int(h, a->experts_used);
+  if (a->axes) { hash_int(h, (int64_t)a->axes << 32 | a->group); hash_int(h, (int64_t)a->form << 32 | a->dim << 8 | a->to); hash_int(h, a->whole); }
   if (a->part && !a->axes) hash_int(h, a->part);
   if (r->scaling == RF_ROPE_TABLE) hash_bytes(h, r->divisor, (size_t)(r->dim / 2) * sizeof *r->divisor);
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) hash_int(h, a->accumulate[i]);
@@ -239,7 +239,7 @@ rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_p
   }
   if (depth >= RF_PLAN_PRICES && options->program.program != RF_PROGRAM_RAFTER) {
     rf_status status = rf_plan_as_program(plan, error);
-    if (status != RAFTER_OK) return rf_plan_free(plan), status;
+    if (status != RAFTER_OK) { rf_plan_free(plan); return status; }
   }
   *out = plan;
   return RAFTER_OK;

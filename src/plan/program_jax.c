@@ -45,7 +45,7 @@ static void add(sizing *s, kind what, bool brief, int64_t bytes, int first, int 
     int capacity = s->capacity ? 2 * s->capacity : 1024;
     array *more = rf_pool_alloc(s->pool, (size_t)capacity * sizeof *more);
     if (s->count) memcpy(more, s->at, (size_t)s->count * sizeof *more);
-    s->at = more, s->capacity = capacity;
+    s->at = more; s->capacity = capacity;
   }
   if (what == KEPT && s->scan && first == s->scan_first && last == s->end - 1 - s->scan_first) s->stacked += bytes;
   s->at[s->count++] = (array){bytes, first, last, what, brief};
@@ -255,7 +255,7 @@ static void find_regions(sizing *s) {
                 [RF_REMAT_BLOCK] = {true, true, true},
                 [RF_REMAT_AUTO] = {0}};
   rf_remat remat = !s->trains ? RF_REMAT_NONE : s->options->remat >= RF_REMAT_SAVE ? RF_REMAT_BLOCK : s->options->remat;
-  s->scan_first = s->ops, s->scan_last = 0;
+  s->scan_first = s->ops; s->scan_last = 0;
   for (int i = 0; i < s->ops; i++) {
     int layer;
     bool mlp;
@@ -299,7 +299,7 @@ static bool in_layers(const sizing *s, int op) { return op >= s->scan_first && o
 
 /* The last forward op that reads a tensor, through those that are computed again wherever they are read. */
 static void find_reads(sizing *s) {
-  for (int t = 0; t < s->graph->tensor_count; t++) s->producer[t] = RF_NONE, s->last_read[t] = RF_NONE, s->needed_by[t] = RF_NONE;
+  for (int t = 0; t < s->graph->tensor_count; t++) { s->producer[t] = RF_NONE; s->last_read[t] = RF_NONE; s->needed_by[t] = RF_NONE; }
   for (int i = 0; i < s->ops; i++)
     for (int k = 0; k < s->graph->op[i].output_count; k++)
       if (s->graph->op[i].output[k] >= 0 && !s->graph->tensor[s->graph->op[i].output[k]].persistent) s->producer[s->graph->op[i].output[k]] = i;
@@ -405,7 +405,7 @@ static void name_peak(const sizing *s, int now, char peak[96]) {
 static void find_peak(sizing *s, rf_program_memory *m) {
   array *live = rf_pool_alloc(s->pool, ((size_t)s->count + 1) * sizeof *live);
   int64_t *change = rf_pool_alloc(s->pool, ((size_t)s->end + 3) * sizeof *change);
-  for (int i = 0; i < s->count; i++) change[s->at[i].first] += s->at[i].bytes, change[s->at[i].last + 1] -= s->at[i].bytes;
+  for (int i = 0; i < s->count; i++) { change[s->at[i].first] += s->at[i].bytes; change[s->at[i].last + 1] -= s->at[i].bytes; }
   int64_t sum = 0;
   int peak = 0;
   for (int now = 0; now <= s->end; now++) {
@@ -420,11 +420,11 @@ static void find_peak(sizing *s, rf_program_memory *m) {
     }
     if (room > 0) qsort(live, (size_t)count, sizeof *live, by_preference);
     for (int i = 0; i < count; i++)
-      if (live[i].bytes <= room) room -= live[i].bytes, of[live[i].what] -= live[i].bytes;
+      if (live[i].bytes <= room) { room -= live[i].bytes; of[live[i].what] -= live[i].bytes; }
     for (int k = 0; k < KINDS; k++) total += of[k];
     if (total <= m->temp) continue;
     peak = now;
-    m->temp = total, m->copies = of[COPIES], m->gradients = of[GRADIENTS], m->kept = of[KEPT], m->working = of[WORKING];
+    m->temp = total; m->copies = of[COPIES]; m->gradients = of[GRADIENTS]; m->kept = of[KEPT]; m->working = of[WORKING];
   }
   name_peak(s, peak, m->peak);
 }
@@ -481,7 +481,7 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
   case RF_RESULT_TOP:
     m->output = likeliest;
     /* Sorting gives logits and places: the values take over the bytes of the logits, or, where the device is too small for that, the places theirs. */
-    apart = all + 2 * places, within = 2 * all + places;
+    apart = all + 2 * places; within = 2 * all + places;
     add(s, WORKING, false, m->argument + m->output + apart > rf_plan_room(s->options) ? within : apart, s->end, s->end);
     break;
   case RF_RESULT_TOP_BY_CHUNK:
@@ -519,7 +519,7 @@ static rf_status on_one_device(const rf_model *m, const rf_plan_options *o, rf_p
                    "a JAX program stores more scores and residuals than can be counted (expected at most 2^61 bytes, got about %.3g)",
                    rows * row * (double)(m->layers + 2));
   *local = *o;
-  local->build.microbatch /= chips, local->build.rows /= chips;
+  local->build.microbatch /= chips; local->build.rows /= chips;
   local->build.mesh = (rf_mesh){0};
   return RAFTER_OK;
 }
@@ -540,9 +540,9 @@ rf_status rf_program_size(const rf_model *model, const rf_plan_options *options,
   s.trains = build.job == RF_JOB_TRAIN && !build.loss_only;
   s.end = s.trains ? 2 * s.ops : s.ops;
   size_t tensors = (size_t)s.graph->tensor_count + 1, ops = (size_t)s.ops + 1;
-  s.producer = rf_pool_alloc(s.pool, tensors * sizeof(int)), s.last_read = rf_pool_alloc(s.pool, tensors * sizeof(int));
-  s.needed_by = rf_pool_alloc(s.pool, tensors * sizeof(int)), s.crosses = rf_pool_alloc(s.pool, tensors * sizeof(int));
-  s.region = rf_pool_alloc(s.pool, ops * sizeof(int)), s.region_first = rf_pool_alloc(s.pool, ops * sizeof(int));
+  s.producer = rf_pool_alloc(s.pool, tensors * sizeof(int)); s.last_read = rf_pool_alloc(s.pool, tensors * sizeof(int));
+  s.needed_by = rf_pool_alloc(s.pool, tensors * sizeof(int)); s.crosses = rf_pool_alloc(s.pool, tensors * sizeof(int));
+  s.region = rf_pool_alloc(s.pool, ops * sizeof(int)); s.region_first = rf_pool_alloc(s.pool, ops * sizeof(int));
   s.region_last = rf_pool_alloc(s.pool, ops * sizeof(int));
   s.saved = rf_pool_alloc(s.pool, tensors);
   find_regions(&s);

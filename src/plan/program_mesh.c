@@ -71,7 +71,7 @@ static void place_product(meshing *m, int i) {
   left.split[1] &= right.split[0];
   if (left.split[1] != m->at[a].split[1]) hold(m, local_bytes(m, a, &left), i, m->trains ? backward_of(m, i) : i, true);
   m->use[i] = right;
-  out.split[0] = left.split[0], out.split[1] = right.split[1], out.partial = left.split[1];
+  out.split[0] = left.split[0]; out.split[1] = right.split[1]; out.partial = left.split[1];
   m->at[c] = out;
 }
 
@@ -88,7 +88,7 @@ static void place_result(meshing *m, int i) {
   /* The chain of elementwise readers carries this result on. */
   while (reader != RF_NONE && !is_product(&m->graph->op[reader])) {
     int next = reader_of(m, m->graph->op[reader].output[0]);
-    last = next == RF_NONE ? reader : next, reader = next;
+    last = next == RF_NONE ? reader : next; reader = next;
   }
   bool final = tensor->output && !m->trains;
   if (!final) hold(m, tensor->output ? local_bytes(m, c, &wanted) : bytes, i, m->trains ? backward_of(m, first) : last, !sums);
@@ -122,7 +122,7 @@ static int64_t peak(meshing *m) {
   for (int i = 1; i < m->count; i++)
     for (int k = i; k > 0 && larger(&m->span[k], &m->span[k - 1]); k--) {
       span other = m->span[k];
-      m->span[k] = m->span[k - 1], m->span[k - 1] = other;
+      m->span[k] = m->span[k - 1]; m->span[k - 1] = other;
     }
   for (int now = 0; now < m->end; now++) {
     int64_t sum = 0, left = room;
@@ -155,9 +155,9 @@ rf_status rf_program_size_on_mesh(const rf_graph *graph, const rf_mesh *mesh, co
     const rf_tensor *tensor = &graph->tensor[t];
     bool argument = tensor->persistent || tensor->input;
     int64_t bytes = local_bytes(m, t, &given[t]);
-    if (argument) m->at[t] = given[t], memory->argument += bytes;
-    if (trains && tensor->persistent) memory->alias += bytes, results++;
-    if (!trains && tensor->output) memory->output += bytes, results++;
+    if (argument) { m->at[t] = given[t]; memory->argument += bytes; }
+    if (trains && tensor->persistent) { memory->alias += bytes; results++; }
+    if (!trains && tensor->output) { memory->output += bytes; results++; }
   }
   memory->output += memory->alias;
   if (results > 1) memory->output += (4 * results + 511) / 512 * 512;

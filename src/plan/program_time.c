@@ -51,7 +51,7 @@ void rf_program_time(rf_plan *plan) {
     rf_plan_op *p = &plan->op[i];
     rf_work work = p->work;
     double through = score_bytes(plan, op), square = work.flops > 0 ? work.flops_full / work.flops : 1;
-    if (through > 0) work.flops *= square, work.flops_again *= square;
+    if (through > 0) { work.flops *= square; work.flops_again *= square; }
     if (left > 0 && leaves_residuals(plan, i)) through += stacks * work.bytes_written / left;
     p->seconds = rf_cost_op(machine, plan->graph, op, p->kernel, work, &p->bound);
     double moving = bandwidth > 0 ? through / bandwidth : 0;

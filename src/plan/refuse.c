@@ -71,7 +71,7 @@ static outcome plan_it(const rf_plan_options *options, const rf_plan *from) {
   outcome o = {.fits = rf_plan_fits(other)};
   if (o.fits) rf_plan_settle_size(other);
   const rf_flow flow = rf_plan_flow(other); /* where it is not laid out, nothing else says what stays */
-  o.bytes = other->arena_bytes, o.persistent = other->persistent_bytes ? other->persistent_bytes : rf_flow_persistent(&flow, false, options);
+  o.bytes = other->arena_bytes; o.persistent = other->persistent_bytes ? other->persistent_bytes : rf_flow_persistent(&flow, false, options);
   rf_plan_free(other);
   return o;
 }
@@ -101,8 +101,8 @@ static int64_t try_remedy(remedies *r, remedy change) {
   rf_plan_options options = r->plan->options;
   rf_graph *built = NULL;
   outcome o = {.bytes = -1};
-  options.remat = change.remat, options.budget_bytes = r->room, options.build.mesh.zero = change.zero;
-  options.build.microbatch /= change.part, options.build.accumulate *= (int)change.part;
+  options.remat = change.remat; options.budget_bytes = r->room; options.build.mesh.zero = change.zero;
+  options.build.microbatch /= change.part; options.build.accumulate *= (int)change.part;
   if (!r->base) o = plan_it(&options, r->plan);
   else if (change.part == 1) o = weigh_it(&options, r->base);
   else if (rf_graph_build(&r->plan->graph->model, &options.build, NULL, &built, NULL) == RAFTER_OK) o = weigh_it(&options, built);
@@ -126,7 +126,7 @@ static int try_zero(remedies *r) {
   for (int next = zero + 1; splits && next <= 3 && !r->fits; next++) {
     int64_t bytes = try_remedy(r, (remedy){from->remat, 1, next});
     if (bytes < 0) break;
-    note_least(r, bytes), zero = next;
+    note_least(r, bytes); zero = next;
   }
   return zero;
 }

@@ -67,7 +67,7 @@ static void add_candidate(search *s, int t) {
   while (k < s->kinds && strcmp(kind_name(s->base->tensor[s->kind[k].tensor[0]].name), name)) k++;
   if (k == MAX_KINDS) return;
   kind *to = &s->kind[k];
-  if (k == s->kinds) s->kinds++, *to = (kind){0};
+  if (k == s->kinds) { s->kinds++; *to = (kind){0}; }
   if (to->count == to->capacity) {
     to->capacity = to->capacity ? to->capacity * 2 : 16;
     int *fresh = rf_pool_alloc(s->pool, (size_t)to->capacity * sizeof *fresh);
@@ -110,7 +110,7 @@ static rf_graph *trial_graph(search *s) {
   rf_graph *graph = rf_pool_alloc(pool, sizeof *graph);
   *graph = *s->base;
   graph->pool = pool;
-  graph->tensor_capacity = s->tensor_capacity, graph->op_capacity = s->op_capacity; /* they grow if need be */
+  graph->tensor_capacity = s->tensor_capacity; graph->op_capacity = s->op_capacity; /* they grow if need be */
   graph->tensor = memcpy(s->tensor, s->base->tensor, (size_t)s->base->tensor_count * sizeof *graph->tensor);
   graph->op = memcpy(s->op, s->base->op, (size_t)s->base->op_count * sizeof *graph->op);
   return graph;
@@ -129,7 +129,7 @@ static rf_status try_graph(search *s, const bool *drop, bool lay, trial *result)
   for (int i = 0; i < graph->op_count; i++)
     if (graph->op[i].recompute_of != RF_NONE)
       result->seconds += plan->op[i].calls * rf_cost_op(s->options->machine, graph, &graph->op[i], plan->op[i].kernel, plan->op[i].work, NULL);
-  if (lay) rf_plan_layout(plan, 0), result->bytes = plan->arena_bytes;
+  if (lay) { rf_plan_layout(plan, 0); result->bytes = plan->arena_bytes; }
   rf_plan_free(plan);
   return RAFTER_OK;
 }
@@ -157,7 +157,7 @@ static rf_status try_now(search *s, trial *result) {
   if (place->there) return *result = place->result, RAFTER_OK;
   drop_set(s);
   RF_TRY(try_drop(s, s->drop, false, result));
-  place->there = true, place->result = *result;
+  place->there = true; place->result = *result;
   memcpy(place->dropped, s->dropped, sizeof s->dropped);
   return RAFTER_OK;
 }
@@ -183,7 +183,7 @@ static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
       if (freed <= 0) continue;
       double enough = (double)(now->bytes - room);
       double rate = (thrifty && freed > enough ? enough : freed) / (seconds > 1e-12 ? seconds : 1e-12);
-      if (rate > best_rate) best = k, best_rate = rate, best_trial = t;
+      if (rate > best_rate) { best = k; best_rate = rate; best_trial = t; }
     }
     if (best == RF_NONE) return RAFTER_OK;
     s->dropped[best] = s->kind[best].count;
@@ -202,7 +202,7 @@ static rf_status shrink_kind(search *s, int k, int64_t room, trial *now) {
     rf_status status = try_now(s, &t);
     s->dropped[k] = high;
     RF_TRY(status);
-    if (t.bytes <= room) high = middle, *now = t;
+    if (t.bytes <= room) { high = middle; *now = t; }
     else low = middle + 1;
     s->dropped[k] = high;
   }
@@ -302,7 +302,7 @@ static rf_status run_search(search *s, bool *drop, int64_t *arena) {
     note_found(s, s->drop, t, false);
   }
   RF_TRY(best_found(s, &best));
-  memcpy(drop, best->drop, tensors), *arena = best->result.bytes;
+  memcpy(drop, best->drop, tensors); *arena = best->result.bytes;
   return RAFTER_OK;
 }
 
@@ -314,12 +314,12 @@ rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *option
   rf_pool_free(piece);
   search *s = calloc(1, sizeof *s);
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
-  s->base = base, s->options = options, s->error = error, s->room = room, s->pool = rf_pool_new();
+  s->base = base; s->options = options; s->error = error; s->room = room; s->pool = rf_pool_new();
   s->drop = rf_pool_alloc(s->pool, (size_t)base->tensor_count + 1);
   s->known = rf_pool_alloc(s->pool, KNOWN * sizeof *s->known);
   if (rf_trial_can(base, options)) s->trial = rf_trial_open(base, options, s->pool);
   else {
-    s->tensor_capacity = base->tensor_count + base->op_count, s->op_capacity = base->op_count + base->op_count / 4;
+    s->tensor_capacity = base->tensor_count + base->op_count; s->op_capacity = base->op_count + base->op_count / 4;
     s->tensor = rf_pool_raw(s->pool, (size_t)s->tensor_capacity * sizeof *s->tensor);
     s->op = rf_pool_raw(s->pool, (size_t)s->op_capacity * sizeof *s->op);
   }

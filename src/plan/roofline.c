@@ -48,7 +48,7 @@ static void mark(rf_question *q, const char *name) {
     if (!strcmp(RF_OPTION_ROWS[i].name, name)) q->used[i / 64] |= 1ull << i % 64;
 }
 
-bool rf_asked(rf_question *q, const char *name) { return mark(q, name), rf_options_given(q->o, name); }
+bool rf_asked(rf_question *q, const char *name) { mark(q, name); return rf_options_given(q->o, name); }
 
 static double model_value(const rf_question *q, const char *name) {
   const rf_model *m = &q->model;
@@ -80,7 +80,7 @@ double rf_value(rf_question *q, const char *name) {
   return rf_options_is_set(q->o, name) ? rf_options_float(q->o, name) : NAN;
 }
 
-double rf_usd_per_hour(rf_question *q) { return mark(q, "price"), q->machine.usd_per_chip_hour; }
+double rf_usd_per_hour(rf_question *q) { mark(q, "price"); return q->machine.usd_per_chip_hour; }
 
 double rf_value_or(rf_question *q, const char *name, double otherwise) {
   double value = rf_value(q, name);
@@ -92,7 +92,7 @@ const char *rf_word(rf_question *q, const char *name) {
   return rf_options_is_set(q->o, name) ? rf_options_text(q->o, name) : NULL;
 }
 
-bool rf_flag(rf_question *q, const char *name) { return mark(q, name), rf_options_flag(q->o, name); }
+bool rf_flag(rf_question *q, const char *name) { mark(q, name); return rf_options_flag(q->o, name); }
 
 rf_status rf_need(rf_question *q, const char *name, double *value, rf_error *error) {
   *value = rf_value(q, name);
@@ -103,7 +103,7 @@ rf_status rf_need(rf_question *q, const char *name, double *value, rf_error *err
 }
 
 rf_status rf_experts(rf_question *q, double *experts, double *used, rf_error *error) {
-  *experts = rf_value_or(q, "experts", 0), *used = rf_value_or(q, "experts-used", 0);
+  *experts = rf_value_or(q, "experts", 0); *used = rf_value_or(q, "experts-used", 0);
   if (*experts <= 0 || *used <= *experts) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "lower --experts-used, or raise --experts",
                  "a token uses more experts than there are (--experts-used: expected at most %g, got %g)", *experts, *used);
@@ -112,7 +112,7 @@ rf_status rf_experts(rf_question *q, double *experts, double *used, rf_error *er
 /* ---- the machine ------------------------------------------------------------------------------------------------- */
 
 rf_status rf_peak(rf_question *q, double *flops, rf_error *error) {
-  mark(q, "peak"), mark(q, "on"), mark(q, "dtype");
+  mark(q, "peak"); mark(q, "on"); mark(q, "dtype");
   const rf_dtype wider = !strcmp(q->machine.kind, "cpu") ? RF_F32 : RF_BF16; /* where a narrow dtype has no unit of its own it is widened */
   *flops = q->machine.flops[q->dtype.dtype];
   if (*flops > 0) return RAFTER_OK;
@@ -161,7 +161,7 @@ static rf_status read_axes(rf_question *q, const char *text, int extent[RF_TORUS
       if (axis >= m->shape_rank)
         return RF_FAIL(error, RAFTER_INVALID, "write --on tpu-v5e:4x4 to give it a shape", "%s has no axis %c (--axes: got '%.40s')", m->name, *at,
                        text);
-      number = m->shape[axis], length = 1;
+      number = m->shape[axis]; length = 1;
     } else {
       if (length && length < sizeof word) memcpy(word, at, length);
       if (!rf_text_int(word, &number) || number < 1 || number > RF_NETWORK_AXES_MOST)
@@ -181,7 +181,7 @@ rf_status rf_asked_group(rf_question *q, rf_group *group, rf_error *error) {
   int extent[RF_TORUS_AXES], count = m->shape_rank, slices = (int)rf_value_or(q, "slices", m->slices > 1 ? m->slices : 1);
   const char *axes = rf_word(q, "axes"), *wrap = rf_word(q, "wrap");
   memcpy(extent, m->shape, sizeof extent);
-  mark(q, "on"), mark(q, "ici"), mark(q, "oneway"), mark(q, "hop");
+  mark(q, "on"); mark(q, "ici"); mark(q, "oneway"); mark(q, "hop");
   if (axes) RF_TRY(read_axes(q, axes, extent, &count, error));
   if (axes && m->topology.form == RF_NETWORK_TORUS)
     RF_TRY(rf_machine_check_pod(m, extent, count, "--axes", "give shorter axes, or join groups of them over the data-centre network by --slices",
@@ -192,7 +192,7 @@ rf_status rf_asked_group(rf_question *q, rf_group *group, rf_error *error) {
   RF_TRY(rf_machine_axes(m, extent, count, !strcmp(wrap, "auto") ? -1 : !strcmp(wrap, "yes"), group, error));
   if (slices > 1) {
     RF_TRY(rf_link_bps(q, "dcn", &group->dcn_bps, error));
-    group->slices = slices, group->chips *= slices, group->resources |= RF_RESOURCE_DCN;
+    group->slices = slices; group->chips *= slices; group->resources |= RF_RESOURCE_DCN;
   }
   return RAFTER_OK;
 }
@@ -287,7 +287,7 @@ static void replace_figures(rf_question *q) {
   /* A network that was typed for a machine without one is a torus of rings. */
   bool network = rf_options_given(q->o, "ici") || rf_options_given(q->o, "oneway");
   if (network && m->topology.form == RF_NETWORK_NONE)
-    m->topology.form = RF_NETWORK_TORUS, m->topology.axes = RF_TORUS_AXES, m->topology.wrap = RF_WRAP_ALWAYS;
+    { m->topology.form = RF_NETWORK_TORUS; m->topology.axes = RF_TORUS_AXES; m->topology.wrap = RF_WRAP_ALWAYS; }
 }
 
 static void note_unused(rf_question *q) {
@@ -343,7 +343,7 @@ rf_status rf_roofline_answer(const rf_options *options, rf_answer *answer, rf_er
   answer->op = row->name;
   rf_question *q = rf_must(calloc(1, sizeof *q));
   rf_status status;
-  q->o = options, q->answer = answer;
+  q->o = options; q->answer = answer;
   bool extra = rf_options_argument_count(options) > 1 && strcmp(row->name, "einsum");
   RF_GO(extra ? RF_FAIL(error, RAFTER_INVALID, "write options as --name value", "%s takes no arguments (got '%.40s')", row->name,
                         rf_options_argument(options, 1))

@@ -97,7 +97,7 @@ static rf_status parse_expression(const char *text, einsum *e, rf_error *error) 
       continue;
     }
     if (c[0] == '-' && c[1] == '>' && !output) {
-      e->operands = at + 1, output = true, at = OPERANDS_MOST, c++;
+      e->operands = at + 1; output = true; at = OPERANDS_MOST; c++;
       continue;
     }
     if (!isalpha((unsigned char)*c) || e->in[at][(int)*c])
@@ -137,7 +137,7 @@ static double elements(const einsum *e, const bool *in, int *rank) {
   double product = 1;
   *rank = 0;
   for (int c = 0; c < LETTERS; c++)
-    if (in[c]) product *= e->size[c], ++*rank;
+    if (in[c]) { product *= e->size[c]; ++*rank; }
   return product;
 }
 
@@ -150,12 +150,12 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
   double all = 1, bytes = 0, longest_bytes = 0, out, asymptote;
   int letters = 0, longest = 0, rank, rows = 0;
   for (int c = 0; c < LETTERS; c++)
-    if (e.size[c] > 0) all *= e.size[c], letters++, rows += e.in[0][c] && e.in[OPERANDS_MOST][c] && !e.in[1][c];
+    if (e.size[c] > 0) { all *= e.size[c]; letters++; rows += e.in[0][c] && e.in[OPERANDS_MOST][c] && !e.in[1][c]; }
   out = elements(&e, e.in[OPERANDS_MOST], &rank);
   for (int i = 0; i <= OPERANDS_MOST; i++) {
     if (i >= e.operands && i < OPERANDS_MOST) continue;
     double part = elements(&e, e.in[i], &rank) * (i == 1 ? q->weight.bytes : q->dtype.bytes) / 1;
-    if (rank > longest) longest = rank, longest_bytes = 0;
+    if (rank > longest) { longest = rank; longest_bytes = 0; }
     if (rank == longest) longest_bytes += part;
     bytes += part;
   }

@@ -31,11 +31,11 @@ rf_status rf_roofline_cost(rf_question *q, rf_error *error) {
   rf_asked(q, "chips");
   RF_TRY(rf_peak(q, &peak, error));
   if (isnan(tokens) && !isnan(rate)) tokens = isnan(seconds) ? rate : rate * seconds; /* of one second */
-  if (rf_asked(q, "flops")) flops = rf_value(q, "flops"), matmuls = flops;
+  if (rf_asked(q, "flops")) { flops = rf_value(q, "flops"); matmuls = flops; }
   else {
     RF_TRY(per_token(q, &matmuls, &attention, error));
     if (isnan(tokens)) return rf_need(q, "tokens", &tokens, error);
-    flops = (matmuls + attention) * tokens, matmuls *= tokens;
+    flops = (matmuls + attention) * tokens; matmuls *= tokens;
   }
   if (isnan(seconds) && !isnan(rate)) seconds = tokens / rate;
   if (isnan(seconds)) seconds = flops / (chips * peak * rf_value(q, "mfu"));

@@ -37,7 +37,7 @@ rf_status rf_roofline_memory(rf_question *q, rf_error *error) {
          room = q->machine.memory_bytes - q->machine.reserve_bytes;
   double states = isnan(parameters) ? 0 : parameters * per, activations = 0, kept = 0, layers, tokens;
   const char *saved = rf_word(q, "saved");
-  rf_asked(q, "chips"), rf_asked(q, "hbm"), rf_asked(q, "on");
+  rf_asked(q, "chips"); rf_asked(q, "hbm"); rf_asked(q, "on");
   if (saved) {
     RF_TRY(saved_elements(q, saved, &kept, error));
     RF_TRY(rf_need(q, "layers", &layers, error));
@@ -85,7 +85,7 @@ rf_status rf_kv_sequence(rf_question *q, double context, double *bytes, double *
 
 rf_status rf_roofline_kv(rf_question *q, rf_error *error) {
   double context = rf_value_or(q, "context", rf_value(q, "seq")), batch = rf_value(q, "batch"), sequence, uniform, bps;
-  rf_asked(q, "kv-dtype"), rf_asked(q, "chips"), rf_asked(q, "hbm");
+  rf_asked(q, "kv-dtype"); rf_asked(q, "chips"); rf_asked(q, "hbm");
   RF_TRY(rf_kv_sequence(q, context, &sequence, &uniform, error));
   RF_TRY(rf_link_bps(q, "hbm", &bps, error));
   rf_fact_head(q, 0, sequence * batch, sequence * batch / bps / q->chips, "memory", NAN);
@@ -110,7 +110,7 @@ static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {
   if (isnan(w->total) && rf_asked(q, "weight-bytes")) w->total = rf_value(q, "weight-bytes") / q->weight.bytes;
   if (isnan(w->total)) return rf_need(q, "parameters", &w->total, error);
   RF_TRY(rf_experts(q, &w->count, &w->used, error));
-  w->active = rf_value_or(q, "active-parameters", w->total), w->experts = 0;
+  w->active = rf_value_or(q, "active-parameters", w->total); w->experts = 0;
   if (w->active > w->total)
     return RF_FAIL(error, RAFTER_INVALID, "give fewer --active-parameters",
                    "a token meets more parameters than there are (expected at most %g, got %g)", w->total, w->active);
@@ -133,7 +133,7 @@ static rf_status kv_of_sequence(rf_question *q, double *bytes, rf_error *error) 
 rf_status rf_roofline_decode(rf_question *q, rf_error *error) {
   weights w;
   double kv, peak, bps, batch = rf_value(q, "batch"), chips = q->chips, replicas = rf_value(q, "replicas"), price = rf_usd_per_hour(q);
-  rf_asked(q, "chips"), rf_asked(q, "hbm"), rf_asked(q, "weight-dtype"), rf_asked(q, "kv-dtype");
+  rf_asked(q, "chips"); rf_asked(q, "hbm"); rf_asked(q, "weight-dtype"); rf_asked(q, "kv-dtype");
   RF_TRY(read_weights(q, &w, error));
   RF_TRY(kv_of_sequence(q, &kv, error));
   RF_TRY(rf_peak(q, &peak, error));

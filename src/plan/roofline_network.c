@@ -63,7 +63,7 @@ static rf_status parse_mesh(const char *text, named_mesh *mesh, rf_error *error)
     long size = at[0] && at[1] == '=' ? strtol(at + 2, &end, 10) : 0;
     if (letter < 0 || letter >= MESH_AXES_MOST || !end || size < 1 || size > RF_NETWORK_AXES_MOST || (*end && *end != ',') || mesh->of[letter])
       return RF_FAIL(error, RAFTER_INVALID, "write --mesh X=4,Y=8", "--mesh has no axis at '%.30s' (expected LETTER=CHIPS, each once)", at);
-    mesh->of[letter] = (int)size, mesh->chips *= (double)size;
+    mesh->of[letter] = (int)size; mesh->chips *= (double)size;
     at = *end ? end + 1 : end;
   }
   return RAFTER_OK;
@@ -83,7 +83,7 @@ static rf_status parse_spec(const char *spec, const named_mesh *mesh, int rank, 
     if (!mesh->of[letter] || seen[letter])
       return RF_FAIL(error, RAFTER_INVALID, "name each axis of --mesh once", "--spec %s axis %c",
                      seen[letter] ? "uses twice the" : "names what --mesh has not,", *c);
-    seen[letter] = true, split[dim] *= mesh->of[letter];
+    seen[letter] = true; split[dim] *= mesh->of[letter];
   }
   return RAFTER_OK;
 }
@@ -102,7 +102,7 @@ rf_status rf_roofline_array(rf_question *q, rf_error *error) {
     if (shape[i] % (int64_t)split[i])
       return RF_FAIL(error, RAFTER_INVALID, "choose axes that divide it",
                      "dimension %d does not divide over its axes (expected a multiple of %g, got %lld)", i, split[i], (long long)shape[i]);
-    ways *= split[i], local *= (double)shape[i] / split[i];
+    ways *= split[i]; local *= (double)shape[i] / split[i];
   }
   local *= q->dtype.bytes * count;
   double room = q->machine.memory_bytes - q->machine.reserve_bytes;

@@ -39,7 +39,7 @@ static rf_status read_strategy(rf_question *q, strategy *s, rf_error *error) {
   if (axes && (sscanf(axes, "%d%n,%d%n", &first, &end, &second, &end) < 1 || axes[end] || first < 1 || second < 1 || first > 4 || second > 4))
     return RF_FAIL(error, RAFTER_INVALID, "write --axes 3, or --axes 2,1 for the two ways of fsdp+tp",
                    "--axes counts the network's axes of each way here (expected 1 to 4, got '%.20s')", axes);
-  s->alpha = s->peak / s->bps, s->narrow = q->dtype.bytes / 2, s->axes[0] = first, s->axes[1] = second;
+  s->alpha = s->peak / s->bps; s->narrow = q->dtype.bytes / 2; s->axes[0] = first; s->axes[1] = second;
   s->matrices = rf_value_or(q, "matrices", q->has_model && rf_mlp_gated(q->model.mlp) ? 3 : 2);
   return RAFTER_OK;
 }
@@ -53,7 +53,7 @@ static void cross_nodes(rf_question *q, strategy *s, double ways) {
   if (typed || m->topology.form != RF_NETWORK_SWITCH || !(m->topology.node_bps > 0) || ways <= 2 * inside) return;
   double bps = m->topology.node_bps * inside / m->topology.domain;
   if (bps >= s->bps) return;
-  s->bps = bps, s->alpha = s->peak / bps;
+  s->bps = bps; s->alpha = s->peak / bps;
   rf_fact_note(q, "over more than two nodes: %.4g GB/s out of a node bind", bps * 1e-9);
 }
 

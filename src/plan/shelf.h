@@ -20,7 +20,7 @@ typedef struct rf_gap_search {
 
 static inline void rf_gap_pass(rf_gap_search *f, int64_t start, int64_t end) {
   uint64_t over = (uint64_t)(start - f->top - f->bytes); /* of a gap too small: huge */
-  if (over < f->over) f->best = f->top, f->over = over;
+  if (over < f->over) { f->best = f->top; f->over = over; }
   if (end > f->top) f->top = end;
 }
 

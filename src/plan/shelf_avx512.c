@@ -24,10 +24,10 @@ void rf_shelf_pass_avx512(const rf_shelf *s, int first, int last, rf_gap_search 
       if (better) { /* than the best so far; the first of the smallest counts */
         uint64_t overs[8];
         int64_t belows[8];
-        _mm512_storeu_si512(overs, over), _mm512_storeu_si512(belows, below);
+        _mm512_storeu_si512(overs, over); _mm512_storeu_si512(belows, below);
         for (; better; better &= better - 1) {
           int k = __builtin_ctz(better);
-          if (overs[k] < f.over) f.over = overs[k], f.best = belows[k];
+          if (overs[k] < f.over) { f.over = overs[k]; f.best = belows[k]; }
         }
       }
       top = _mm512_max_epi64(top, _mm512_permutexvar_epi64(highest, high));

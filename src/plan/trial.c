@@ -97,18 +97,18 @@ void rf_trial_weigh(rf_trial *t, const bool *drop, int64_t *live, double *second
   rf_recompute *r = t->recompute;
   rf_flow *flow = &t->flow;
   rf_recompute_decide(r, drop);
-  flow->ops = r->steps, flow->tensors = t->base->tensor_count + r->copies;
+  flow->ops = r->steps; flow->tensors = t->base->tensor_count + r->copies;
   for (int i = 0; i < r->copies; i++) flow->tensor[t->base->tensor_count + i] = (rf_flow_tensor){.bytes = flow->tensor[r->copied[i]].bytes};
   *seconds = 0;
   for (int i = 0; i < r->steps; i++) {
     const rf_remat_step *step = &r->step[i];
     rf_flow_op *op = &flow->op[i];
-    *op = t->op[step->op], op->input = step->input, op->output = step->output;
+    *op = t->op[step->op]; op->input = step->input; op->output = step->output;
     int64_t workspace = t->workspace[step->op];
     if (step->again) {
       const again *a = price(t, step);
-      *seconds += a->seconds, workspace = a->workspace;
-      op->def = step->def, op->accumulate = NULL, op->inputs = step->inputs, op->outputs = step->outputs;
+      *seconds += a->seconds; workspace = a->workspace;
+      op->def = step->def; op->accumulate = NULL; op->inputs = step->inputs; op->outputs = step->outputs;
     }
     op->workspace = add_workspace(t, workspace);
   }

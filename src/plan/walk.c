@@ -24,7 +24,7 @@ static rf_work cached_work(const rf_graph *graph, const rf_op *op, const rf_exte
     work.flops += cached.flops_row * here + cached.flops_key * sum_of_keys(here, context, window);
     rows += here;
   }
-  work.bytes_read += 8 * rows, work.bytes_written += rows * cached.position_bytes;
+  work.bytes_read += 8 * rows; work.bytes_written += rows * cached.position_bytes;
   work.flops_full = work.flops;
   return work;
 }
@@ -179,16 +179,16 @@ static bool same_cost(const rf_plan *plan, int a, int b) {
 
 void rf_walk_prices_close(rf_walk_prices *prices) {
   if (!prices) return;
-  free(prices->graph.tensor), free(prices->alike), free(prices->count);
+  free(prices->graph.tensor); free(prices->alike); free(prices->count);
   free(prices);
 }
 
 rf_walk_prices *rf_walk_prices_open(const rf_plan *plan) {
   rf_walk_prices *w = calloc(1, sizeof *w);
   if (!w) return NULL;
-  w->plan = plan, w->graph = *plan->graph;
+  w->plan = plan; w->graph = *plan->graph;
   w->graph.tensor = malloc(((size_t)plan->graph->tensor_count + 1) * sizeof *w->graph.tensor);
-  w->alike = calloc((size_t)plan->graph->op_count + 1, sizeof *w->alike), w->count = calloc((size_t)plan->graph->op_count + 1, sizeof *w->count);
+  w->alike = calloc((size_t)plan->graph->op_count + 1, sizeof *w->alike); w->count = calloc((size_t)plan->graph->op_count + 1, sizeof *w->count);
   if (!w->graph.tensor || !w->alike || !w->count) {
     rf_walk_prices_close(w);
     return NULL;

@@ -66,6 +66,6 @@ rf_status rf_report_add_bench(json_t *model, const char *path, const char *name,
     if (bench && calibration) json_object_set(bench, "calibration", calibration);
     json_array_append_new(json_object_get(model, "benches"), bench);
   }
-  json_decref(text), json_decref(rows), json_decref(calibration);
+  json_decref(text); json_decref(rows); json_decref(calibration);
   return status;
 }

@@ -140,7 +140,7 @@ static json_t *sorted(json_t *rows, bool by_bytes) {
   json_object_foreach(rows, name, row) {
     double seconds = number(row, "b_seconds") - number(row, "a_seconds"), bytes = number(row, "b_bytes") - number(row, "a_bytes");
     if (!all || (seconds == 0 && bytes == 0 && number(row, "a_count") == number(row, "b_count"))) continue;
-    json_object_set_new(row, "seconds", json_real(seconds)), json_object_set_new(row, "bytes", json_real(bytes));
+    json_object_set_new(row, "seconds", json_real(seconds)); json_object_set_new(row, "bytes", json_real(bytes));
     if (!strstr(text_of(row, "kernel"), ARROW)) json_object_del(row, "kernel");
     all[count++] = (difference){row, fabs(by_bytes ? bytes : seconds)};
   }
@@ -219,7 +219,7 @@ static char *doubts(const json_t *a, const json_t *b) {
       asprintf(&fastest, "%s%sNot sure: the fastest calls add up to %s of %.80s and %s of %.80s; what lies beyond them is interference.", text,
                *text ? " " : "", rf_text_seconds(number(a, "least_seconds"), s), text_of(a, "id"), rf_text_seconds(number(b, "least_seconds"), t),
                text_of(b, "id")) >= 0)
-    free(text), text = fastest;
+    { free(text); text = fastest; }
   return n < 0 ? NULL : text;
 }
 
@@ -274,8 +274,8 @@ static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran,
   bool runs = json_object_get(a, "run") && json_object_get(b, "run");
   json_t *each = json_object(), *kinds = json_object(), *tensors = json_object();
   json_t *left = side_json(a, walk, a_ran), *right = side_json(b, walk, b_ran);
-  add_ops(each, kinds, a, walk, "a", a_ran), add_ops(each, kinds, b, walk, "b", b_ran);
-  add_tensors(tensors, rf_report_plan_of(a, walk), "a"), add_tensors(tensors, rf_report_plan_of(b, walk), "b");
+  add_ops(each, kinds, a, walk, "a", a_ran); add_ops(each, kinds, b, walk, "b", b_ran);
+  add_tensors(tensors, rf_report_plan_of(a, walk), "a"); add_tensors(tensors, rf_report_plan_of(b, walk), "b");
   char *doubt = a_ran && b_ran ? doubts(left, right) : one ? strdup("Only one of the two was measured, so both stand as predicted.") : NULL;
   doubt = doubt_calibration(doubt, left, right);
   char *sentence = sentence_of(left, right, !a_ran && !b_ran, doubt ? doubt : "");
@@ -284,7 +284,7 @@ static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran,
       json_pack("{so so so so so so so ss? ss}", "a", left, "b", right, "options",
                 rf_report_options_that_differ(options_of(a, !runs), options_of(b, !runs)), "ops", sorted(each, false), "kinds", sorted(kinds, false),
                 "tensors", sorted(tensors, true), "classes", classes, "sentence", sentence, "doubt", doubt ? doubt : "");
-  free(sentence), free(doubt);
+  free(sentence); free(doubt);
   return json;
 }
 
@@ -404,7 +404,7 @@ char *rf_report_compare_text(const json_t *comparison, int rows) {
   json_array_foreach(json_object_get(comparison, "options"), i, row) {
     char *x = json_dumps(json_object_get(row, "a"), JSON_ENCODE_ANY), *y = json_dumps(json_object_get(row, "b"), JSON_ENCODE_ANY);
     fprintf(out, "%-50s %14s %14s\n", text_of(row, "name"), x ? x : "", y ? y : "");
-    free(x), free(y);
+    free(x); free(y);
   }
   fputc('\n', out);
   print_line(out, "time of a step or walk", rf_text_seconds, number(a, "seconds"), number(b, "seconds"));

@@ -143,7 +143,7 @@ static double process_start(int64_t pid) {
 static bool may_run(const char *host, const char *boot, int64_t pid, double process) {
   char here[256], now[64];
   if (!host || pid <= 0) return false; /* a file of version 1 did not say */
-  host_name(here), boot_id(now);
+  host_name(here); boot_id(now);
   if (strcmp(host, here)) return true;
   if (boot && *boot && *now && strcmp(boot, now)) return false;
   return process_start(pid) == process;
@@ -170,7 +170,7 @@ static rf_status finish(rf_history *h, sqlite3_stmt *query, rf_error *error) {
 rf_status rf_history_begin(rf_history *h, const rf_history_run *run, int64_t *id, rf_error *error) {
   sqlite3_stmt *query = NULL;
   char host[256], boot[64];
-  host_name(host), boot_id(boot);
+  host_name(host); boot_id(boot);
   if (sqlite3_prepare_v2(h->db,
                          "INSERT INTO runs (name, started, command, model, options, directory, folder, digest, machine, version, host, boot, pid, "
                          "process, results, status)"
@@ -182,7 +182,7 @@ rf_status rf_history_begin(rf_history *h, const rf_history_run *run, int64_t *id
   bind_text(query, 1, run->name);
   sqlite3_bind_double(query, 2, now_seconds());
   for (int i = 0; i < 10; i++) bind_text(query, 3 + i, texts[i]);
-  sqlite3_bind_int64(query, 13, getpid()), sqlite3_bind_double(query, 14, process_start(getpid()));
+  sqlite3_bind_int64(query, 13, getpid()); sqlite3_bind_double(query, 14, process_start(getpid()));
   char *results = run->results ? rf_json_text(run->results, 0) : NULL;
   bind_text(query, 15, results ? results : "{}");
   free(results);
@@ -199,7 +199,7 @@ rf_status rf_history_end(rf_history *h, int64_t id, const char *status, const ch
     return failed(h, "write", error);
   }
   sqlite3_bind_double(query, 1, now_seconds());
-  bind_text(query, 2, status), bind_text(query, 3, message && *message ? message : NULL), bind_text(query, 4, text ? text : "{}");
+  bind_text(query, 2, status); bind_text(query, 3, message && *message ? message : NULL); bind_text(query, 4, text ? text : "{}");
   sqlite3_bind_int64(query, 5, id);
   free(text);
   return finish(h, query, error);
@@ -266,8 +266,8 @@ rf_status rf_history_rows(rf_history *h, const rf_history_filter *f, json_t **ro
       " ORDER BY id DESC",
       COLUMNS, owners ? "host, boot, pid, process" : "NULL, NULL, 0, 0");
   if (sqlite3_prepare_v2(h->db, sql, -1, &query, NULL) != SQLITE_OK) return failed(h, "read", error);
-  bind_text(query, 1, f->model), bind_text(query, 2, f->machine), bind_text(query, 3, f->command), bind_text(query, 4, path);
-  sqlite3_bind_int64(query, 5, f->id), bind_text(query, 6, f->name);
+  bind_text(query, 1, f->model); bind_text(query, 2, f->machine); bind_text(query, 3, f->command); bind_text(query, 4, path);
+  sqlite3_bind_int64(query, 5, f->id); bind_text(query, 6, f->name);
   while ((code = sqlite3_step(query)) == SQLITE_ROW) {
     json_t *row = row_of(query);
     json_object_set_new(row, "options", object_at(query, 18));
@@ -275,6 +275,6 @@ rf_status rf_history_rows(rf_history *h, const rf_history_filter *f, json_t **ro
   }
   rf_status status = code == SQLITE_DONE ? RAFTER_OK : failed(h, "read", error);
   sqlite3_finalize(query);
-  if (status != RAFTER_OK) json_decref(*rows), *rows = NULL;
+  if (status != RAFTER_OK) { json_decref(*rows); *rows = NULL; }
   return status;
 }

@@ -41,7 +41,7 @@ rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count) {
       list[(*count)++] = (rf_report_buffers){.tensor = t, .each_bytes = rf_tensor_bytes(&plan->graph->tensor[t])};
       memcpy(list[k].name, name, sizeof name);
     }
-    list[k].count += plan->graph->tensor[t].slots > 1 ? plan->graph->tensor[t].slots : 1, list[k].bytes += p->bytes;
+    list[k].count += plan->graph->tensor[t].slots > 1 ? plan->graph->tensor[t].slots : 1; list[k].bytes += p->bytes;
   }
   if (list) qsort(list, (size_t)*count, sizeof *list, larger_first);
   return list;

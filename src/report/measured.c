@@ -24,8 +24,8 @@ static int kinds_of(const rf_plan *plan, const rf_measured *measured, kind *kind
     while (k < count && strcmp(kinds[k].op, name)) k++;
     if (k == capacity) continue;
     if (k == count) kinds[count++] = (kind){.op = name};
-    kinds[k].predicted += plan->op[i].seconds * (double)measured[i].calls, kinds[k].seconds += measured[i].seconds;
-    kinds[k].flops += plan->op[i].work.flops * (double)measured[i].calls, kinds[k].calls += measured[i].calls;
+    kinds[k].predicted += plan->op[i].seconds * (double)measured[i].calls; kinds[k].seconds += measured[i].seconds;
+    kinds[k].flops += plan->op[i].work.flops * (double)measured[i].calls; kinds[k].calls += measured[i].calls;
   }
   qsort(kinds, (size_t)count, sizeof *kinds, slower_first);
   return count;

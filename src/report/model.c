@@ -268,10 +268,10 @@ static rf_status append(json_t *model, json_t *entry, const char *name, rf_error
   name_entry(model, name, id);
   json_t *text = json_string(id), *title = json_string(name);
   if (!text || !title) {
-    json_decref(text), json_decref(title), json_decref(entry);
+    json_decref(text); json_decref(title); json_decref(entry);
     return RF_FAIL(error, RAFTER_FAILED, "rename the folder or file", "a name is not UTF-8 text");
   }
-  json_object_set_new(entry, "id", text), json_object_set_new(entry, "name", title);
+  json_object_set_new(entry, "id", text); json_object_set_new(entry, "name", title);
   json_array_append_new(json_object_get(model, "runs"), entry);
   return RAFTER_OK;
 }
@@ -447,7 +447,7 @@ rf_status rf_report_add(json_t *model, const char *root, const char *given, rf_e
     return RF_FAIL(error, RAFTER_FAILED, "`rafter runs list` shows which there are", "%s is neither a run nor a file (%s)", given, strerror(errno));
   if (!S_ISDIR(info.st_mode)) return add_file(model, path, error);
   if (there(path, "run.json", run)) return add_run(model, path, error);
-  if (there(path, "../run.json", run)) return snprintf(run, sizeof run, "%.4000s/..", path), add_run(model, run, error); /* a checkpoint */
+  if (there(path, "../run.json", run)) { snprintf(run, sizeof run, "%.4000s/..", path); return add_run(model, run, error); } /* a checkpoint */
   return RF_FAIL(error, RAFTER_FAILED, "give the folder of a run, or what `rafter plan --json` printed", "%s is no run (expected run.json in it)",
                  given);
 }

@@ -25,7 +25,7 @@ static size_t spelled(const unsigned char *at, const char **other) {
     const char *raw, *other;
   } spellings[] = {{"<", "\\u003c"}, {">", "\\u003e"}, {"&", "\\u0026"}, {"\xe2\x80\xa8", "\\u2028"}, {"\xe2\x80\xa9", "\\u2029"}};
   for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++)
-    if (!strncmp((const char *)at, spellings[i].raw, strlen(spellings[i].raw))) return *other = spellings[i].other, strlen(spellings[i].raw);
+    if (!strncmp((const char *)at, spellings[i].raw, strlen(spellings[i].raw))) { *other = spellings[i].other; return strlen(spellings[i].raw); }
   return 0;
 }
 
@@ -46,7 +46,7 @@ rf_status rf_report_page_html(const json_t *model, char **html, size_t *bytes, r
   out += marker - rf_report_frame;
   for (const char *at = text; *at;) {
     size_t took = spelled((const unsigned char *)at, &other);
-    if (took) memcpy(out, other, 6), out += 6, at += took;
+    if (took) { memcpy(out, other, 6); out += 6; at += took; }
     else *out++ = *at++;
   }
   strcpy(out, marker + sizeof MARKER - 1);

@@ -85,14 +85,14 @@ static json_t *work_json(const rf_part_work *work, double step) {
 void rf_report_put_work(json_t *json, const rf_plan *plan) {
   rf_part_work work[RF_PARTS], all = {0};
   rf_plan_work_by_part(plan, work);
-  for (int i = 0; i < RF_PARTS; i++) all.forward += work[i].forward, all.step += work[i].step, all.forward_full += work[i].forward_full;
+  for (int i = 0; i < RF_PARTS; i++) { all.forward += work[i].forward; all.step += work[i].step; all.forward_full += work[i].forward_full; }
   json_t *parts = json_object();
   for (int g = 0; g < GROUP_COUNT; g++) {
     rf_part_work sum = {0};
     json_t *of = json_object();
     for (int i = 0; i < GROUPS[g].count; i++) {
       const rf_part_work *one = &work[GROUPS[g].part[i]];
-      sum.forward += one->forward, sum.step += one->step, sum.forward_full += one->forward_full, sum.step_full += one->step_full;
+      sum.forward += one->forward; sum.step += one->step; sum.forward_full += one->forward_full; sum.step_full += one->step_full;
       json_object_set_new(of, rf_part_name(GROUPS[g].part[i]), work_json(one, all.step));
     }
     json_t *group = work_json(&sum, all.step);

@@ -61,10 +61,10 @@ static int slower_first(const void *a, const void *b) {
 static void add(group *g, const json_t *planned, const json_t *measured, double per) {
   double calls = measured ? number(measured, "calls") / per : number(planned, "calls");
   double predicted = calls * number(measured ? measured : planned, measured ? "predicted_seconds" : "seconds");
-  g->calls += calls, g->predicted += predicted, g->limit += calls * number(measured ? measured : planned, "limit_seconds");
+  g->calls += calls; g->predicted += predicted; g->limit += calls * number(measured ? measured : planned, "limit_seconds");
   g->seconds += measured ? calls * number(measured, "seconds") : predicted;
   g->least += measured ? calls * number(measured, "least_seconds") : predicted;
-  g->flops += calls * number(planned, "hardware_flops"), g->bytes += calls * number(planned, "bytes");
+  g->flops += calls * number(planned, "hardware_flops"); g->bytes += calls * number(planned, "bytes");
 }
 
 static json_t *group_json(const group *g, double all) {
@@ -217,8 +217,8 @@ static json_t *walk_json(const json_t *plan, const json_t *walk) {
     add(group_of(&bounds, bound_name(planned)), planned, measured, per);
   }
   for (int k = 0; k < kinds.count; k++) {
-    inside += kinds.at[k].seconds, predicted += kinds.at[k].predicted, limit += kinds.at[k].limit, least += kinds.at[k].least;
-    flops += kinds.at[k].flops, bytes += kinds.at[k].bytes;
+    inside += kinds.at[k].seconds; predicted += kinds.at[k].predicted; limit += kinds.at[k].limit; least += kinds.at[k].least;
+    flops += kinds.at[k].flops; bytes += kinds.at[k].bytes;
   }
   /* A plan over several chips hides transfers behind ops, and stages of a pipeline wait for each other: its own time counts then. */
   if (!walk && number(json_object_get(plan, "time"), "seconds") > 0) {
@@ -348,7 +348,7 @@ static json_t *advice_row(const json_t *entry, const json_t *walks, const json_t
     else then += before;
     json_decref(own);
   }
-  if (!json_array_size(walks)) now = planned, then = number(row, "seconds");
+  if (!json_array_size(walks)) { now = planned; then = number(row, "seconds"); }
   double units = number(json_array_get(walks, 0), "count");
   if (units < 1 || (!trains && json_array_size(walks) > 1)) units = 1;
   return json_pack("{ss sf sf sf sf sf sf sb sb sb}", "change", text_of(row, "change"), "seconds", then / units, "now_seconds", now / units, "gain",
@@ -427,7 +427,7 @@ static const char *subject(const char *walk) {
 static char *bound_sentence(const json_t *walk, const char *of, bool measured) {
   const json_t *bound = json_array_get(json_object_get(walk, "bounds"), 0), *kind = json_object_get(walk, "bound_kind");
   char a[32], b[32], c[32];
-  rf_text_seconds(number(walk, "seconds"), a), rf_text_seconds(number(kind, "seconds"), b);
+  rf_text_seconds(number(walk, "seconds"), a); rf_text_seconds(number(kind, "seconds"), b);
   double bubble = number(named(json_object_get(walk, "bounds"), BUBBLE), "seconds");
   char idle[96] = "";
   if (bubble > 0.1 * number(walk, "seconds"))
@@ -541,7 +541,7 @@ static json_t *between_json(const json_t *entry) {
   json_array_foreach(json_object_get(header, "steps"), s, step) {
     const json_t *after = json_object_get(step, "after"), *went[] = {step, after};
     if (!after) continue;
-    all += number(after, "end") - number(step, "begin"), between += number(after, "end") - number(step, "end"), count++;
+    all += number(after, "end") - number(step, "begin"); between += number(after, "end") - number(step, "end"); count++;
     json_object_foreach(json_object_get(after, "by_phase"), phase, seconds)
         json_object_set_new(phases, phase, json_real(number(phases, phase) + json_number_value(seconds)));
     for (int w = 0; w < 2; w++) json_array_foreach(json_object_get(went[w], "gaps"), side, list) json_array_foreach((json_t *)names, g, name) {
@@ -562,8 +562,8 @@ static json_t *threads_json(const json_t *entry) {
   size_t s, side, g, steps = 0;
   json_array_foreach(json_object_get(header, "steps"), s, step) {
     if (!json_is_true(json_object_get(step, "whole"))) continue;
-    all += 1e-9 * (number(step, "end") - number(step, "begin")) * threads, steps++;
-    work += number(step, "work"), phases += number(step, "phases");
+    all += 1e-9 * (number(step, "end") - number(step, "begin")) * threads; steps++;
+    work += number(step, "work"); phases += number(step, "phases");
     json_array_foreach(json_object_get(step, "gaps"), side, list) json_array_foreach(list, g, value) if (g < GROUPS) gaps[g] +=
         json_number_value(value);
   }
@@ -581,8 +581,7 @@ static const char *largest_gap(const json_t *threads, double *part) {
   const char *name, *most = NULL;
   json_t *value;
   *part = 0;
-  json_object_foreach(json_object_get(threads, "gaps"), name, value) if (json_number_value(value) > *part) *part = json_number_value(value),
-                                                                                                           most = name;
+  json_object_foreach(json_object_get(threads, "gaps"), name, value) if (json_number_value(value) > *part) { *part = json_number_value(value); most = name; }
   return most;
 }
 
@@ -593,23 +592,23 @@ static void explain_threads(json_t *threads) {
   json_object_foreach(json_object_get(threads, "gaps"), name, value) {
     if (json_number_value(value) < 0.01) continue;
     longer = join("%s, %s %.0f %%", text ? text : "", name, 100 * json_number_value(value));
-    free(text), text = longer;
+    free(text); text = longer;
   }
   if (number(threads, "phases") >= 0.01) {
     longer = join("%s, %.0f %% in phases beside ops", text ? text : "", 100 * number(threads, "phases"));
-    free(text), text = longer;
+    free(text); text = longer;
   }
   const json_t *between = json_object_get(threads, "between");
   if (number(between, "part") >= 0.01) {
     char a[32];
     longer = join("%s. Between steps lie %s each, %.0f %% of all time", text ? text : "", rf_text_seconds(number(between, "seconds"), a),
                   100 * number(between, "part"));
-    free(text), text = longer;
+    free(text); text = longer;
     const char *sign = ":";
     json_object_foreach(json_object_get(between, "phases"), name, value) {
       if (json_number_value(value) < 0.005) continue;
       longer = join("%s%s %.0f %% %s", text ? text : "", sign, 100 * json_number_value(value), name);
-      free(text), text = longer, sign = ",";
+      free(text); text = longer; sign = ",";
     }
   }
   if (text) json_object_set_new(threads, "sentence", json_string(text));
@@ -716,8 +715,8 @@ static outliers outliers_of(const json_t *entry, const json_t *walk) {
   found.median = number(spread, "median");
   json_decref(spread);
   json_array_foreach((json_t *)rows, i, row) {
-    all += number(row, "seconds"), found.steps++;
-    if (number(row, "seconds") > OUTLIER * found.median && i) far += number(row, "seconds"), found.count++;
+    all += number(row, "seconds"); found.steps++;
+    if (number(row, "seconds") > OUTLIER * found.median && i) { far += number(row, "seconds"); found.count++; }
   }
   if (found.median > 0 && all > 0) found.part = far / all;
   return found;
@@ -774,7 +773,7 @@ static void plan_alone(json_t *summary, const json_t *plan, const json_t *advice
   if (best) json_object_set(summary, "best", (json_t *)best);
   json_object_set_new(summary, "bound", json_string(bound));
   json_object_set_new(summary, "sentence", json_string(sentence ? sentence : ""));
-  free(change), free(sentence);
+  free(change); free(sentence);
 }
 
 json_t *rf_report_summary(const json_t *entry) {
@@ -806,7 +805,7 @@ json_t *rf_report_summary(const json_t *entry) {
                       rf_text_seconds(number(entry, "replanned_seconds"), a), rf_text_seconds(number(json_object_get(plan, "time"), "seconds"), b)));
     if (!stood) explain_outliers(notes, far);
     char *bound = bound_of(entry, most, threads, notes, &word);
-    if (measured && stood && strcmp(word, OTHERS)) free(bound), bound = outliers_sentence(far, most), word = STOPPED;
+    if (measured && stood && strcmp(word, OTHERS)) { free(bound); bound = outliers_sentence(far, most); word = STOPPED; }
     bool useless = !strcmp(word, STOPPED) || (measured && is_others(word) && alone_of(most) >= ALONE_HELD); /* prices of what tells nothing */
     bool crowded = is_crowded(word);
     json_object_set_new(summary, "advice", advice = advice_json(entry, walks, measured && is_others(word)));
@@ -824,7 +823,7 @@ json_t *rf_report_summary(const json_t *entry) {
     json_object_set_new(summary, "bound", json_string(word));
     json_object_set_new(summary, "walk", json_string(text_of(most, "walk")));
     json_object_set_new(summary, "sentence", json_string(sentence ? sentence : ""));
-    free(before), free(bound), free(change), free(sentence);
+    free(before); free(bound); free(change); free(sentence);
   } else {
     json_object_set_new(summary, "advice", advice = advice_json(entry, walks, false));
     if (number(json_object_get(plan, "time"), "seconds") > 0) plan_alone(summary, plan, advice, misfit);

@@ -38,7 +38,7 @@ static void print_walk(FILE *out, const json_t *walk, int rows) {
     if (!rest)
       print_row(out, text_of(one, "name"), number(one, "seconds"), number(one, "predicted_seconds"), number(one, "limit_seconds"),
                 number(one, "share"));
-    else seconds += number(one, "seconds"), predicted += number(one, "predicted_seconds"), limit += number(one, "limit_seconds");
+    else { seconds += number(one, "seconds"); predicted += number(one, "predicted_seconds"); limit += number(one, "limit_seconds"); }
   }
   if (seconds > 0) print_row(out, "other ops", seconds, predicted, limit, wall > 0 ? seconds / wall : 0);
   if (gaps > 0) print_row(out, "between ops", gaps, 0, 0, gaps / wall);

@@ -22,7 +22,7 @@ static sum sum_of(const json_t *rows, size_t from, size_t to, const char *key) {
     if (!json_is_number(value)) continue;
     if (!s.count || number < s.least) s.least = number;
     if (!s.count || number > s.most) s.most = number;
-    s.sum += number, s.count++;
+    s.sum += number; s.count++;
   }
   return s;
 }
@@ -38,10 +38,10 @@ static json_t *row_of(const json_t *rows, size_t from, size_t to) {
   }
   for (size_t k = 0; k < EXTREME_COUNT; k++) {
     sum s = sum_of(rows, from, to, EXTREMES[k]);
-    if (s.count) json_object_set_new(low, EXTREMES[k], json_real(s.least)), json_object_set_new(high, EXTREMES[k], json_real(s.most));
+    if (s.count) { json_object_set_new(low, EXTREMES[k], json_real(s.least)); json_object_set_new(high, EXTREMES[k], json_real(s.most)); }
   }
   json_object_set_new(row, "steps", json_integer((json_int_t)(to - from)));
-  json_object_set_new(row, "least", low), json_object_set_new(row, "most", high);
+  json_object_set_new(row, "least", low); json_object_set_new(row, "most", high);
   return row;
 }
 

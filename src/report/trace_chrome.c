@@ -26,7 +26,7 @@ static void put(pen *p, const char *text) {
   for (size_t bytes = strlen(text); bytes;) {
     size_t room = sizeof p->text - p->used, part = bytes < room ? bytes : room;
     memcpy(p->text + p->used, text, part);
-    p->used += part, text += part, bytes -= part;
+    p->used += part; text += part; bytes -= part;
     if (p->used == sizeof p->text) flush(p);
   }
 }
@@ -71,28 +71,28 @@ typedef struct ops {
 
 static void ops_free(ops *o) {
   for (size_t p = 0; o->of && p < o->plans; p++) {
-    for (size_t i = 0; o->of[p] && i < o->count[p]; i++) free(o->of[p][i].name), free(o->of[p][i].args);
+    for (size_t i = 0; o->of[p] && i < o->count[p]; i++) { free(o->of[p][i].name); free(o->of[p][i].args); }
     free(o->of[p]);
   }
-  free(o->of), free(o->count);
+  free(o->of); free(o->count);
 }
 
 static rf_status op_text_of(const json_t *op, op_text *text, rf_error *error) {
   static const char *const taken[] = {"op", "kernel", "shape", "dtype", "flops", "bytes", "bound"};
   json_t *args = json_pack("{sO}", "id", json_object_get(op, "id"));
   for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) json_object_set(args, taken[i], json_object_get(op, taken[i]));
-  text->seconds = json_number_value(json_object_get(op, "seconds")), text->limit_seconds = json_number_value(json_object_get(op, "limit_seconds"));
-  text->flops = json_number_value(json_object_get(op, "flops")), text->bytes = json_number_value(json_object_get(op, "bytes"));
+  text->seconds = json_number_value(json_object_get(op, "seconds")); text->limit_seconds = json_number_value(json_object_get(op, "limit_seconds"));
+  text->flops = json_number_value(json_object_get(op, "flops")); text->bytes = json_number_value(json_object_get(op, "bytes"));
   json_t *name = json_string(json_string_value(json_object_get(op, "name")));
-  text->args = json_dumps(args, JSON_COMPACT), text->name = json_dumps(name, JSON_ENCODE_ANY);
-  json_decref(args), json_decref(name);
+  text->args = json_dumps(args, JSON_COMPACT); text->name = json_dumps(name, JSON_ENCODE_ANY);
+  json_decref(args); json_decref(name);
   return text->args && text->name ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
 }
 
 static rf_status ops_of(const rf_trace_file *file, ops *o, rf_error *error) {
   const json_t *plans = json_object_get(file->header, "ops");
   o->plans = json_array_size(plans);
-  o->of = calloc(o->plans + 1, sizeof *o->of), o->count = calloc(o->plans + 1, sizeof *o->count);
+  o->of = calloc(o->plans + 1, sizeof *o->of); o->count = calloc(o->plans + 1, sizeof *o->count);
   if (!o->of || !o->count) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
   for (size_t p = 0; p < o->plans; p++) {
     const json_t *list = json_array_get(plans, p);
@@ -125,7 +125,7 @@ static void put_lanes(pen *p, const rf_trace_file *file) {
   json_t *process = json_sprintf("rafter %s", command ? command : "");
   char *text = json_dumps(process, JSON_ENCODE_ANY);
   put(p, "{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":");
-  put(p, text ? text : "\"rafter\""), put(p, "}}");
+  put(p, text ? text : "\"rafter\""); put(p, "}}");
   free(text);
   json_decref(process);
   for (size_t l = 0; l < json_array_size(lanes); l++) {
@@ -134,7 +134,7 @@ static void put_lanes(pen *p, const rf_trace_file *file) {
     char *name = json_dumps(json_object_get(lane, "name"), JSON_ENCODE_ANY);
     if (strcmp(kind, "counters")) {
       putf(p, ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%zu,\"name\":\"thread_name\",\"args\":{\"name\":", l + 1);
-      put(p, name ? name : "\"lane\""), put(p, "}}");
+      put(p, name ? name : "\"lane\""); put(p, "}}");
       putf(p, ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%zu,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%d}}", l + 1, order_of(kind, l));
     }
     free(name);
@@ -190,7 +190,7 @@ static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i
       if (seconds > 0) putf(p, ",\"percent_of_limit\":%.2f", 100 * limit / seconds);
       putf(p, ",\"predicted_us\":%.3f,\"limit_us\":%.3f,\"microbatch\":%.0f}", 1e6 * predicted, 1e6 * limit, file->value[i]);
     } else if (file->kind[i] == RF_SPAN_PREDICTED) putf(p, ",\"args\":{\"id\":%d,\"predicted_us\":%.3f}", file->id[i], 1e6 * seconds);
-    else if (file->kind[i] == RF_SPAN_WAIT) put(p, ",\"args\":{\"in\":"), put(p, op->name), put(p, "}");
+    else if (file->kind[i] == RF_SPAN_WAIT) { put(p, ",\"args\":{\"in\":"); put(p, op->name); put(p, "}"); }
     put(p, "}");
     break;
   }
@@ -261,7 +261,7 @@ static const char *span_name(const rf_trace_file *file, int64_t i, char step[32]
       [RF_SPAN_PHASE] = "phases", [RF_SPAN_COUNTER] = "counters", [RF_SPAN_LOST] = "lost", [RF_SPAN_GAP] = "gaps"};
   const char *name = NULL;
   if (lists[file->kind[i]]) name = list_name(file, lists[file->kind[i]], (size_t)file->id[i]);
-  else if (file->kind[i] == RF_SPAN_STEP) snprintf(step, 32, "step %.0f", file->value[i]), name = step;
+  else if (file->kind[i] == RF_SPAN_STEP) { snprintf(step, 32, "step %.0f", file->value[i]); name = step; }
   else {
     const json_t *of = json_array_get(json_object_get(file->header, "ops"), file->plan[i]);
     name = json_string_value(json_object_get(json_array_get(of, (size_t)file->id[i]), "name"));

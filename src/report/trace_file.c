@@ -32,9 +32,9 @@ static size_t span_bytes(void) {
 static void point_into(rf_trace_file *file) {
   const char *at = file->columns;
   size_t n = (size_t)file->count;
-  file->begin = (const int64_t *)at, file->end = file->begin + n, file->value = (const double *)(file->end + n);
-  file->id = (const int32_t *)(file->value + n), file->lane = (const uint16_t *)(file->id + n);
-  file->kind = (const uint8_t *)(file->lane + n), file->plan = file->kind + n;
+  file->begin = (const int64_t *)at; file->end = file->begin + n; file->value = (const double *)(file->end + n);
+  file->id = (const int32_t *)(file->value + n); file->lane = (const uint16_t *)(file->id + n);
+  file->kind = (const uint8_t *)(file->lane + n); file->plan = file->kind + n;
   file->column_bytes = n * span_bytes();
 }
 
@@ -139,7 +139,7 @@ static rf_status make_header(const rf_trace *trace, json_t *about, json_t **head
   for (int p = 0; p < trace->plans; p++) {
     json_t *list = ops_json(trace, p, error);
     if (!list) {
-      json_decref(plans), json_decref(digests), json_decref(ops), json_decref(counters), json_decref(columns);
+      json_decref(plans); json_decref(digests); json_decref(ops); json_decref(counters); json_decref(columns);
       return RAFTER_FAILED;
     }
     json_array_append_new(plans, json_string(trace->plan_name[p]));
@@ -173,9 +173,9 @@ rf_status rf_trace_file_make(const rf_trace *trace, json_t *about, rf_trace_file
   point_into(file);
   for (size_t i = 0; i < n; i++) {
     const rf_stamp *s = &trace->span[i];
-    ((int64_t *)file->begin)[i] = s->begin, ((int64_t *)file->end)[i] = s->end;
-    ((double *)file->value)[i] = s->value, ((int32_t *)file->id)[i] = s->id;
-    ((uint16_t *)file->lane)[i] = s->lane, ((uint8_t *)file->kind)[i] = s->kind, ((uint8_t *)file->plan)[i] = s->plan;
+    ((int64_t *)file->begin)[i] = s->begin; ((int64_t *)file->end)[i] = s->end;
+    ((double *)file->value)[i] = s->value; ((int32_t *)file->id)[i] = s->id;
+    ((uint16_t *)file->lane)[i] = s->lane; ((uint8_t *)file->kind)[i] = s->kind; ((uint8_t *)file->plan)[i] = s->plan;
   }
   rf_status status = make_header(trace, about, &file->header, error);
   if (status != RAFTER_OK) rf_trace_file_free(file);

@@ -60,13 +60,13 @@ static unsigned char *gzip(const unsigned char *bytes, size_t count, size_t *pac
   int state = Z_OK;
   while (out && state == Z_OK) { /* zlib counts in 32 bits what is at hand */
     size_t in_left = count - stream.total_in, out_left = room - stream.total_out;
-    stream.next_in = (unsigned char *)bytes + stream.total_in, stream.avail_in = in_left < 1u << 30 ? (uInt)in_left : 1u << 30;
-    stream.next_out = out + stream.total_out, stream.avail_out = out_left < 1u << 30 ? (uInt)out_left : 1u << 30;
+    stream.next_in = (unsigned char *)bytes + stream.total_in; stream.avail_in = in_left < 1u << 30 ? (uInt)in_left : 1u << 30;
+    stream.next_out = out + stream.total_out; stream.avail_out = out_left < 1u << 30 ? (uInt)out_left : 1u << 30;
     state = deflate(&stream, in_left == stream.avail_in ? Z_FINISH : Z_NO_FLUSH);
   }
   *packed = stream.total_out;
   deflateEnd(&stream);
-  if (out && state != Z_STREAM_END) free(out), out = NULL;
+  if (out && state != Z_STREAM_END) { free(out); out = NULL; }
   return out;
 }
 
@@ -108,7 +108,7 @@ rf_status rf_report_pack_trace(const json_t *header, const void *columns, size_t
     status = RF_FAIL(error, RAFTER_FAILED, "record the run again", "a trace's header does not say how many spans of what columns there are");
     goto done;
   }
-  coded = malloc(bytes + 1), scratch = malloc(8 * (size_t)count + 1);
+  coded = malloc(bytes + 1); scratch = malloc(8 * (size_t)count + 1);
   if (!own || !coded_list || !coded || !scratch) goto no_memory;
   RF_GO(code_columns(coded_list, (size_t)count, columns, bytes, coded, scratch, error));
   zipped = gzip(coded, bytes, &packed);
@@ -119,7 +119,7 @@ rf_status rf_report_pack_trace(const json_t *header, const void *columns, size_t
 no_memory:
   status = RF_FAIL(error, RAFTER_FAILED, "report fewer traced steps", "no memory for a trace of %zu bytes", bytes);
 done:
-  free(coded), free(scratch), free(zipped), free(text);
-  json_decref(own), json_decref(coded_list);
+  free(coded); free(scratch); free(zipped); free(text);
+  json_decref(own); json_decref(coded_list);
   return status;
 }

@@ -44,7 +44,7 @@ static rf_status measure_ceilings(const rf_calibrate_options *o, rf_machine *m, 
   static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_I8};
   for (size_t i = 0; i < 3; i++) {
     rf_dtype dtype = dtypes[i];
-    m->flops[dtype] = median_burst(dtype, o->isa, o->threads, bursts), m->flops_vectors[dtype] = 0;
+    m->flops[dtype] = median_burst(dtype, o->isa, o->threads, bursts); m->flops_vectors[dtype] = 0;
     if (rf_peak_unit_of(dtype, o->isa) == RF_PEAK_TILES)
       m->flops_vectors[dtype] = median_burst(dtype, RF_PEAK_VECTORS_OF(o->isa), o->threads, bursts);
   }
@@ -143,7 +143,7 @@ static void fill_inputs(rf_run *run, const rf_plan *plan) {
   int32_t *segments = rf_run_named(run, 0, "segments", NULL), *slots = rf_run_named(run, 0, "slots", NULL),
           *rows = rf_run_named(run, 0, "rows", NULL);
   for (int64_t i = 0; i < n; i++) {
-    tokens[i] = (int32_t)((i * 7919 + 13) % graph->model.vocab), positions[i] = (int32_t)(slots ? graph->seq - n + i : i % graph->seq);
+    tokens[i] = (int32_t)((i * 7919 + 13) % graph->model.vocab); positions[i] = (int32_t)(slots ? graph->seq - n + i : i % graph->seq);
     if (labels) labels[i] = (int32_t)((i * 104729 + 5) % graph->model.vocab);
     if (segments) segments[i] = (int32_t)(i * graph->seq < n ? i * graph->seq : n);
     if (slots) slots[i] = 0;
@@ -161,7 +161,7 @@ rf_curve *rf_calibrate_curve(rf_machine *m, const char *op, rf_dtype dtype, cons
   if (m->curve_count == RF_MAX_CURVES) return NULL;
   rf_curve *c = &m->curve[m->curve_count++];
   *c = (rf_curve){.dtype = dtype};
-  snprintf(c->op, sizeof c->op, "%s", op), snprintf(c->kernel, sizeof c->kernel, "%s", kernel);
+  snprintf(c->op, sizeof c->op, "%s", op); snprintf(c->kernel, sizeof c->kernel, "%s", kernel);
   return c;
 }
 
@@ -171,18 +171,18 @@ static void add_point(rf_curve *c, double size, double work, double seconds) {
   while (at < c->count && c->size[at] < size) at++;
   for (int near = at - 1; near <= at; near++)
     if (near >= 0 && near < c->count && fabs(log(c->size[near] / size)) < 0.22) {
-      c->work[near] += work, c->seconds[near] += seconds;
+      c->work[near] += work; c->seconds[near] += seconds;
       return;
     }
   if (c->count == RF_CURVE_POINTS) return;
-  for (int i = c->count++; i > at; i--) c->size[i] = c->size[i - 1], c->work[i] = c->work[i - 1], c->seconds[i] = c->seconds[i - 1];
-  c->size[at] = size, c->work[at] = work, c->seconds[at] = seconds;
+  for (int i = c->count++; i > at; i--) { c->size[i] = c->size[i - 1]; c->work[i] = c->work[i - 1]; c->seconds[i] = c->seconds[i - 1]; }
+  c->size[at] = size; c->work[at] = work; c->seconds[at] = seconds;
 }
 
 void rf_calibrate_add(rf_machine *m, const char *op, const char *kernel, double size, double work, double seconds) {
   rf_curve *c = rf_calibrate_curve(m, op, RF_F32, kernel);
   if (!c || c->count == RF_CURVE_POINTS) return;
-  c->size[c->count] = size, c->work[c->count] = work, c->seconds[c->count++] = seconds;
+  c->size[c->count] = size; c->work[c->count] = work; c->seconds[c->count++] = seconds;
 }
 
 rf_status rf_calibrate_model(rf_model *model, rf_error *error) {
@@ -196,7 +196,7 @@ rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *gra
   size_t bytes = k->workspace_bytes ? (k->workspace_bytes(graph, op, o->threads) + 63) / 64 * 64 : 0;
   if (bytes > room->bytes) {
     free(room->at);
-    room->at = aligned_alloc(64, bytes), room->bytes = room->at ? bytes : 0;
+    room->at = aligned_alloc(64, bytes); room->bytes = room->at ? bytes : 0;
     if (!room->at) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure %s", what);
     memset(room->at, 0, bytes);
   }
@@ -234,7 +234,7 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
                              .threads = o->threads,
                              .machine = m};
   rf_machine bare = *m; /* plans of the calibration itself need no curves */
-  bare.curve_count = 0, options.machine = &bare;
+  bare.curve_count = 0; options.machine = &bare;
   RF_GO(rf_plan_make(&model, &options, &plan, error));
   const rf_plan *plans[] = {plan};
   RF_GO(rf_run_open(plans, 1, (rf_run_debug){0}, &run, error));
@@ -370,7 +370,7 @@ done:
 enum { LETTERS = 26, WORD_MOST = 4 };
 static int spell(int64_t word, char text[WORD_MOST]) {
   int64_t length = 1, of_length = LETTERS;
-  for (; word >= of_length; length++) word -= of_length, of_length *= LETTERS;
+  for (; word >= of_length; length++) { word -= of_length; of_length *= LETTERS; }
   for (int64_t i = length - 1; i >= 0; i--, word /= LETTERS) text[i] = (char)('a' + word % LETTERS);
   return (int)length;
 }
@@ -401,14 +401,14 @@ static rf_status measure_vocabulary(const rf_calibrate_options *o, rf_machine *m
   rf_vocabulary v = {.kind = "llama", .pieces = pieces, .scores = scores, .bos_id = -1, .eos_id = -1, .pad_id = -1, .unk_id = -1};
   for (int64_t i = 0; i < count; i++) {
     pieces[i] = (rf_span){text[i], (size_t)spell(i, text[i])};
-    scores[i] = -(float)i, bytes += (double)pieces[i].bytes;
+    scores[i] = -(float)i; bytes += (double)pieces[i].bytes;
     v.count = i + 1;
     if (v.count != count && v.count != count / 16) continue;
     for (int k = 0; k < TIMES; k++) RF_GO(build_once(&v, &seconds[k], error));
     add_load(m, "vocabulary", bytes, seconds, TIMES);
   }
 done:
-  free(pieces), free(scores), free(text);
+  free(pieces); free(scores); free(text);
   return status;
 }
 
@@ -454,7 +454,7 @@ static rf_status measure_json(const rf_calibrate_options *o, rf_machine *m, rf_e
 
 rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_error *error) {
   RF_TRY(rf_machine_detect(machine, error));
-  machine->threads = o->threads, machine->curve_count = 0;
+  machine->threads = o->threads; machine->curve_count = 0;
   snprintf(machine->isa, sizeof machine->isa, "%s", rf_isa_name(o->isa));
   if (o->say) o->say(o->self, "ceilings", 0);
   size_t bytes[TOUCHES] = {0};

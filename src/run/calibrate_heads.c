@@ -39,9 +39,9 @@ static rf_status measure(const rf_calibrate_options *o, const rf_model *model, c
   rf_call call;
   rf_run_inputs run = {.rows = rows};
   RF_GO(rf_calibrate_kernel(o, graph, room, "heads", &kernel, &call, error));
-  call.in[0] = p->x, call.in[1] = p->w, call.in[3] = p->rows, call.run = &run;
-  if (!h->scores) call.out[0] = p->logits, call.out[1] = h->sums ? p->sums : NULL;
-  else call.out[0] = p->sums, call.out[1] = h->top ? p->ids : NULL, call.out[2] = h->top ? p->top : NULL;
+  call.in[0] = p->x; call.in[1] = p->w; call.in[3] = p->rows; call.run = &run;
+  if (!h->scores) { call.out[0] = p->logits; call.out[1] = h->sums ? p->sums : NULL; }
+  else { call.out[0] = p->sums; call.out[1] = h->top ? p->ids : NULL; call.out[2] = h->top ? p->top : NULL; }
   int passes = o->quick ? 3 : PASSES;
   for (int i = -1; i < passes; i++) { /* the first call wakes threads */
     double start = rf_now_seconds();
@@ -62,9 +62,9 @@ rf_status rf_calibrate_heads(const rf_calibrate_options *o, rf_machine *m, rf_er
   operands p = {0};
   rf_calibrate_room room = {0};
   RF_TRY(rf_calibrate_model(&model, error));
-  p.x = aligned_alloc(64, rows * INNER * 4), p.w = aligned_alloc(64, most * INNER * 4), p.logits = aligned_alloc(64, rows * most * 4);
-  p.sums = aligned_alloc(64, rows * 64), p.top = aligned_alloc(64, rows * TOP * 4);
-  p.rows = aligned_alloc(64, rows * 64), p.ids = aligned_alloc(64, rows * TOP * 4);
+  p.x = aligned_alloc(64, rows * INNER * 4); p.w = aligned_alloc(64, most * INNER * 4); p.logits = aligned_alloc(64, rows * most * 4);
+  p.sums = aligned_alloc(64, rows * 64); p.top = aligned_alloc(64, rows * TOP * 4);
+  p.rows = aligned_alloc(64, rows * 64); p.ids = aligned_alloc(64, rows * TOP * 4);
   if (!p.x || !p.w || !p.logits || !p.sums || !p.top || !p.rows || !p.ids) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure heads"));
   for (size_t i = 0; i < rows * INNER; i++) p.x[i] = (float)((uint32_t)i * 2654435761u >> 16 & 1023) / 512 - 1;
   for (size_t i = 0; i < most * INNER; i++) p.w[i] = (float)((uint32_t)i * 2246822519u >> 16 & 1023) / 512 - 1;
@@ -78,6 +78,6 @@ rf_status rf_calibrate_heads(const rf_calibrate_options *o, rf_machine *m, rf_er
     }
   }
 done:
-  free(p.x), free(p.w), free(p.logits), free(p.sums), free(p.top), free(p.rows), free(p.ids), free(room.at);
+  free(p.x); free(p.w); free(p.logits); free(p.sums); free(p.top); free(p.rows); free(p.ids); free(room.at);
   return status;
 }

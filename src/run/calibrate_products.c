@@ -40,7 +40,7 @@ static rf_status fill(ring *r, const rf_panels *panels, rf_error *error) {
     for (int k = 0; k < panels->inner; k++) values[k] = (float)((uint32_t)(i * INNER + k) * 2654435761u >> 16 & 1023) / 1024 - 0.5f;
     type->quantize(values, panels->inner / type->values, r->stored + i * r->row_bytes);
   }
-  r->each = rf_panels_bytes(panels), r->count = (int64_t)r->bytes / r->each, r->next = 0;
+  r->each = rf_panels_bytes(panels); r->count = (int64_t)r->bytes / r->each; r->next = 0;
   rf_panel_source source = {.self = r, .stored = stored_row};
   RF_TRY(rf_panels_fill(panels, &source, r->at, error));
   for (int64_t i = 1; i < r->count; i++) memcpy((char *)r->at + i * r->each, r->at, (size_t)r->each);
@@ -57,7 +57,7 @@ static rf_status build(const rf_model *model, const rf_panels *panels, int64_t r
   int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, is_bf16(how) ? RF_BF16 : RF_F32, 2, x),
                   rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, RF_PACKED, 2, w)};
   rf_attr attr = {.fast = how == RF_PRODUCTS_FAST};
-  graph->rows = rows, graph->tensor[inputs[1]].panels = *panels;
+  graph->rows = rows; graph->tensor[inputs[1]].panels = *panels;
   if (rf_graph_op(graph, is_turned(how) ? "matmul_dx" : "matmul", "product", RF_SECTION_MICRO, inputs, 2, 1, &attr, error) < 0) {
     rf_graph_free(graph);
     return RAFTER_INVALID;
@@ -77,11 +77,11 @@ static rf_status measure(const rf_calibrate_options *o, ring *r, const rf_graph 
   rf_call call;
   rf_run_inputs inputs = {.rows = graph->rows};
   RF_TRY(rf_calibrate_kernel(o, graph, &r->room, "products", &kernel, &call, error));
-  call.in[0] = r->x, call.out[0] = r->y, call.run = &inputs;
+  call.in[0] = r->x; call.out[0] = r->y; call.run = &inputs;
   double start = rf_now_seconds(), budget = o->quick ? 0.002 : 0.005;
   bool warm = s->count > 0; /* the first call wakes threads, and finds its place in the caches */
   for (int i = warm ? 0 : -1; i < 1 || (i < EACH_MOST && rf_now_seconds() - start < budget); i++) {
-    call.in[1] = (const char *)r->at + r->next * r->each, r->next = (r->next + 1) % r->count;
+    call.in[1] = (const char *)r->at + r->next * r->each; r->next = (r->next + 1) % r->count;
     double before = rf_now_seconds();
     kernel->run(&call);
     if (i >= 0) s->seconds[s->count++] = rf_now_seconds() - before;
@@ -155,7 +155,7 @@ rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *m, rf
   RF_TRY(rf_calibrate_model(&model, error));
   RF_TRY(rf_pages_map(r.bytes, &r.at, NULL, error));
   r.stored = malloc((size_t)STORED * INNER * 4);
-  r.x = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4), r.y = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4);
+  r.x = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4); r.y = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4);
   if (!r.stored || !r.x || !r.y) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure products"));
   for (int i = 0; i < ROWS_MOST * OUTPUTS; i++) { /* as bf16 the halves of these are numbers too */
     float value = (float)((uint32_t)i * 2654435761u >> 16 & 1023) / 1024 - 0.5f;
@@ -182,7 +182,7 @@ rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *m, rf
     }
   }
 done:
-  free(r.stored), free(r.x), free(r.y), free(r.room.at);
+  free(r.stored); free(r.x); free(r.y); free(r.room.at);
   rf_pages_unmap(r.at, r.bytes);
   return status;
 }

@@ -64,7 +64,7 @@ static rf_status build(bench *b, int op, rf_dtype dtype, int64_t rows, int shape
 }
 
 static void free_products(bench *b) {
-  for (int s = 0; s < SHAPES; s++) rf_graph_free(b->product[s].graph), b->product[s].graph = NULL;
+  for (int s = 0; s < SHAPES; s++) { rf_graph_free(b->product[s].graph); b->product[s].graph = NULL; }
 }
 
 /* Seconds of a call with these blocks. */
@@ -74,7 +74,7 @@ static rf_status time_product(bench *b, product *p, const rf_blocks *blocks, dou
   size_t room = p->kernel->workspace_bytes(p->graph, op, b->options->threads);
   if (room > b->room_bytes) {
     if (b->room) rf_pages_unmap(b->room, b->room_bytes);
-    b->room = NULL, b->room_bytes = 0;
+    b->room = NULL; b->room_bytes = 0;
     RF_TRY(rf_pages_map(room, &b->room, NULL, error));
     memset(b->room, 0, room);
     b->room_bytes = room;
@@ -121,7 +121,7 @@ static rf_status prove(bench *b, const rf_blocks *usual, const rf_blocks *best, 
         int which = (turn + r) % 2;
         RF_TRY(time_product(b, &b->product[s], which ? best : usual, &seconds[which], error));
       }
-      of[s][r] = seconds[0] / seconds[1] - 1, gain[r] += of[s][r] / SHAPES;
+      of[s][r] = seconds[0] / seconds[1] - 1; gain[r] += of[s][r] / SHAPES;
     }
   }
   bool worse = false;
@@ -138,13 +138,13 @@ static rf_status tune_class(bench *b, int op, rf_dtype dtype, rf_tuned *tuned, r
   const rf_blocks usual = rf_gemm_blocks();
   rf_blocks best = usual;
   *row = (rf_tuned_row){.class = rf_tuned_class(p->graph, p->call.op), .dtype = dtype, .usual = usual};
-  snprintf(row->op, sizeof row->op, "%s", OPS[op]), snprintf(row->kernel, sizeof row->kernel, "%s", p->kernel->name);
+  snprintf(row->op, sizeof row->op, "%s", OPS[op]); snprintf(row->kernel, sizeof row->kernel, "%s", p->kernel->name);
   for (int f = 0; f < FIELDS; f++) {
     rf_blocks candidate[TRIED_MOST + 1] = {best};
     int count = 1, at;
     for (const int64_t *value = TRIED[f]; *value; value++) {
       if (*value == *field(&best, f)) continue;
-      candidate[count] = best, *field(&candidate[count++], f) = *value;
+      candidate[count] = best; *field(&candidate[count++], f) = *value;
     }
     RF_TRY(fastest(b, candidate, count, &at, error));
     best = candidate[at];

@@ -68,7 +68,7 @@ static rf_status add_region(work *w, const rf_stamp *own, int64_t op_end, rf_err
     int64_t capacity = w->capacity ? 2 * w->capacity : 1024;
     region *grown = realloc(w->region, (size_t)capacity * sizeof *grown);
     if (!grown) return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
-    w->region = grown, w->capacity = capacity;
+    w->region = grown; w->capacity = capacity;
   }
   w->region[w->regions++] = (region){own->begin, own->end, own->end, larger(op_end, own->end)};
   return RAFTER_OK;
@@ -115,7 +115,7 @@ static rf_status give(work *w, rf_traced_step *step, thread *t, rf_gap gap, int6
   if (end - begin < SHOWN_NS) return RAFTER_OK;
   int64_t before = t->first - w->spans->at, count = t->end - t->first; /* the list may move */
   rf_status status = rf_stamps_add(w->spans, (rf_stamp){begin, end, 0, (int32_t)gap, (uint16_t)t->lane, RF_SPAN_GAP, 0}, error);
-  t->first = w->spans->at + before, t->end = t->first + count;
+  t->first = w->spans->at + before; t->end = t->first + count;
   return status;
 }
 
@@ -169,7 +169,7 @@ static rf_status between_ops(work *w, rf_traced_step *step, thread *t, int64_t b
     RF_TRY(give_launch(w, step, t, DISPATCH_NS, at, phase.begin, error));
     int64_t from = larger(at, phase.begin);
     if (phase.id == RF_PHASE_WRITE || phase.id == RF_PHASE_CHECKPOINT) RF_TRY(give(w, step, t, RF_GAP_IO, from, phase.end, error));
-    else step->phases += 1e-9 * (double)(phase.end - from), t->idle += phase.end - from;
+    else { step->phases += 1e-9 * (double)(phase.end - from); t->idle += phase.end - from; }
     at = phase.end;
   }
   return give_launch(w, step, t, DISPATCH_NS, at, end, error);
@@ -263,7 +263,7 @@ static void give_body(work *w, const idle *i, int lane, const rf_stamp *span, rf
       if (pass == 0) all += part;
       else if (all > 0) {
         double here = seconds * part / all < *body ? seconds * part / all : *body;
-        step->gaps[1][gap] += here, *body -= here;
+        step->gaps[1][gap] += here; *body -= here;
       }
     }
 }
@@ -275,7 +275,7 @@ static void give_faults(work *w, const idle *i, int lane, const rf_stamp *span, 
   for (int s = i->piece; s < w->pieces && w->piece[s].begin < span->end; s++) {
     const rf_traced_step *step = &w->piece[s];
     int64_t part = step->whole ? smaller(step->end, span->end) - larger(step->begin, span->begin) : 0;
-    if (part > longest) longest = part, most = s;
+    if (part > longest) { longest = part; most = s; }
   }
   if (most < 0) return;
   double *pages = &w->heap_pages[most], grown = span->value < *pages ? span->value : *pages;
@@ -292,7 +292,7 @@ static void inside_bodies(work *w, int lane, idle i) {
   for (int64_t k = w->lane_at[lane]; k < w->lane_at[lane + 1]; k++) {
     const rf_stamp *s = &at[k];
     if (s->kind != RF_SPAN_LOST) continue;
-    if (!look || look->begin != s->begin) look = s, delay = reads = 0;
+    if (!look || look->begin != s->begin) { look = s; delay = reads = 0; }
     /* Off its core for longer than it had nothing to do: so long it stood still inside bodies. */
     double still = w->value[k] - (double)idle_in(w, &i, s->begin, s->end);
     if (s->id == RF_LOST_DELAY) delay = s->value;
@@ -357,7 +357,7 @@ static rf_status stop_body(work *w, int index, int lane, int64_t begin, int64_t 
   rf_traced_step *step = &w->piece[index];
   double *body = &w->body[(int64_t)index * w->trace->threads + lane], seconds = 1e-9 * (double)(end - begin);
   if (end - begin < SHOWN_NS || *body < seconds) return RAFTER_OK;
-  *body -= seconds, step->gaps[0][RF_GAP_STOPPED] += seconds;
+  *body -= seconds; step->gaps[0][RF_GAP_STOPPED] += seconds;
   return rf_stamps_add(w->spans, (rf_stamp){begin, end, 0, RF_GAP_STOPPED, (uint16_t)lane, RF_SPAN_GAP, 0}, error);
 }
 
@@ -366,13 +366,13 @@ static bool keeps_cause(const rf_stamp *gap) { return gap->id == RF_GAP_IO || ga
 /* What a gap has of [begin, end) becomes the stop's; what lies before and behind stays. */
 static rf_status stop_gap(work *w, rf_traced_step *step, int64_t k, int64_t begin, int64_t end, rf_error *error) {
   rf_stamp gap = w->spans->at[k], cut = gap;
-  cut.begin = larger(begin, gap.begin), cut.end = smaller(end, gap.end);
+  cut.begin = larger(begin, gap.begin); cut.end = smaller(end, gap.end);
   double seconds = 1e-9 * (double)(cut.end - cut.begin), *from = &step->gaps[0][gap.id];
   *from = *from > seconds ? *from - seconds : 0;
   step->gaps[0][RF_GAP_STOPPED] += seconds;
-  cut.id = RF_GAP_STOPPED, w->spans->at[k] = cut;
+  cut.id = RF_GAP_STOPPED; w->spans->at[k] = cut;
   rf_stamp before = gap, behind = gap;
-  before.end = cut.begin, behind.begin = cut.end;
+  before.end = cut.begin; behind.begin = cut.end;
   if (before.end > before.begin) RF_TRY(rf_stamps_add(w->spans, before, error));
   if (behind.end > behind.begin) RF_TRY(rf_stamps_add(w->spans, behind, error));
   return RAFTER_OK;
@@ -421,7 +421,7 @@ static int64_t begin_of_stop(const work *w, const counted *look, int64_t length)
     const rf_stamp *s = &w->spans->at[k];
     if (s->lane || (s->kind != RF_SPAN_OP && s->kind != RF_SPAN_GAP) || overlap(s, look->begin, look->end) <= longest) continue;
     longest = overlap(s, look->begin, look->end);
-    begin = larger(s->begin, look->begin), end = smaller(s->end, look->end);
+    begin = larger(s->begin, look->begin); end = smaller(s->end, look->end);
   }
   at = begin + (end - begin - length) / 2;
   return smaller(larger(at, look->begin), look->end - length);
@@ -480,7 +480,7 @@ static void sum_phases(const work *w, const rf_traced_step *piece, double by_pha
     while (depth && until[depth - 1] <= s->begin) depth--;
     by_phase[s->id] += 1e-9 * (double)length;
     if (depth) by_phase[open[depth - 1]] -= 1e-9 * (double)length;
-    if (depth < 8) open[depth] = s->id, until[depth++] = s->end;
+    if (depth < 8) { open[depth] = s->id; until[depth++] = s->end; }
   }
 }
 
@@ -490,7 +490,7 @@ static void give_pieces(work *w) {
     rf_traced_after after = {.end = behind->end, .heap_bytes = behind->heap_bytes, .work = behind->work, .phases = behind->phases};
     memcpy(after.gaps, behind->gaps, sizeof after.gaps);
     sum_phases(w, behind, after.by_phase);
-    *step = *walk, step->after = after;
+    *step = *walk; step->after = after;
   }
 }
 
@@ -512,7 +512,7 @@ rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error)
   size_t pieces = 2 * (size_t)trace->steps + 1;
   work w = {.trace = trace, .spans = spans, .had = spans->count, .lane_at = calloc((size_t)lanes + 2, sizeof *w.lane_at)};
   double *value = malloc(((size_t)spans->count + 1) * sizeof *value); /* of LOST spans, which are used up here */
-  w.lost_at = calloc((size_t)lanes + 1, sizeof *w.lost_at), w.heap_pages = calloc(pieces, sizeof *w.heap_pages);
+  w.lost_at = calloc((size_t)lanes + 1, sizeof *w.lost_at); w.heap_pages = calloc(pieces, sizeof *w.heap_pages);
   w.body = calloc(pieces * (size_t)(trace->threads + 1), sizeof *w.body);
   if (!w.lane_at || !value || !w.lost_at || !w.heap_pages || !w.body) {
     status = RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
@@ -520,8 +520,8 @@ rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error)
   }
   w.value = value;
   RF_GO(take_pieces(&w, error));
-  for (int64_t i = 0; i < spans->count; i++) w.lane_at[spans->at[i].lane + 1]++, value[i] = spans->at[i].value;
-  for (int lane = 0; lane < lanes; lane++) w.lane_at[lane + 1] += w.lane_at[lane], w.lost_at[lane] = w.lane_at[lane];
+  for (int64_t i = 0; i < spans->count; i++) { w.lane_at[spans->at[i].lane + 1]++; value[i] = spans->at[i].value; }
+  for (int lane = 0; lane < lanes; lane++) { w.lane_at[lane + 1] += w.lane_at[lane]; w.lost_at[lane] = w.lane_at[lane]; }
   for (int s = 0; s < w.pieces; s++)
     if (w.piece[s].whole) RF_GO(one_piece(&w, s, error));
   RF_GO(find_stops(&w, error));
@@ -538,6 +538,6 @@ rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error)
   for (int64_t i = 0; i < w.had; i++) spans->at[i].value = value[i]; /* a trace says what the system counted */
   give_pieces(&w);
 done:
-  free(w.piece), free(value), free(w.lane_at), free(w.region), free(w.lost_at), free(w.heap_pages), free(w.body);
+  free(w.piece); free(value); free(w.lane_at); free(w.region); free(w.lost_at); free(w.heap_pages); free(w.body);
   return status;
 }

@@ -82,7 +82,7 @@ static double measure_fault(void) {
 }
 
 static rf_status open_lane(rf_lane *lane, int64_t capacity, rf_error *error) {
-  lane->file = -1, lane->capacity = capacity;
+  lane->file = -1; lane->capacity = capacity;
   void *pages = NULL;
   RF_TRY(rf_pages_map((size_t)capacity * sizeof *lane->ring, &pages, NULL, error));
   lane->ring = pages;
@@ -109,7 +109,7 @@ rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out
   record->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
   memset(record->lanes.lane, 0, (size_t)threads * sizeof(rf_lane));
   memset(record->step, 0, MOST_STEPS * sizeof *record->step);
-  record->lanes.count = threads, record->lanes.op = RF_NONE, record->step_capacity = MOST_STEPS;
+  record->lanes.count = threads; record->lanes.op = RF_NONE; record->step_capacity = MOST_STEPS;
   int64_t each = MOST_SPANS;
   while (each > LEAST_SPANS && each * threads > ALL_SPANS) each /= 2;
   for (int i = 0; i < threads; i++) record->lanes.lane[i].file = -1;
@@ -121,7 +121,7 @@ rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   record->wall = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-  rf_record_lanes = &record->lanes, opened = record;
+  rf_record_lanes = &record->lanes; opened = record;
   know_threads(record);
 done:
   if (status == RAFTER_OK) *out = record;
@@ -131,14 +131,14 @@ done:
 
 void rf_record_close(rf_record *record) {
   if (!record) return;
-  if (rf_record_lanes == &record->lanes) rf_record_lanes = NULL, opened = NULL;
+  if (rf_record_lanes == &record->lanes) { rf_record_lanes = NULL; opened = NULL; }
   if (rf_lanes_on == &record->lanes) rf_lanes_on = NULL;
   for (int i = 0; record->lanes.lane && i < record->lanes.count; i++) {
     if (record->lanes.lane[i].ring) rf_pages_unmap(record->lanes.lane[i].ring, (size_t)record->lanes.lane[i].capacity * sizeof(rf_stamp));
     if (record->lanes.lane[i].file >= 0) close(record->lanes.lane[i].file);
   }
   if (record->statm > 0) close(record->statm);
-  free(record->lanes.lane), free(record->step);
+  free(record->lanes.lane); free(record->step);
   free(record);
 }
 
@@ -170,7 +170,7 @@ static rf_recorded_step *step_at(rf_record *record, int64_t index) { return &rec
 /* The time behind the last walk is over. */
 static void end_behind(rf_record *record, int64_t now, int64_t heap) {
   rf_recorded_step *s = step_at(record, record->steps - 1);
-  s->until = now, s->heap[2] = heap;
+  s->until = now; s->heap[2] = heap;
   record->behind = false;
 }
 
@@ -200,7 +200,7 @@ void rf_record_put_step(int64_t step) {
   if (follows) rf_lane_begin(&record->lanes, 0, now);
   else rf_lanes_forget(&record->lanes); /* what was counted in time that is not recorded explains no step */
   s->heap[0] = heap_bytes(record);
-  rf_lanes_on = &record->lanes, record->walking = true;
+  rf_lanes_on = &record->lanes; record->walking = true;
   s->begin = rf_now_ns();
   if (!follows) return;
   put_phase(RF_PHASE_RECORD, now, s->begin);
@@ -209,17 +209,17 @@ void rf_record_put_step(int64_t step) {
 
 void rf_record_put_extent(int64_t parts, int64_t rows, int64_t context) {
   rf_recorded_step *s = step_at(opened, opened->steps);
-  if (opened->walking) s->parts = parts, s->rows = rows, s->context = context;
+  if (opened->walking) { s->parts = parts; s->rows = rows; s->context = context; }
 }
 
 void rf_record_put_end(int64_t tokens) {
   rf_record *record = opened;
   if (!record->walking) return;
   rf_recorded_step *s = step_at(record, record->steps++);
-  s->end = rf_now_ns(), s->tokens = tokens;
+  s->end = rf_now_ns(); s->tokens = tokens;
   rf_lane_begin(&record->lanes, 0, s->end);
   s->heap[1] = heap_bytes(record);
-  record->walking = false, record->behind = true;
+  record->walking = false; record->behind = true;
   put_phase(RF_PHASE_RECORD, s->end, rf_now_ns());
 }
 

@@ -66,7 +66,7 @@ static bool probe_is_finite(const rf_op *op, const rf_call *call, rf_probe probe
 static rf_status list_by_op(const rf_plan *plan, bool by_first, int **at_out, int **list_out, rf_error *error) {
   const rf_graph *graph = plan->graph;
   int *at = calloc((size_t)graph->op_count + 2, sizeof *at), *list = calloc((size_t)graph->tensor_count + 1, sizeof *list);
-  *at_out = at, *list_out = list;
+  *at_out = at; *list_out = list;
   if (!at || !list) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
   for (int pass = 0; pass < 2; pass++) {
     for (int t = 0; t < graph->tensor_count; t++) {
@@ -157,7 +157,7 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
     free(run);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a run");
   }
-  run->count = count, run->debug = debug, run->watched = debug.poison;
+  run->count = count; run->debug = debug; run->watched = debug.poison;
   bool touches = false;
   for (int i = 0; i < count; i++) {
     char mesh[160];
@@ -198,7 +198,7 @@ void rf_run_close(rf_run *run) {
   if (!run) return;
   for (int i = 0; i < run->count; i++) {
     rf_bound_plan *b = &run->bound[i];
-    free(b->call), free(b->measured), free(b->probe), free(b->fresh_at), free(b->fresh), free(b->dead_at), free(b->dead);
+    free(b->call); free(b->measured); free(b->probe); free(b->fresh_at); free(b->fresh); free(b->dead_at); free(b->dead);
   }
   free(run->bound);
   if (run->arena) rf_pages_unmap(run->arena, run->mapped_bytes);
@@ -302,7 +302,7 @@ static rf_status check_finite(const rf_plan *plan, const rf_call *call, rf_error
 
 /* Only while recording: what follows is op `i`. It begins where the op before it ended, which saves a look at the clock, unless a look at counters lies between. */
 static int64_t begin_op(rf_lanes *lanes, int plan, int i, int64_t before) {
-  lanes->op = i, lanes->plan = (uint8_t)plan;
+  lanes->op = i; lanes->plan = (uint8_t)plan;
   if (before < lanes->lane[0].look_after) return before;
   rf_lane_look_at(lanes, 0, before);
   return rf_now_ns();
@@ -322,7 +322,7 @@ rf_status rf_run_section(rf_run *run, int plan_index, rf_section section, const 
   for (int i = b->begin[section]; i < b->end[section]; i++) {
     rf_call *call = &b->call[i];
     call->run = inputs;
-    if (run->debug.poison) poison_fresh(run, b, i), before = rf_now_ns();
+    if (run->debug.poison) { poison_fresh(run, b, i); before = rf_now_ns(); }
     int64_t recorded = lanes ? begin_op(lanes, plan_index, i, before) : 0;
     plan->op[i].kernel->run(call);
     int64_t after = rf_now_ns();

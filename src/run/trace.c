@@ -40,7 +40,7 @@ rf_status rf_stamps_add(rf_stamps *spans, rf_stamp span, rf_error *error) {
     int64_t capacity = spans->capacity ? 2 * spans->capacity : 1 << 12;
     rf_stamp *grown = realloc(spans->at, (size_t)capacity * sizeof *grown);
     if (!grown) return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
-    spans->at = grown, spans->capacity = capacity;
+    spans->at = grown; spans->capacity = capacity;
   }
   spans->at[spans->count++] = span;
   return RAFTER_OK;
@@ -71,7 +71,7 @@ static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_stamps 
     for (int64_t i = first; i < lane->count; i++) {
       rf_stamp span = lane->ring[i & (lane->capacity - 1)];
       if (i == first && first && span.end > *kept_from) *kept_from = span.end;
-      span.begin -= record->origin, span.end -= record->origin;
+      span.begin -= record->origin; span.end -= record->origin;
       if (span.begin < 0) span.begin = 0;
       if (span.end < span.begin) span.end = span.begin;
       span.lane = shown_in(trace, &span);
@@ -138,12 +138,12 @@ static rf_status price(follow *f, int index, rf_error *error) {
   const rf_traced_step *step = f->step >= 0 ? &f->trace->step[f->step] : NULL;
   size_t ops = (size_t)plan->graph->op_count;
   if (f->priced == f->step && f->priced_plan == index) return RAFTER_OK;
-  f->priced = f->step, f->priced_plan = index;
+  f->priced = f->step; f->priced_plan = index;
   if (!step || step->parts < 1) {
-    for (size_t i = 0; i < ops; i++) f->seconds[i] = plan->op[i].seconds, f->limit[i] = rf_plan_limit(plan, (int)i, NULL);
+    for (size_t i = 0; i < ops; i++) { f->seconds[i] = plan->op[i].seconds; f->limit[i] = rf_plan_limit(plan, (int)i, NULL); }
     return RAFTER_OK;
   }
-  memset(f->seconds, 0, ops * sizeof *f->seconds), memset(f->limit, 0, ops * sizeof *f->limit);
+  memset(f->seconds, 0, ops * sizeof *f->seconds); memset(f->limit, 0, ops * sizeof *f->limit);
   rf_extent *extent = calloc((size_t)step->parts, sizeof *extent);
   if (!extent) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
   for (int64_t i = 0; i < step->parts; i++) {
@@ -202,7 +202,7 @@ static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
   }
   if (!accumulates(plan->graph, &plan->graph->op[op->id], op->value)) RF_TRY(end_sum(f, error));
   else if (f->sum.end) f->sum.end = op->end;
-  else f->sum = f->phase, f->sum.begin = op->begin, f->sum.end = op->end, f->sum.id = RF_PHASE_ACCUMULATE;
+  else { f->sum = f->phase; f->sum.begin = op->begin; f->sum.end = op->end; f->sum.id = RF_PHASE_ACCUMULATE; }
   int64_t live = f->of[op->plan][op->id];
   if (live == f->live) return RAFTER_OK;
   f->live = live;
@@ -219,7 +219,7 @@ static rf_status follow_ops(rf_trace *trace, rf_stamps *spans, rf_error *error) 
   size_t most = 1;
   for (int p = 0; p < trace->plans; p++)
     if ((size_t)trace->plan[p]->graph->op_count > most) most = (size_t)trace->plan[p]->graph->op_count;
-  f.seconds = calloc(most, sizeof *f.seconds), f.limit = calloc(most, sizeof *f.limit);
+  f.seconds = calloc(most, sizeof *f.seconds); f.limit = calloc(most, sizeof *f.limit);
   if (!f.seconds || !f.limit) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
     goto done;
@@ -239,7 +239,7 @@ static rf_status follow_ops(rf_trace *trace, rf_stamps *spans, rf_error *error) 
   status = end_phase(&f, error);
 done:
   for (int p = 0; p < trace->plans; p++) free(f.of[p]);
-  free(f.seconds), free(f.limit);
+  free(f.seconds); free(f.limit);
   return status;
 }
 
@@ -252,7 +252,7 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
   int64_t kept_from;
   rf_trace *trace = calloc(1, sizeof *trace);
   if (!trace) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
-  trace->threads = record->lanes.count, trace->origin = record->origin, trace->wall = record->wall, trace->fault_ns = record->fault_ns;
+  trace->threads = record->lanes.count; trace->origin = record->origin; trace->wall = record->wall; trace->fault_ns = record->fault_ns;
   for (int p = 0; p < count && p < (int)(sizeof trace->plan / sizeof *trace->plan); p++) {
     trace->plan[trace->plans] = plans[p];
     strncpy(trace->plan_name[trace->plans++], names[p], sizeof trace->plan_name[0] - 1);
@@ -269,7 +269,7 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
   if (spans.count) qsort(spans.at, (size_t)spans.count, sizeof *spans.at, in_order);
   RF_GO(rf_trace_find_gaps(trace, &spans, error));
   if (spans.count) qsort(spans.at, (size_t)spans.count, sizeof *spans.at, in_order);
-  trace->span = spans.at, trace->count = spans.count, spans.at = NULL;
+  trace->span = spans.at; trace->count = spans.count; spans.at = NULL;
 done:
   free(spans.at);
   if (status == RAFTER_OK) *out = trace;
@@ -279,6 +279,6 @@ done:
 
 void rf_trace_free(rf_trace *trace) {
   if (!trace) return;
-  free(trace->span), free(trace->step);
+  free(trace->span); free(trace->step);
   free(trace);
 }

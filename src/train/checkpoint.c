@@ -45,7 +45,7 @@ static rf_status take_name(const char *part, const char *folder, rf_error *error
 
 static void sync_folder(const char *folder) {
   int file = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file >= 0) fsync(file), close(file);
+  if (file >= 0) { fsync(file); close(file); }
 }
 
 /* ---- saving ------------------------------------------------------------------------------------------------------ */
@@ -87,7 +87,7 @@ static rf_status save_moments(rf_trainer *t, const char *folder, rf_error *error
   snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);
   RF_GO(rf_tensor_writer_open(path, list, count, NULL, &writer, error));
   for (int i = 0; i < count; i++) RF_GO(rf_tensor_writer_put(writer, moment(t, param[i], i), list[i].count, error));
-  status = rf_tensor_writer_commit(writer, error), writer = NULL;
+  status = rf_tensor_writer_commit(writer, error); writer = NULL;
 done:
   rf_tensor_writer_discard(writer);
   rf_pool_free(pool);
@@ -214,7 +214,7 @@ rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, r
       if (!strncmp(entry->d_name, "checkpoint-", 11) && strstr(entry->d_name, ".part-")) remove_folder(path);
       if (step < 0 || !rf_run_is_complete(path)) continue;
       complete++;
-      if (step != saved && (oldest < 0 || step < oldest)) oldest = step, memcpy(oldest_path, path, sizeof path);
+      if (step != saved && (oldest < 0 || step < oldest)) { oldest = step; memcpy(oldest_path, path, sizeof path); }
     }
     closedir(open_folder);
     if (keep <= 0 || complete <= keep || oldest < 0) return RAFTER_OK;

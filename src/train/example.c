@@ -124,7 +124,7 @@ static bool mask_by_walking(const rf_tokenizer *tokenizer, const char *text, siz
     rf_span piece = rf_tokenizer_text_of(tokenizer, example->ids.at[i]);
     if (piece.bytes > bytes - at || memcmp(piece.at, text + at, piece.bytes) != 0) {
       if (!piece.bytes || piece.at[0] != ' ') return false;
-      piece.at++, piece.bytes--; /* the space that some tokenizers put in front */
+      piece.at++; piece.bytes--; /* the space that some tokenizers put in front */
       if (piece.bytes > bytes - at || memcmp(piece.at, text + at, piece.bytes) != 0) return false;
     }
     while (r < count && range[r].last <= at) r++;
@@ -187,13 +187,13 @@ static rf_status read_conversation(rf_example_reader *reader, const json_t *mess
   rf_status status = RAFTER_OK;
   rf_range all = {0, rendered.bytes}, *range = rendered.generated;
   int64_t count = rendered.generated_count;
-  if (loss_on == RF_LOSS_ON_ALL) range = &all, count = 1;
+  if (loss_on == RF_LOSS_ON_ALL) { range = &all; count = 1; }
   else if (given && count != assistant_turns(messages)) {
     status = RF_FAIL(error, RAFTER_FAILED, "give the row as \"messages\"",
                      "the chat template does not mark every turn of the assistant, so the prompt's cannot be told from the completion's");
     goto done;
-  } else if (loss_on == RF_LOSS_ON_COMPLETION && count) range += count - 1, count = 1;
-  else range += given, count -= given;
+  } else if (loss_on == RF_LOSS_ON_COMPLETION && count) { range += count - 1; count = 1; }
+  else { range += given; count -= given; }
   RF_GO(
       rf_tokenizer_encode(tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, &example->ids, error)); /* a template writes its marks itself */
   status = mask_ranges(tokenizer, rendered.text, rendered.bytes, range, count, example, error);
@@ -256,7 +256,7 @@ static rf_status read_pair(rf_example_reader *reader, row_place place, const jso
   json_t *messages =
       lists ? json_array() : json_pack("[{s:s, s:O}, {s:s, s:O}]", "role", "user", "content", prompt, "role", "assistant", "content", completion);
   rf_must(messages);
-  if (lists) json_array_extend(messages, prompt), json_array_extend(messages, completion);
+  if (lists) { json_array_extend(messages, prompt); json_array_extend(messages, completion); }
   rf_status status = read_messages(reader, place, row, messages, lists ? assistant_turns(prompt) : 0, example, error);
   json_decref(messages);
   return status;

@@ -16,7 +16,7 @@ int64_t rf_shuffle(uint64_t key, int64_t epoch, int64_t index, int64_t count) {
       uint32_t words[4];
       rf_philox(key, right, (uint64_t)epoch * 4 + round, words);
       uint64_t mixed = left ^ (words[0] & mask);
-      left = right, right = mixed;
+      left = right; right = mixed;
     }
     x = left << half | right;
   } while (x >= (uint64_t)count);
@@ -37,7 +37,7 @@ rf_status rf_loader_open(const char *data, const rf_source_options *options, uin
   rf_status status = RAFTER_OK;
   *loader = (rf_loader){.seed = seed, .seq = options->seq, .step_rows = step_rows};
   char *copy = strdup(data ? data : ""), *rest = copy;
-  loader->draw = calloc((size_t)step_rows, sizeof *loader->draw), loader->held = calloc((size_t)step_rows, sizeof *loader->held);
+  loader->draw = calloc((size_t)step_rows, sizeof *loader->draw); loader->held = calloc((size_t)step_rows, sizeof *loader->held);
   if (!copy || !loader->draw || !loader->held) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening the data");
     goto done;
@@ -68,8 +68,8 @@ done:
 
 void rf_loader_close(rf_loader *loader) {
   for (int i = 0; i < loader->count; i++) rf_source_close(&loader->source[i]);
-  free(loader->draw), free(loader->held);
-  loader->draw = loader->held = NULL, loader->count = 0;
+  free(loader->draw); free(loader->held);
+  loader->draw = loader->held = NULL; loader->count = 0;
 }
 
 /* The source that lags most behind its share. */
@@ -79,7 +79,7 @@ static int next_source(const rf_loader *loader) {
   for (int i = 0; i < loader->count; i++) sum += loader->source[i].weight;
   for (int i = 0; i < loader->count; i++) {
     double lag = loader->source[i].weight / sum * (double)(loader->state.rows + 1) - (double)loader->state.drawn[i];
-    if (lag > most) most = lag, best = i;
+    if (lag > most) { most = lag; best = i; }
   }
   return best;
 }
@@ -124,7 +124,7 @@ void rf_loader_draw(rf_loader *loader, int64_t *tokens, int64_t *valid) {
     uint64_t key = rf_key(loader->seed, rf_name_key("shuffle"), (uint64_t)s);
     int64_t row = source->random ? k : rf_shuffle(key, k / rows, k % rows, rows);
     loader->draw[r] = (struct rf_draw){s, row};
-    *valid += rf_source_valid(source, &source->train, row), *tokens += rf_source_tokens(source, &source->train, row);
+    *valid += rf_source_valid(source, &source->train, row); *tokens += rf_source_tokens(source, &source->train, row);
   }
 }
 
@@ -134,7 +134,7 @@ static rf_status fill_rows(const rf_loader *loader, bool held_out, const struct 
     int64_t at = r * loader->seq;
     if (draw[r].source < 0) { /* unused: one segment without labels */
       batch.segments[segments++] = (int32_t)at;
-      for (int64_t i = 0; i < loader->seq; i++) batch.tokens[at + i] = 0, batch.labels[at + i] = -1, batch.positions[at + i] = (int32_t)i;
+      for (int64_t i = 0; i < loader->seq; i++) { batch.tokens[at + i] = 0; batch.labels[at + i] = -1; batch.positions[at + i] = (int32_t)i; }
       continue;
     }
     const rf_source *source = &loader->source[draw[r].source];

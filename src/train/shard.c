@@ -43,7 +43,7 @@ static rf_status open_file(const char *path, rf_shard *shard, int64_t *bytes, rf
 rf_status rf_shard_open_text(const char *path, rf_shard *shard, rf_error *error) {
   int64_t bytes = 0;
   RF_TRY(open_file(path, shard, &bytes, error));
-  shard->token_bytes = 1, shard->vocab = 256, shard->tokens = bytes;
+  shard->token_bytes = 1; shard->vocab = 256; shard->tokens = bytes;
   return RAFTER_OK;
 }
 
@@ -53,25 +53,25 @@ rf_status rf_shard_open(const char *path, rf_shard *shard, rf_error *error) {
   RF_TRY(open_file(path, shard, &bytes, error));
   const char *field = NULL;
   long long expected = 0, got = 0;
-  if (pread(shard->file, &h, sizeof h, 0) != (ssize_t)sizeof h) field = "header", expected = HEADER_BYTES, got = bytes;
-  else if (memcmp(h.magic, MAGIC, sizeof MAGIC)) field = "magic", expected = 1, got = 0;
-  else if (h.token_bytes != 2 && h.token_bytes != 4) field = "token bytes", expected = 2, got = h.token_bytes;
-  else if (h.vocab == 0 || h.vocab > INT32_MAX) field = "vocab", expected = INT32_MAX, got = h.vocab;
+  if (pread(shard->file, &h, sizeof h, 0) != (ssize_t)sizeof h) { field = "header"; expected = HEADER_BYTES; got = bytes; }
+  else if (memcmp(h.magic, MAGIC, sizeof MAGIC)) { field = "magic"; expected = 1; got = 0; }
+  else if (h.token_bytes != 2 && h.token_bytes != 4) { field = "token bytes"; expected = 2; got = h.token_bytes; }
+  else if (h.vocab == 0 || h.vocab > INT32_MAX) { field = "vocab"; expected = INT32_MAX; got = h.vocab; }
   else if (h.tokens > (uint64_t)(bytes - HEADER_BYTES) / h.token_bytes)
-    field = "tokens", expected = (long long)((bytes - HEADER_BYTES) / (int64_t)h.token_bytes), got = (long long)h.tokens;
-  else if (h.masked > 1 || (h.masked && !h.documents)) field = "masked", expected = h.documents ? 1 : 0, got = h.masked;
+    { field = "tokens"; expected = (long long)((bytes - HEADER_BYTES) / (int64_t)h.token_bytes); got = (long long)h.tokens; }
+  else if (h.masked > 1 || (h.masked && !h.documents)) { field = "masked"; expected = h.documents ? 1 : 0; got = h.masked; }
   else {
     int64_t mask = h.masked ? ((int64_t)h.tokens + 7) / 8 : 0, left = bytes - starts_at(h.token_bytes, (int64_t)h.tokens) - mask;
     if (h.documents && (left < 16 || h.documents > (uint64_t)left / 8 - 1))
-      field = "documents", expected = left < 16 ? 0 : left / 8 - 1, got = (long long)h.documents;
+      { field = "documents"; expected = left < 16 ? 0 : left / 8 - 1; got = (long long)h.documents; }
   }
   if (field) {
     rf_shard_close(shard);
     return RF_FAIL(error, RAFTER_FAILED, "write it again with `rafter tokenize --output`",
                    "%s is not a whole token shard (%s: expected %lld, got %lld)", path, field, expected, got);
   }
-  shard->token_bytes = (int)h.token_bytes, shard->vocab = h.vocab, shard->tokens = (int64_t)h.tokens, shard->documents = (int64_t)h.documents;
-  shard->first_byte = HEADER_BYTES, shard->starts_byte = starts_at(h.token_bytes, (int64_t)h.tokens);
+  shard->token_bytes = (int)h.token_bytes; shard->vocab = h.vocab; shard->tokens = (int64_t)h.tokens; shard->documents = (int64_t)h.documents;
+  shard->first_byte = HEADER_BYTES; shard->starts_byte = starts_at(h.token_bytes, (int64_t)h.tokens);
   if (h.masked) shard->mask_byte = shard->starts_byte + 8 * (shard->documents + 1);
   return RAFTER_OK;
 }
@@ -169,7 +169,7 @@ struct rf_shard_writer {
 
 void rf_shard_discard(rf_shard_writer *writer) {
   if (!writer) return;
-  if (writer->file) fclose(writer->file), unlink(writer->beside);
+  if (writer->file) { fclose(writer->file); unlink(writer->beside); }
   if (writer->starts) fclose(writer->starts);
   if (writer->mask) fclose(writer->mask);
   free(writer);
@@ -189,8 +189,8 @@ rf_status rf_shard_create(const char *path, int64_t vocab, rf_shard_writer **out
   strcpy(writer->path, path);
   snprintf(writer->beside, sizeof writer->beside, "%s.part", path);
   memcpy(writer->head.magic, MAGIC, sizeof MAGIC);
-  writer->head.token_bytes = vocab <= 65536 ? 2 : 4, writer->head.vocab = (uint32_t)vocab;
-  writer->file = fopen(writer->beside, "wbe"), writer->starts = tmpfile();
+  writer->head.token_bytes = vocab <= 65536 ? 2 : 4; writer->head.vocab = (uint32_t)vocab;
+  writer->file = fopen(writer->beside, "wbe"); writer->starts = tmpfile();
   uint64_t zero = 0;
   if (!writer->file || !writer->starts || fwrite(&writer->head, sizeof(header), 1, writer->file) != 1 || fwrite(&zero, 8, 1, writer->starts) != 1) {
     status = write_failed(writer, error);
@@ -270,7 +270,7 @@ rf_status rf_shard_finish(rf_shard_writer *writer, rf_error *error) {
   ok = ok && !fseek(writer->file, 0, SEEK_SET) && fwrite(&writer->head, sizeof(header), 1, writer->file) == 1 && !fflush(writer->file) &&
        !fsync(fileno(writer->file));
   if (!ok || rename(writer->beside, writer->path)) status = write_failed(writer, error);
-  else fclose(writer->file), writer->file = NULL;
+  else { fclose(writer->file); writer->file = NULL; }
   rf_shard_discard(writer);
   return status;
 }

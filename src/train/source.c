@@ -44,7 +44,7 @@ typedef struct open_rows {
 } open_rows;
 
 static void open_put(open_rows *open, int64_t space, int64_t row) {
-  open->next[row] = open->head[space], open->head[space] = row;
+  open->next[row] = open->head[space]; open->head[space] = row;
   open->bits[space / 64] |= 1ull << (space % 64);
 }
 
@@ -66,7 +66,7 @@ static rf_status pack(piece_list *pieces, int64_t seq, bool share_rows, rf_rows 
   int64_t n = pieces->count, used = 0;
   int64_t *row_of = malloc((size_t)(n + 1) * 8), *fill = calloc((size_t)n + 2, 8);
   open_rows open = {.words = seq / 64 + 1};
-  open.head = malloc((size_t)(seq + 1) * 8), open.next = malloc((size_t)(n + 1) * 8), open.bits = calloc((size_t)open.words, 8);
+  open.head = malloc((size_t)(seq + 1) * 8); open.next = malloc((size_t)(n + 1) * 8); open.bits = calloc((size_t)open.words, 8);
   rf_piece *sorted = malloc((size_t)(n + 1) * sizeof *sorted);
   if (!row_of || !fill || !open.head || !open.next || !open.bits || !sorted) {
     status = RF_FAIL(error, RAFTER_FAILED, "split the data into smaller files", "out of memory while packing %lld pieces", (long long)n);
@@ -76,9 +76,9 @@ static rf_status pack(piece_list *pieces, int64_t seq, bool share_rows, rf_rows 
   memset(open.head, 0xff, (size_t)(seq + 1) * 8);
   for (int64_t i = 0; i < n; i++) {
     int64_t space = 0, tokens = pieces->at[i].tokens, row = share_rows ? open_take(&open, tokens, &space) : -1;
-    if (row < 0) row = rows->count++, space = seq;
+    if (row < 0) { row = rows->count++; space = seq; }
     if (space > tokens) open_put(&open, space - tokens, row);
-    row_of[i] = row, used += tokens;
+    row_of[i] = row; used += tokens;
     fill[row + 1]++;
   }
   rows->first = malloc((size_t)(rows->count + 1) * 8);
@@ -90,10 +90,10 @@ static rf_status pack(piece_list *pieces, int64_t seq, bool share_rows, rf_rows 
   for (int64_t r = 0; r < rows->count; r++) rows->first[r + 1] = rows->first[r] + fill[r + 1];
   memset(fill, 0, (size_t)(n + 2) * 8);
   for (int64_t i = 0; i < n; i++) sorted[rows->first[row_of[i]] + fill[row_of[i]]++] = pieces->at[i];
-  rows->piece = sorted, sorted = NULL;
+  rows->piece = sorted; sorted = NULL;
   rows->efficiency = rows->count ? (double)used / ((double)rows->count * (double)seq) : 0;
 done:
-  free(row_of), free(fill), free(open.head), free(open.next), free(open.bits), free(sorted);
+  free(row_of); free(fill); free(open.head); free(open.next); free(open.bits); free(sorted);
   return status;
 }
 
@@ -122,7 +122,7 @@ static rf_status add_piece(rf_source *source, piece_list *pieces, int64_t start,
 static rf_status add_document(rf_source *source, piece_list *pieces, int64_t start, int64_t end, bool example, rf_error *error) {
   int64_t seq = source->seq;
   if (example && end - start > seq + 1) {
-    source->cut++, source->cut_tokens += end - start - seq - 1;
+    source->cut++; source->cut_tokens += end - start - seq - 1;
     end = start + seq + 1;
   }
   if (example && end - start < 2) source->skipped++;
@@ -183,7 +183,7 @@ static rf_status convert_text(const char *path, const rf_source_options *options
   RF_GO(rf_tokenizer_encode(tokenizer, text, bytes, 0, &ids, error));
   RF_GO(rf_shard_create(shard_path, options->model->vocab, &writer, error));
   RF_GO(rf_shard_append_stream(writer, ids.at, ids.count, error));
-  status = rf_shard_finish(writer, error), writer = NULL;
+  status = rf_shard_finish(writer, error); writer = NULL;
 done:
   rf_shard_discard(writer);
   rf_ids_free(&ids);
@@ -211,10 +211,10 @@ rf_status rf_source_write_shard(const char *path, const rf_example_options *opti
     RF_GO(rf_example_read(reader, path, lines.line, lines.text, lines.bytes, &row, error));
     if (row.ids.count) RF_GO(append_row(writer, &row, error));
   }
-  status = rf_shard_finish(writer, error), writer = NULL;
+  status = rf_shard_finish(writer, error); writer = NULL;
 done:
   rf_shard_discard(writer);
-  rf_example_close(reader), rf_example_free(&row);
+  rf_example_close(reader); rf_example_free(&row);
   rf_json_lines_close(&lines);
   return status;
 }
@@ -243,7 +243,7 @@ static rf_status open_random(const char *spec, int64_t vocab, rf_source *source,
   source->random_seed = strtoull(seed, &end, 10);
   if (!*seed || *end || errno)
     return RF_FAIL(error, RAFTER_INVALID, "write --data random:seed=0", "unknown random data (expected random:seed=NUMBER, got %s)", spec);
-  source->random = true, source->shard.vocab = vocab, source->digest = source->random_seed;
+  source->random = true; source->shard.vocab = vocab; source->digest = source->random_seed;
   source->train = (rf_rows){.count = INT64_C(1) << 40, .efficiency = 1};
   source->held_out = (rf_rows){.count = INT64_C(1) << 20, .stream_start = (INT64_C(1) << 40) * source->seq, .efficiency = 1};
   return RAFTER_OK;
@@ -298,7 +298,7 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
     RF_TRY(status);
     RF_TRY(bytes ? rf_shard_open_text(spec, &source->shard, error) : rf_shard_open(path, &source->shard, error));
   }
-  source->tokens = source->shard.tokens, source->documents = source->shard.documents;
+  source->tokens = source->shard.tokens; source->documents = source->shard.documents;
   int64_t own = source->shard.vocab, vocab = own > 0 && own < options->model->vocab ? own : options->model->vocab; /* what rows are read with */
   RF_GO(rf_shard_scan(&source->shard, vocab, &source->digest, error));
   if (source->documents) {
@@ -318,7 +318,7 @@ done:
 
 void rf_source_close(rf_source *source) {
   rf_shard_close(&source->shard);
-  free(source->train.first), free(source->train.piece), free(source->held_out.first), free(source->held_out.piece);
+  free(source->train.first); free(source->train.piece); free(source->held_out.first); free(source->held_out.piece);
   source->train = source->held_out = (rf_rows){0};
 }
 
@@ -369,7 +369,7 @@ static rf_status fill_segment(const rf_source *source, int64_t vocab, int64_t st
   int32_t after = -1;
   RF_TRY(rf_shard_read(&source->shard, start, count, vocab, tokens, error));
   if (next) RF_TRY(rf_shard_read(&source->shard, start + count, 1, vocab, &after, error));
-  for (int64_t i = 0; i < count; i++) positions[i] = (int32_t)i, labels[i] = i + 1 < count ? tokens[i + 1] : after;
+  for (int64_t i = 0; i < count; i++) { positions[i] = (int32_t)i; labels[i] = i + 1 < count ? tokens[i + 1] : after; }
   return mask_labels(source, start + 1, count - !next, labels, error);
 }
 
@@ -380,7 +380,7 @@ static void fill_random(const rf_source *source, int64_t start, int32_t *tokens,
   for (int64_t i = 0; i <= source->seq; i++) {
     rf_philox(key, (uint64_t)(start + i), 0, words);
     int32_t id = (int32_t)(((uint64_t)words[0] * vocab) >> 32);
-    if (i < source->seq) tokens[i] = id, positions[i] = (int32_t)i;
+    if (i < source->seq) { tokens[i] = id; positions[i] = (int32_t)i; }
     if (i > 0) labels[i - 1] = id;
   }
 }
@@ -403,6 +403,6 @@ rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t r
     at += piece->tokens;
   }
   if (at < seq) segments[(*segment_count)++] = (int32_t)(base + at); /* the unused rest: one segment of token 0 whose labels do not count */
-  for (int64_t i = at; i < seq; i++) tokens[i] = 0, labels[i] = -1, positions[i] = (int32_t)(i - at);
+  for (int64_t i = at; i < seq; i++) { tokens[i] = 0; labels[i] = -1; positions[i] = (int32_t)(i - at); }
   return RAFTER_OK;
 }

@@ -66,7 +66,7 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   rf_phase_end(RF_PHASE_TOKENIZE, began);
   if (rf_loader_held_out(&trainer->loader) > 0) {
     rf_plan_options options = settings->plan;
-    options.build.loss_only = true, options.build.accumulate = 1, options.remat = RF_REMAT_NONE;
+    options.build.loss_only = true; options.build.accumulate = 1; options.remat = RF_REMAT_NONE;
     options.persistent_bytes = trainer->plan->persistent_bytes; /* weights stand first in both */
     RF_GO(rf_plan_make(&settings->model, &options, &trainer->val_plan, error));
   }
@@ -75,8 +75,8 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   RF_GO(find_state(trainer, error));
   trainer->work = rf_step_work_of(trainer->plan);
   trainer->batch = batch_of(trainer->run, 0);
-  trainer->metrics = rf_run_named(trainer->run, 0, "metrics", NULL), trainer->clip = rf_run_named(trainer->run, 0, "clip", NULL);
-  if (trainer->val_plan) trainer->val_batch = batch_of(trainer->run, 1), trainer->val_metrics = rf_run_named(trainer->run, 1, "metrics", NULL);
+  trainer->metrics = rf_run_named(trainer->run, 0, "metrics", NULL); trainer->clip = rf_run_named(trainer->run, 0, "clip", NULL);
+  if (trainer->val_plan) { trainer->val_batch = batch_of(trainer->run, 1); trainer->val_metrics = rf_run_named(trainer->run, 1, "metrics", NULL); }
   if (trainer->batch.tokens) { /* not on the null backend */
     began = rf_phase_begin();
     if (settings->resume_folder) RF_GO(rf_checkpoint_load(trainer, settings->resume_folder, error));
@@ -93,8 +93,8 @@ void rf_trainer_close(rf_trainer *trainer) {
   if (!trainer) return;
   rf_run_close(trainer->run);
   rf_loader_close(&trainer->loader);
-  rf_plan_free(trainer->plan), rf_plan_free(trainer->val_plan);
-  free(trainer->state), free(trainer->template);
+  rf_plan_free(trainer->plan); rf_plan_free(trainer->val_plan);
+  free(trainer->state); free(trainer->template);
   free(trainer);
 }
 
@@ -110,7 +110,7 @@ static rf_run_inputs inputs_of(const rf_trainer *trainer, int64_t valid) {
 static rf_status walk_microbatches(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
   const rf_build_options *build = &trainer->settings.plan.build;
   for (int micro = 0; micro < build->accumulate; micro++) {
-    inputs->micro = micro, inputs->first_token = micro * trainer->plan->graph->rows;
+    inputs->micro = micro; inputs->first_token = micro * trainer->plan->graph->rows;
     int64_t began = rf_phase_begin();
     if (trainer->batch.tokens) RF_TRY(rf_loader_fill(&trainer->loader, micro * build->microbatch, build->microbatch, trainer->batch, error));
     rf_phase_end(RF_PHASE_DATA, began);
@@ -149,10 +149,10 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error
   rf_guard_end();
   rf_record_step_end(tokens);
   if (status != RAFTER_OK) return status;
-  trainer->step++, trainer->tokens += tokens, trainer->loss_tokens += valid;
+  trainer->step++; trainer->tokens += tokens; trainer->loss_tokens += valid;
   double seconds = rf_now_seconds() - start, flops = rf_step_flops(&trainer->work, &trainer->loader, tokens);
   trainer->flops += flops;
-  trainer->counted.steps++, trainer->counted.tokens += tokens, trainer->counted.step_seconds += seconds;
+  trainer->counted.steps++; trainer->counted.tokens += tokens; trainer->counted.step_seconds += seconds;
   *out = (rafter_step){.step = trainer->step,
                        .tokens = trainer->tokens,
                        .loss_tokens = trainer->loss_tokens,
@@ -164,7 +164,7 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error
   double peak = rf_plan_peak_flops(trainer->plan);
   if (peak > 0) out->mfu = flops / (seconds * peak);
   if (trainer->metrics && trainer->metrics[1] > 0)
-    out->loss = trainer->metrics[0] / trainer->metrics[1], out->accuracy = trainer->metrics[2] / trainer->metrics[1];
+    { out->loss = trainer->metrics[0] / trainer->metrics[1]; out->accuracy = trainer->metrics[2] / trainer->metrics[1]; }
   if (trainer->clip) out->grad_norm = (double)trainer->clip[0];
   return RAFTER_OK;
 }
@@ -181,8 +181,8 @@ rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, r
     rf_run_inputs inputs = inputs_of(trainer, valid);
     double start = rf_now_seconds();
     for (int s = 0; s < RF_SECTIONS; s++) RF_TRY(rf_run_section(trainer->run, 1, (rf_section)s, &inputs, error));
-    trainer->counted.validation_walks++, trainer->counted.validation_seconds += rf_now_seconds() - start;
-    nll += trainer->val_metrics[0], labels += trainer->val_metrics[1];
+    trainer->counted.validation_walks++; trainer->counted.validation_seconds += rf_now_seconds() - start;
+    nll += trainer->val_metrics[0]; labels += trainer->val_metrics[1];
   }
   rf_phase_end(RF_PHASE_VALIDATION, began);
   *loss = labels > 0 ? nll / labels : 0;

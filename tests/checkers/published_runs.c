@@ -83,17 +83,17 @@ static int read_table(const char *path, row *rows, int *count) {
     number++;
     line[strcspn(line, "\r\n")] = 0;
     if (!line[0] || line[0] == '#' || !strncmp(line, "id\t", 3)) continue;
-    if (*count == MOST_ROWS) return fclose(file), fail(path, number, "too many rows");
+    if (*count == MOST_ROWS) { fclose(file); return fail(path, number, "too many rows"); }
     row *r = &rows[(*count)++];
     char *rest = line, *field;
     int column = 0;
     while ((field = strsep(&rest, "\t")) && column < COLUMNS) snprintf(r->text[column++], sizeof *r->text, "%s", field);
     if (column < PUBLISHED)
-      return fclose(file), fail(path, number, "too few columns (expected id, system, machine, chips, model, seq, precision, rate, ...)");
-    r->chips = atoll(r->text[CHIPS]), r->seq = atoll(r->text[SEQ]), r->rate = atof(r->text[RATE]);
-    if (r->chips < 1 || r->seq < 1 || r->rate <= 0) return fclose(file), fail(path, number, "chips, seq and rate must be above 0");
+      { fclose(file); return fail(path, number, "too few columns (expected id, system, machine, chips, model, seq, precision, rate, ...)"); }
+    r->chips = atoll(r->text[CHIPS]); r->seq = atoll(r->text[SEQ]); r->rate = atof(r->text[RATE]);
+    if (r->chips < 1 || r->seq < 1 || r->rate <= 0) { fclose(file); return fail(path, number, "chips, seq and rate must be above 0"); }
     read_words(r);
-    if (r->text[BATCH][0] && (r->batch = atoll(r->text[BATCH])) < 1) return fclose(file), fail(path, number, "batch must be above 0, or blank");
+    if (r->text[BATCH][0] && (r->batch = atoll(r->text[BATCH])) < 1) { fclose(file); return fail(path, number, "batch must be above 0, or blank"); }
     if (r->text[REMAT][0]) r->remat = r->text[REMAT];
   }
   fclose(file);
@@ -126,7 +126,7 @@ static rf_status settings_of(const row *r, int64_t batch, const char *remat, rf_
   RF_GO(rf_settings_resolve(options, "train", settings, error));
   if (!r->alone) goto done;
   settings->plan.budget_bytes = (int64_t)1 << 60;
-  settings->plan.build.microbatch = batch / r->chips, settings->plan.build.accumulate = (int)r->chips;
+  settings->plan.build.microbatch = batch / r->chips; settings->plan.build.accumulate = (int)r->chips;
 done:
   rf_options_free(options);
   return status;
@@ -140,11 +140,11 @@ static void consider(row *r, rf_settings *settings, rf_plan *plan, bool fits) {
   double before = r->plan ? rf_plan_tokens(r->plan) / r->plan->step_seconds : 0, now = rf_plan_tokens(plan) / plan->step_seconds;
   bool better = !r->plan || (fits && !r->fits) || (fits == r->fits && (fits ? now > before : plan->arena_bytes < r->plan->arena_bytes));
   if (!better) {
-    rf_plan_free(plan), free(settings);
+    rf_plan_free(plan); free(settings);
     return;
   }
-  rf_plan_free(r->plan), free(r->settings);
-  r->plan = plan, r->settings = settings, r->fits = fits;
+  rf_plan_free(r->plan); free(r->settings);
+  r->plan = plan; r->settings = settings; r->fits = fits;
 }
 
 /* One try of what the row leaves open; *more: whether a larger batch is worth one. */
@@ -158,7 +158,7 @@ static rf_status try_batch(row *r, int64_t batch, bool *more, rf_error *error) {
   if (status == RAFTER_OK) status = rf_plan_fit(&settings->model, &settings->plan, vary, NULL, &plan, NULL, error);
   bool fits = status == RAFTER_OK && rf_plan_fits(plan);
   if (status == RAFTER_OK && !fits) {
-    rf_plan_free(plan), plan = NULL;
+    rf_plan_free(plan); plan = NULL;
     if (!r->remat) settings->plan.remat = RF_REMAT_BLOCK;
     status = rf_plan_make(&settings->model, &settings->plan, &plan, error);
   }
@@ -175,7 +175,7 @@ static rf_status plan_row(row *r, rf_error *error) {
   bool more = true;
   for (int i = 0; i < 5 && more; i++) {
     status = try_batch(r, r->batch ? r->batch : each[i] * r->chips, &more, error);
-    if (status == RAFTER_INVALID && !r->plan && r->chips > 1 && !r->alone && !r->text[MESH][0]) r->alone = true, more = true, i--;
+    if (status == RAFTER_INVALID && !r->plan && r->chips > 1 && !r->alone && !r->text[MESH][0]) { r->alone = true; more = true; i--; }
     else if (status != RAFTER_OK) break;
   }
   return r->plan ? RAFTER_OK : status;
@@ -184,7 +184,7 @@ static rf_status plan_row(row *r, rf_error *error) {
 /* ---- efficiencies ------------------------------------------------------------------------------------------------------------ */
 
 static double predicted(row *r, double efficiency, double experts) {
-  r->plan->machine.efficiency_compute = efficiency, r->plan->machine.efficiency_experts = experts;
+  r->plan->machine.efficiency_compute = efficiency; r->plan->machine.efficiency_experts = experts;
   rf_plan_cost(r->plan);
   if (r->plan->options.program.program != RF_PROGRAM_RAFTER) rf_program_time(r->plan);
   return rate_of(r);
@@ -210,7 +210,7 @@ static double mean_mfu(const row *rows, int count, int without, row_test test) {
   double sum = 0;
   int n = 0;
   for (int i = 0; i < count; i++)
-    if (i != without && test(&rows[i], &rows[without])) sum += rows[i].mfu, n++;
+    if (i != without && test(&rows[i], &rows[without])) { sum += rows[i].mfu; n++; }
   return n ? sum / n : 0;
 }
 
@@ -218,7 +218,7 @@ static double mean_efficiency(row *rows, int count, int without, bool dense_only
   double sum = 0;
   int n = 0;
   for (int i = 0; i < count; i++)
-    if (i != without && test(&rows[i], like) && !(dense_only && rows[i].experts)) sum += implied(&rows[i], 0, experts), n++;
+    if (i != without && test(&rows[i], like) && !(dense_only && rows[i].experts)) { sum += implied(&rows[i], 0, experts); n++; }
   return n ? sum / n : 0;
 }
 
@@ -231,7 +231,7 @@ static double experts_without(row *rows, int count, int without) {
     double dense = mean_efficiency(rows, count, without, true, &rows[i], same_machine, DEFAULT_EXPERTS);
     if (dense <= 0) continue;
     double ratio = implied(&rows[i], dense, 0);
-    sum += ratio < 1 ? ratio : 1, n++;
+    sum += ratio < 1 ? ratio : 1; n++;
   }
   return n ? sum / n : DEFAULT_EXPERTS;
 }
@@ -241,10 +241,10 @@ static void predict(row *rows, int count, int i) {
   double mfu = mean_mfu(rows, count, i, same_machine), experts = experts_without(rows, count, i);
   double efficiency = mean_efficiency(rows, count, i, false, r, same_machine, experts);
   r->pooled = mfu <= 0;
-  if (r->pooled) mfu = mean_mfu(rows, count, i, any_row), efficiency = mean_efficiency(rows, count, i, false, r, any_row, experts);
+  if (r->pooled) { mfu = mean_mfu(rows, count, i, any_row); efficiency = mean_efficiency(rows, count, i, false, r, any_row, experts); }
   r->simple = mfu / r->mfu;
   r->detailed = efficiency > 0 ? predicted(r, efficiency, experts) / r->rate : NAN;
-  r->efficiency = implied(r, 0, experts), r->ratio = experts;
+  r->efficiency = implied(r, 0, experts); r->ratio = experts;
 }
 
 /* ---- the report ---------------------------------------------------------------------------------------------------------------- */
@@ -301,13 +301,13 @@ static int write_document(const char *path, row *rows, int count) {
   size_t bytes;
   rf_error error = {0};
   if (rf_file_read(path, 16 << 20, &text, &bytes, &error) != RAFTER_OK) return fail(path, 0, error.message);
-  at = strstr(text, begin), behind = at ? strstr(at, end) : NULL;
+  at = strstr(text, begin); behind = at ? strstr(at, end) : NULL;
   FILE *out = behind ? fopen(path, "w") : NULL;
-  if (!out) return free(text), fail(path, 0, "no marks of published runs, or not writable");
+  if (!out) { free(text); return fail(path, 0, "no marks of published runs, or not writable"); }
   fwrite(text, 1, (size_t)(at - text) + strlen(begin), out);
   put_table(out, rows, count);
   fputs(behind, out);
-  fclose(out), free(text);
+  fclose(out); free(text);
   return 0;
 }
 
@@ -317,13 +317,13 @@ int main(int argc, char **argv) {
   rf_error error = {0};
   const double limit = 20;
   const char *path = argc > 1 ? argv[1] : "data/published-runs.tsv", *document = argc > 3 && !strcmp(argv[2], "--write") ? argv[3] : NULL;
-  if (argc > 2 && !document) return fprintf(stderr, "usage: published_runs [FILE [--write DOCUMENT]]\n"), 2;
+  if (argc > 2 && !document) { fprintf(stderr, "usage: published_runs [FILE [--write DOCUMENT]]\n"); return 2; }
   if (read_table(path, rows, &count)) goto done;
   for (int i = 0; i < count;) {
     row *r = &rows[i];
     if (plan_row(r, &error) != RAFTER_OK) {
       printf("%s is not planned: %s\n", r->text[ID], error.message);
-      memmove(r, r + 1, (size_t)(count - i - 1) * sizeof *r), count--;
+      memmove(r, r + 1, (size_t)(count - i - 1) * sizeof *r); count--;
       continue;
     }
     r->experts = r->plan->graph->model.experts > 0;
@@ -338,6 +338,6 @@ int main(int argc, char **argv) {
   status = count == 0 || 100 * median(rows, count, true) > limit;
   if (status) fprintf(stderr, "published_runs: the median error is above %.0f %%\n", limit);
 done:
-  for (int i = 0; i < count; i++) rf_plan_free(rows[i].plan), free(rows[i].settings);
+  for (int i = 0; i < count; i++) { rf_plan_free(rows[i].plan); free(rows[i].settings); }
   return status;
 }

@@ -133,7 +133,7 @@ static rf_mesh mesh_of(const char *topology) {
   for (const char *at = strchr(topology, ':'); at && *at; at = strchr(at + 1, 'x')) devices *= strtol(at + 1, NULL, 10);
   int32_t x = devices == 8 ? 2 : (int32_t)sqrt((double)devices);
   rf_mesh mesh = {0};
-  mesh.of[RF_AXIS_FSDP] = x, mesh.of[RF_AXIS_TENSOR] = (int32_t)(devices / x);
+  mesh.of[RF_AXIS_FSDP] = x; mesh.of[RF_AXIS_TENSOR] = (int32_t)(devices / x);
   return mesh;
 }
 
@@ -157,7 +157,7 @@ typedef struct chain {
 
 static int chain_tensor(chain *c, const char *name, bool matrix, int64_t rows, int64_t columns, const char *spec) {
   int t = rf_graph_tensor(c->graph, name, matrix ? RF_CLASS_WEIGHT : RF_CLASS_IO, RF_BF16, 2, (int64_t[]){rows, columns});
-  c->graph->tensor[t].persistent = matrix, c->graph->tensor[t].input = !matrix;
+  c->graph->tensor[t].persistent = matrix; c->graph->tensor[t].input = !matrix;
   c->given[t] = spec_of(spec);
   return t;
 }
@@ -228,8 +228,8 @@ static void check_row(const json_t *row, tally *t) {
   t->near += near;
   t->sum += fabs(off);
   if (fabs(off) > t->worst) t->worst = fabs(off);
-  if (want > gib) t->large++, t->large_near += fabs(off) <= 0.2;
-  if (asked) t->verdicts++, t->verdicts_right += fits == ((double)m.total <= limit);
+  if (want > gib) { t->large++; t->large_near += fabs(off) <= 0.2; }
+  if (asked) { t->verdicts++; t->verdicts_right += fits == ((double)m.total <= limit); }
   printf("%-72s %8.3f %8.3f GiB %+6.1f %%  arg %+lld temp %.0f of %.0f MB (kept %.0f copies %.0f gradients %.0f working %.0f)\n", id, want / gib,
          (double)m.total / gib, 100 * off, fits ? (long long)(m.argument - int_of(row, "arg", 0)) : 0, (double)m.temp / 1e6,
          (double)int_of(row, "temp", 0) / 1e6, (double)m.kept / 1e6, (double)m.copies / 1e6, (double)m.gradients / 1e6, (double)m.working / 1e6);

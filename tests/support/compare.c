@@ -51,7 +51,7 @@ bool compare_close(rf_dtype dtype, const void *got, const void *want, int64_t co
     if (!isfinite(a) || !isfinite(b)) return say(report, false, INFINITY, INFINITY, i, a, b, bound);
     error += difference * difference;
     norm += b * b;
-    if (difference > worst) worst = difference, at = i;
+    if (difference > worst) { worst = difference; at = i; }
     if (fabs(b) > largest) largest = fabs(b);
   }
   double norm_error = worst == 0 ? 0 : largest == 0 ? INFINITY : sqrt(error / norm);

@@ -83,8 +83,8 @@ void build_attention_kv(op_harness *h, const op_case *of, const op_size *size) {
 
 static rf_attr latent_attributes(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = case_attention_attributes(h, of, size);
-  attr.kv_heads = 0, attr.rope = (rf_rope){.theta = 10000, .dim = size->head_dim / 4 * 2, .tail = true};
-  attr.value_dim = size->head_dim - 1, attr.latent = size->head_dim + 3;
+  attr.kv_heads = 0; attr.rope = (rf_rope){.theta = 10000, .dim = size->head_dim / 4 * 2, .tail = true};
+  attr.value_dim = size->head_dim - 1; attr.latent = size->head_dim + 3;
   return attr;
 }
 
@@ -141,6 +141,6 @@ void build_attention_latent_kv(op_harness *h, const op_case *of, const op_size *
   int w = case_weight(h, "w", 0.5, attr.latent, (int64_t)size->heads * (size->head_dim - attr.rope.dim + attr.value_dim));
   int cache = op_tensor(h, "cache", RF_CLASS_KV, h->dtype, (op_fill){1.5, 0}, OP_SHAPE(slot_count * columns, 1, page, attr.latent + attr.rope.dim));
   int table = op_table(h, slot_count, columns), slot_ids = op_ids(h, "slots", rows, slots), position_ids = op_ids(h, "positions", rows, positions);
-  free(slots), free(positions);
+  free(slots); free(positions);
   op_apply(h, "attention_latent_kv", OP_IDS(q, latent, turns, w, cache, table, slot_ids, position_ids), OP_IDS(RF_WANTED, cache), &attr);
 }

@@ -56,7 +56,7 @@ static int64_t qkv_width(const op_size *size) { return (int64_t)(size->heads + 2
 static int head_norm_forward(op_harness *h, const op_case *of, const op_size *size, int in[3], rf_attr *attr) {
   *attr = case_attention_attributes(h, of, size);
   in[0] = op_tensor(h, "qkv", RF_CLASS_ACTIVATION, h->dtype, (op_fill){1.5, 0.25}, OP_SHAPE(size->rows, qkv_width(size)));
-  in[1] = case_vector(h, "q_gain", (op_fill){0.2, 1}, size->head_dim), in[2] = case_vector(h, "k_gain", (op_fill){0.3, 0.5}, size->head_dim);
+  in[1] = case_vector(h, "q_gain", (op_fill){0.2, 1}, size->head_dim); in[2] = case_vector(h, "k_gain", (op_fill){0.3, 0.5}, size->head_dim);
   return op_apply(h, "head_norm", 3, in, OP_IDS(RF_WANTED, RF_WANTED), attr);
 }
 static void build_head_norm(op_harness *h, const op_case *of, const op_size *size) {
@@ -160,7 +160,7 @@ static void build_gated_bwd(op_harness *h, const op_case *of, const op_size *siz
 
 static rf_attr experts_attributes(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = case_attributes(h, of);
-  attr.experts = size->heads, attr.experts_used = size->kv_heads;
+  attr.experts = size->heads; attr.experts_used = size->kv_heads;
   return attr;
 }
 /* OP_INVERSE: sigmoids; OP_SCALED: the scores as they are, times a scale; OP_SEGMENTS: two of four groups, or one of two, where that leaves enough. */
@@ -169,7 +169,7 @@ static rf_attr router_attributes(op_harness *h, const op_case *of, const op_size
   attr.router = (rf_router){.sigmoid = of->flags & OP_INVERSE, .as_is = of->flags & OP_SCALED, .scale = of->flags & OP_SCALED ? 1.7f : 0};
   int groups = attr.experts % 4 == 0 && attr.experts >= 8 ? 4 : 2;
   if (of->flags & OP_SEGMENTS && attr.experts % groups == 0 && attr.experts_used <= attr.experts / 2 && attr.experts / groups >= 2)
-    attr.router.groups = groups, attr.router.groups_used = groups / 2;
+    { attr.router.groups = groups; attr.router.groups_used = groups / 2; }
   return attr;
 }
 static int64_t sorted_rows(const op_size *size) { return size->rows * size->kv_heads; }
@@ -193,7 +193,7 @@ static void some_routes(op_harness *h, const op_size *size, int *place, int *sta
   first[experts] = next;
   if (place) *place = op_ids(h, "place", count, at);
   if (starts) *starts = op_ids(h, "starts", experts + 1, first);
-  free(chosen), free(at), free(first);
+  free(chosen); free(at); free(first);
 }
 
 static void build_route(op_harness *h, const op_case *of, const op_size *size) {
@@ -356,7 +356,7 @@ static void build_norm_sq(op_harness *h, const op_case *of, const op_size *size)
   int sums = op_tensor(h, "sums", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 3}, OP_SHAPE(5));
   rf_attr attr = {.index = 2};
   if (of->flags & OP_KEEP_U) attr.group = 3;
-  if (of->flags & OP_IGNORED) attr.part = size->width / 2, attr.to = 2;
+  if (of->flags & OP_IGNORED) { attr.part = size->width / 2; attr.to = 2; }
   op_apply(h, "norm_sq", OP_IDS(case_gradient(h, "grad", OP_SHAPE(size->rows, size->width))), OP_IDS(sums), &attr);
 }
 

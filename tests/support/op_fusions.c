@@ -15,7 +15,7 @@ static void same(const op_harness *h, int equal[OP_MAX_EQUALS][2], int *equals, 
 
 static rf_attr attributes(const op_fusion *of) {
   rf_attr attr = {.eps = 1e-5f, .transpose = (of->flags & OP_TRANSPOSE) != 0};
-  if (of->flags & OP_DROPOUT) attr.dropout = 0.25f, attr.site = rf_name_key("fusion");
+  if (of->flags & OP_DROPOUT) { attr.dropout = 0.25f; attr.site = rf_name_key("fusion"); }
   return attr;
 }
 
@@ -105,12 +105,12 @@ static void build_logits(op_harness *h, const op_fusion *of, const op_size *size
 static void build_cache(op_harness *h, const op_fusion *of, const op_size *size, int equal[OP_MAX_EQUALS][2], int *equals) {
   rf_attr attr = attributes(of);
   int32_t slots[512], positions[512], segments[513];
-  attr.heads = size->heads, attr.kv_heads = size->kv_heads, attr.head_dim = size->head_dim;
+  attr.heads = size->heads; attr.kv_heads = size->kv_heads; attr.head_dim = size->head_dim;
   attr.scale = (float)(1.0 / sqrt((double)size->head_dim));
   attr.softmax = of->flags & OP_BF16_SOFTMAX ? RF_BF16 : RF_F32;
   attr.window = of->flags & OP_WINDOW ? 9 : 0;
   for (int64_t r = 0; r <= size->rows; r++) segments[r] = r == 0 ? 0 : (int32_t)size->rows;
-  for (int64_t r = 0; r < size->rows; r++) slots[r] = 1, positions[r] = (int32_t)r;
+  for (int64_t r = 0; r < size->rows; r++) { slots[r] = 1; positions[r] = (int32_t)r; }
   int qkv = activation(h, "qkv", size->rows, (int64_t)(size->heads + 2 * size->kv_heads) * size->head_dim);
   int bounds = op_ids(h, "segments", size->rows + 1, segments), slot_ids = op_ids(h, "slots", size->rows, slots);
   int position_ids = op_ids(h, "positions", size->rows, positions);
@@ -141,7 +141,7 @@ static void build_update(op_harness *h, const op_fusion *of, const op_size *size
     op[i] = op_apply(h, "adamw", OP_IDS(grad, state[i][0], state[i][1], state[i][2], RF_NONE),
                      OP_IDS(state[i][0], state[i][1], state[i][2], RF_WANTED, i ? together : RF_NONE), &attr);
   for (int k = 0; k < 4; k++) same(h, equal, equals, op[1], k, op[0], k);
-  equal[*equals][0] = together, equal[(*equals)++][1] = apart;
+  equal[*equals][0] = together; equal[(*equals)++][1] = apart;
 }
 
 /* rows, width, columns, heads, kv_heads, head_dim */

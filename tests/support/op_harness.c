@@ -82,7 +82,7 @@ op_harness *op_harness_new(rf_dtype dtype, int64_t rows) {
 }
 
 void op_harness_free(op_harness *h) {
-  for (int i = 0; i < h->buffer_capacity; i++) free(h->buffer[i].ids), free(h->buffer[i].block), free(h->buffer[i].first);
+  for (int i = 0; i < h->buffer_capacity; i++) { free(h->buffer[i].ids); free(h->buffer[i].block); free(h->buffer[i].first); }
   free(h->buffer);
   rf_graph_free(h->graph);
   free(h);
@@ -127,7 +127,7 @@ int op_table(op_harness *h, int64_t slots, int64_t columns) {
   for (int64_t i = 0; i < count; i++) pages[i] = (int32_t)(count - 1 - i);
   int id = op_ids(h, "table", count, pages);
   free(pages);
-  h->graph->tensor[id].rank = 2, h->graph->tensor[id].shape[0] = slots, h->graph->tensor[id].shape[1] = columns;
+  h->graph->tensor[id].rank = 2; h->graph->tensor[id].shape[0] = slots; h->graph->tensor[id].shape[1] = columns;
   return id;
 }
 

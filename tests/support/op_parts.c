@@ -71,16 +71,16 @@ rf_accumulate case_accumulation(op_harness *h, unsigned flags) {
 rf_attr case_attributes(op_harness *h, const op_case *of) {
   rf_attr attr = {.eps = 1e-5f, .transpose = (of->flags & OP_TRANSPOSE) != 0, .inverse = (of->flags & OP_INVERSE) != 0};
   if (of->flags & OP_SOFTCAP) attr.softcap = 2.5f;
-  if (of->flags & OP_SCALED) attr.scale = 2.7f, attr.offset = 1;
+  if (of->flags & OP_SCALED) { attr.scale = 2.7f; attr.offset = 1; }
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) attr.accumulate[i] = case_accumulation(h, of->flags);
-  if (of->flags & OP_DROPOUT) attr.dropout = 0.3f, attr.site = rf_name_key("harness/dropout");
+  if (of->flags & OP_DROPOUT) { attr.dropout = 0.3f; attr.site = rf_name_key("harness/dropout"); }
   if (of->flags & OP_SCALED) attr.token_step = 3; /* dropout */
   return attr;
 }
 
 rf_attr case_attention_attributes(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = case_attributes(h, of);
-  attr.heads = size->heads, attr.kv_heads = size->kv_heads, attr.head_dim = size->head_dim;
+  attr.heads = size->heads; attr.kv_heads = size->kv_heads; attr.head_dim = size->head_dim;
   attr.scale = (float)(1.0 / sqrt((double)size->head_dim));
   attr.rope = (rf_rope){.theta = 10000, .dim = size->head_dim};
   if (of->flags & OP_SCALED && size->head_dim >= 4)

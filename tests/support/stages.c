@@ -53,17 +53,17 @@ static void transfer(world *w, const rf_op *op, int64_t chip, void *context) {
     world_put(w, chip, tensor, i, mine + (broken ? 0 : theirs));
   }
   *at = l->next;
-  free(l->data), free(l);
+  free(l->data); free(l);
 }
 
 stages *stages_new(rf_graph *const *graph, int count, int64_t whole_rows) {
   stages *s = calloc(1, sizeof *s);
-  s->count = count, s->accumulate = graph[0]->accumulate, s->mesh = graph[0]->mesh, s->broken_stage = s->broken_op = -1;
+  s->count = count; s->accumulate = graph[0]->accumulate; s->mesh = graph[0]->mesh; s->broken_stage = s->broken_op = -1;
   for (int i = 0; i < count; i++) {
     rf_pass_slots(graph[i]);
     graph[i]->mesh.of[RF_AXIS_PIPELINE] = 1;
     s->world[i] = world_new(graph[i], whole_rows);
-    s->world[i]->transfer = transfer, s->world[i]->context = s;
+    s->world[i]->transfer = transfer; s->world[i]->context = s;
   }
   return s;
 }
@@ -72,7 +72,7 @@ static void drop_letters(stages *s) {
   while (s->letters) {
     letter *l = s->letters;
     s->letters = l->next;
-    free(l->data), free(l);
+    free(l->data); free(l);
   }
 }
 
@@ -110,7 +110,7 @@ static void sum_over_stages(stages *s, walker *k) {
     for (int i = 0; i < s->count; i++) sum += world_get(s->world[i], chip, s->world[i]->graph->op[k[i].op].output[0], 0);
     for (int i = 0; i < s->count; i++) world_put(s->world[i], chip, s->world[i]->graph->op[k[i].op].output[0], 0, sum);
   }
-  for (int i = 0; i < s->count; i++) k[i].op++, k[i].waits = false;
+  for (int i = 0; i < s->count; i++) { k[i].op++; k[i].waits = false; }
 }
 
 void stages_step(stages *s, void (*inputs)(world *w, int micro, const void *context), const void *context) {
@@ -118,14 +118,14 @@ void stages_step(stages *s, void (*inputs)(world *w, int micro, const void *cont
   for (int i = 0; i < s->count; i++) {
     const rf_graph *graph = s->world[i]->graph;
     k[i].count = 2 * rf_pipeline_chunks(&s->mesh) * s->accumulate;
-    k[i].order = calloc((size_t)k[i].count, sizeof *k[i].order), k[i].half = calloc((size_t)graph->op_count, sizeof *k[i].half);
+    k[i].order = calloc((size_t)k[i].count, sizeof *k[i].order); k[i].half = calloc((size_t)graph->op_count, sizeof *k[i].half);
     rf_pipeline_order(&s->mesh, i, s->accumulate, k[i].order);
     rf_pipeline_halves(graph, k[i].half);
     world_run(s->world[i], RF_SECTION_BEGIN);
   }
   int done = 0, waiting = 0;
   for (bool moved = true; moved && done < s->count;) {
-    moved = false, done = waiting = 0;
+    moved = false; done = waiting = 0;
     for (int i = 0; i < s->count; i++) {
       world *w = s->world[i];
       int o;
@@ -137,10 +137,10 @@ void stages_step(stages *s, void (*inputs)(world *w, int micro, const void *cont
         if (crosses_stages(op)) k[i].waits = true;
         else k[i].op++;
       }
-      waiting += k[i].waits, done += !k[i].waits && next_op(s, i, &k[i], inputs, context) < 0;
+      waiting += k[i].waits; done += !k[i].waits && next_op(s, i, &k[i], inputs, context) < 0;
     }
-    if (waiting == s->count) sum_over_stages(s, k), moved = true;
+    if (waiting == s->count) { sum_over_stages(s, k); moved = true; }
   }
   s->stuck = done < s->count || s->letters;
-  for (int i = 0; i < s->count; i++) free(k[i].order), free(k[i].half);
+  for (int i = 0; i < s->count; i++) { free(k[i].order); free(k[i].half); }
 }

@@ -10,7 +10,7 @@ static inline rf_train_settings training_settings(const char *spec, const char *
   rf_error error;
   if (rf_model_resolve(spec, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
   rf_build_options build = {.job = RF_JOB_TRAIN, .dtype = RF_F32, .softmax = RF_F32, .microbatch = 4, .seq = seq, .accumulate = 1};
-  build.beta1 = 0.9f, build.beta2 = 0.95f, build.eps = 1e-8f, build.clip = 1;
+  build.beta1 = 0.9f; build.beta2 = 0.95f; build.eps = 1e-8f; build.clip = 1;
   s.plan = (rf_plan_options){.build = build, .backend = &RF_BACKEND_CPU, .isa = rf_isa_detect(), .threads = threads, .machine = on};
   s.schedule = (rf_schedule){.kind = RF_SCHEDULE_CONSTANT, .peak = 1e-3, .steps = 100};
   return s;

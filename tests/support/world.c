@@ -14,7 +14,7 @@ void *world_data(const world *w, int64_t chip, int tensor) {
 
 world *world_new(const rf_graph *graph, int64_t whole_rows) {
   world *w = calloc(1, sizeof *w);
-  w->graph = graph, w->chips = rf_mesh_chips(&graph->mesh), w->whole_rows = whole_rows, w->broken = -1;
+  w->graph = graph; w->chips = rf_mesh_chips(&graph->mesh); w->whole_rows = whole_rows; w->broken = -1;
   w->walks = rf_graph_find(graph, "slots") != RF_NONE;
   w->data = calloc((size_t)(w->chips * graph->tensor_count), sizeof *w->data);
   for (int64_t i = 0; i < w->chips * graph->tensor_count; i++) {
@@ -85,7 +85,7 @@ static int64_t of_dim(const cut *c, int64_t i) {
     each = c->whole / c->model->kv_heads; /* numbers of a head */
     mine = c->model->kv_heads >= c->chips ? c->rank * (c->model->kv_heads / c->chips) : c->rank * c->model->kv_heads / c->chips;
     return mine * each + i;
-  case RF_FORM_EACH: each = c->each, mine = each / c->chips; return i / mine * each + c->rank * mine + i % mine;
+  case RF_FORM_EACH: each = c->each; mine = each / c->chips; return i / mine * each + c->rank * mine + i % mine;
   default: return at < c->whole ? at : -1;
   }
 }
@@ -115,7 +115,7 @@ static bool cached_at(const world *w, const int32_t *place, const int64_t mine[4
   int64_t chips = rf_mesh_extent(&w->graph->mesh, RF_AXIS_CONTEXT), slots = w->graph->tensor[rf_graph_find(w->graph, "rows")].shape[0];
   int64_t most = mine[0] / slots, whole = all[0] / rf_mesh_copies(&w->graph->mesh) / slots;
   int64_t position = (index[0] % most * mine[2] + index[2]) * chips + place[RF_AXIS_CONTEXT];
-  index[0] = index[0] / most * whole + position / all[2], index[2] = position % all[2];
+  index[0] = index[0] / most * whole + position / all[2]; index[2] = position % all[2];
   return position < whole * all[2];
 }
 
@@ -124,8 +124,8 @@ int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *w
   int32_t place[RF_AXES];
   int64_t mine[4], all[4], at = 0, left = i, index[4];
   rf_mesh_place(&w->graph->mesh, chip, place);
-  shape_of(t, mine), shape_of(whole, all);
-  for (int d = 3; d >= 0; d--) index[d] = left % mine[d], left /= mine[d];
+  shape_of(t, mine); shape_of(whole, all);
+  for (int d = 3; d >= 0; d--) { index[d] = left % mine[d]; left /= mine[d]; }
   if (w->walks && t->class == RF_CLASS_KV && !cached_at(w, place, mine, all, index)) return -1;
   for (int d = 0; d < 4; d++) {
     rf_axes axes = d < t->rank ? t->spec.split[d] : 0;
@@ -140,11 +140,11 @@ int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *w
     int64_t block = 0, copies = w->walks && d == 0 && is_of_copy(t) ? rf_mesh_copies(&w->graph->mesh) : 1;
     if (copies > 1) {
       rf_axes of_copies = (rf_axes) ~(RF_AXES_OF_WALK | RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE));
-      all[d] /= copies, block = rf_mesh_rank(&w->graph->mesh, of_copies, place) * all[d], at *= copies;
+      all[d] /= copies; block = rf_mesh_rank(&w->graph->mesh, of_copies, place) * all[d]; at *= copies;
     }
     if (axes & RF_AXIS_BIT(RF_AXIS_EXPERT) && has_experts(w, t)) { /* runs of experts, of each of which a run */
       rf_axes experts = RF_AXIS_BIT(RF_AXIS_EXPERT);
-      all[d] /= rf_mesh_size(&w->graph->mesh, experts), block = rf_mesh_rank(&w->graph->mesh, experts, place) * all[d], axes &= (rf_axes)~experts;
+      all[d] /= rf_mesh_size(&w->graph->mesh, experts); block = rf_mesh_rank(&w->graph->mesh, experts, place) * all[d]; axes &= (rf_axes)~experts;
       at *= rf_mesh_size(&w->graph->mesh, experts);
     }
     int64_t rank = rf_mesh_rank(&w->graph->mesh, axes, place);
@@ -186,7 +186,7 @@ static int64_t member(const world *w, int64_t chip, rf_axes axes, int64_t rank) 
   rf_mesh_place(&w->graph->mesh, chip, place);
   for (int a = RF_AXES - 1; a >= 0; a--) {
     int64_t extent = rf_mesh_extent(&w->graph->mesh, (rf_axis)a);
-    if (axes & RF_AXIS_BIT(a)) place[a] = (int32_t)(rank % extent), rank /= extent;
+    if (axes & RF_AXIS_BIT(a)) { place[a] = (int32_t)(rank % extent); rank /= extent; }
   }
   for (int a = 0; a < RF_AXES; a++) number = number * rf_mesh_extent(&w->graph->mesh, (rf_axis)a) + place[a];
   return number;
@@ -241,13 +241,13 @@ static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t r
     int64_t part = head < each ? 0 : 1 + (head - each) / kv, at = part == 0 ? head : (head - each) % kv; /* q, k, v */
     if (dim == 1) {                                                                                      /* heads of all chips, of my rows */
       int64_t of = (part == 0 ? op->attr.heads : op->attr.kv_heads) / group;
-      from = at / of, at %= of;
+      from = at / of; at %= of;
       index[0] += rank * (in[0] / group);
-      each = op->attr.heads / group, kv = op->attr.kv_heads / group;
+      each = op->attr.heads / group; kv = op->attr.kv_heads / group;
     } else { /* rows of all chips, of my heads */
-      from = index[0] / in[0], index[0] %= in[0];
+      from = index[0] / in[0]; index[0] %= in[0];
       at += rank * (part == 0 ? each : kv);
-      each *= wide, kv *= wide;
+      each *= wide; kv *= wide;
     }
     index[1] = ((part == 0 ? at : each + (part - 1) * kv + at)) * op->attr.head_dim + column % op->attr.head_dim;
     return of_member(w, op, chip, from, in, index);
@@ -281,14 +281,14 @@ static void run_exchange(world *w, const rf_op *op) {
   }
   int64_t in[4], out[4], count = rf_tensor_count(y), index[4];
   double *results = malloc((size_t)(w->chips * count) * sizeof *results);
-  shape_of(x, in), shape_of(y, out);
+  shape_of(x, in); shape_of(y, out);
   for (int64_t chip = 0; chip < w->chips; chip++) {
     int32_t place[RF_AXES];
     rf_mesh_place(&w->graph->mesh, chip, place);
     int64_t rank = rf_mesh_rank(&w->graph->mesh, op->attr.axes, place);
     for (int64_t i = 0; i < count; i++) {
       int64_t left = i;
-      for (int d = 3; d >= 0; d--) index[d] = left % out[d], left /= out[d];
+      for (int d = 3; d >= 0; d--) { index[d] = left % out[d]; left /= out[d]; }
       results[chip * count + i] = exchanged(w, op, chip, rank, in, index);
     }
   }

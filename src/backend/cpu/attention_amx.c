@@ -44,14 +44,14 @@ static int64_t blocks_of(int64_t rows) { return rf_round_up(rows, UNIT) / UNIT; 
 
 static float *room_at(const rf_attention *a, float *memory, room *r) {
   int64_t blocks = blocks_of(a->longest), widths = blocks_of(a->dim), keys = blocks * widths * STEP, queries = SPAN * widths * STEP;
-  r->k = memory, r->v = r->k + keys, r->k_turned = r->v + keys;
-  r->dk = r->k_turned + keys, r->dv = r->dk + blocks * widths * SUMS;
-  r->q = r->dv + blocks * widths * SUMS, r->g = r->q + queries, r->q_by_query = r->g + queries, r->g_by_query = r->q_by_query + queries;
-  r->less = r->g_by_query + queries, r->minus_d = r->less + SPAN * UNIT;
+  r->k = memory; r->v = r->k + keys; r->k_turned = r->v + keys;
+  r->dk = r->k_turned + keys; r->dv = r->dk + blocks * widths * SUMS;
+  r->q = r->dv + blocks * widths * SUMS; r->g = r->q + queries; r->q_by_query = r->g + queries; r->g_by_query = r->q_by_query + queries;
+  r->less = r->g_by_query + queries; r->minus_d = r->less + SPAN * UNIT;
   r->t_all = r->minus_d + SPAN * UNIT;
   return r->t_all + SPAN * blocks * STEP;
 }
-static void own_at(float *memory, own *o) { o->p = memory, o->t = o->p + SPAN * STEP, o->s = o->t + SPAN * STEP, o->e = o->s + SUMS; }
+static void own_at(float *memory, own *o) { o->p = memory; o->t = o->p + SPAN * STEP; o->s = o->t + SPAN * STEP; o->e = o->s + SUMS; }
 size_t rf_attention_tiles_floats(const rf_attention *a) {
   int64_t blocks = blocks_of(a->longest), widths = blocks_of(a->dim);
   return (size_t)(blocks * widths * (3 * STEP + 2 * SUMS) + SPAN * (widths * 4 * STEP + 2 * UNIT + blocks * STEP) + 2 * (SPAN * STEP + SUMS));
@@ -155,7 +155,7 @@ static void round_scores(const unit *u, int64_t block, int64_t panel, const own 
     static const uint16_t pairs[UNIT] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                          8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
     which[h] = _mm512_add_epi16(_mm512_loadu_si512(pairs), _mm512_set1_epi16((short)(HALF * h)));
-    less[h] = rf_v16_load(u->at.less + panel * UNIT + h * HALF), minus_d[h] = rf_v16_load(u->at.minus_d + panel * UNIT + h * HALF);
+    less[h] = rf_v16_load(u->at.less + panel * UNIT + h * HALF); minus_d[h] = rf_v16_load(u->at.minus_d + panel * UNIT + h * HALF);
   }
 #pragma GCC unroll 2
   for (int r = 0; r < UNIT; r++) {

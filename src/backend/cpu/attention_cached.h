@@ -52,7 +52,7 @@ static void copy_row(const void *from, rf_dtype dtype, int64_t at, void *to, rf_
 static void narrow_head(const float *x, int64_t dim, int8_t *q, float *scale) {
   const float MAGIC = 12582912.0f;
   float most = 0, finite = 0;
-  for (int64_t d = 0; d < dim; d++) most = fmaxf(most, fabsf(x[d])), finite += x[d] * 0.0f;
+  for (int64_t d = 0; d < dim; d++) { most = fmaxf(most, fabsf(x[d])); finite += x[d] * 0.0f; }
   if (finite != 0) { /* NaN */
     *scale = finite;
     memset(q, 0, (size_t)dim);
@@ -100,8 +100,8 @@ typedef struct reader {
   int64_t left;
 } reader;
 static void reader_enter(reader *r, span now) {
-  r->now = now, r->after.high = 0, r->which = 0;
-  r->block = now.low / BLOCK * BLOCK, r->key = now.low / PANEL * PANEL;
+  r->now = now; r->after.high = 0; r->which = 0;
+  r->block = now.low / BLOCK * BLOCK; r->key = now.low / PANEL * PANEL;
 }
 /* On to the next bytes that lie together; false: what follows is not known. */
 static bool reader_move(reader *r) {
@@ -111,11 +111,11 @@ static bool reader_move(reader *r) {
     if (r->key < end) {
       int64_t run = r->now.bytes == c->width * c->unit ? rf_min64(end - r->key, left_in_page(c, r->key)) : 1;
       r->at = cache_at(c, cache_row(c, r->now.slot, r->which, r->key), r->now.column);
-      r->left = run * r->now.bytes, r->key += run;
+      r->left = run * r->now.bytes; r->key += run;
     } else if (r->which == 0) {
-      r->which = 1, r->key = rf_max64(r->block, r->now.low);
+      r->which = 1; r->key = rf_max64(r->block, r->now.low);
     } else if (end < r->now.high) {
-      r->which = 0, r->block += BLOCK, r->key = r->block;
+      r->which = 0; r->block += BLOCK; r->key = r->block;
     } else if (r->after.high > 0) {
       reader_enter(r, r->after);
     } else {
@@ -129,7 +129,7 @@ static const char *reader_take(reader *r, int64_t bytes) {
   while (bytes > 0 && reader_move(r)) {
     const char *at = r->at;
     int64_t here = rf_min64(bytes, r->left);
-    r->at += here, r->left -= here;
+    r->at += here; r->left -= here;
     if (here == bytes) return at;
     for (int64_t b = 0; b < here; b += 64) __builtin_prefetch(at + b, 0, 2);
     bytes -= here;

@@ -16,9 +16,9 @@ RF_INLINE void route_rows(const rf_call *call, int64_t begin, int64_t end, rf_dt
         float x = dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)logits)[e]) : ((const float *)logits)[e];
         if (!(x == x)) x = -INFINITY;
         bool behind = x < last || (x == last && e > last_id);
-        if (behind && (best_id < 0 || x > best)) best = x, best_id = e;
+        if (behind && (best_id < 0 || x > best)) { best = x; best_id = e; }
       }
-      last = best, last_id = best_id;
+      last = best; last_id = best_id;
       chosen[j] = (int32_t)best_id;
       value[j] = dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)logits)[best_id]) : ((const float *)logits)[best_id];
     }

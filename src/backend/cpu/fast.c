@@ -80,7 +80,7 @@ static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, in
   rf_panel panel[PANELS_MOST];
   int64_t k_bytes[PANELS_MOST]; /* of the part of a panel that is unpacked at a time */
   for (int p = 0; p < count; p++)
-    panel[p] = rf_panels_at(j->g->panels, p0 + p), k_bytes[p] = RF_FAST_KC * panel[p].block_bytes / panel[p].type->values;
+    { panel[p] = rf_panels_at(j->g->panels, p0 + p); k_bytes[p] = RF_FAST_KC * panel[p].block_bytes / panel[p].type->values; }
   for (int64_t k = 0; k < j->g->k; k += RF_FAST_KC) {
     int64_t end = k + RF_FAST_KC < j->g->k ? k + RF_FAST_KC : j->g->k;
     for (int p = 0; p < count; p++) {
@@ -121,7 +121,7 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
   job j = {.fast = fast, .gemm = gemm, .g = g, .rows = strip_rows(fast, g->m), .panels = rf_panels_count(g->panels)};
   j.count = ceil_div(g->m, j.rows);
   char *rooms = workspace;
-  for (int i = 0; i < 2; i++) j.strips[i] = rooms, j.bytes[i] = strip_bytes(fast, g, g->m, i), rooms += j.count * j.bytes[i];
+  for (int i = 0; i < 2; i++) { j.strips[i] = rooms; j.bytes[i] = strip_bytes(fast, g, g->m, i); rooms += j.count * j.bytes[i]; }
   rf_shares_cut(&j.shares, j.panels, threads);
   int64_t room = room_bytes(fast, g->m), parts = ceil_div(g->k, PACK);
 #pragma omp parallel num_threads(threads)

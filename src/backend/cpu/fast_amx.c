@@ -95,7 +95,7 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
     }
     w_float scale, offset;
     long_scale(&b, &scale, &offset);
-    _mm512_storeu_ps(d + l, scale), _mm512_storeu_ps(d + RF_PANEL_LANES + l, offset);
+    _mm512_storeu_ps(d + l, scale); _mm512_storeu_ps(d + RF_PANEL_LANES + l, offset);
   }
   return block;
 }

@@ -42,7 +42,7 @@ RF_INLINE void quads(int rows, bool halves, bool offsets, const rf_fast_block *b
         SIX(Q_DOT)
       }
       w_float d0 = _mm512_loadu_ps(d), d1 = _mm512_loadu_ps(d + W_LANES), e0 = d0, e1 = d1;
-      if (offsets) e0 = _mm512_loadu_ps(e), e1 = _mm512_loadu_ps(e + W_LANES);
+      if (offsets) { e0 = _mm512_loadu_ps(e); e1 = _mm512_loadu_ps(e + W_LANES); }
       SIX(Q_JOIN)
     }
   }
@@ -162,7 +162,7 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
     }
     w_float scale, offset;
     long_scale(&b, &scale, &offset);
-    _mm512_storeu_ps(d + l, scale), _mm512_storeu_ps(d + RF_PANEL_LANES + l, offset);
+    _mm512_storeu_ps(d + l, scale); _mm512_storeu_ps(d + RF_PANEL_LANES + l, offset);
   }
   return block;
 }

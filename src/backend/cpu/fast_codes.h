@@ -60,9 +60,9 @@ RF_INLINE void run_scale(int type, const w_block *b, int run, int h, w_float *d,
   if (zero_bits(type) < 0) *e = block_half(b, 1);
 }
 /* Of a block of q4_k or q5_k; and m of two runs. */
-RF_INLINE void long_scale(const w_block *b, w_float *d, w_float *e) { *d = block_half(b, 0), *e = W(sub_ps)(w_set(0), block_half(b, 1)); }
+RF_INLINE void long_scale(const w_block *b, w_float *d, w_float *e) { *d = block_half(b, 0); *e = W(sub_ps)(w_set(0), block_half(b, 1)); }
 RF_INLINE w_word long_pair(const w_block *b, int pair) {
   w_word c, first, second;
-  parts_of_k4(b, 2 * pair, &c, &first), parts_of_k4(b, 2 * pair + 1, &c, &second);
+  parts_of_k4(b, 2 * pair, &c, &first); parts_of_k4(b, 2 * pair + 1, &c, &second);
   return w_or(first, w_left(second, 16));
 }

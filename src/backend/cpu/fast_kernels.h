@@ -13,8 +13,8 @@ RF_INLINE float block_steps(float levels, int32_t most, float *scale) {
   memcpy(&largest, &most, sizeof largest);
   float steps = largest > 0 ? levels / largest : 0.0f;
   *scale = largest / levels;
-  if (isinf(steps)) steps = 0.0f, *scale = 0.0f; /* subnormal numbers count as nothing */
-  if (most >= 0x7f800000) steps = 0.0f, *scale = NAN;
+  if (isinf(steps)) { steps = 0.0f; *scale = 0.0f; } /* subnormal numbers count as nothing */
+  if (most >= 0x7f800000) { steps = 0.0f; *scale = NAN; }
   return steps;
 }
 /* Sixteen values. */
@@ -67,7 +67,7 @@ RF_INLINE int32_t sixteen_put(const sixteen *v, float steps, char *a) {
   int32_t sum = 0;
   for (int i = 0; i < 16; i++) {
     int32_t q = steps == 0.0f ? 0 : (int32_t)nearbyintf(v->x[i] * steps);
-    a[i] = (char)q, sum += q;
+    a[i] = (char)q; sum += q;
   }
   return sum;
 #endif
@@ -96,8 +96,8 @@ static void pack_short(const rf_gemm *g, int64_t i0, int used, int rows, int64_t
     for (int r = 0; r < used; r++) {
       int32_t half[2];
       scale[r] = pack_block(2, g->a, g->a_dtype, (i0 + r) * g->a_row + k, to + RF_FAST_BLOCK * r, 0, half);
-      sum[r] = scale[r] * (float)(half[0] + half[1]), minus[r] = -128 * (half[0] + half[1]);
-      first[r] = -128 * half[0], second[r] = -128 * half[1];
+      sum[r] = scale[r] * (float)(half[0] + half[1]); minus[r] = -128 * (half[0] + half[1]);
+      first[r] = -128 * half[0]; second[r] = -128 * half[1];
     }
   }
 }
@@ -170,7 +170,7 @@ RF_INLINE void fetch_four_runs(const part *p, const char *block, int64_t block_b
     for (int i = 0; i < 2; i++) __builtin_prefetch(word + step * (32 + 8 * next + 2 * quarter + i) + v, 0, 3);
     if (quarter % 2 == 0) __builtin_prefetch(word + step * (48 + 2 * next + quarter / 2) + v, 0, 3);
   }
-  if (run == 7) __builtin_prefetch(after + 2 * p->lane, 0, 3), __builtin_prefetch(after + 2 * p->lane + 64, 0, 3);
+  if (run == 7) { __builtin_prefetch(after + 2 * p->lane, 0, 3); __builtin_prefetch(after + 2 * p->lane + 64, 0, 3); }
 }
 RF_INLINE void product(int type, int values, int bytes, int halves, int rows, int vectors, const part *p) {
   const int ahead_bytes = values == 32 ? 1024 : 2048;
@@ -325,7 +325,7 @@ static void panels_product(const rf_panel *panel, int count, const char *b, int6
     size_t t = 0;
     while (TYPES[t].type != panel[i].type->number) t++;
     int narrow = panel[i].lanes != RF_PANEL_LANES;
-    body[i] = TYPES[t].body[shape][narrow], lanes[i] = narrow ? 16 : VECTORS[shape] * W_LANES;
+    body[i] = TYPES[t].body[shape][narrow]; lanes[i] = narrow ? 16 : VECTORS[shape] * W_LANES;
     parts[i] = (part){.at = b + panel[i].offset,
                       .lanes = panel[i].lanes,
                       .strip = strip[rf_fast_is_long(panel[i].type)],
@@ -336,7 +336,7 @@ static void panels_product(const rf_panel *panel, int count, const char *b, int6
     k1 = k0 + steps < inner ? k0 + steps : inner;
     for (int i = 0; i < count; i++) {
       part *p = &parts[i];
-      p->k0 = k0, p->k1 = k1;
+      p->k0 = k0; p->k1 = k1;
       for (p->lane = 0; p->lane < panel[i].lanes; p->lane += lanes[i]) body[i](p);
     }
   }

@@ -55,7 +55,7 @@ static rf_fast_block unpack(const rf_panel *panel, const char *at, int64_t k0, i
 RF_INLINE rf_fast_block long_block(const rf_panel *panel, char *room) {
   float *d = (float *)(void *)(room + RF_FAST_CODES);
   rf_fast_block block = {.codes = room, .d = d, .e = d + RF_PANEL_LANES, .count = RF_FAST_KC / RF_FAST_BLOCK, .lanes = panel->lanes};
-  block.c = (const int32_t *)(const void *)(d + 2 * RF_PANEL_LANES), block.m = block.c + 8 * RF_PANEL_LANES;
+  block.c = (const int32_t *)(const void *)(d + 2 * RF_PANEL_LANES); block.m = block.c + 8 * RF_PANEL_LANES;
   return block;
 }
 

@@ -16,7 +16,7 @@ RF_INLINE int32_t pack_sixteen(const void *from, rf_dtype dtype, int64_t at, flo
   for (int i = 0; i < 16; i++) {
     float x = dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[at + i]) : ((const float *)from)[at + i];
     int32_t a = (int32_t)nearbyintf(x * steps), top = (a + 128) >> 8;
-    high[i] = (char)top, low[i] = (char)(a - 256 * top), sum += a;
+    high[i] = (char)top; low[i] = (char)(a - 256 * top); sum += a;
   }
   return sum;
 #endif

@@ -345,7 +345,7 @@ static pieces units_target(const job *j, const block *b, int64_t t, int64_t end)
     if (end > panels) end = panels;
     return (pieces){(const char *)packed_b(j, b, b->p0 + t), 128, ceil_div((end - t) * kc * j->isa->nr * 4, 128), 1};
   }
-  t += b->s0 - panels, end += b->s0 - panels;
+  t += b->s0 - panels; end += b->s0 - panels;
   return (pieces){(const char *)packed_a(j, b, t), 128, ceil_div((row_of(j, end) - row_of(j, t)) * kc * 4, 128), 1};
 }
 static void fetch(pieces p) {
@@ -411,8 +411,8 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
     int64_t rows = fewest + extra;
     if (extra) owed -= j->l.strips;
     if (near.lines > near_left) near.lines = near_left;
-    if (now == list && column >= now->columns) now++, column = line = 0;
-    far.at = now->at + column * 128 + line * now->stride, far.stride = now->stride;
+    if (now == list && column >= now->columns) { now++; column = line = 0; }
+    far.at = now->at + column * 128 + line * now->stride; far.stride = now->stride;
     far.lines = column >= now->columns ? 0 : share < now->lines - line ? share : now->lines - line;
     tile_pieces[0] = NULL;
     if (first && g->accumulate) { /* its rows are read now, so it is those of the tile after this one */
@@ -423,10 +423,10 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
     if (first && g->accumulate) isa->begin(g, tile, isa->nr, row, (int)rows, col, cols);
     isa->micro[rows](kc, a, panel_at, tile, !first || g->accumulate, &near, &far, tile_pieces);
     if (last) isa->finish(g, tile, isa->nr, row, (int)rows, col, cols);
-    near_left -= near.lines, near.at += near.lines * near.stride;
+    near_left -= near.lines; near.at += near.lines * near.stride;
     line += far.lines;
-    if (line >= now->lines) line = 0, column++;
-    a += rows * kc, row += rows;
+    if (line >= now->lines) { line = 0; column++; }
+    a += rows * kc; row += rows;
     if (j->l.tile_floats) tile += tile_floats;
   }
 }
@@ -448,7 +448,7 @@ static void compute(job *j, int64_t i, int thread, int threads) {
       int64_t unit = units > 0 ? atomic_fetch_add_explicit(&j->pack[(i + 1) % 3].next, share, memory_order_relaxed) : 0;
       int64_t end = unit + share < units ? unit + share : units;
       pieces ahead[2] = {{0}};
-      if (unit < end) ahead[0] = units_source(j, &after, unit, end), ahead[1] = units_target(j, &after, unit, end);
+      if (unit < end) { ahead[0] = units_source(j, &after, unit, end); ahead[1] = units_target(j, &after, unit, end); }
       multiply(j, &b, group, b.p0 + t, b.p0 + t + (homes > 0 ? homes : 1), ahead);
       for (; unit < end; unit++) pack_unit(j, &after, unit);
     }

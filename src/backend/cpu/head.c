@@ -281,7 +281,7 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
   g.b = call->in[1];
   g.bias = call->in[2];
   g.u = call->out[0];
-  g.ld = d.vocab, g.past = false;
+  g.ld = d.vocab; g.past = false;
   rf_gemm_run(isa->gemm, &g, call->threads, (char *)call->workspace + rf_whole_lines(picked * d.width));
 #pragma omp parallel num_threads(call->threads) if (used > 1)
   {

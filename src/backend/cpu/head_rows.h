@@ -85,8 +85,8 @@ static void row_top(const float *z, int64_t vocab, int most, int32_t *ids, float
       int64_t id = v + __builtin_ctz(larger);
       if (held == most && !(z[id] > values[most - 1])) continue;
       int at = held < most ? held++ : most - 1;
-      for (; at > 0 && z[id] > values[at - 1]; at--) values[at] = values[at - 1], ids[at] = ids[at - 1];
-      values[at] = z[id], ids[at] = (int32_t)id;
+      for (; at > 0 && z[id] > values[at - 1]; at--) { values[at] = values[at - 1]; ids[at] = ids[at - 1]; }
+      values[at] = z[id]; ids[at] = (int32_t)id;
     }
   }
 }

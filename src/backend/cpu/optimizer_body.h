@@ -16,9 +16,9 @@ RF_INLINE int64_t squares_of_vectors(const float *x, int64_t count, double lane[
   int64_t i = 0;
   for (; i + RF_LANES <= count; i += RF_LANES) {
     __m512d a = _mm512_cvtps_pd(_mm256_loadu_ps(x + i)), b = _mm512_cvtps_pd(_mm256_loadu_ps(x + i + 8));
-    low = _mm512_fmadd_pd(a, a, low), high = _mm512_fmadd_pd(b, b, high);
+    low = _mm512_fmadd_pd(a, a, low); high = _mm512_fmadd_pd(b, b, high);
   }
-  _mm512_storeu_pd(lane, low), _mm512_storeu_pd(lane + 8, high);
+  _mm512_storeu_pd(lane, low); _mm512_storeu_pd(lane + 8, high);
   return i;
 }
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -36,7 +36,7 @@ RF_INLINE int64_t squares_of_vectors(const float *x, int64_t count, double lane[
 }
 #else
 RF_INLINE int64_t squares_of_vectors(const float *x, int64_t count, double lane[RF_LANES]) {
-  (void)x, (void)count;
+  (void)x; (void)count;
   for (int k = 0; k < RF_LANES; k++) lane[k] = 0;
   return 0;
 }

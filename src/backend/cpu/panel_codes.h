@@ -99,7 +99,7 @@ RF_INLINE void parts_of_k4(const w_block *b, int run, w_word *scale, w_word *off
   w_word low = block_word(b, 0), middle = block_word(b, 1), high = block_word(b, 2);
   int at = 8 * (run % 4);
   if (run < 4) {
-    *scale = w_and(w_right(low, at), w_set_word(63)), *offset = w_and(w_right(middle, at), w_set_word(63));
+    *scale = w_and(w_right(low, at), w_set_word(63)); *offset = w_and(w_right(middle, at), w_set_word(63));
   } else {
     *scale = w_or(w_and(w_right(high, at), w_set_word(15)), w_left(w_and(w_right(low, at + 6), w_set_word(3)), 4));
     *offset = w_or(w_and(w_right(high, at + 4), w_set_word(15)), w_left(w_and(w_right(middle, at + 6), w_set_word(3)), 4));
@@ -136,12 +136,12 @@ typedef struct w_run {
 RF_INLINE w_run run_begin(int type, const w_block *b, int run) {
   w_run r = {w_set(0), w_set(0), w_set_word(0)};
   switch (type) {
-  case RF_Q_Q8_0: r.d = block_half(b, 0), r.e = W(mul_ps)(r.d, w_set(-384)), r.d = W(mul_ps)(r.d, w_set(256)); break;
-  case RF_Q_INT8: r.d = block_head(b), r.e = W(mul_ps)(r.d, w_set(-384)), r.d = W(mul_ps)(r.d, w_set(256)); break;
-  case RF_Q_Q4_0: r.d = block_half(b, 0), r.e = W(mul_ps)(r.d, w_set(-8)); break;
-  case RF_Q_Q4_1: r.d = block_half(b, 0), r.e = block_half(b, 1); break;
-  case RF_Q_Q5_0: r.d = block_half(b, 0), r.e = W(mul_ps)(r.d, w_set(-16)), r.fifths = block_word(b, 0); break;
-  case RF_Q_Q5_1: r.d = block_half(b, 0), r.e = block_half(b, 1), r.fifths = block_word(b, 0); break;
+  case RF_Q_Q8_0: r.d = block_half(b, 0); r.e = W(mul_ps)(r.d, w_set(-384)); r.d = W(mul_ps)(r.d, w_set(256)); break;
+  case RF_Q_INT8: r.d = block_head(b); r.e = W(mul_ps)(r.d, w_set(-384)); r.d = W(mul_ps)(r.d, w_set(256)); break;
+  case RF_Q_Q4_0: r.d = block_half(b, 0); r.e = W(mul_ps)(r.d, w_set(-8)); break;
+  case RF_Q_Q4_1: r.d = block_half(b, 0); r.e = block_half(b, 1); break;
+  case RF_Q_Q5_0: r.d = block_half(b, 0); r.e = W(mul_ps)(r.d, w_set(-16)); r.fifths = block_word(b, 0); break;
+  case RF_Q_Q5_1: r.d = block_half(b, 0); r.e = block_half(b, 1); r.fifths = block_word(b, 0); break;
   case RF_Q_Q4_K:
   case RF_Q_Q5_K: scales_of_k4(b, run, &r.d, &r.e); break;
   default: break; /* q6_k: by half */
@@ -149,7 +149,7 @@ RF_INLINE w_run run_begin(int type, const w_block *b, int run) {
   return r;
 }
 RF_INLINE void run_half(int type, const w_block *b, int run, int h, w_run *r) {
-  if (type == RF_Q_Q6_K) r->d = scale_of_k6(b, run, h), r->e = W(mul_ps)(r->d, w_set(-96)), r->d = W(mul_ps)(r->d, w_set(64));
+  if (type == RF_Q_Q6_K) { r->d = scale_of_k6(b, run, h); r->e = W(mul_ps)(r->d, w_set(-96)); r->d = W(mul_ps)(r->d, w_set(64)); }
 }
 /* The words that hold values 16 h + 4 j .. + 3: their low bits from bit 0 of each byte on; the high ones. */
 RF_INLINE w_word run_low(int type, const w_block *b, int run, int h, int j) {

@@ -76,7 +76,7 @@ RF_INLINE void chains(int rows, int vectors, int steps, const float *a, int64_t 
     __builtin_prefetch(ahead, 0, 3);
     rf_v16 w0 = rf_v16_load(w), w1 = w0, w2 = w0, w3 = w0;
     if (vectors > 1) w1 = rf_v16_load(w + RF_LANES);
-    if (vectors > 2) w2 = rf_v16_load(w + 2 * RF_LANES), w3 = rf_v16_load(w + 3 * RF_LANES);
+    if (vectors > 2) { w2 = rf_v16_load(w + 2 * RF_LANES); w3 = rf_v16_load(w + 3 * RF_LANES); }
     EACH(CHAIN_STEP)
   }
   EACH(CHAIN_STORE)
@@ -158,7 +158,7 @@ RF_INLINE void plain_row(const char *at, rf_dtype dtype, int64_t steps, const fl
   enum { AHEAD_BYTES = 2 << 10 };
   const int64_t step = RF_PANEL_LANES * (dtype == RF_BF16 ? 2 : 4);
   rf_v16 s0 = rf_v16_zero(), s1 = s0, s2 = s0, s3 = s0;
-  if (!first) s0 = rf_v16_load(y), s1 = rf_v16_load(y + RF_LANES), s2 = rf_v16_load(y + 2 * RF_LANES), s3 = rf_v16_load(y + 3 * RF_LANES);
+  if (!first) { s0 = rf_v16_load(y); s1 = rf_v16_load(y + RF_LANES); s2 = rf_v16_load(y + 2 * RF_LANES); s3 = rf_v16_load(y + 3 * RF_LANES); }
 #pragma GCC unroll 4
   for (int64_t k = 0; k < steps; k++, at += step) {
     for (int64_t line = 0; line < step; line += 64) __builtin_prefetch(at + AHEAD_BYTES + line, 0, 3);

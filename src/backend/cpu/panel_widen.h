@@ -177,7 +177,7 @@ RF_INLINE void few_pairs(int rows, int first, int passes, const few_part *p) {
   PAIR_EACH(PAIR_LOAD)
 #pragma GCC unroll 4
   for (int64_t k = p->k0; k < p->k1; k++, x += p->m, at += 2 * RF_PANEL_LANES) {
-    if (passes == 1 || (k & 1) == (first > 0)) __builtin_prefetch(ahead, 0, 3), ahead += 64 * passes;
+    if (passes == 1 || (k & 1) == (first > 0)) { __builtin_prefetch(ahead, 0, 3); ahead += 64 * passes; }
     w_word both = w_load_word(at);
     w_float w0 = _mm512_castsi512_ps(w_left(both, 16)), w1 = _mm512_castsi512_ps(w_and(both, w_set_word((int)0xffff0000u)));
     PAIR_EACH(PAIR_STEP)
@@ -185,8 +185,8 @@ RF_INLINE void few_pairs(int rows, int first, int passes, const few_part *p) {
   PAIR_EACH(PAIR_STORE)
 }
 static __attribute__((noinline)) void few_bf16_8(const few_part *p) { few_pairs(8, 0, 1, p); }
-static __attribute__((noinline)) void few_bf16_12(const few_part *p) { few_pairs(6, 0, 2, p), few_pairs(6, 6, 2, p); }
-static __attribute__((noinline)) void few_bf16_16(const few_part *p) { few_pairs(8, 0, 2, p), few_pairs(8, 8, 2, p); }
+static __attribute__((noinline)) void few_bf16_12(const few_part *p) { few_pairs(6, 0, 2, p); few_pairs(6, 6, 2, p); }
+static __attribute__((noinline)) void few_bf16_16(const few_part *p) { few_pairs(8, 0, 2, p); few_pairs(8, 8, 2, p); }
 #endif
 
 /* One function for each type and body: BLOCKS(q4_0, RF_Q_Q4_0, 32, 18, 1, 8, 2) is few_q4_0_8(part). */

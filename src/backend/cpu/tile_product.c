@@ -40,7 +40,7 @@ static shape shape_of(const rf_gemm_isa *isa, const rf_gemm *g) {
   int64_t held_words = s.hold_a ? isa->a_words : isa->b_words, passed_words = s.hold_a ? isa->b_words : isa->a_words;
   int64_t held = s.hold_a ? strips : panels, blocks = most(1, ceil_div(k, KC / held_words));
   s.kc = ceil_div(ceil_div(k, blocks), DEPTH) * DEPTH;
-  s.held_floats = s.kc / DEPTH * STEP * held_words, s.passed_floats = s.kc / DEPTH * STEP * passed_words;
+  s.held_floats = s.kc / DEPTH * STEP * held_words; s.passed_floats = s.kc / DEPTH * STEP * passed_words;
   s.block_units = most(1, BLOCK_BYTES / 4 / most(1, s.held_floats));
   bool narrow = s.hold_a ? g->b_col == 1 && !g->panels : g->a_row == 1; /* rows of a unit are lines of their own, which neighbours share */
   s.together = narrow ? TOGETHER : 1;
@@ -109,7 +109,7 @@ static void finish_rows(worker *w, int rows) {
   if (rows > e->rows - w->at) rows = e->rows - w->at;
   w->j->isa->finish(w->j->g, e->sums + w->at * UNIT, UNIT, e->row + w->at, rows, e->col, e->cols);
   w->at += rows;
-  if (w->at == e->rows) w->done++, w->at = 0;
+  if (w->at == e->rows) { w->done++; w->at = 0; }
 }
 static void run_errand(rf_tile_errands *errands) {
   worker *w = (worker *)errands;
@@ -191,9 +191,9 @@ static void work(worker *w, job *j, float *room) {
 
 void rf_tile_product_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace) {
   job j = {.isa = isa, .g = g, .s = shape_of(isa, g), .strips = ceil_div(g->m, UNIT), .panels = ceil_div(g->n, UNIT)};
-  j.held = j.s.hold_a ? j.strips : j.panels, j.passed = j.s.hold_a ? j.panels : j.strips;
-  j.packed = workspace, j.sums = workspace + j.s.held_total;
-  j.bundles = ceil_div(j.passed, j.s.together), j.blocks = ceil_div(j.held, j.s.block_units);
+  j.held = j.s.hold_a ? j.strips : j.panels; j.passed = j.s.hold_a ? j.panels : j.strips;
+  j.packed = workspace; j.sums = workspace + j.s.held_total;
+  j.bundles = ceil_div(j.passed, j.s.together); j.blocks = ceil_div(j.held, j.s.block_units);
   while (j.blocks * j.bundles < 4 * threads && j.blocks < j.held) j.blocks++;
   float *rooms = j.sums + j.s.sums_total;
   const int64_t k_blocks = most(1, ceil_div(g->k, most(1, j.s.kc)));

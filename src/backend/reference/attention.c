@@ -5,7 +5,7 @@
 
 /* Sums of one row before they are rounded: ctx, dq, or dk and dv. */
 size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, int threads) {
-  (void)graph, (void)threads;
+  (void)graph; (void)threads;
   return 2 * (size_t)op->attr.head_dim * sizeof(double);
 }
 

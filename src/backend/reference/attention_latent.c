@@ -147,7 +147,7 @@ void rf_reference_attention_latent_bwd(const rf_call *call) {
 }
 
 size_t rf_reference_attention_latent_workspace(const rf_graph *graph, const rf_op *op, int threads) {
-  (void)graph, (void)threads;
+  (void)graph; (void)threads;
   return (size_t)(2 * op->attr.head_dim + op->attr.value_dim) * sizeof(double);
 }
 

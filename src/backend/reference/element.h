@@ -32,7 +32,7 @@ RF_UNUSED static double packed_value(rf_view view, int64_t i) {
   int64_t columns = view.tensor->shape[1], row = i / columns, column = i % columns, expert = 0;
   float value;
   rf_panels one = rf_panels_one(panels);
-  if (panels->experts > 0) expert = row / panels->inner, row %= panels->inner;
+  if (panels->experts > 0) { expert = row / panels->inner; row %= panels->inner; }
   rf_panels_read(&one, (const char *)view.data + expert * rf_panels_bytes(&one), panels->outputs_first ? row : column,
                  panels->outputs_first ? column : row, 1, &value);
   return value;
@@ -77,7 +77,7 @@ RF_UNUSED static void along(rf_view w, int64_t at, int64_t step, int64_t count, 
   const rf_panels *panels = &w.tensor->panels;
   rf_panels one = rf_panels_one(panels);
   int64_t columns = w.tensor->shape[1], row = at / columns, column = at % columns, expert = 0;
-  if (panels->experts > 0) expert = row / panels->inner, row %= panels->inner;
+  if (panels->experts > 0) { expert = row / panels->inner; row %= panels->inner; }
   bool first = panels->outputs_first;
   rf_panels_read(&one, (const char *)w.data + expert * rf_panels_bytes(&one), first ? row : column, first ? column : row, count, values);
 }

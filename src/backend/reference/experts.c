@@ -33,7 +33,7 @@ static double group_rank(const rf_call *call, int64_t row, int64_t group, double
   for (int64_t e = group * size; e < (group + 1) * size; e++) {
     double rank = rank_of(call, row, e, all);
     if (scores) rank = sigmoid(rank);
-    if (rank > first) second = first, first = rank;
+    if (rank > first) { second = first; first = rank; }
     else if (rank > second) second = rank;
   }
   return attr->router.sigmoid ? first + second : first;

@@ -48,7 +48,7 @@ static double row_sum(const head *of, int64_t r, int32_t *best, double *most) {
     double value = logit(of, r, v);
     if (value > largest) {
       sum = sum * exp(largest - value);
-      largest = value, *best = (int32_t)v;
+      largest = value; *best = (int32_t)v;
     }
     sum += exp(value - largest);
   }
@@ -122,8 +122,8 @@ void rf_reference_head_part(const rf_call *call) {
     int32_t best = 0;
     double most = -INFINITY, sum = row_sum(&of, r, &best, &most);
     bool here = labels[r] >= of.first && labels[r] < of.first + of.words;
-    store(part, r * 4, of.words ? most : -1e30), store(part, r * 4 + 1, sum);
-    store(part, r * 4 + 2, here ? logit(&of, r, labels[r] - of.first) : 0), store(part, r * 4 + 3, (double)(of.first + best));
+    store(part, r * 4, of.words ? most : -1e30); store(part, r * 4 + 1, sum);
+    store(part, r * 4 + 2, here ? logit(&of, r, labels[r] - of.first) : 0); store(part, r * 4 + 3, (double)(of.first + best));
   }
 }
 
@@ -136,7 +136,7 @@ void rf_reference_head_merge(const rf_call *call) {
   for (int64_t r = 0; r < rows; r++) {
     double most = -INFINITY, sum = 0, label = 0, best = 0;
     for (int64_t c = 0; c < columns; c += 4)
-      if (load(parts, r * columns + c) > most) most = load(parts, r * columns + c), best = load(parts, r * columns + c + 3);
+      if (load(parts, r * columns + c) > most) { most = load(parts, r * columns + c); best = load(parts, r * columns + c + 3); }
     for (int64_t c = 0; c < columns; c += 4) {
       sum += load(parts, r * columns + c + 1) * exp(load(parts, r * columns + c) - most);
       label += load(parts, r * columns + c + 2);
@@ -209,9 +209,9 @@ void rf_reference_head_score(const rf_call *call) {
       for (int64_t v = 0; v < of.vocab; v++) {
         double z = logit(&of, r, v);
         bool behind = z < before || (z == before && v > last);
-        if (behind && (at < 0 || z > largest)) largest = z, at = v;
+        if (behind && (at < 0 || z > largest)) { largest = z; at = v; }
       }
-      before = largest, last = at;
+      before = largest; last = at;
       if (top_ids) top_ids[r * most + k] = (int32_t)at;
       if (top.data) store(top, r * most + k, largest - lse);
     }

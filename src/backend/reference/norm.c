@@ -21,7 +21,7 @@ static void forward(const rf_call *call, bool centered) {
       store(y, r * width + d, value);
     }
     if (!stats.data) continue;
-    if (centered) store(stats, r * 2, mean), store(stats, r * 2 + 1, rstd);
+    if (centered) { store(stats, r * 2, mean); store(stats, r * 2 + 1, rstd); }
     else store(stats, r, rstd);
   }
 }

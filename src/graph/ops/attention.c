@@ -141,7 +141,7 @@ static rf_status attention_shard(rf_sharding *s, rf_error *error) {
 /* The cache has the heads that the chip computes: of rows that a sequence group shares out, in exchange for them. */
 static rf_status attention_kv_shard(rf_sharding *s, rf_error *error) {
   rf_axes heads = s->in[0].split[1] | (s->in[0].split[0] & RF_AXIS_BIT(RF_AXIS_SEQUENCE));
-  s->in[0] = rf_spec_of(0, heads, RF_FORM_HEADS), s->out[0] = rf_spec_of(0, heads, RF_FORM_BLOCKS);
+  s->in[0] = rf_spec_of(0, heads, RF_FORM_HEADS); s->out[0] = rf_spec_of(0, heads, RF_FORM_BLOCKS);
   return rf_shard_heads(s, heads, error);
 }
 

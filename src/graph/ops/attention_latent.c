@@ -155,11 +155,11 @@ static rf_status attention_shard(rf_sharding *s, rf_error *error) {
   rf_axes dealt = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = dealt | RF_AXIS_BIT(RF_AXIS_TENSOR);
   rf_axes rows = s->in[0].split[0] & (rf_axes)~here, heads = s->in[0].split[1] | (s->in[0].split[0] & dealt);
   rf_spec mine = rf_spec_of(rows, heads, RF_FORM_BLOCKS), all = rf_spec_of(rows, 0, RF_FORM_BLOCKS), lse = rf_spec_of(heads, rows, RF_FORM_BLOCKS);
-  s->in[0] = s->in[1] = mine, s->in[2] = all;
+  s->in[0] = s->in[1] = mine; s->in[2] = all;
   s->out[0] = s->out[1] = mine;
   if (backward) {
-    s->in[3] = s->in[5] = mine, s->in[4] = lse;
-    s->out[2] = all, s->out[2].partial = heads;
+    s->in[3] = s->in[5] = mine; s->in[4] = lse;
+    s->out[2] = all; s->out[2].partial = heads;
   } else {
     s->out[1] = lse;
   }

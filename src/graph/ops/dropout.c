@@ -29,7 +29,7 @@ static rf_status add_dropout_backward(rf_graph *graph, const rf_op *op, const in
 static rf_status dropout_shard(rf_sharding *s, rf_error *error) {
   rf_axes dealt = RF_AXIS_BIT(RF_AXIS_SEQUENCE);
   for (int i = 0; i < s->op->input_count; i++) /* heads that were dealt out come back as rows */
-    s->in[i].split[0] |= s->in[i].split[1] & dealt, s->in[i].split[1] &= (rf_axes)~dealt;
+    { s->in[i].split[0] |= s->in[i].split[1] & dealt; s->in[i].split[1] &= (rf_axes)~dealt; }
   RF_TRY(rf_shard_pointwise(s, error));
   s->attr.axes = s->out[0].split[1];
   int64_t channels = s->graph->tensor[s->op->input[0]].shape[1], chips = rf_mesh_size(s->mesh, s->attr.axes);

@@ -62,7 +62,7 @@ static rf_status embed_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   rf_axes rows = s->in[0].split[0], table = s->in[2].split[0];
   s->in[0] = s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
-  s->in[2] = rf_spec_of(table, 0, RF_FORM_BLOCKS), s->in[3] = (rf_spec){.split = {0}};
+  s->in[2] = rf_spec_of(table, 0, RF_FORM_BLOCKS); s->in[3] = (rf_spec){.split = {0}};
   s->out[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
   s->out[0].partial = s->attr.axes = table;
   return RAFTER_OK;
@@ -72,7 +72,7 @@ static rf_status embed_bwd_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   rf_axes rows = s->in[0].split[0] & s->in[1].split[0], table = s->out[0].split[0];
   for (int i = 0; i < 3; i++) s->in[i] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
-  s->out[0] = rf_spec_of(table, 0, RF_FORM_BLOCKS), s->out[1] = (rf_spec){.split = {0}};
+  s->out[0] = rf_spec_of(table, 0, RF_FORM_BLOCKS); s->out[1] = (rf_spec){.split = {0}};
   s->out[0].partial = s->out[1].partial = rows;
   s->attr.axes = table;
   return RAFTER_OK;

@@ -116,7 +116,7 @@ static rf_status combine_shard(rf_sharding *s, rf_error *error) {
 static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
   give_room(s, whole_dim(s, 0) / s->attr.experts_used, rows_of_group(&s->in[0]));
   rf_axes axes = w->split[0] & RF_AXIS_BIT(RF_AXIS_EXPERT);
-  s->attr.group = (int32_t)rf_mesh_size(s->mesh, axes), s->attr.experts /= s->attr.group;
+  s->attr.group = (int32_t)rf_mesh_size(s->mesh, axes); s->attr.experts /= s->attr.group;
   return axes;
 }
 
@@ -128,10 +128,10 @@ static rf_status experts_product_shard(rf_sharding *s, rf_error *error) {
   s->in[1].split[0] &= (rf_axes)~experts;
   rf_axes sum = s->in[0].split[1] & s->in[1].split[k], columns = s->in[1].split[n], rows = rows_of_group(&s->in[0]);
   rf_spec w = {.split = {0}};
-  w.split[k] = sum, w.form[k] = s->in[1].form[k], w.split[n] = columns, w.form[n] = s->in[1].form[n];
+  w.split[k] = sum; w.form[k] = s->in[1].form[k]; w.split[n] = columns; w.form[n] = s->in[1].form[n];
   w.split[0] |= experts;
   s->in[0] = rf_spec_of(rows, sum, (rf_form)s->in[0].form[1]);
-  s->in[1] = w, s->in[2] = (rf_spec){.split = {0}};
+  s->in[1] = w; s->in[2] = (rf_spec){.split = {0}};
   s->out[0] = rf_spec_of(rows, columns, n == 1 ? (rf_form)w.form[1] : RF_FORM_BLOCKS);
   s->out[0].partial = sum;
   s->keeps_sums = true;
@@ -247,7 +247,7 @@ static rf_work product_work(const rf_graph *graph, const rf_op *op, int weights,
          fill = op->attr.fill > 0 ? (double)op->attr.fill : 1, rows = (double)places * fill, met = rf_experts_met(experts, used, rows * group / used);
   double done = 2.0 * rows * (double)inner * (double)columns,
          capacity = op->attr.part > 0 && graph->mesh.capacity > 0 ? (double)graph->mesh.capacity : 1;
-  work.flops = work.flops_full = done / capacity, work.flops_again = done - work.flops;
+  work.flops = work.flops_full = done / capacity; work.flops_again = done - work.flops;
   if (weights >= 0) work.bytes_read -= (1 - met / experts) * (double)rf_tensor_bytes(&graph->tensor[op->input[weights]]);
   double all = (double)(places * (inner + columns)) * (double)rf_dtype_bytes(graph->tensor[op->input[0]].dtype);
   work.bytes_read -= (1 - fill) * all * (double)inner / (double)(inner + columns);

@@ -160,7 +160,7 @@ static rf_axes head_operands(rf_sharding *s) {
 static rf_status head_rows_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   head_operands(s);
-  s->attr.axes = 0, s->attr.whole = 0;
+  s->attr.axes = 0; s->attr.whole = 0;
   s->in[1] = s->in[2] = (rf_spec){.split = {0}};
   for (int i = 0; i < s->op->output_count; i++) s->out[i] = rf_spec_of(s->in[0].split[0], 0, RF_FORM_BLOCKS);
   return RAFTER_OK;
@@ -178,9 +178,9 @@ static rf_status head_loss_bwd_shard(rf_sharding *s, rf_error *error) {
   rf_axes words = head_operands(s), rows = s->in[0].split[0];
   int v = s->attr.transpose ? 0 : 1;
   s->in[4] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
-  s->out[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS), s->out[0].partial = words;
-  s->out[1] = (rf_spec){.partial = rows}, s->out[1].split[v] = words;
-  s->out[2] = rf_spec_of(words, 0, RF_FORM_BLOCKS), s->out[2].partial = rows;
+  s->out[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS); s->out[0].partial = words;
+  s->out[1] = (rf_spec){.partial = rows}; s->out[1].split[v] = words;
+  s->out[2] = rf_spec_of(words, 0, RF_FORM_BLOCKS); s->out[2].partial = rows;
   return RAFTER_OK;
 }
 

@@ -12,7 +12,7 @@ static rf_status parts_check(const rf_op *op, const dims *d, rf_error *error) {
   bool good = parts->count >= 1 && parts->count <= RF_LORA_PARTS && parts->rank >= 1 && (int64_t)parts->count * parts->rank == d->ranks;
   for (int i = 0; good && i < parts->count; i++) {
     good = parts->at[i] >= end && parts->columns[i] >= 1;
-    end = (int64_t)parts->at[i] + parts->columns[i], joined += parts->columns[i];
+    end = (int64_t)parts->at[i] + parts->columns[i]; joined += parts->columns[i];
   }
   if (good && end <= d->columns && joined == d->joined) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, NULL, "parts do not fit (%s %s: expected runs of %lld columns, %lld in all, got %d runs of rank %d)",
@@ -81,15 +81,15 @@ static rf_status lora_shard(rf_sharding *s, rf_error *error) {
           rows = (s->in[0].split[0] | dealt) & s->in[1].split[0];
   uint8_t form = s->in[0].form[1];
   s->in[0] = s->out[0] = rf_spec_of(rows, columns, (rf_form)form);
-  s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS), s->in[2] = rf_spec_of(0, columns, (rf_form)form);
+  s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS); s->in[2] = rf_spec_of(0, columns, (rf_form)form);
   return rf_shard_adapters(s, columns, (rf_form)form, error);
 }
 
 static rf_status lora_bwd_shard(rf_sharding *s, rf_error *error) {
   RF_TRY(lora_shard(s, error));
   rf_axes columns = s->in[0].split[1], rows = s->in[0].split[0];
-  s->out[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS), s->out[0].partial = columns;
-  s->out[1] = s->in[2], s->out[1].partial = rows;
+  s->out[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS); s->out[0].partial = columns;
+  s->out[1] = s->in[2]; s->out[1].partial = rows;
   return RAFTER_OK;
 }
 

@@ -106,7 +106,7 @@ static void product_shard(rf_sharding *s, int k, int n) {
   uint8_t form_k = a->form[1], form_n = w->form[n];
   *a = rf_spec_of(rows, sum, form_k);
   *w = (rf_spec){.split = {0}};
-  w->split[k] = sum, w->form[k] = form_k, w->split[n] = columns, w->form[n] = form_n;
+  w->split[k] = sum; w->form[k] = form_k; w->split[n] = columns; w->form[n] = form_n;
   for (int i = 0; i < 2; i++) {
     s->out[i] = rf_spec_of(rows, columns, form_n);
     s->out[i].partial = sum;
@@ -117,7 +117,7 @@ static rf_status matmul_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   int n = s->attr.transpose ? 0 : 1;
   product_shard(s, 1 - n, n);
-  s->in[2] = rf_spec_of(s->in[1].split[n], 0, RF_FORM_BLOCKS), s->in[2].form[0] = s->in[1].form[n];
+  s->in[2] = rf_spec_of(s->in[1].split[n], 0, RF_FORM_BLOCKS); s->in[2].form[0] = s->in[1].form[n];
   s->in[3] = s->out[1];
   if (s->op->input[2] >= 0) s->attr.axes = s->out[0].partial; /* the first of them adds the bias */
   return RAFTER_OK;
@@ -136,14 +136,14 @@ static rf_status matmul_dw_shard(rf_sharding *s, rf_error *error) {
   int n = s->attr.transpose ? 0 : 1;
   rf_spec *x = &s->in[0], *dy = &s->in[1];
   rf_axes dealt = (x->split[1] | dy->split[1]) & RF_AXIS_BIT(RF_AXIS_SEQUENCE), rows;
-  x->split[0] |= x->split[1] & dealt, dy->split[0] |= dy->split[1] & dealt;
-  x->split[1] &= (rf_axes)~dealt, dy->split[1] &= (rf_axes)~dealt;
+  x->split[0] |= x->split[1] & dealt; dy->split[0] |= dy->split[1] & dealt;
+  x->split[1] &= (rf_axes)~dealt; dy->split[1] &= (rf_axes)~dealt;
   rows = x->split[0] & dy->split[0] & (rf_axes) ~(x->split[1] | dy->split[1]);
   x->split[0] = dy->split[0] = rows;
-  s->out[0] = (rf_spec){.partial = rows}, s->out[1] = rf_spec_of(dy->split[1], 0, RF_FORM_BLOCKS);
-  s->out[0].split[1 - n] = x->split[1], s->out[0].form[1 - n] = x->form[1];
-  s->out[0].split[n] = dy->split[1], s->out[0].form[n] = dy->form[1];
-  s->out[1].form[0] = dy->form[1], s->out[1].partial = rows;
+  s->out[0] = (rf_spec){.partial = rows}; s->out[1] = rf_spec_of(dy->split[1], 0, RF_FORM_BLOCKS);
+  s->out[0].split[1 - n] = x->split[1]; s->out[0].form[1 - n] = x->form[1];
+  s->out[0].split[n] = dy->split[1]; s->out[0].form[n] = dy->form[1];
+  s->out[1].form[0] = dy->form[1]; s->out[1].partial = rows;
   return RAFTER_OK;
 }
 

@@ -66,7 +66,7 @@ static rf_status norm_sq_shard(rf_sharding *s, rf_error *error) {
   s->attr.group = (int32_t)rf_mesh_size(s->mesh, s->attr.axes);
   int p = s->graph->tensor[s->op->input[0]].param;
   rf_copies copies = p < 0 ? (rf_copies){.chips = 1} : rf_shard_copies(s->graph, s->mesh, p);
-  if (copies.chips > 1) s->attr.part = copies.own, s->attr.to = (int32_t)copies.chips;
+  if (copies.chips > 1) { s->attr.part = copies.own; s->attr.to = (int32_t)copies.chips; }
   return RAFTER_OK;
 }
 

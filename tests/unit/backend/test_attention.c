@@ -322,9 +322,9 @@ static void test_values_see_faults(void **state) {
     forward(&s, strongest(), 1);
     setup wrong = s;
     if (fault == 0) wrong.p.window++;
-    if (fault == 1) wrong.p.lengths[0] = 75, wrong.p.lengths[1] = 75;
+    if (fault == 1) { wrong.p.lengths[0] = 75; wrong.p.lengths[1] = 75; }
     if (fault == 2) wrong.op.attr.scale *= 1.001f;
-    if (fault == 3) wrong.p.kv_heads = 1, wrong.p.heads = 4; /* heads of the second group read the first one's keys */
+    if (fault == 3) { wrong.p.kv_heads = 1; wrong.p.heads = 4; } /* heads of the second group read the first one's keys */
     truth want = naive(&wrong);
     assert_false(close_to(s.ctx, RF_F32, want.ctx, s.n * s.p.heads * s.p.dim, bound_of(&s.p, RF_F32, 150), NULL));
     truth_free(&want);
@@ -422,7 +422,7 @@ static void cache_open(cached *c, const problem *p, int64_t slots, int64_t conte
   for (int64_t i = 0; i < pages; i++) c->table[i] = (int32_t)((i * 7 + 3) % pages);
   for (int64_t i = 0; pages % 7 == 0 && i < pages; i++) c->table[i] = (int32_t)(pages - 1 - i);
 }
-static void cache_close(cached *c) { free(c->cache), free(c->table); }
+static void cache_close(cached *c) { free(c->cache); free(c->table); }
 
 static void walk_cache(const setup *s, cached *c, int64_t rows, const int32_t *token, const int32_t *slot, rf_isa isa, int threads, void *ctx) {
   const problem *p = &s->p;
@@ -473,10 +473,10 @@ static void test_cache_gives_the_bits_of_the_batch(void **state) {
       void *ctx = fresh(64 * p.heads * p.dim, p.dtype);
       for (int64_t at = 0, turn = 0; at < s.n; turn++) {
         int64_t rows = 0, count = chunk[turn % 15] < s.n - at ? chunk[turn % 15] : s.n - at;
-        for (; rows < count; rows++) token[rows] = (int32_t)(at + rows), slot[rows] = 2;
+        for (; rows < count; rows++) { token[rows] = (int32_t)(at + rows); slot[rows] = 2; }
         int64_t follow = at == 0 ? 0 : at - 1; /* slot 0 goes one row behind, alone: the same tokens again */
-        token[rows] = 0, slot[rows++] = -1;
-        if (turn > 0 && chunk[(turn - 1) % 15] == 1) token[rows] = (int32_t)follow, slot[rows++] = 0;
+        token[rows] = 0; slot[rows++] = -1;
+        if (turn > 0 && chunk[(turn - 1) % 15] == 1) { token[rows] = (int32_t)follow; slot[rows++] = 0; }
         walk_cache(&s, &c, rows, token, slot, isa, turn % 4 == 3 ? 4 : 1, ctx);
         for (int64_t r = 0; r < rows; r++) {
           char zeros[8192] = {0};
@@ -605,10 +605,10 @@ static void test_order_with_tiles_is_the_one_written_down(void **state) {
   static float x[T][LD], g[T][N * H], ctx[T][N * H], p[T][T], t[T][T], dk[T][H], dv[T][H], column[2][T], want[T][LD], got[T][LD];
   forward(&s, RF_ISA_AVX512, 2);
   backward(&s, RF_ISA_AMX, 2);
-  memset(dk, 0, sizeof dk), memset(dv, 0, sizeof dv);
+  memset(dk, 0, sizeof dk); memset(dv, 0, sizeof dv);
   for (int i = 0; i < T; i++) {
-    for (int d = 0; d < LD; d++) x[i][d] = (float)load(s.qkv, RF_BF16, i * LD + d), got[i][d] = (float)load(s.dqkv, RF_BF16, i * LD + d);
-    for (int d = 0; d < N * H; d++) g[i][d] = (float)load(s.dctx, RF_BF16, i * N * H + d), ctx[i][d] = (float)load(s.ctx, RF_BF16, i * N * H + d);
+    for (int d = 0; d < LD; d++) { x[i][d] = (float)load(s.qkv, RF_BF16, i * LD + d); got[i][d] = (float)load(s.dqkv, RF_BF16, i * LD + d); }
+    for (int d = 0; d < N * H; d++) { g[i][d] = (float)load(s.dctx, RF_BF16, i * N * H + d); ctx[i][d] = (float)load(s.ctx, RF_BF16, i * N * H + d); }
   }
   float scale = s.op.attr.scale, c = scale * 0x1.715476p+0f;
   for (int h = 0; h < N; h++) {
@@ -619,11 +619,11 @@ static void test_order_with_tiles_is_the_one_written_down(void **state) {
       for (int j = 0; j < T; j++) {
         float a = tile_sum(x[j] + N * H, x[i] + h * H, H, 1, 1, 0, TILE_TRUE), e = tile_sum(x[j] + (N + 1) * H, g[i] + h * H, H, 1, 1, 0, TILE_TRUE);
         float pij = j > i ? 0 : exp2_of(fmaf(a, c, less));
-        p[j][i] = rounded(pij), t[j][i] = rounded(pij * (e + minus_d));
+        p[j][i] = rounded(pij); t[j][i] = rounded(pij * (e + minus_d));
       }
     }
     for (int d = 0; d < H; d++) {
-      for (int i = 0; i < T; i++) column[0][i] = x[i][h * H + d], column[1][i] = g[i][h * H + d];
+      for (int i = 0; i < T; i++) { column[0][i] = x[i][h * H + d]; column[1][i] = g[i][h * H + d]; }
       for (int j = 0; j < T; j++) {
         dk[j][d] = tile_sum(t[j], column[0], T, 1, 1, dk[j][d], TILE_TRUE);
         dv[j][d] = tile_sum(p[j], column[1], T, 1, 1, dv[j][d], TILE_TRUE);
@@ -636,7 +636,7 @@ static void test_order_with_tiles_is_the_one_written_down(void **state) {
     }
   }
   for (int j = 0; j < T; j++)
-    for (int d = 0; d < H; d++) want[j][N * H + d] = scale * dk[j][d], want[j][(N + 1) * H + d] = dv[j][d];
+    for (int d = 0; d < H; d++) { want[j][N * H + d] = scale * dk[j][d]; want[j][(N + 1) * H + d] = dv[j][d]; }
   for (int i = 0; i < T; i++)
     for (int d = 0; d < LD; d++) want[i][d] = rf_bf16_to_f32(rf_f32_to_bf16(want[i][d]));
   expect_same("dqkv", want, got, sizeof want);

@@ -44,14 +44,14 @@ static bool close(const pair *p) { return compare_close(p->dtype, p->got, p->wan
 
 static void swap(pair *p, int64_t i, int64_t k) {
   double a = compare_load(p->dtype, p->got, i), b = compare_load(p->dtype, p->got, k);
-  put(p->dtype, p->got, i, b), put(p->dtype, p->got, k, a);
+  put(p->dtype, p->got, i, b); put(p->dtype, p->got, k, a);
 }
 
 static void plant_nan(pair *p) { put(p->dtype, p->got, COUNT - 1, NAN); }
 static void plant_first_nan(pair *p) { put(p->dtype, p->got, 0, NAN); }
 static void plant_infinity(pair *p) { put(p->dtype, p->got, 17, INFINITY); }
-static void plant_nan_on_both_sides(pair *p) { put(p->dtype, p->got, 3, NAN), put(p->dtype, p->want, 3, NAN); }
-static void plant_infinity_on_both_sides(pair *p) { put(p->dtype, p->got, 3, INFINITY), put(p->dtype, p->want, 3, INFINITY); }
+static void plant_nan_on_both_sides(pair *p) { put(p->dtype, p->got, 3, NAN); put(p->dtype, p->want, 3, NAN); }
+static void plant_infinity_on_both_sides(pair *p) { put(p->dtype, p->got, 3, INFINITY); put(p->dtype, p->want, 3, INFINITY); }
 static void plant_sign(pair *p) {
   for (int64_t i = 0; i < COUNT; i++) put(p->dtype, p->got, i, -compare_load(p->dtype, p->got, i));
 }
@@ -79,7 +79,7 @@ static void plant_stale(pair *p) { /* what another call would have left there */
   honest(&other, p->dtype);
   for (int64_t i = 0; i < COUNT; i++) put(p->dtype, p->got, i, compare_load(p->dtype, other.want, (i * 5 + 1) % COUNT));
 }
-static void plant_unwritten_last(pair *p) { put(p->dtype, p->got, COUNT - 1, 0.0), put(p->dtype, p->want, COUNT - 1, 0.5); }
+static void plant_unwritten_last(pair *p) { put(p->dtype, p->got, COUNT - 1, 0.0); put(p->dtype, p->want, COUNT - 1, 0.5); }
 static void plant_one_element_off(pair *p) { /* by 8 bounds of one element, relative to the largest */
   double largest = 0;
   for (int64_t i = 0; i < COUNT; i++) largest = fmax(largest, fabs(compare_load(p->dtype, p->want, i)));
@@ -91,7 +91,7 @@ static void plant_scale(pair *p) {
   for (int64_t i = 0; i < COUNT; i++) put(p->dtype, p->got, i, compare_load(p->dtype, p->got, i) * factor);
 }
 static void plant_truth_of_zeros(pair *p) {
-  memset(p->want, 0, sizeof p->want), memset(p->got, 0, sizeof p->got);
+  memset(p->want, 0, sizeof p->want); memset(p->got, 0, sizeof p->got);
   put(p->dtype, p->got, 5, 1e-30);
 }
 
@@ -128,7 +128,7 @@ static void test_honest_answers_pass(void **state) {
     memcpy(p.got, p.want, sizeof p.got);
     assert_true(close(&p));
     assert_true(compare_equal(p.dtype, p.got, p.want, COUNT, NULL));
-    memset(p.want, 0, sizeof p.want), memset(p.got, 0, sizeof p.got);
+    memset(p.want, 0, sizeof p.want); memset(p.got, 0, sizeof p.got);
     assert_true(close(&p));
   }
 }

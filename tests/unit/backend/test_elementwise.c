@@ -317,7 +317,7 @@ static void test_embedding_gradient_accumulates(void **state) {
   (void)state;
   enum { ROWS = 300, WIDTH = 40, VOCAB = 60 };
   int32_t tokens[ROWS], positions[ROWS];
-  for (int r = 0; r < ROWS; r++) tokens[r] = (r * r + 3) % (VOCAB - 5), positions[r] = r % 16;
+  for (int r = 0; r < ROWS; r++) { tokens[r] = (r * r + 3) % (VOCAB - 5); positions[r] = r % 16; }
   op_harness *h = op_harness_new(RF_F32, ROWS);
   int a = op_ids(h, "tokens", ROWS, tokens), b = op_ids(h, "positions", ROWS, positions), dx = rows_of(h, "dx", ROWS, WIDTH);
   int dwte = op_tensor(h, "dwte", RF_CLASS_GRADIENT, RF_F32, NORMAL, OP_SHAPE(VOCAB, WIDTH));
@@ -333,7 +333,7 @@ static void test_embedding_gradient_accumulates(void **state) {
     h->run.micro = micro;
     op_run(h, h->subject, kernel_of(RF_CPU_ELEMENTWISE_BASE, "embed_bwd"), 2, NULL);
     for (int r = 0; r < ROWS; r++)
-      for (int c = 0; c < WIDTH; c++) wte[tokens[r] * WIDTH + c] += gradient[r * WIDTH + c], wpe[positions[r] * WIDTH + c] += gradient[r * WIDTH + c];
+      for (int c = 0; c < WIDTH; c++) { wte[tokens[r] * WIDTH + c] += gradient[r * WIDTH + c]; wpe[positions[r] * WIDTH + c] += gradient[r * WIDTH + c]; }
     assert_memory_equal(op_data(h, dwte), wte, VOCAB * WIDTH * sizeof(float));
     assert_memory_equal(op_data(h, dwpe), wpe, 16 * WIDTH * sizeof(float));
   }

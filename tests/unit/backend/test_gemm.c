@@ -62,7 +62,7 @@ static float expected(const rf_gemm_isa *isa, const rf_gemm *g, int64_t i, int64
   static float a[4200], b[4200];
   assert_true(g->k <= 4200);
   for (int64_t p = 0; p < g->k; p++)
-    a[p] = at(g->a, g->a_dtype, i * g->a_row + p * g->a_step), b[p] = at(g->b, g->b_dtype, p * g->b_step + j * g->b_col);
+    { a[p] = at(g->a, g->a_dtype, i * g->a_row + p * g->a_step); b[p] = at(g->b, g->b_dtype, p * g->b_step + j * g->b_col); }
   return tile_sum(a, b, g->k, g->a_dtype == RF_F32 ? 2 : 1, g->b_dtype == RF_F32 ? 2 : 1, acc, TILE_TRUE);
 }
 
@@ -161,13 +161,13 @@ static void blocks_change_no_bits(void **state) {
           g.blocks = c ? blocks[c - 1] : (rf_blocks){0};
           size_t usual = 0, work_bytes = rf_gemm_workspace(list[isa], &g, threads);
           rf_gemm own = g;
-          own.blocks = (rf_blocks){0}, usual = rf_gemm_workspace(list[isa], &own, threads);
+          own.blocks = (rf_blocks){0}; usual = rf_gemm_workspace(list[isa], &own, threads);
           different += work_bytes != usual;
           g.u = guarded(u_bytes);
           void *work = guarded(work_bytes);
           memcpy(g.u, before, u_bytes);
           rf_gemm_run(list[isa], &g, threads, work);
-          if (!c) memcpy(want, g.u, u_bytes), memcpy(want_sum, sum, (size_t)s.n * 4);
+          if (!c) { memcpy(want, g.u, u_bytes); memcpy(want_sum, sum, (size_t)s.n * 4); }
           if (memcmp(want, g.u, u_bytes) != 0)
             fail_msg("%s m=%d k=%d n=%d form %d threads=%d: other bits with blocks %d/%d/%d", list[isa]->name, (int)s.m, (int)s.k, (int)s.n,
                      (int)(i % 3), threads, (int)g.blocks.kc, (int)g.blocks.a_bytes, (int)g.blocks.nc);
@@ -176,7 +176,7 @@ static void blocks_change_no_bits(void **state) {
           release(g.u, u_bytes);
         }
       }
-      free(a), free(b), free(before), free(want), free(sum), free(want_sum);
+      free(a); free(b); free(before); free(want); free(sum); free(want_sum);
     }
   }
   assert_true(different > 50 || count < 2); /* they were other cuts indeed */
@@ -465,7 +465,7 @@ static void test_tiles_are_their_definition(void **state) {
       for (size_t f = 0; b_dtype == RF_BF16 && f < sizeof few / sizeof *few; f++) { /* fewer rows, from panels: the same */
         float again[M * N];
         rf_gemm h = g;
-        h.m = few[f], h.b = packed, h.panels = &panels, h.u = again;
+        h.m = few[f]; h.b = packed; h.panels = &panels; h.u = again;
         work = aligned_alloc(64, (rf_gemm_workspace(&RF_GEMM_AMX, &h, 2) + 63) / 64 * 64);
         rf_gemm_run(&RF_GEMM_AMX, &h, 2, work);
         free(work);
@@ -476,7 +476,7 @@ static void test_tiles_are_their_definition(void **state) {
       }
       free(packed);
       for (int64_t e = 0; e < M * N; e++) {
-        for (int p = 0; p < K; p++) row[p] = at(a, a_dtype, e / N * K + p), column[p] = at(b, b_dtype, p * N + e % N);
+        for (int p = 0; p < K; p++) { row[p] = at(a, a_dtype, e / N * K + p); column[p] = at(b, b_dtype, p * N + e % N); }
         for (int fault = 0; fault < TILE_FAULTS; fault++) {
           float want = tile_sum(row, column, K, pieces == 1 ? 2 : 1, pieces == 2 ? 2 : 1, 0.0f, (tile_fault)fault);
           bool same = same_float(u[e], want);

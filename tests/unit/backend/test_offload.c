@@ -95,7 +95,7 @@ static rf_graph *graph_of(const setting *s, unsigned what) {
   rf_graph *graph = NULL;
   rf_build_options options =
       s->job == RF_JOB_GENERATE ? fixture_generate(s->dtype, 3, 3) : fixture_train(s->dtype, s->accumulate, s->dropout, s->clip);
-  options.job = s->job, options.seq = s->job == RF_JOB_GENERATE ? 16 : 8, options.microbatch = s->job == RF_JOB_GENERATE ? 3 : 2;
+  options.job = s->job; options.seq = s->job == RF_JOB_GENERATE ? 16 : 8; options.microbatch = s->job == RF_JOB_GENERATE ? 3 : 2;
   if (s->lora) fixture_lora(&model, s->lora);
   if (rf_mesh_parse(s->mesh, -1, &options.mesh, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_graph_build(&model, &options, NULL, &graph, &error) != RAFTER_OK) fail_msg("%s, %s: %s", s->model, s->mesh, error.message);
@@ -130,11 +130,11 @@ static void test_the_same_bits(void **state) {
     const setting *s = &SETTINGS[i];
     rf_graph *plain = graph_of(s, 0), *moved = graph_of(s, s->what);
     world *a = world_new(plain, plain->rows), *b = world_new(moved, moved->rows);
-    run(a), run(b);
+    run(a); run(b);
     const char *wrong = difference(a, b);
     if (wrong) fail_msg("setting %zu, %s: %s differs", i, s->model, wrong);
-    world_free(a), world_free(b);
-    rf_graph_free(plain), rf_graph_free(moved);
+    world_free(a); world_free(b);
+    rf_graph_free(plain); rf_graph_free(moved);
   }
 }
 
@@ -151,14 +151,14 @@ static void test_a_missing_copy_is_found(void **state) {
       if (strncmp(moved->op[o].def->name, "offload_", 8)) continue;
       if (strstr(moved->op[o].name, "block.0") || strstr(moved->op[o].name, "block.2")) continue; /* as in block 1 */
       world *b = world_new(moved, moved->rows);
-      b->broken = o, left_out++;
+      b->broken = o; left_out++;
       run(b);
       if (!difference(a, b)) fail_msg("%s: nothing differs without %s", s->model, moved->op[o].name);
       world_free(b);
     }
     assert_true(left_out >= 2);
     world_free(a);
-    rf_graph_free(plain), rf_graph_free(moved);
+    rf_graph_free(plain); rf_graph_free(moved);
   }
 }
 

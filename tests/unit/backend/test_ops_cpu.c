@@ -105,12 +105,12 @@ static void try_kernels(const op_case *of, const op_size *size, rf_dtype dtype) 
     if (kernel == last || kernel == reference) continue;
     last = kernel;
     bool exact = (of->flags & OP_EXACT) && !is_of_tiles(kernel);
-    if (is_of_tiles(kernel) && known) drop(&first), first = (outputs){{0}}, known = false;
+    if (is_of_tiles(kernel) && known) { drop(&first); first = (outputs){{0}}; known = false; }
     for (int threads = 1; ok && threads <= THREADS; threads++) {
       locate(of->op, of->name, size, dtype, isa, kernel->name, threads);
       ok = walk(h, kernel, threads, NULL) && same(h, op, &want, exact, exact ? "bits of the reference" : "reference");
       if (!ok) break;
-      if (!known) first = take(h, op), known = true;
+      if (!known) { first = take(h, op); known = true; }
       else ok = same(h, op, &first, true, "bits of the first kernel and thread count");
     }
     ok = ok && inplace_is_same(h, op, kernel, &first);
@@ -202,7 +202,7 @@ static void test_fused_kernels_give_the_bits_of_their_parts(void **state) {
 /* ---- the harness itself: kernels that misbehave must be caught ----------------------------------------------------- */
 
 static size_t small_workspace(const rf_graph *graph, const rf_op *op, int threads) {
-  (void)graph, (void)op, (void)threads;
+  (void)graph; (void)op; (void)threads;
   return 100;
 }
 static void good(const rf_call *call) { memset(call->workspace, 1, 100); }

@@ -165,7 +165,7 @@ static void test_every_op_has_a_reference_kernel_and_a_case(void **state) {
     for (const rf_kernel *kernel = RF_REFERENCE_KERNELS; kernel->op; kernel++)
       if (strcmp(kernel->op, RF_OPS[i]->name) == 0 && !kernel->accepts && kernel->isa == RF_ISA_BASE && kernel->run) kernels++;
     for (const op_case *of = OP_CASES; of->op; of++)
-      if (strcmp(of->op, RF_OPS[i]->name) == 0) cases++, gradients += differentiable(of);
+      if (strcmp(of->op, RF_OPS[i]->name) == 0) { cases++; gradients += differentiable(of); }
     if (kernels != 1) fail_msg("op %s: expected one reference kernel that accepts everything, got %d", RF_OPS[i]->name, kernels);
     if (cases == 0) fail_msg("op %s has no case in tests/support/op_cases.c", RF_OPS[i]->name);
     if (RF_OPS[i]->backward && gradients == 0) fail_msg("op %s has a backward rule and no case that differentiates it", RF_OPS[i]->name);

@@ -50,7 +50,7 @@ static void packed_bytes_come_out_again(void **state) {
         rf_panel_block(&last, packed + last.offset, lane, blocks - 1, back);
         assert_memory_equal(back, zeros, (size_t)(type->head + type->bytes));
       }
-      free(stored), free(packed);
+      free(stored); free(packed);
     }
   }
 }
@@ -71,7 +71,7 @@ enum { EXPERTS = 3 }; /* of which the second has no row */
 static bool has_experts(const product *p) { return !strncmp(p->op, "matmul_experts", 14); }
 static rf_panels panels_of(const product *p, const rf_panels *like) {
   rf_panels own = *like;
-  own.outputs_first = p->table, own.experts = has_experts(p) ? EXPERTS : 0;
+  own.outputs_first = p->table; own.experts = has_experts(p) ? EXPERTS : 0;
   return own;
 }
 
@@ -85,7 +85,7 @@ static int build(op_harness *h, const product *p, const rf_panels *like, bool pa
                                 : op_tensor(h, "w", RF_CLASS_WEIGHT, plain_dtype, small, OP_SHAPE(experts * inner, outputs));
   rf_attr attr = {.transpose = like->outputs_first, .fast = p->fast, .index = 3};
   int32_t ids[64], positions[64];
-  for (int i = 0; i < rows; i++) ids[i] = (int32_t)(i * 7919 % outputs), positions[i] = i;
+  for (int i = 0; i < rows; i++) { ids[i] = (int32_t)(i * 7919 % outputs); positions[i] = i; }
   if (!strcmp(p->op, "embed")) {
     int inputs[] = {op_ids(h, "tokens", rows, ids), op_ids(h, "positions", rows, positions), w, RF_NONE}, outs[] = {RF_WANTED};
     attr = (rf_attr){.scale = 3, .dtype = RF_F32}; /* as the plain table is */
@@ -96,7 +96,7 @@ static int build(op_harness *h, const product *p, const rf_panels *like, bool pa
   int x = op_tensor(h, "x", RF_CLASS_ACTIVATION, h->dtype, normal, OP_SHAPE(rows, dx ? outputs : inner));
   if (has_experts(p)) {
     int32_t starts[EXPERTS + 1] = {0, rows / 2, rows / 2, rows};
-    attr.experts = EXPERTS, attr.experts_used = 1;
+    attr.experts = EXPERTS; attr.experts_used = 1;
     op_apply(h, p->op, 3, (int[]){x, w, op_ids(h, "starts", EXPERTS + 1, starts)}, 1, (int[]){RF_WANTED}, &attr);
     return w;
   }
@@ -149,7 +149,7 @@ static void same(const product *p, const rf_panels *panels, rf_dtype dtype, int 
   rf_panels own = panels_of(p, panels);
   int w = build(packed, p, &own, true, rows);
   assert_int_equal(build(plain, p, &own, false, rows), w);
-  op_fill_all(packed, 7), op_fill_all(plain, 7);
+  op_fill_all(packed, 7); op_fill_all(plain, 7);
   widen(plain, packed, w);
   op_run_range(plain, 0, 1, backend, from, threads);
   const rf_op *op = &packed->graph->op[0];
@@ -166,7 +166,7 @@ static void same(const product *p, const rf_panels *panels, rf_dtype dtype, int 
                  rf_panels_name(&own, name), rows, (long long)own.inner, rf_isa_name(isa), i, report.text);
     }
   }
-  op_harness_free(packed), op_harness_free(plain);
+  op_harness_free(packed); op_harness_free(plain);
 }
 
 static void products_of(const rf_panels *panels, rf_dtype dtype, int rows, int threads) {
@@ -253,8 +253,8 @@ static void rounded(const product *p, const rf_panels *panels, rf_dtype dtype, i
   compare_bound bound = compare_bound_of(dtype, RF_F32, panels->inner);
   rf_panels own = panels_of(p, panels);
   op_harness *plain = op_harness_new(dtype, rows), *packed = op_harness_new(dtype, rows);
-  build(plain, p, &own, true, rows), build(packed, p, &own, true, rows);
-  op_fill_all(plain, 7), op_fill_all(packed, 7);
+  build(plain, p, &own, true, rows); build(packed, p, &own, true, rows);
+  op_fill_all(plain, 7); op_fill_all(packed, 7);
   op_run_range(plain, 0, 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
   const rf_op *op = &packed->graph->op[0];
   void *first[RF_MAX_OUTPUTS] = {NULL}; /* what the first ISA gave */
@@ -275,7 +275,7 @@ static void rounded(const product *p, const rf_panels *panels, rf_dtype dtype, i
     }
   }
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) free(first[i]);
-  op_harness_free(plain), op_harness_free(packed);
+  op_harness_free(plain); op_harness_free(packed);
 }
 
 static const product ROUNDED[] = {

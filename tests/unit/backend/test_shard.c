@@ -33,7 +33,7 @@ typedef struct setting {
 
 static rf_build_options options_of(const setting *s) {
   rf_build_options options = fixture_train(RF_F64, s->accumulate, s->dropout, s->clip);
-  options.microbatch = SEQUENCES, options.seq = SEQ;
+  options.microbatch = SEQUENCES; options.seq = SEQ;
   return options;
 }
 
@@ -165,15 +165,15 @@ static pair make_job(const setting *s, rf_build_options options) {
   options.mesh.capacity = 4; /* room for every row */
   if (rf_graph_build(&model, &options, s->after, &p.cut, &error) != RAFTER_OK) fail_msg("%s, %s: %s", s->model, s->mesh, error.message);
   if (rf_graph_verify(p.cut, &error) != RAFTER_OK) fail_msg("%s, %s: %s", s->model, s->mesh, error.message);
-  p.one = world_new(p.whole, p.whole->rows), p.many = world_new(p.cut, p.whole->rows);
+  p.one = world_new(p.whole, p.whole->rows); p.many = world_new(p.cut, p.whole->rows);
   return p;
 }
 
 static pair make(const setting *s) { return make_job(s, options_of(s)); }
 
 static void drop(pair *p) {
-  world_free(p->one), world_free(p->many);
-  rf_graph_free(p->whole), rf_graph_free(p->cut);
+  world_free(p->one); world_free(p->many);
+  rf_graph_free(p->whole); rf_graph_free(p->cut);
 }
 
 static const setting SETTINGS[] = {
@@ -248,7 +248,7 @@ static void test_cut_graphs_compute_the_same(void **state) {
     char text[300];
     setting s = SETTINGS[i];
     pair p = make(&s);
-    step(p.one, p.whole), step(p.many, p.whole);
+    step(p.one, p.whole); step(p.many, p.whole);
     const char *wrong = difference(p.many, p.one, text);
     if (wrong) fail_msg("%s over %s, zero %d, accumulate %d: %s", s.model, s.mesh, s.zero, s.accumulate, wrong);
     drop(&p);
@@ -258,7 +258,7 @@ static void test_cut_graphs_compute_the_same(void **state) {
 static void same_results(const setting *s, rf_build_options options, const char *job) {
   char text[300];
   pair p = make_job(s, options);
-  step(p.one, p.whole), step(p.many, p.whole);
+  step(p.one, p.whole); step(p.many, p.whole);
   const char *wrong = difference(p.many, p.one, text);
   if (wrong) fail_msg("%s of %s over %s: %s", job, s->model, s->mesh, wrong);
   drop(&p);
@@ -268,7 +268,7 @@ static void same_results(const setting *s, rf_build_options options, const char 
 static rf_build_options walk_of(const setting *s) {
   rf_build_options options = fixture_generate(RF_F64, 4, 4);
   bool dealt = strstr(s->mesh, "context") != NULL;
-  options.seq = dealt ? 96 : 16, options.kv_page = dealt ? 32 : 0;
+  options.seq = dealt ? 96 : 16; options.kv_page = dealt ? 32 : 0;
   return options;
 }
 
@@ -307,9 +307,9 @@ static void test_scores(void **state) {
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
     for (int top = 0; top < 4; top += 3) {
       rf_build_options options = options_of(&settings[i]);
-      options.job = RF_JOB_SCORE, options.top = top;
+      options.job = RF_JOB_SCORE; options.top = top;
       same_results(&settings[i], options, "scoring");
-      options.job = RF_JOB_TRAIN, options.loss_only = true;
+      options.job = RF_JOB_TRAIN; options.loss_only = true;
       same_results(&settings[i], options, "validation");
     }
 }
@@ -332,7 +332,7 @@ static void test_recomputation(void **state) {
       rf_remat_policy(p.cut, policy, gone);
       if (rf_pass_remat(p.cut, gone, &error) != RAFTER_OK || rf_graph_verify(p.cut, &error) != RAFTER_OK) fail_msg("%s", error.message);
       p.many = world_new(p.cut, p.whole->rows);
-      step(p.one, p.whole), step(p.many, p.whole);
+      step(p.one, p.whole); step(p.many, p.whole);
       const char *wrong = difference(p.many, p.one, text);
       for (int o = 0, seen = 0; o < p.cut->op_count; o++) { /* a weight is gathered for forward and for backward, not a third time */
         if (p.cut->op[o].def != rf_op_find("all_gather") || strcmp(p.cut->tensor[p.cut->op[o].input[0]].name, "block.0/mlp/down/weight")) continue;
@@ -416,9 +416,9 @@ static void test_sums_follow_their_gradients(void **state) {
       if (!rf_op_is_exchange(op->def) || rf_op_is_exchange(op[-1].def)) continue;
       rf_op sum = *op;
       char text[300];
-      *op = op[-1], op[-1] = sum;
+      *op = op[-1]; op[-1] = sum;
       world *w = world_new(p.cut, p.whole->rows);
-      step(p.one, p.whole), step(w, p.whole);
+      step(p.one, p.whole); step(w, p.whole);
       if (!difference(w, p.one, text)) fail_msg("nothing differs where %s goes before its gradient", sum.name);
       world_free(w);
       break;
@@ -483,7 +483,7 @@ static line make_line(const staged *s) {
 
 static void drop_line(line *l) {
   int count = l->many->count;
-  stages_free(l->many), world_free(l->one), rf_graph_free(l->whole);
+  stages_free(l->many); world_free(l->one); rf_graph_free(l->whole);
   for (int i = 0; i < count; i++) rf_graph_free(l->stage[i]);
 }
 
@@ -543,7 +543,7 @@ static void test_stages_compute_the_same(void **state) {
     char text[300];
     const staged *s = &PIPELINES[i];
     line l = make_line(s);
-    step(l.one, l.whole), step_line(&l);
+    step(l.one, l.whole); step_line(&l);
     const char *wrong = line_difference(&l, text);
     if (wrong) fail_msg("%s over %s, %s, zero %d, accumulate %d: %s", s->model, s->mesh, s->schedule, s->zero, s->accumulate, wrong);
     drop_line(&l);
@@ -563,7 +563,7 @@ static void test_a_missing_transfer_is_found(void **state) {
       for (int o = 0; o < l.stage[i]->op_count; o++) {
         const char *op = l.stage[i]->op[o].def->name;
         if (strcmp(op, "send") && strcmp(op, "recv")) continue;
-        l.many->broken_stage = i, l.many->broken_op = o;
+        l.many->broken_stage = i; l.many->broken_op = o;
         step_line(&l);
         if (!line_difference(&l, text)) fail_msg("%s: nothing differs without %s of stage %d", settings[k].model, l.stage[i]->op[o].name, i);
       }

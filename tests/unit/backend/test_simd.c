@@ -118,7 +118,7 @@ static void test_functions_are_near_the_truth(void **state) {
       int exponent;
       frexp(size, &exponent);
       double ulps = fabs((double)got[i] - truth) / ldexp(1.0, exponent - 24);
-      if (!(ulps <= worst)) worst = ulps, at = i; /* a NaN is the worst */
+      if (!(ulps <= worst)) { worst = ulps; at = i; } /* a NaN is the worst */
     }
     if (worst <= ACCURACY[k].ulps) continue;
     failures++;

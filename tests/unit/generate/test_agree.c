@@ -49,7 +49,7 @@ static void generate(const char *folder, rf_dtype dtype, int64_t batch, text tex
   rf_generate_settings s = {.model = model_of(folder), .plan = plan_of(dtype, batch), .weights_folder = folder, .alone = batch % 3 == 0};
   rf_generator *g = NULL;
   rf_error error = {0};
-  s.plan.build.chunk = chunks[batch - 1], s.plan.build.kv_page = batch % 2 ? 32 : 0, s.plan.build.sequences = batch + 1;
+  s.plan.build.chunk = chunks[batch - 1]; s.plan.build.kv_page = batch % 2 ? 32 : 0; s.plan.build.sequences = batch + 1;
   if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
   for (int i = 0; i < TEXTS; i++) {
     rf_request r = {.tokens = texts[i][0].ids,
@@ -67,7 +67,7 @@ static void generate(const char *folder, rf_dtype dtype, int64_t batch, text tex
     if (rf_generator_step(g, &event, &count, &error) != RAFTER_OK) fail_msg("%s", error.message);
     for (int k = 0; k < count; k++) {
       text *t = (text *)event[k].owner + event[k].sample;
-      t->ids[t->count] = event[k].token, t->generated[t->count++] = event[k].logprob;
+      t->ids[t->count] = event[k].token; t->generated[t->count++] = event[k].logprob;
     }
   }
   rf_generator_close(g);
@@ -93,7 +93,7 @@ static void train(const char *folder, rf_dtype dtype, text texts[TEXTS][SAMPLES]
   rf_plan *plan = NULL;
   rf_run *run = NULL;
   rf_error error = {0};
-  options.build.job = RF_JOB_TRAIN, options.build.loss_only = true;
+  options.build.job = RF_JOB_TRAIN; options.build.loss_only = true;
   if (rf_plan_make(&model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_load_weights(run, 0, plan, folder, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -101,12 +101,12 @@ static void train(const char *folder, rf_dtype dtype, text texts[TEXTS][SAMPLES]
   int32_t *positions = rf_run_named(run, 0, "positions", NULL), *segments = rf_run_named(run, 0, "segments", NULL);
   int64_t rows = plan->graph->rows, row = 0;
   for (int64_t r = 0; r <= rows; r++) segments[r] = (int32_t)rows;
-  for (int64_t r = 0; r < rows; r++) tokens[r] = 0, labels[r] = -1, positions[r] = 0;
+  for (int64_t r = 0; r < rows; r++) { tokens[r] = 0; labels[r] = -1; positions[r] = 0; }
   for (int i = 0; i < TEXTS * SAMPLES; i++) {
     const text *t = &texts[0][0] + i;
     segments[i] = (int32_t)row;
     for (int64_t p = 0; p < t->count; p++, row++)
-      tokens[row] = t->ids[p], positions[row] = (int32_t)p, labels[row] = p + 1 < t->count ? t->ids[p + 1] : -1;
+      { tokens[row] = t->ids[p]; positions[row] = (int32_t)p; labels[row] = p + 1 < t->count ? t->ids[p + 1] : -1; }
   }
   for (int64_t r = row, at = TEXTS * SAMPLES; r < rows; r += CONTEXT) segments[at++] = (int32_t)r; /* what is left: texts that nobody reads */
   for (int64_t r = row; r < rows; r++) positions[r] = (int32_t)((r - row) % CONTEXT);
@@ -134,7 +134,7 @@ static double largest(text texts[TEXTS][SAMPLES], int64_t *tokens) {
     const text *t = &texts[0][0] + i;
     for (int64_t p = t->prompt; p < t->count; p++) {
       double scored = fabs((double)t->generated[p] - (double)t->scored[p]), trained = fabs((double)t->generated[p] - (double)t->trained[p]);
-      worst = fmax(worst, isfinite(scored) ? scored : INFINITY), worst = fmax(worst, isfinite(trained) ? trained : INFINITY);
+      worst = fmax(worst, isfinite(scored) ? scored : INFINITY); worst = fmax(worst, isfinite(trained) ? trained : INFINITY);
       ++*tokens;
     }
   }
@@ -152,7 +152,7 @@ static void generate_score_and_train_agree(void **state) {
       int64_t tokens = 0;
       double worst = 0;
       int32_t ids[MOST];
-      snprintf(folder, sizeof folder, GOLDENS "%s", FAMILIES[f]), snprintf(path, sizeof path, "%s/model.safetensors", folder);
+      snprintf(folder, sizeof folder, GOLDENS "%s", FAMILIES[f]); snprintf(path, sizeof path, "%s/model.safetensors", folder);
       if (access(path, R_OK)) continue; /* an adapter: its weights are another family's */
       snprintf(path, sizeof path, "%s/golden.json", folder);
       if (rf_json_read(path, 1 << 22, &golden, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -175,7 +175,7 @@ static void generate_score_and_train_agree(void **state) {
           text *t = &texts[0][0] + i, *one = &first[0][0] + i;
           assert_int_equal(t->count, one->count);
           assert_memory_equal(t->ids, one->ids, sizeof t->ids);
-          memcpy(t->scored, one->scored, sizeof t->scored), memcpy(t->trained, one->trained, sizeof t->trained);
+          memcpy(t->scored, one->scored, sizeof t->scored); memcpy(t->trained, one->trained, sizeof t->trained);
         }
         worst = fmax(worst, largest(texts, &tokens));
       }

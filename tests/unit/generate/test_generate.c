@@ -113,7 +113,7 @@ static void isas_and_threads_keep_the_bits(void **state) {
       }
       for (int isa = (int)rf_isa_detect(); isa >= RF_ISA_BASE; isa--) {
         g = open_or_fail(settings_of(MODELS[m], dtype, (rf_isa)isa, 1, CONTEXT));
-        if (d && isa == RF_ISA_AVX512BF16 && rf_isa_detect() == RF_ISA_AMX) free(all), all = decode_all(g); /* tiles define sums of bf16 anew */
+        if (d && isa == RF_ISA_AVX512BF16 && rf_isa_detect() == RF_ISA_AMX) { free(all); all = decode_all(g); } /* tiles define sums of bf16 anew */
         check_chunks(g, all, (const int64_t[]){TOKENS}, 1);
         check_chunks(g, all, (const int64_t[]){100, 1, 30}, 3);
         rf_generator_close(g);
@@ -131,14 +131,14 @@ static void what_was_there_does_not_matter(void **state) {
       rf_generator *g = open_or_fail(s);
       float *all = decode_all(g);
       rf_generator_close(g);
-      s.debug.poison = true, s.plan.guard_bytes = 256;
+      s.debug.poison = true; s.plan.guard_bytes = 256;
       g = open_or_fail(s);
       for (int pass = 0; pass < 2; pass++) {
         const rf_graph *graph = g->prefill->graph;
         int caches = 0;
         for (int t = 0; t < graph->tensor_count; t++)
           if (graph->tensor[t].class == RF_CLASS_KV)
-            memset(rf_run_tensor(g->run, 0, t), 0xff, (size_t)rf_tensor_bytes(&graph->tensor[t])), caches++; /* NaN in f32 and in bf16 */
+            { memset(rf_run_tensor(g->run, 0, t), 0xff, (size_t)rf_tensor_bytes(&graph->tensor[t])); caches++; } /* NaN in f32 and in bf16 */
         assert_true(caches >= 2);
         const int64_t sizes[] = {pass == 0 ? 37 : TOKENS};
         check_chunks(g, all, sizes, 1);
@@ -183,7 +183,7 @@ static void train_forward(const rf_generate_settings *s, const int64_t *lengths,
   rf_plan *plan = NULL;
   rf_run *run = NULL;
   rf_error error = {0};
-  options.build.job = RF_JOB_TRAIN, options.build.seq = TOKENS, options.build.loss_only = true, options.build.accumulate = 1;
+  options.build.job = RF_JOB_TRAIN; options.build.seq = TOKENS; options.build.loss_only = true; options.build.accumulate = 1;
   if (rf_plan_make(&s->model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK) fail_msg("%s", error.message);
   rf_initialise_weights(run, 0, plan, s->seed);
@@ -193,7 +193,7 @@ static void train_forward(const rf_generate_settings *s, const int64_t *lengths,
   for (int64_t t = 0; t <= TOKENS; t++) segments[t] = TOKENS;
   for (int64_t k = 0, at = 0; k < documents; at += lengths[k++]) {
     segments[k] = (int32_t)at;
-    for (int64_t t = 0; t < lengths[k]; t++) positions[at + t] = (int32_t)t, labels[at + t] = t + 1 < lengths[k] ? ids[at + t + 1] : -1;
+    for (int64_t t = 0; t < lengths[k]; t++) { positions[at + t] = (int32_t)t; labels[at + t] = t + 1 < lengths[k] ? ids[at + t + 1] : -1; }
   }
   rf_run_inputs inputs = {.seed = 1, .step = 1, .loss_scale = 1, .rows = TOKENS};
   for (int section = 0; section < RF_SECTIONS; section++)
@@ -206,7 +206,7 @@ static void train_forward(const rf_generate_settings *s, const int64_t *lengths,
   const int32_t *argmax = rf_run_tensor(run, 0, head->output[1]);
   double sum = 0;
   for (int64_t t = 0; t < TOKENS; t++) {
-    out->nll[t] = labels[t] < 0 ? 0 : (double)nll[t], out->argmax[t] = argmax[t];
+    out->nll[t] = labels[t] < 0 ? 0 : (double)nll[t]; out->argmax[t] = argmax[t];
     sum += out->nll[t];
   }
   const double *metrics = rf_run_named(run, 0, "metrics", NULL);

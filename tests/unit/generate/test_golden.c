@@ -141,7 +141,7 @@ static bool choose_family(const char *name) {
   snprintf(model_folder, sizeof model_folder, GOLDENS "%s", name);
   json_decref(golden);
   if (golden_logits) rf_tensor_file_close(golden_logits);
-  golden = NULL, golden_logits = NULL;
+  golden = NULL; golden_logits = NULL;
   snprintf(path, sizeof path, "%s/golden.json", model_folder);
   bool there = rf_json_read(path, 1 << 22, &golden, &error) == RAFTER_OK;
   snprintf(path, sizeof path, "%s/golden.safetensors", model_folder);

@@ -95,9 +95,9 @@ static rf_status measure(const char *path, rf_weights_as as, const char *fault, 
   if (plant(fault, file)) return RF_FAIL(error, RAFTER_FAILED, NULL, "the fault is not there");
   RF_TRY(rf_run_open((const rf_plan *const *)plans, 2, (rf_run_debug){false, false}, &run, error));
   RF_TRY(rf_fill_weights(run, 0, plans[0], where, 3, (rf_progress){NULL, NULL, 0}, error));
-  *grown = status_bytes("VmHWM:") - before, *arena = rf_run_arena_bytes(run);
+  *grown = status_bytes("VmHWM:") - before; *arena = rf_run_arena_bytes(run);
   rf_run_close(run);
-  rf_plan_free(plans[0]), rf_plan_free(plans[1]);
+  rf_plan_free(plans[0]); rf_plan_free(plans[1]);
   return RAFTER_OK;
 }
 
@@ -172,7 +172,7 @@ static void write_gguf(const char *from, const char *to, int number) {
     }
   if (rf_gguf_writer_commit(writer, &error) != RAFTER_OK) fail_msg("%s", error.message);
   rf_gguf_source_close(source);
-  free(tensors), free(values), free(blocks);
+  free(tensors); free(values); free(blocks);
 }
 
 static rf_pool *pool; /* of params */
@@ -263,7 +263,7 @@ static void hear(void *self, const char *what, double part) {
   heard *h = self;
   assert_string_equal(what, "loading");
   h->grew = h->grew && part > h->last && part <= 1;
-  h->last = part, h->count++;
+  h->last = part; h->count++;
 }
 
 /* A GiB is the bound of what is worth a bar; a lower one lets a small model be heard. */

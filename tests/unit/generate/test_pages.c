@@ -136,7 +136,7 @@ typedef struct world {
 
 static void count_moves(void *self, rf_kv_class class, int32_t from, int32_t to) {
   world *w = self;
-  (void)class, (void)to;
+  (void)class; (void)to;
   if (from >= 0) w->copies++;
   else w->freed++;
 }
@@ -148,14 +148,14 @@ static void open_world(world *w) {
   rf_error error = {0};
   memset(w, 0, sizeof *w);
   assert_int_equal(rf_pages_open(&kv, &w->pages, &error), RAFTER_OK);
-  w->pages.moved = count_moves, w->pages.self = w;
+  w->pages.moved = count_moves; w->pages.self = w;
   for (int i = 0; i < TEXTS; i++) {
     assert_int_equal(rf_sequence_open(&w->pages, CONTEXT, &w->s[i], &error), RAFTER_OK);
     w->all[i] = &w->s[i];
   }
 }
 static void close_world(world *w) {
-  for (int i = 0; i < TEXTS; i++) rf_sequence_release(&w->pages, &w->s[i]), rf_sequence_close(&w->s[i]);
+  for (int i = 0; i < TEXTS; i++) { rf_sequence_release(&w->pages, &w->s[i]); rf_sequence_close(&w->s[i]); }
   rf_pages_close(&w->pages);
 }
 static void grow(world *w, int i, int64_t count, int32_t token) {
@@ -222,27 +222,27 @@ static void faults_are_found(void **state) {
     world w;
     rf_error error = {0};
     open_world(&w);
-    grow(&w, 0, 70, 1), grow(&w, 1, 40, 2);
+    grow(&w, 0, 70, 1); grow(&w, 1, 40, 2);
     prove(&w);
     struct rf_page_pool *pool = &w.pages.pool[RF_KV_GLOBAL];
     int32_t *page = w.s[0].of[RF_KV_GLOBAL].page;
     world sound = w;
     int32_t first = page[0], second = page[1], last = page[2], holders = pool->holders[first], top = pool->free[pool->free_count - 1];
     if (f == 0)
-      pool->holders[page[1]]--, page[1] = w.s[1].of[RF_KV_GLOBAL].page[0], pool->holders[page[1]]++, pool->free[pool->free_count++] = second;
-    if (f == 1) pool->free[pool->free_count] = top, pool->free_count++;
+      { pool->holders[page[1]]--; page[1] = w.s[1].of[RF_KV_GLOBAL].page[0]; pool->holders[page[1]]++; pool->free[pool->free_count++] = second; }
+    if (f == 1) { pool->free[pool->free_count] = top; pool->free_count++; }
     if (f == 2) pool->free[pool->free_count++] = first;
-    if (f == 3) page[2] = -1, pool->holders[last]--, pool->free[pool->free_count++] = last;
+    if (f == 3) { page[2] = -1; pool->holders[last]--; pool->free[pool->free_count++] = last; }
     if (f == 4) pool->free_count--;
-    if (f == 5) page[2] = page[1], pool->holders[second]++, pool->holders[last]--, pool->free[pool->free_count++] = last;
+    if (f == 5) { page[2] = page[1]; pool->holders[second]++; pool->holders[last]--; pool->free[pool->free_count++] = last; }
     if (f == 6) pool->holders[first]++;
     if (f == 7) page[0] = (int32_t)w.pages.kv.of[RF_KV_GLOBAL].pool;
     assert_int_equal(rf_pages_check(&w.pages, w.all, TEXTS, &error), RAFTER_FAILED);
     if (!strstr(error.message, faults[f].says)) fail_msg("%s: expected '%s' in '%s'", faults[f].what, faults[f].says, error.message);
     print_message("%s: %s\n", faults[f].what, error.message);
     /* as it was */
-    page[0] = first, page[1] = second, page[2] = last, pool->free_count = sound.pages.pool[RF_KV_GLOBAL].free_count;
-    pool->holders[first] = holders, pool->holders[second] = pool->holders[last] = 1, pool->holders[w.s[1].of[RF_KV_GLOBAL].page[0]] = 1;
+    page[0] = first; page[1] = second; page[2] = last; pool->free_count = sound.pages.pool[RF_KV_GLOBAL].free_count;
+    pool->holders[first] = holders; pool->holders[second] = pool->holders[last] = 1; pool->holders[w.s[1].of[RF_KV_GLOBAL].page[0]] = 1;
     prove(&w);
     close_world(&w);
   }
@@ -258,7 +258,7 @@ static void room_is_counted_before_it_is_needed(void **state) {
   rf_sequence_expect(&w.pages, &w.s[0], 70);
   assert_true(rf_sequence_share(&w.pages, &w.s[1], &w.s[0], 70));
   assert_true(rf_pages_room(&w.pages, w.all, 3));
-  grow(&w, 1, CONTEXT - 70, 2), grow(&w, 2, CONTEXT, 3);
+  grow(&w, 1, CONTEXT - 70, 2); grow(&w, 2, CONTEXT, 3);
   prove(&w);
   close_world(&w);
 }

@@ -73,7 +73,7 @@ static double check_text(rf_generator *g, const json_t *text, int *first_equal, 
   const json_t *top = json_object_get(text, "exact_top10");
   double worst = 0;
   rf_generator_reset(g);
-  *first_equal = 0, *positions = (int)json_array_size(top);
+  *first_equal = 0; *positions = (int)json_array_size(top);
   for (int64_t t = 0; t < (int64_t)json_array_size(top); t++) {
     const float *logits = feed_or_fail(g, ids + t, 1);
     const json_t *likeliest = json_array_get(top, (size_t)t);
@@ -185,7 +185,7 @@ static void check_perplexity(const char *path, const json_t *json) {
     for (int t = 1; t < CHUNK; t++) sum -= (double)logprobs[t];
     double exact = json_number_value(json_array_get(json_object_get(want, "exact_chunk_nll"), (size_t)c));
     worst = fmax(worst, fabs(sum / (CHUNK - 1) - exact));
-    nll += sum, exact_nll += exact;
+    nll += sum; exact_nll += exact;
   }
   double perplexity = exp(nll / (taken * (CHUNK - 1))),
          exact = step == 1 ? json_number_value(json_object_get(want, "exact_ppl")) : exp(exact_nll / taken);
@@ -243,7 +243,7 @@ static void check_approximations(const char *path, const json_t *text, double in
         double want = (double)bases[ways[d].base][t * vocab + id];
         kl += exp(want) * (want - (double)logprob);
       }
-      sum += kl, most = kl > most ? kl : most;
+      sum += kl; most = kl > most ? kl : most;
     }
     rf_kv kv = rf_kv_of(&g->settings.model, &g->prefill->options.build);
     print_message("%s: %lld bytes of cache a sequence of 512, KL to exact %.2e nat in the mean of %lld positions, %.2e at most\n", ways[d].name,

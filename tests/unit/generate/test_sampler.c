@@ -45,7 +45,7 @@ static void expected(rf_sampler_options o, const float *logits, int64_t vocab, d
   long double top = -INFINITY, total = 0, reached = 0, kept = 0;
   for (int64_t i = 0; i < vocab; i++)
     if ((long double)logits[i] > top) top = (long double)logits[i];
-  for (int64_t i = 0; i < vocab; i++) e[i] = (entry){expl(((long double)logits[i] - top) / (long double)o.temperature), (int32_t)i}, p[i] = 0;
+  for (int64_t i = 0; i < vocab; i++) { e[i] = (entry){expl(((long double)logits[i] - top) / (long double)o.temperature), (int32_t)i}; p[i] = 0; }
   qsort(e, (size_t)vocab, sizeof *e, likelier);
   int64_t n = o.top_k > 0 && o.top_k < vocab ? o.top_k : vocab, m = 0;
   for (int64_t i = 0; i < n; i++) total += e[i].p;
@@ -74,10 +74,10 @@ static double surprise(const int64_t *seen, const double *p, int64_t vocab, int6
   for (int64_t i = 0; i < vocab; i++) {
     double want = p[i] * (double)draws;
     if (!(p[i] > 0) && seen[i]) return INFINITY;
-    if (want < 10) rare += want, rare_seen += (double)seen[i];
-    else chi += ((double)seen[i] - want) * ((double)seen[i] - want) / want, cells++;
+    if (want < 10) { rare += want; rare_seen += (double)seen[i]; }
+    else { chi += ((double)seen[i] - want) * ((double)seen[i] - want) / want; cells++; }
   }
-  if (rare >= 1) chi += (rare_seen - rare) * (rare_seen - rare) / rare, cells++;
+  if (rare >= 1) { chi += (rare_seen - rare) * (rare_seen - rare) / rare; cells++; }
   return cells < 2 ? 0 : (chi - (double)(cells - 1)) / sqrt(2 * (double)(cells - 1));
 }
 
@@ -172,7 +172,7 @@ static void filters_leave_these_sets(void **state) {
     count_draws(o, logits, 6, 2000, seen);
     expected(o, logits, 6, p);
     int drawn = 0, oracle = 0;
-    for (int id = 0; id < 6; id++) drawn |= (seen[id] > 0) << id, oracle |= (p[id] > 1e-9) << id;
+    for (int id = 0; id < 6; id++) { drawn |= (seen[id] > 0) << id; oracle |= (p[id] > 1e-9) << id; }
     if (drawn != cases[i].set || oracle != cases[i].set)
       fail_msg("case %zu: drew the set %x, the definition gives %x, by hand %x (k %d, p %g, min %g, temperature %g)", i, drawn, oracle, cases[i].set,
                o.top_k, (double)o.top_p, (double)o.min_p, (double)o.temperature);
@@ -420,12 +420,12 @@ static rf_sampler_options random_request(uint64_t seed, float *logits, int64_t *
   if (word_at(seed, at++) % 2) o.presence_penalty = (float)(word_at(seed, at++) % 9) / 4 - 1;
   *h = (history){prompt, answer, word_at(seed, at++) % 64, 0};
   h->answer_count = word_at(seed, at++) % 64;
-  for (int i = 0; i < 64; i++) prompt[i] = (int32_t)(word_at(seed, at++) % v), answer[i] = (int32_t)(word_at(seed, at++) % (i % 2 && v > 9 ? 9 : v));
-  o.bias = bias, o.bias_count = word_at(seed, at++) % 9;
-  for (int i = 0; i < 8; i++) bias[i].id = (int32_t)(word_at(seed, at++) % v), bias[i].bias = (float)(word_at(seed, at++) % 41) / 4 - 5;
-  o.eos = eos, o.eos_count = v > 100 ? word_at(seed, at++) % 4 : 0;
+  for (int i = 0; i < 64; i++) { prompt[i] = (int32_t)(word_at(seed, at++) % v); answer[i] = (int32_t)(word_at(seed, at++) % (i % 2 && v > 9 ? 9 : v)); }
+  o.bias = bias; o.bias_count = word_at(seed, at++) % 9;
+  for (int i = 0; i < 8; i++) { bias[i].id = (int32_t)(word_at(seed, at++) % v); bias[i].bias = (float)(word_at(seed, at++) % 41) / 4 - 5; }
+  o.eos = eos; o.eos_count = v > 100 ? word_at(seed, at++) % 4 : 0;
   for (int i = 0; i < 3; i++) eos[i] = answer[i]; /* tokens that had a chance */
-  o.min_tokens = h->answer_count + (int64_t)(word_at(seed, at++) % 3) - 1, o.ignore_eos = word_at(seed, at++) % 8 == 0;
+  o.min_tokens = h->answer_count + (int64_t)(word_at(seed, at++) % 3) - 1; o.ignore_eos = word_at(seed, at++) % 8 == 0;
   return o;
 }
 
@@ -453,7 +453,7 @@ static void choices_are_those_of_a_slow_reading(void **state) {
       slow_adjust(&o, &h, logits, vocab, fault, row);
       for (int64_t position = 0; position < (vocab > 1000 ? 3 : 8); position++) {
         int32_t id = next(&sampler, logits, position), want = slow_choice(&o, row, vocab, position, position == 0);
-        borders += want < 0, compared++;
+        borders += want < 0; compared++;
         if (want < 0 || id == want) continue;
         if (fault == NO_FAULT)
           fail_msg("request %d: token %d (expected %d; %lld tokens, k %d, p %g, min %g, temperature %g)", (int)seed, id, want, (long long)vocab,
@@ -499,7 +499,7 @@ static void penalties_by_hand(void **state) {
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     rf_sampler_options o = cases[i].o;
-    o.temperature = 1, o.top_p = 1, o.min_p = 1e-30f;
+    o.temperature = 1; o.top_p = 1; o.min_p = 1e-30f;
     rf_sampler sampler = open_or_fail(o, V);
     recall(&sampler, &(history){prompt, answer, 4, 4});
     next(&sampler, logits, 0);
@@ -580,14 +580,14 @@ static void alternatives_are_the_head_of_a_sort(void **state) {
     double values[RF_TOP_LOGPROBS + 1];
     long double sum = 0;
     int64_t finite = 0, wanted = (int64_t)(seed % (RF_TOP_LOGPROBS + 1));
-    for (int64_t i = 0; i < vocab; i++) order[i] = (entry){(long double)logits[i], (int32_t)i}, finite += logits[i] > -INFINITY;
+    for (int64_t i = 0; i < vocab; i++) { order[i] = (entry){(long double)logits[i], (int32_t)i}; finite += logits[i] > -INFINITY; }
     qsort(order, (size_t)vocab, sizeof *order, likelier);
     for (int64_t i = 0; i < vocab; i++) sum += expl(order[i].p - order[0].p);
     long double log_sum = order[0].p + logl(sum);
     for (int scored = 0; scored < 2; scored++) {
       rf_logprobs told = {.wanted = (int32_t)wanted, .ids = ids, .logprobs = values};
       memset(ids, 0x55, sizeof ids);
-      if (scored) id = order[finite / 2].id, assert_int_equal(rf_sampler_score(sampler.work, logits, id, &told, NULL), RAFTER_OK);
+      if (scored) { id = order[finite / 2].id; assert_int_equal(rf_sampler_score(sampler.work, logits, id, &told, NULL), RAFTER_OK); }
       else if (rf_sampler_choose(&sampler, logits, 3, &id, &told, NULL) != RAFTER_OK) continue; /* all barred */
       long double want = (long double)logits[id] - log_sum;
       assert_true(logits[id] > -INFINITY ? fabsl((long double)told.logprob - want) < 1e-12L : told.logprob < -1e300);
@@ -610,7 +610,7 @@ static void a_known_sum_changes_no_choice(void **state) {
     int64_t vocab;
     history h;
     rf_sampler_options o = random_request(seed, logits, &vocab, &h);
-    if (seed % 3 == 0) o.temperature = 1, o.top_k = 0, o.top_p = 1, o.min_p = 0; /* where the same exponentials draw */
+    if (seed % 3 == 0) { o.temperature = 1; o.top_k = 0; o.top_p = 1; o.min_p = 0; } /* where the same exponentials draw */
     rf_sampler sampler = open_or_fail(o, vocab);
     recall(&sampler, &h);
     const float sum = 2.5f, none = NAN;
@@ -653,7 +653,7 @@ static void rows_of_a_batch_do_not_touch_each_other(void **state) {
       assert_int_equal(next(&alone[r], logits, i), answer[r][i]);
       rf_sampler_accept(&alone[r], answer[r][i], NULL);
     }
-    rf_sampler_close(&together[r]), rf_sampler_close(&alone[r]);
+    rf_sampler_close(&together[r]); rf_sampler_close(&alone[r]);
   }
   rf_sampler_work_close(work);
 }
@@ -731,11 +731,11 @@ static void rows_without_an_answer_are_told(void **state) {
       assert_int_equal(rf_sampler_choose(&sampler, bad[i], 0, &id, &told, NULL), RAFTER_FAILED);
       assert_true(id >= 0 && id < 4 && isnan(told.logprob));
     }
-    o.eos = all, o.eos_count = 4, o.ignore_eos = true;
+    o.eos = all; o.eos_count = 4; o.ignore_eos = true;
     assert_int_equal(rf_sampler_reset(&sampler, &o, NULL), RAFTER_OK);
     assert_int_equal(rf_sampler_choose(&sampler, (const float[]){0, 3, 1, 2}, 0, &id, &told, NULL), RAFTER_INVALID);
     assert_true(id == 1 && isnan(told.logprob));
-    o.ignore_eos = false, o.bias = most, o.bias_count = 4; /* what overflows stays a number */
+    o.ignore_eos = false; o.bias = most; o.bias_count = 4; /* what overflows stays a number */
     assert_int_equal(rf_sampler_reset(&sampler, &o, NULL), RAFTER_OK);
     assert_int_equal(rf_sampler_choose(&sampler, (const float[]){3e38f, 3e38f, 1, 2}, 0, &id, &told, NULL), RAFTER_OK);
     assert_int_equal(id, 1);

@@ -98,7 +98,7 @@ static void one_request_takes_what_its_walks_take(void **state) {
   }
   assert_int_equal(served.counts.tokens, 4);
   assert_false(served.saturated);
-  rf_plan_free(prefill), rf_plan_free(decode);
+  rf_plan_free(prefill); rf_plan_free(decode);
 }
 
 static double served_rate(const rf_generate_settings *s, double rate, rf_served *served) {
@@ -137,7 +137,7 @@ static void arrivals_are_a_poisson_process(void **state) {
   for (int i = 1; i < COUNT; i++) {
     double gap = list[i].at - list[i - 1].at;
     assert_true(gap >= 0);
-    sum += gap, squares += gap * gap;
+    sum += gap; squares += gap * gap;
   }
   /* Mean and standard deviation of the exponential are both 1/8; five standard errors of each (the deviation's: sqrt(2/n) of it). */
   double n = COUNT - 1, mean = sum / n, deviation = sqrt(squares / n - mean * mean);
@@ -188,7 +188,7 @@ static void a_cache_takes_its_time_on_the_link(void **state) {
     one.answer = 1; /* done when its first token has come */
     assert_int_equal(rf_simulate_apart(&s, &s, 1e5, &one, 1, &served, &error), RAFTER_OK);
     assert_true(fabs(served.latency[RF_P50] - first) < 1e-9 && served.counts.tokens == 1);
-    rf_plan_free(prefill), rf_plan_free(decode);
+    rf_plan_free(prefill); rf_plan_free(decode);
   }
 }
 

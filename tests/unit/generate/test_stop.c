@@ -48,7 +48,7 @@ static size_t naive_held(const char *text, size_t n, const char *const *strings,
 }
 
 static size_t append(char *out, size_t n, const rf_stop_text *text) {
-  for (int i = 0; i < 2; i++) memcpy(out + n, text->released[i].at, text->released[i].bytes), n += text->released[i].bytes;
+  for (int i = 0; i < 2; i++) { memcpy(out + n, text->released[i].at, text->released[i].bytes); n += text->released[i].bytes; }
   return n;
 }
 
@@ -131,7 +131,7 @@ static void random_cuts_agree_with_a_search_of_the_whole(void **state) {
     for (int64_t i = 0; i < count; i++) {
       size_t bytes = 1 + random_word(seed, at++) % (uint32_t)longest;
       for (size_t k = 0; k < bytes; k++) strings[i][k] = (char)('a' + random_word(seed, at++) % (uint32_t)(letters + (c % 2)));
-      strings[i][bytes] = 0, list[i] = strings[i];
+      strings[i][bytes] = 0; list[i] = strings[i];
     }
     for (size_t k = 0; k < n; k++) text[k] = (char)('a' + random_word(seed, at++) % (uint32_t)letters);
     size_t want = naive_end(text, n, list, count, include, &found), got = 0;
@@ -146,7 +146,7 @@ static void random_cuts_agree_with_a_search_of_the_whole(void **state) {
       size_t piece = random_word(seed, at++) % (cut + 1);
       if (piece > n - fed) piece = n - fed;
       bool done = rf_stop_next(&s, text + fed, piece, &released);
-      fed += piece, got = append(out, got, &released);
+      fed += piece; got = append(out, got, &released);
       assert_true(got <= want);
       if (done) continue; /* what follows is dropped */
       size_t held = naive_held(text, fed, list, count);
@@ -171,7 +171,7 @@ static void hostile_strings_take_linear_time(void **state) {
   const char *list[RF_STOP_STRINGS];
   for (int i = 0; i < RF_STOP_STRINGS; i++) {
     memset(strings[i], 'a', RF_STOP_BYTES);
-    strings[i][RF_STOP_BYTES - 1 - i % 8] = (char)('b' + i % 5), strings[i][RF_STOP_BYTES] = 0, list[i] = strings[i];
+    strings[i][RF_STOP_BYTES - 1 - i % 8] = (char)('b' + i % 5); strings[i][RF_STOP_BYTES] = 0; list[i] = strings[i];
   }
   for (size_t i = 0; i < MOST; i++) text[i] = i % 251 == 250 ? 'z' : 'a';
   rf_stop stop = open_or_fail(list, RF_STOP_STRINGS, false);
@@ -201,7 +201,7 @@ static void states_are_apart_and_start_anew(void **state) {
   rf_stop stop = open_or_fail(list, 1, false);
   rf_stop_state a, b;
   rf_stop_text text;
-  rf_stop_start(&stop, &a), rf_stop_start(&stop, &b);
+  rf_stop_start(&stop, &a); rf_stop_start(&stop, &b);
   assert_false(rf_stop_next(&a, "st", 2, &text));
   assert_false(rf_stop_next(&b, "op", 2, &text));
   assert_int_equal(text.released[0].bytes + text.released[1].bytes, 2);

@@ -293,16 +293,16 @@ static void test_refusals(void **state) {
   rf_model model = fixture_model(TINY_GPT);
   rf_build_options good = fixture_train(RF_F32, 1, 0, 0), bad = good;
   refused(&model, &good, "scatter", "no such pass");
-  bad.seq = 65, refused(&model, &bad, NULL, "sequence too long"), bad = good;
-  bad.dtype = RF_I8, refused(&model, &bad, NULL, "dtype not supported"), bad = good;
-  bad.microbatch = 0, refused(&model, &bad, NULL, "empty microbatch"), bad = good;
-  bad.accumulate = 0, refused(&model, &bad, NULL, "no microbatch"), bad = good;
-  bad.dropout = 1, refused(&model, &bad, NULL, "dropout out of range"), bad = good;
-  bad.microbatch = INT64_MAX / 64, refused(&model, &bad, NULL, "microbatch too large");
-  model = fixture_model("mixtral:layers=1,width=64,heads=2,ff=64,vocab=64"), model.router_aux = 0.02f, model.router_logits = true;
+  bad.seq = 65; refused(&model, &bad, NULL, "sequence too long"); bad = good;
+  bad.dtype = RF_I8; refused(&model, &bad, NULL, "dtype not supported"); bad = good;
+  bad.microbatch = 0; refused(&model, &bad, NULL, "empty microbatch"); bad = good;
+  bad.accumulate = 0; refused(&model, &bad, NULL, "no microbatch"); bad = good;
+  bad.dropout = 1; refused(&model, &bad, NULL, "dropout out of range"); bad = good;
+  bad.microbatch = INT64_MAX / 64; refused(&model, &bad, NULL, "microbatch too large");
+  model = fixture_model("mixtral:layers=1,width=64,heads=2,ff=64,vocab=64"); model.router_aux = 0.02f; model.router_logits = true;
   refused(&model, &good, NULL, "router_aux_loss_coef");
   model.router_logits = false; /* a share of nothing */
-  bad = good, bad.microbatch = 1 << 20, bad.seq = 1 << 10, refused(&model, &bad, NULL, "too large for the experts");
+  bad = good; bad.microbatch = 1 << 20; bad.seq = 1 << 10; refused(&model, &bad, NULL, "too large for the experts");
 }
 
 static void test_copy_stands_alone(void **state) {

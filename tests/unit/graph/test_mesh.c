@@ -21,10 +21,9 @@ static void test_option(void **state) {
   assert_int_equal(rf_mesh_copies(&mesh), 32);
   assert_int_equal(rf_mesh_parse("", 1, &mesh, &error), RAFTER_OK);
   assert_string_equal(rf_mesh_text(&mesh, text), "one chip");
-  refused_text("rows=2", "unknown axis"), refused_text("data", "unknown axis"), refused_text("data=0", "bad number"),
-      refused_text("data=-1", "bad number");
-  refused_text("data=2x", "bad number"), refused_text("data=", "bad number"), refused_text("data=99999999", "bad number");
-  refused_text("data=2,data=2", "twice"), refused_text("data=2@d2d,fsdp=2@d2d", "two axes"), refused_text("data=8192,fsdp=8192", "too many chips");
+  refused_text("rows=2", "unknown axis"); refused_text("data", "unknown axis"); refused_text("data=0", "bad number"); refused_text("data=-1", "bad number");
+  refused_text("data=2x", "bad number"); refused_text("data=", "bad number"); refused_text("data=99999999", "bad number");
+  refused_text("data=2,data=2", "twice"); refused_text("data=2@d2d,fsdp=2@d2d", "two axes"); refused_text("data=8192,fsdp=8192", "too many chips");
 }
 
 /* Every chip has a place of its own, and its rank in all axes is its number. */

@@ -50,7 +50,7 @@ static void test_every_row_occurs_and_works(void **state) {
       rf_model model = fixture_model(models[m]);
       if (m == 5) fixture_lora(&model, "rank=4,dropout=0.1");
       rf_build_options options = kind < 3 || kind == 5 ? fixture_train(RF_BF16, 1, kind == 2 ? 0 : 0.1f, 1) : fixture_generate(RF_BF16, 3, 8);
-      if (kind == 4) options.job = RF_JOB_SCORE, options.top = 3;
+      if (kind == 4) { options.job = RF_JOB_SCORE; options.top = 3; }
       if (kind == 3 && m == 0) options.mesh.of[RF_AXIS_CONTEXT] = 2;
       if (kind == 5 && model.kv_rank == 0) {
         options.mesh = (rf_mesh){.of = {[RF_AXIS_TENSOR] = 2}, .zero = 3};

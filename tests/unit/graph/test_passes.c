@@ -104,13 +104,13 @@ static bool same_step(const rf_graph *a, const rf_graph *b) {
     compared++;
   }
   assert_true(compared > 10);
-  free(x), free(y);
+  free(x); free(y);
   return same;
 }
 
 static rf_model random_model(int *kind) {
   rf_model model = fixture_model(*kind % 3 == 2 ? TINY_LLAMA : TINY_GPT);
-  if (*kind % 3 < 2) model.tied = rand() & 1, model.mlp_first = rand() & 1, model.bias = rand() & 1;
+  if (*kind % 3 < 2) { model.tied = rand() & 1; model.mlp_first = rand() & 1; model.bias = rand() & 1; }
   (*kind)++;
   return model;
 }
@@ -175,7 +175,7 @@ static void check_remat(const rf_graph *before, const rf_graph *after, const boo
       if (t >= 0 && t < before->tensor_count && drop[t] && forward_read[t])
         fail_msg("%s reads the dropped %s", after->op[o].name, after->tensor[t].name);
     }
-  free(repeats), free(forward_read);
+  free(repeats); free(forward_read);
 }
 
 static bool droppable(const rf_graph *graph, int t) {

@@ -12,7 +12,7 @@ static void test_all_configurations_verify(void **state) {
       for (int d = 0; d < 3; d++)
         for (int pass = 0; pass < 4; pass++) {
           rf_model model = fixture_model(models[m]);
-          if (m < 3) model.tied = flags & 1, model.mlp_first = flags & 2, model.head_bias = flags & 1;
+          if (m < 3) { model.tied = flags & 1; model.mlp_first = flags & 2; model.head_bias = flags & 1; }
           if (m == 1) model.bias = flags & 4;
           rf_build_options options = fixture_train(dtypes[d], flags & 4 ? 3 : 1, flags & 8 ? 0.1f : 0, flags & 16 ? 1 : 0);
           rf_graph *graph = fixture_graph(&model, &options, passes[pass]);

@@ -61,9 +61,9 @@ static void paths(void **state) {
   for (size_t i = 0; i < sizeof safe / sizeof *safe; i++) assert_true(rf_hub_path_is_safe(safe[i]));
   for (size_t i = 0; i < sizeof unsafe / sizeof *unsafe; i++) assert_false(rf_hub_path_is_safe(unsafe[i]));
   char longest[300];
-  memset(longest, 'a', sizeof longest), longest[255] = 0;
+  memset(longest, 'a', sizeof longest); longest[255] = 0;
   assert_true(rf_hub_path_is_safe(longest));
-  longest[255] = 'a', longest[256] = 0;
+  longest[255] = 'a'; longest[256] = 0;
   assert_false(rf_hub_path_is_safe(longest));
 }
 
@@ -125,7 +125,7 @@ static void sums(void **state) {
     rf_hash *hash;
     char text[RF_HASH_TEXT];
     assert_int_equal(rf_hash_open(cases[i].kind, 3, &hash, NULL), RAFTER_OK);
-    rf_hash_add(hash, "h", 1), rf_hash_add(hash, "i\n", 2);
+    rf_hash_add(hash, "h", 1); rf_hash_add(hash, "i\n", 2);
     rf_hash_end(hash, text);
     assert_string_equal(text, cases[i].sum);
   }

@@ -221,32 +221,32 @@ static void a_written_machine_reads_back_the_same(void **state) {
   snprintf(a.source, sizeof a.source, "calibrated");
   a.flops[RF_F32] = 449.123456789e9;
   a.scaling_count = 2;
-  a.flops_vectors[RF_BF16] = 8.5e11, a.flops_vectors[RF_I8] = 1.7e12;
-  a.scaling[0] = (rf_scaling){1, 2.25e11, 17e9}, a.scaling[1] = (rf_scaling){2, 4.49e11, 33e9};
+  a.flops_vectors[RF_BF16] = 8.5e11; a.flops_vectors[RF_I8] = 1.7e12;
+  a.scaling[0] = (rf_scaling){1, 2.25e11, 17e9}; a.scaling[1] = (rf_scaling){2, 4.49e11, 33e9};
   a.curve_count = RF_MAX_CURVES;
   for (int i = 0; i < a.curve_count; i++) {
     rf_curve *c = &a.curve[i];
     snprintf(c->op, sizeof c->op, "op_%d", i);
     snprintf(c->kernel, sizeof c->kernel, "gemm_avx512_12x32");
-    c->dtype = i % 2 ? RF_BF16 : RF_F32, c->count = 1 + i % RF_CURVE_POINTS;
+    c->dtype = i % 2 ? RF_BF16 : RF_F32; c->count = 1 + i % RF_CURVE_POINTS;
     for (int k = 0; k < c->count; k++) {
-      c->work[k] = 1000.25 * (k + 1) / 3, c->seconds[k] = 1e-6 / (k + 3);
+      c->work[k] = 1000.25 * (k + 1) / 3; c->seconds[k] = 1e-6 / (k + 3);
       c->size[k] = i % 3 ? c->work[k] : k + 1;
     }
   }
   rf_machine_cpu(a.tuned.cpu);
-  a.tuned.here = a.tuned.cpu[0], a.tuned.threads = 2, a.tuned.count = 2 * RF_TUNED_CLASSES;
+  a.tuned.here = a.tuned.cpu[0]; a.tuned.threads = 2; a.tuned.count = 2 * RF_TUNED_CLASSES;
   for (int i = 0; i < a.tuned.count; i++) {
     rf_tuned_row *row = &a.tuned.row[i];
     *row = (rf_tuned_row){.op = "matmul_dw", .kernel = "gemm_avx512_12x32", .class = i / 2, .dtype = i % 2 ? RF_BF16 : RF_F32};
-    row->usual = (rf_blocks){320, 1500 << 10, 4096}, row->gain = 0.001 * i, row->spread = 1e-4 * i;
+    row->usual = (rf_blocks){320, 1500 << 10, 4096}; row->gain = 0.001 * i; row->spread = 1e-4 * i;
     if (i % 3) row->best = (rf_blocks){256 + i, 1 << 20, 8192};
   }
   for (int k = 0; k < 2 && a.tuned.cpu[0]; k++) {
     assert_int_equal(rf_machine_write(&a, path, NULL), RAFTER_OK);
     assert_int_equal(rf_machine_read(path, &b, NULL), RAFTER_OK);
     assert_memory_equal(&a, &b, sizeof a);
-    memset(a.tuned.cpu, 0, sizeof a.tuned.cpu), snprintf(a.tuned.cpu, sizeof a.tuned.cpu, "another CPU"), a.tuned.here = false;
+    memset(a.tuned.cpu, 0, sizeof a.tuned.cpu); snprintf(a.tuned.cpu, sizeof a.tuned.cpu, "another CPU"); a.tuned.here = false;
   }
   memset(&a.tuned, 0, sizeof a.tuned);
   assert_int_equal(rf_machine_write(&a, path, NULL), RAFTER_OK);

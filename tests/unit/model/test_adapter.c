@@ -125,7 +125,7 @@ static rf_status give(void *context, int param, int64_t first, int64_t count, fl
   memcpy(x, v->of[param - v->params.base] + first, (size_t)count * 4);
   return RAFTER_OK;
 }
-static void of_model(values *v, const rf_model *model) { v->pool = rf_pool_new(), v->model = *model, v->params = rf_model_params(model, v->pool); }
+static void of_model(values *v, const rf_model *model) { v->pool = rf_pool_new(); v->model = *model; v->params = rf_model_params(model, v->pool); }
 static rf_status try_read(const char *base, const char *folder_of, values *v, rf_error *error) {
   rf_model model = model_or_fail(base);
   rf_lora lora;
@@ -170,12 +170,12 @@ static void the_golden_adapter_comes_back(void **state) {
     assert_true(a->dtype == b->dtype && a->rank == b->rank && a->bytes == b->bytes && memcmp(a->shape, b->shape, sizeof a->shape) == 0);
     assert_memory_equal(a->data, b->data, (size_t)a->bytes);
   }
-  rf_tensor_file_close(before), rf_tensor_file_close(after);
+  rf_tensor_file_close(before); rf_tensor_file_close(after);
   values again = read_or_fail(BASE, at("out"));
   assert_same(&v, &again);
   rf_model whole = model_or_fail(at("out")); /* its folder is the model with the adapter */
   assert_true(whole.lora.rank == 4 && strcmp(whole.lora.folder, at("out")) == 0);
-  rf_pool_free(v.pool), rf_pool_free(again.pool);
+  rf_pool_free(v.pool); rf_pool_free(again.pool);
 }
 
 /* Families whose files fuse, split, turn and reorder q, k and v. */
@@ -195,7 +195,7 @@ static void every_family_round_trips(void **state) {
     of_model(&v, &model);
     for (int p = v.params.base; p < v.params.count; ++p) {
       rf_param drawn = v.params.at[p];
-      drawn.init = RF_INIT_NORMAL, drawn.init_std = 1;
+      drawn.init = RF_INIT_NORMAL; drawn.init_std = 1;
       v.of[p - v.params.base] = rf_pool_alloc(v.pool, (size_t)drawn.count * 4);
       rf_param_init(&drawn, 3, 0, drawn.count, v.of[p - v.params.base]);
     }
@@ -203,7 +203,7 @@ static void every_family_round_trips(void **state) {
     values again = read_or_fail(cases[i].model, at("round"));
     assert_int_equal(memcmp(v.model.lora.sites, again.model.lora.sites, sizeof v.model.lora.sites), 0);
     assert_same(&v, &again);
-    rf_pool_free(v.pool), rf_pool_free(again.pool);
+    rf_pool_free(v.pool); rf_pool_free(again.pool);
   }
 }
 
@@ -234,7 +234,7 @@ static void write_faulty(const fault *f, const char *to) {
   else strcpy(changed, text);
   snprintf(path, sizeof path, "%s/adapter_config.json", to);
   assert_int_equal(rf_file_write(path, changed, strlen(changed), &error), RAFTER_OK);
-  free(text), free(changed);
+  free(text); free(changed);
   assert_int_equal(rf_tensor_file_open(GOLDEN "/adapter_model.safetensors", &file, &error), RAFTER_OK);
   rf_stored list[99];
   float *data[99];
@@ -244,7 +244,7 @@ static void write_faulty(const fault *f, const char *to) {
     bool met = f->tensor && strcmp(t.name, f->tensor) == 0;
     if (met && !f->renamed && !f->shape[0]) continue;
     if (met && f->renamed) t.name = f->renamed;
-    if (met && f->shape[0]) t.shape[0] = f->shape[0], t.shape[1] = f->shape[1], t.count = t.shape[0] * t.shape[1], t.bytes = 4 * t.count;
+    if (met && f->shape[0]) { t.shape[0] = f->shape[0]; t.shape[1] = f->shape[1]; t.count = t.shape[0] * t.shape[1]; t.bytes = 4 * t.count; }
     data[count] = calloc((size_t)t.count + 4096, 4);
     const rf_stored *whole = rf_tensor_file_at(file, i);
     assert_int_equal(rf_stored_read(whole, 0, whole->count < t.count ? whole->count : t.count, data[count], &error), RAFTER_OK);
@@ -253,7 +253,7 @@ static void write_faulty(const fault *f, const char *to) {
   rf_tensor_writer *writer;
   snprintf(path, sizeof path, "%s/adapter_model.safetensors", to);
   assert_int_equal(rf_tensor_writer_open(path, list, count, NULL, &writer, &error), RAFTER_OK);
-  for (int i = 0; i < count; ++i) assert_int_equal(rf_tensor_writer_put(writer, data[i], list[i].count, &error), RAFTER_OK), free(data[i]);
+  for (int i = 0; i < count; ++i) { assert_int_equal(rf_tensor_writer_put(writer, data[i], list[i].count, &error), RAFTER_OK); free(data[i]); }
   assert_int_equal(rf_tensor_writer_commit(writer, &error), RAFTER_OK);
   rf_tensor_file_close(file);
 }
@@ -404,10 +404,10 @@ static void modules_are_named_without_doubt(void **state) {
     assert_int_equal(rf_json_read(at("words/adapter_config.json"), 1 << 20, &config, &error), RAFTER_OK);
     char *text = json_dumps(json_object_get(config, "target_modules"), JSON_COMPACT);
     assert_string_equal(text, cases[i].modules);
-    free(text), json_decref(config);
+    free(text); json_decref(config);
     values again = read_or_fail(cases[i].model, at("words"));
     assert_int_equal(memcmp(v.model.lora.sites, again.model.lora.sites, sizeof v.model.lora.sites), 0);
-    rf_pool_free(v.pool), rf_pool_free(again.pool);
+    rf_pool_free(v.pool); rf_pool_free(again.pool);
   }
 }
 
@@ -458,7 +458,7 @@ static void merging_adds_the_product(void **state) {
                   (double)v.of[a + 1 - v.params.base][j * v.params.at[a + 1].shape[1] + joined + c - runs.at[r]];
       assert_true(fabs((double)whole[i] - want) <= 1e-6 * (1 + fabs(want)));
     }
-    free(whole), free(parts);
+    free(whole); free(parts);
   }
   rf_merger_close(merger);
   rf_pool_free(v.pool);

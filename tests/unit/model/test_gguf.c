@@ -47,15 +47,15 @@ typedef struct lies {
 
 static bytes file_of(lies l) {
   bytes b = {.used = 0};
-  memcpy(b.at, "GGUF", 4), b.used = 4;
-  put(&b, l.version, 4), put(&b, l.tensors, 8), put(&b, l.values, 8);
-  put_text(&b, "general.alignment"), put(&b, l.kind, 4), put(&b, l.alignment, 4);
-  put_text(&b, l.second_key), put(&b, RF_GGUF_TEXT, 4), put(&b, l.text_bytes, 8), memcpy(b.at + b.used, "hello", 5), b.used += 5;
-  put_text(&b, "c.list"), put(&b, RF_GGUF_ARRAY, 4), put(&b, l.item, 4), put(&b, l.items, 8), put_text(&b, "x"), put_text(&b, "");
-  put_text(&b, "d.flag"), put(&b, RF_GGUF_BOOL, 4), put(&b, l.flag, 1);
-  put_text(&b, "e.real"), put(&b, RF_GGUF_F32, 4), put(&b, 0x3fc00000, 4); /* 1.5 */
-  put_text(&b, l.first_name), put(&b, 1, 4), put(&b, 3, 8), put(&b, RF_Q_F32, 4), put(&b, 0, 8);
-  put_text(&b, l.second_name), put(&b, l.axes, 4), put(&b, l.inner, 8), put(&b, l.size, 8), put(&b, l.type, 4), put(&b, l.offset, 8);
+  memcpy(b.at, "GGUF", 4); b.used = 4;
+  put(&b, l.version, 4); put(&b, l.tensors, 8); put(&b, l.values, 8);
+  put_text(&b, "general.alignment"); put(&b, l.kind, 4); put(&b, l.alignment, 4);
+  put_text(&b, l.second_key); put(&b, RF_GGUF_TEXT, 4); put(&b, l.text_bytes, 8); memcpy(b.at + b.used, "hello", 5); b.used += 5;
+  put_text(&b, "c.list"); put(&b, RF_GGUF_ARRAY, 4); put(&b, l.item, 4); put(&b, l.items, 8); put_text(&b, "x"); put_text(&b, "");
+  put_text(&b, "d.flag"); put(&b, RF_GGUF_BOOL, 4); put(&b, l.flag, 1);
+  put_text(&b, "e.real"); put(&b, RF_GGUF_F32, 4); put(&b, 0x3fc00000, 4); /* 1.5 */
+  put_text(&b, l.first_name); put(&b, 1, 4); put(&b, 3, 8); put(&b, RF_Q_F32, 4); put(&b, 0, 8);
+  put_text(&b, l.second_name); put(&b, l.axes, 4); put(&b, l.inner, 8); put(&b, l.size, 8); put(&b, l.type, 4); put(&b, l.offset, 8);
   while (b.used % 32) put(&b, 0, 1);
   for (int i = 0; i < 3; ++i) put(&b, 0x3f800000 + ((uint64_t)i << 23), 4); /* 1, 2, 4 */
   for (int i = 12; i < 32; ++i) put(&b, 0, 1);
@@ -95,7 +95,7 @@ static void test_reads_what_is_there(void **state) {
   assert_int_equal(rf_gguf_alignment(file), 32);
   assert_int_equal(rf_gguf_count(file), 2);
   const rf_quant_tensor *beta = rf_gguf_find(file, "beta"), *alpha = rf_gguf_find(file, "alpha");
-  assert_non_null(beta), assert_non_null(alpha);
+  assert_non_null(beta); assert_non_null(alpha);
   assert_null(rf_gguf_find(file, "gamma"));
   assert_int_equal(beta->rank, 2);
   assert_int_equal(beta->shape[0], 1);
@@ -157,7 +157,7 @@ static void test_refuses_lies(void **state) {
   bytes good = file_of(HONEST);
   assert_int_equal(parse(&good, &error), RAFTER_OK);
   lies two = HONEST, behind = HONEST;
-  two.version = 2, behind.more = 77;
+  two.version = 2; behind.more = 77;
   bytes older = file_of(two), longer = file_of(behind);
   assert_int_equal(parse(&older, &error), RAFTER_OK);
   assert_int_equal(parse(&longer, &error), RAFTER_OK);
@@ -269,7 +269,7 @@ static void test_writes_what_the_reader_reads(void **state) {
   assert_int_equal(rf_gguf_writer_put_bytes(writer, block, 209, &error), RAFTER_FAILED);
   assert_int_equal(rf_gguf_writer_put_bytes(writer, block, 210, &error), RAFTER_OK);
   float rest[515];
-  memcpy(rest, value + 256, 512 * 4), memcpy(rest + 512, value, 12);
+  memcpy(rest, value + 256, 512 * 4); memcpy(rest + 512, value, 12);
   assert_int_equal(rf_gguf_writer_put(writer, rest, 515, &error), RAFTER_OK); /* over the end of a tensor */
   assert_int_equal(rf_gguf_writer_put(writer, rest, 1, &error), RAFTER_FAILED);
   assert_int_not_equal(access(at("out.gguf"), F_OK), 0);
@@ -330,8 +330,8 @@ static void test_writes_what_the_reader_reads(void **state) {
   assert_int_equal(a_bytes, b_bytes);
   assert_memory_equal(a, b, a_bytes);
   assert_int_equal(a_bytes % 32, 0);
-  free(a), free(b);
-  rf_gguf_meta_free(copy), rf_gguf_meta_free(meta);
+  free(a); free(b);
+  rf_gguf_meta_free(copy); rf_gguf_meta_free(meta);
   rf_gguf_close(file);
 }
 
@@ -348,12 +348,12 @@ static void test_leaves_nothing_on_failure(void **state) {
   assert_non_null(strstr(error.message, "twice"));
   t[1].name = "";
   assert_int_equal(rf_gguf_writer_open(at("bad.gguf"), meta, t, 2, &writer, &error), RAFTER_FAILED);
-  t[1].name = "b", t[0].shape[0] = 65;
+  t[1].name = "b"; t[0].shape[0] = 65;
   assert_int_equal(rf_gguf_writer_open(at("bad.gguf"), meta, t, 2, &writer, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "whole blocks"));
   t[0].shape[0] = -32;
   assert_int_equal(rf_gguf_writer_open(at("bad.gguf"), meta, t, 2, &writer, &error), RAFTER_FAILED);
-  t[0].shape[0] = 64, t[0].rank = 5;
+  t[0].shape[0] = 64; t[0].rank = 5;
   assert_int_equal(rf_gguf_writer_open(at("bad.gguf"), meta, t, 2, &writer, &error), RAFTER_FAILED);
   t[0].rank = 1;
   assert_int_equal(rf_gguf_writer_open(at("nothere/bad.gguf"), meta, t, 2, &writer, &error), RAFTER_FAILED);
@@ -362,15 +362,15 @@ static void test_leaves_nothing_on_failure(void **state) {
   assert_int_equal(rf_gguf_writer_put_bytes(writer, zeros, 18, &error), RAFTER_FAILED); /* in the middle of a block */
   assert_int_equal(rf_gguf_writer_commit(writer, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "lacks values"));
-  t[0].type = rf_quant_type_named("iq4_xs"), t[0].shape[0] = 256;
+  t[0].type = rf_quant_type_named("iq4_xs"); t[0].shape[0] = 256;
   assert_int_equal(rf_gguf_writer_open(at("bad.gguf"), meta, t, 1, &writer, &error), RAFTER_OK);
   assert_int_equal(rf_gguf_writer_put(writer, zeros, 1, &error), RAFTER_FAILED);
   rf_gguf_writer_discard(writer);
 
   struct rlimit old, small = {4096, RLIM_INFINITY}; /* a disk that fills up */
-  getrlimit(RLIMIT_FSIZE, &old), small.rlim_max = old.rlim_max;
+  getrlimit(RLIMIT_FSIZE, &old); small.rlim_max = old.rlim_max;
   signal(SIGXFSZ, SIG_IGN);
-  t[0].type = rf_quant_type_named("f32"), t[0].shape[0] = 1 << 16;
+  t[0].type = rf_quant_type_named("f32"); t[0].shape[0] = 1 << 16;
   setrlimit(RLIMIT_FSIZE, &small);
   float *many = calloc(1 << 16, 4);
   rf_status status = rf_gguf_writer_open(at("bad.gguf"), meta, t, 1, &writer, &error);

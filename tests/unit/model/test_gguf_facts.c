@@ -36,8 +36,8 @@ static fixture start(const char *arch) {
   fixture f = {rf_gguf_meta_new(), arch, "", NULL};
   bool layernorm = !strcmp(arch, "gpt2") || !strcmp(arch, "gptneox");
   assert_true(rf_gguf_set_text(f.meta, "general.architecture", arch));
-  set(&f, ".block_count", 4), set(&f, ".embedding_length", 64), set(&f, ".feed_forward_length", 96), set(&f, ".context_length", 128);
-  set(&f, ".attention.head_count", 4), set(&f, ".vocab_size", 32);
+  set(&f, ".block_count", 4); set(&f, ".embedding_length", 64); set(&f, ".feed_forward_length", 96); set(&f, ".context_length", 128);
+  set(&f, ".attention.head_count", 4); set(&f, ".vocab_size", 32);
   set_real(&f, layernorm ? ".attention.layer_norm_epsilon" : ".attention.layer_norm_rms_epsilon", 1e-6f);
   return f;
 }
@@ -48,7 +48,7 @@ static void write_and_open(fixture *f, const rf_quant_tensor *tensors, int count
   rf_gguf_writer *writer;
   strcpy(f->path, "/tmp/rafter-test-XXXXXX");
   int fd = mkstemp(f->path);
-  assert_true(fd >= 0), close(fd);
+  assert_true(fd >= 0); close(fd);
   assert_int_equal(rf_gguf_writer_open(f->path, f->meta, tensors, count, &writer, &error), RAFTER_OK);
   for (int i = 0; i < count; ++i) {
     int64_t values = tensors[i].shape[0] * (tensors[i].rank == 2 ? tensors[i].shape[1] : 1);
@@ -93,21 +93,21 @@ static void test_architectures(void **state) {
   assert_true(a.tied && a.window == 0 && a.window_period == 0 && a.attn_softcap == 0 && a.attn_scale == 0.25 && a.embed_scale == 1);
 
   f = start("gemma2");
-  set(&f, ".attention.key_length", 32), set(&f, ".attention.value_length", 32), set(&f, ".attention.head_count_kv", 2);
+  set(&f, ".attention.key_length", 32); set(&f, ".attention.value_length", 32); set(&f, ".attention.head_count_kv", 2);
   rf_gguf_facts b = facts_of(&f);
   assert_true(b.key_length == 32 && b.kv_heads == 2 && b.window == 4096 && b.window_period == 2 && b.attn_softcap == 50 && b.final_softcap == 30);
   assert_true(b.post_norms && !b.qk_norm && b.norm_offset == 1 && b.embed_scale == 8 && !b.interleaved && b.attn_scale == 1 / sqrt(32.0));
 
   f = start("gemma3");
-  set(&f, ".attention.sliding_window", 512), set(&f, ".block_count", 62), set_real(&f, ".rope.freq_base", 1e6f);
-  rf_gguf_set_text(f.meta, "gemma3.rope.scaling.type", "linear"), set_real(&f, ".rope.scaling.factor", 8);
+  set(&f, ".attention.sliding_window", 512); set(&f, ".block_count", 62); set_real(&f, ".rope.freq_base", 1e6f);
+  rf_gguf_set_text(f.meta, "gemma3.rope.scaling.type", "linear"); set_real(&f, ".rope.scaling.factor", 8);
   rf_gguf_facts c = facts_of(&f);
   assert_true(c.window == 512 && c.window_period == 6 && c.qk_norm && c.post_norms && c.attn_softcap == 0 && c.final_softcap == 0);
   assert_true(c.rope_theta == 1e6 && c.rope_local_theta == 10000 && c.rope_factor == 8 && strcmp(c.rope_scaling, "linear") == 0);
   assert_true(c.attn_scale == 0.25); /* 62 layers: the 27b, which goes by width over heads */
 
   f = start("qwen3");
-  set(&f, ".attention.key_length", 24), set(&f, ".attention.value_length", 24);
+  set(&f, ".attention.key_length", 24); set(&f, ".attention.value_length", 24);
   rf_gguf_facts d = facts_of(&f);
   assert_true(d.qk_norm && !d.qkv_bias && d.key_length == 24);
   f = start("qwen2");
@@ -120,7 +120,7 @@ static void test_architectures(void **state) {
   rf_gguf_facts g = facts_of(&f);
   assert_true(g.layernorm && g.rope_dim == 4 && g.parallel);
   f = start("llama");
-  set(&f, ".expert_count", 8), set(&f, ".expert_used_count", 2), set_real(&f, ".rope.scale_linear", 4);
+  set(&f, ".expert_count", 8); set(&f, ".expert_used_count", 2); set_real(&f, ".rope.scale_linear", 4);
   rf_gguf_facts h = facts_of(&f);
   assert_true(h.experts == 8 && h.experts_used == 2 && h.expert_ff == 96 && h.rope_factor == 4 && strcmp(h.rope_scaling, "linear") == 0);
 }
@@ -131,19 +131,19 @@ static void test_values_for_each_layer(void **state) {
   fixture f = start("llama");
   rf_gguf_set_i32s(f.meta, "llama.attention.head_count_kv", same, 4);
   assert_int_equal(facts_of(&f).kv_heads, 2);
-  f = start("llama"), rf_gguf_set_i32s(f.meta, "llama.attention.head_count_kv", mixed, 4);
+  f = start("llama"); rf_gguf_set_i32s(f.meta, "llama.attention.head_count_kv", mixed, 4);
   refused(f, "differs between layers");
-  f = start("llama"), rf_gguf_set_i32s(f.meta, "llama.attention.head_count_kv", same, 0);
+  f = start("llama"); rf_gguf_set_i32s(f.meta, "llama.attention.head_count_kv", same, 0);
   refused(f, "differs between layers");
-  f = start("gemma3"), set(&f, ".attention.sliding_window", 9), rf_gguf_set_i32s(f.meta, "gemma3.attention.sliding_window_pattern", pattern, 4);
+  f = start("gemma3"); set(&f, ".attention.sliding_window", 9); rf_gguf_set_i32s(f.meta, "gemma3.attention.sliding_window_pattern", pattern, 4);
   assert_int_equal(facts_of(&f).window_period, 2);
-  f = start("gemma3"), set(&f, ".attention.sliding_window", 9), rf_gguf_set_i32s(f.meta, "gemma3.attention.sliding_window_pattern", all, 4);
+  f = start("gemma3"); set(&f, ".attention.sliding_window", 9); rf_gguf_set_i32s(f.meta, "gemma3.attention.sliding_window_pattern", all, 4);
   assert_int_equal(facts_of(&f).window_period, 0);
-  f = start("gemma3"), set(&f, ".attention.sliding_window", 9), set(&f, ".attention.sliding_window_pattern", 3);
+  f = start("gemma3"); set(&f, ".attention.sliding_window", 9); set(&f, ".attention.sliding_window_pattern", 3);
   assert_int_equal(facts_of(&f).window_period, 3);
-  f = start("gemma3"), rf_gguf_set_i32s(f.meta, "gemma3.attention.sliding_window_pattern", irregular, 4);
+  f = start("gemma3"); rf_gguf_set_i32s(f.meta, "gemma3.attention.sliding_window_pattern", irregular, 4);
   refused(f, "follows no period");
-  f = start("gemma3"), rf_gguf_set_i32s(f.meta, "gemma3.attention.sliding_window_pattern", pattern, 3);
+  f = start("gemma3"); rf_gguf_set_i32s(f.meta, "gemma3.attention.sliding_window_pattern", pattern, 3);
   refused(f, "follows no period");
 }
 
@@ -152,27 +152,27 @@ static void test_refuses_models_that_do_not_fit(void **state) {
   fixture f = start("llama");
   rf_gguf_set_text(f.meta, "general.architecture", "mamba");
   refused(f, "expected llama, gemma, gemma2, gemma3, qwen2, qwen3, gpt2, gptneox, got \"mamba\"");
-  f = start("llama"), rf_gguf_set_text(f.meta, "general.architecture", "bad\n\x1b[31m");
+  f = start("llama"); rf_gguf_set_text(f.meta, "general.architecture", "bad\n\x1b[31m");
   refused(f, "got \"bad??[31m\"");
-  f = start("llama"), set(&f, "general.architecture", 1);
+  f = start("llama"); set(&f, "general.architecture", 1);
   refused(f, "expected text, got u32");
-  f = start("llama"), set(&f, ".block_count", 0);
+  f = start("llama"); set(&f, ".block_count", 0);
   refused(f, "expected 1 to 4096, got 0");
-  f = start("llama"), set(&f, ".embedding_length", 4294967295);
+  f = start("llama"); set(&f, ".embedding_length", 4294967295);
   refused(f, "llama.embedding_length");
-  f = start("llama"), set(&f, ".attention.head_count", 5);
+  f = start("llama"); set(&f, ".attention.head_count", 5);
   refused(f, "heads do not divide the width");
-  f = start("llama"), set(&f, ".attention.head_count_kv", 3);
+  f = start("llama"); set(&f, ".attention.head_count_kv", 3);
   refused(f, "no multiple");
-  f = start("llama"), set(&f, ".attention.value_length", 8);
+  f = start("llama"); set(&f, ".attention.value_length", 8);
   refused(f, "differ in width");
-  f = start("llama"), set(&f, ".rope.dimension_count", 18);
+  f = start("llama"); set(&f, ".rope.dimension_count", 18);
   refused(f, "do not fit a head");
-  f = start("llama"), set_real(&f, ".attention.layer_norm_rms_epsilon", NAN);
+  f = start("llama"); set_real(&f, ".attention.layer_norm_rms_epsilon", NAN);
   refused(f, "out of range");
-  f = start("llama"), set(&f, ".expert_used_count", 2);
+  f = start("llama"); set(&f, ".expert_used_count", 2);
   refused(f, "more experts");
-  f = start("llama"), rf_gguf_set_text(f.meta, "llama.rope.scaling.type", "a long word that is no scaling");
+  f = start("llama"); rf_gguf_set_text(f.meta, "llama.rope.scaling.type", "a long word that is no scaling");
   refused(f, "no kind of scaling");
   fixture bare = {rf_gguf_meta_new(), "llama", "", NULL};
   refused(bare, "no metadata \"general.architecture\"");

@@ -95,7 +95,7 @@ static void test_moved_turned_and_added(void **state) {
     float *theirs = stored("llama", PAIRS[p][0], &from, &file), *ours = values_of(source, find(source, PAIRS[p][1]));
     for (int64_t r = 0, D = from->shape[1]; r < from->shape[0]; ++r)
       assert_memory_equal(ours + (p < 2 ? rf_gguf_permuted_row(r, 12) : r) * D, theirs + r * D, (size_t)D * 4);
-    free(theirs), free(ours), rf_tensor_file_close(file);
+    free(theirs); free(ours); rf_tensor_file_close(file);
   }
   /* Llama 3's rotary factors by the converter's own formula: wavelengths against 16 positions, bounds 1 and 4, factor 8. */
   float *factors = values_of(source, find(source, "rope_freqs.weight"));
@@ -104,21 +104,21 @@ static void test_moved_turned_and_added(void **state) {
     double expected = wavelength < 4 ? 1 : wavelength > 16 ? 8 : 1 / ((1 - smooth) / 8 + smooth);
     assert_true(fabs(factors[i] - expected) < 1e-5);
   }
-  free(factors), rf_gguf_source_close(source);
+  free(factors); rf_gguf_source_close(source);
 
   source = open_golden("gpt2"); /* (in, out) becomes (out, in) */
   float *theirs = stored("gpt2", "transformer.h.0.mlp.c_fc.weight", &from, &file), *ours = values_of(source, find(source, "blk.0.ffn_up.weight"));
   for (int64_t i = 0; i < from->shape[0]; ++i)
     for (int64_t o = 0; o < from->shape[1]; ++o) assert_true(ours[o * from->shape[0] + i] == theirs[i * from->shape[1] + o]);
-  free(theirs), free(ours), rf_tensor_file_close(file), rf_gguf_source_close(source);
+  free(theirs); free(ours); rf_tensor_file_close(file); rf_gguf_source_close(source);
 
   source = open_golden("gemma"); /* 1 is added to gains, and to nothing else */
-  theirs = stored("gemma", "model.norm.weight", &from, &file), ours = values_of(source, find(source, "output_norm.weight"));
+  theirs = stored("gemma", "model.norm.weight", &from, &file); ours = values_of(source, find(source, "output_norm.weight"));
   for (int64_t i = 0; i < from->count; ++i) assert_true(ours[i] == theirs[i] + 1);
-  free(theirs), free(ours), rf_tensor_file_close(file);
-  theirs = stored("gemma", "model.embed_tokens.weight", &from, &file), ours = values_of(source, find(source, "token_embd.weight"));
+  free(theirs); free(ours); rf_tensor_file_close(file);
+  theirs = stored("gemma", "model.embed_tokens.weight", &from, &file); ours = values_of(source, find(source, "token_embd.weight"));
   assert_memory_equal(ours, theirs, (size_t)from->count * 4);
-  free(theirs), free(ours), rf_tensor_file_close(file), rf_gguf_source_close(source);
+  free(theirs); free(ours); rf_tensor_file_close(file); rf_gguf_source_close(source);
 }
 
 /* All experts of a layer are one tensor (E, out, in), in order. */
@@ -140,7 +140,7 @@ static void test_experts_stand_below_each_other(void **state) {
       float *theirs = stored("mixtral", name, &from, &file);
       assert_true(tensor->shape[1] == from->shape[0] && tensor->shape[2] == from->shape[1]);
       assert_memory_equal(ours + e * from->count, theirs, (size_t)from->count * 4);
-      free(theirs), rf_tensor_file_close(file);
+      free(theirs); rf_tensor_file_close(file);
     }
     free(ours);
   }
@@ -164,7 +164,7 @@ static void test_experts_share_a_type(void **state) {
   for (int i = 0; i < count; ++i) {
     list[i] = *rf_tensor_file_at(file, i);
     bool narrow = strstr(list[i].name, "layers.1.") && (strstr(list[i].name, "experts.0.w1.") || strstr(list[i].name, ".w2."));
-    if (narrow) list[i].dtype = RF_BF16, list[i].bytes = list[i].count * 2;
+    if (narrow) { list[i].dtype = RF_BF16; list[i].bytes = list[i].count * 2; }
   }
   assert_int_equal(rf_tensor_writer_open(at("mixed/model.safetensors"), list, count, NULL, &writer, &error), RAFTER_OK);
   for (int i = 0; i < count; ++i) {
@@ -179,7 +179,7 @@ static void test_experts_share_a_type(void **state) {
   if (rf_gguf_source_open(at("mixed"), &source, &error) != RAFTER_OK) fail_msg("%s", error.message);
   assert_int_equal(rf_gguf_source_at(source, find(source, "blk.1.ffn_gate_exps.weight"))->type->number, RF_Q_F32);
   assert_int_equal(rf_gguf_source_at(source, find(source, "blk.1.ffn_down_exps.weight"))->type->number, RF_Q_BF16);
-  rf_gguf_source_close(source), rf_tensor_file_close(file), free(list), free(config);
+  rf_gguf_source_close(source); rf_tensor_file_close(file); free(list); free(config);
 }
 
 typedef struct kept_bias {
@@ -223,7 +223,7 @@ static void test_biased_llama(void **state) {
   assert_int_equal(rf_model_config_read(RF_TEST_DATA "/goldens/llama_biased/config.json", &folder_model, &error), RAFTER_OK);
   rf_pool *pool = rf_pool_new();
   rf_params a = rf_model_params(&model, pool), b = rf_model_params(&folder_model, pool);
-  ours.param = rf_params_find(&a, "block.0/attn/qkv/bias"), theirs.param = rf_params_find(&b, "block.0/attn/qkv/bias");
+  ours.param = rf_params_find(&a, "block.0/attn/qkv/bias"); theirs.param = rf_params_find(&b, "block.0/attn/qkv/bias");
   if (rf_weights_read(at("biased.gguf"), &model, &a, keep_bias, &ours, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_weights_read(RF_TEST_DATA "/goldens/llama_biased", &folder_model, &b, keep_bias, &theirs, &error) != RAFTER_OK)
     fail_msg("%s", error.message);

@@ -29,11 +29,11 @@ static int read_goldens_of(const char *path, golden *all, int n, int most) {
   assert_int_equal(rf_file_read(path, 1 << 20, &text, &bytes, &error), RAFTER_OK);
   while (at < bytes && n < most) {
     uint32_t head[4];
-    memcpy(head, text + at, 16), at += 16;
+    memcpy(head, text + at, 16); at += 16;
     golden *g = &all[n++];
     *g = (golden){rf_quant_type_of(head[1]), head[0], head[2], head[3], malloc(head[2] * 4), malloc(head[3])};
-    memcpy(g->value, text + at, head[2] * 4), at += head[2] * 4;
-    memcpy(g->block, text + at, head[3]), at += head[3];
+    memcpy(g->value, text + at, head[2] * 4); at += head[2] * 4;
+    memcpy(g->block, text + at, head[3]); at += head[3];
   }
   assert_int_equal(at, bytes);
   free(text);
@@ -45,7 +45,7 @@ static int read_goldens(golden *all, int most) {
 }
 
 static void free_goldens(golden *all, int n) {
-  for (int i = 0; i < n; ++i) free(all[i].value), free(all[i].block);
+  for (int i = 0; i < n; ++i) { free(all[i].value); free(all[i].block); }
 }
 
 static void check_bits(const golden *g, const float *got) {
@@ -187,9 +187,9 @@ static double error_of(const rf_quant_type *type, const float *x, int count) {
   type->dequantize(blocks, count / type->values, y);
   for (int i = 0; i < count; ++i) {
     assert_true(isfinite(y[i]));
-    wrong += ((double)x[i] - y[i]) * ((double)x[i] - y[i]), all += (double)x[i] * x[i];
+    wrong += ((double)x[i] - y[i]) * ((double)x[i] - y[i]); all += (double)x[i] * x[i];
   }
-  free(blocks), free(y);
+  free(blocks); free(y);
   return sqrt(wrong / all);
 }
 

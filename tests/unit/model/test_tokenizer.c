@@ -103,7 +103,7 @@ static void same_ids(const rf_tokenizer *t, const char *text, size_t bytes, cons
     assert_true(at == again_bytes || ((unsigned char)again[at] & 0xC0) != 0x80 || !back);
   }
   assert_int_equal(at, again_bytes);
-  free(out), free(again), free(wanted), free(expected), rf_ids_free(&ids);
+  free(out); free(again); free(wanted); free(expected); rf_ids_free(&ids);
 }
 
 static char *read_text(const char *name, size_t *bytes) {
@@ -131,9 +131,9 @@ static void golden(const rf_tokenizer *t, const char *set, const char *name, int
       if (next_row) *next_row = 0;
       size_t n = k == 1 ? strlen(line) : unescape(line);
       same_ids(t, line, n, row, flags, k == 1 || !(flags & RF_ENCODE_PARSE), path, number);
-      line = next ? next + 1 : line, row = next_row ? next_row + 1 : NULL;
+      line = next ? next + 1 : line; row = next_row ? next_row + 1 : NULL;
     }
-    free(input), free(tokens);
+    free(input); free(tokens);
   }
 }
 
@@ -148,7 +148,7 @@ static rf_tokenizer *through_gguf(rf_tokenizer *t) {
   if (rf_tokenizer_gguf_write(t, rf_tokenizer_vocab(t) + 3, "test", meta, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_gguf_writer_open(path, meta, NULL, 0, &writer, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_gguf_writer_commit(writer, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  rf_gguf_meta_free(meta), rf_tokenizer_close(t);
+  rf_gguf_meta_free(meta); rf_tokenizer_close(t);
   if (rf_tokenizer_open(path, &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
   assert_true(rf_tokenizer_bos(t) == bos && rf_tokenizer_eos(t) == eos);
   return t;

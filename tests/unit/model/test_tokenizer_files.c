@@ -56,7 +56,7 @@ static void test_stories260k(void **state) {
     expect_text(t, expected, count, 0, text);
     rf_tokenizer_close(t);
   }
-  json_decref(json), free(golden);
+  json_decref(json); free(golden);
 }
 
 static void test_tinystories656k(void **state) {
@@ -73,7 +73,7 @@ static void test_tinystories656k(void **state) {
     assert_int_equal(rf_ids_add(&ids, (int32_t)json_integer_value(json_array_get(given, i)), NULL), RAFTER_OK);
   assert_int_equal(rf_tokenizer_decode(t, ids.at, ids.count, 0, &text, &text_bytes, NULL), RAFTER_OK);
   assert_memory_equal(text, "Once upon a time", 16);
-  rf_ids_free(&ids), rf_tokenizer_close(t), json_decref(json), free(golden), free(text);
+  rf_ids_free(&ids); rf_tokenizer_close(t); json_decref(json); free(golden); free(text);
 }
 
 /* llama.cpp's ids of a vocabulary. */
@@ -102,7 +102,7 @@ static void same_as_llamacpp(const char *name, rf_tokenizer *t) {
     for (int j = 0; j < count; j++) expected[j] = (int32_t)json_integer_value(json_array_get(list, (size_t)j));
     expect_ids(t, json_string_value(json_object_get(row, "text")), RF_ENCODE_PARSE, count, expected);
   }
-  rf_tokenizer_close(t), json_decref(json), free(golden);
+  rf_tokenizer_close(t); json_decref(json); free(golden);
 }
 
 static void test_gemma3_ids(void **state) {
@@ -142,7 +142,7 @@ static void test_any_bytes(void **state) {
       unsigned char text[257];
       uint32_t random[4];
       size_t bytes = 1 + round % 256;
-      for (size_t i = 0; i < bytes; i++) rf_philox(7, round, i, random), text[i] = (unsigned char)(round & 1 ? random[0] : 0xC0 | (random[0] & 0x3F));
+      for (size_t i = 0; i < bytes; i++) { rf_philox(7, round, i, random); text[i] = (unsigned char)(round & 1 ? random[0] : 0xC0 | (random[0] & 0x3F)); }
       rf_ids ids = {0};
       rf_error error = {0};
       char *again = NULL;
@@ -162,7 +162,7 @@ static void test_any_bytes(void **state) {
         at += n;
       }
       assert_int_equal(at, bytes);
-      rf_ids_free(&ids), free(again);
+      rf_ids_free(&ids); free(again);
     }
     rf_tokenizer_close(t);
   }
@@ -178,7 +178,7 @@ static void test_long_words(void **state) {
     char *text = malloc(LONG);
     for (int kind = 0; kind < 3; kind++) {
       uint32_t random[4];
-      for (int i = 0; i < LONG; i++) rf_philox(3, (uint64_t)i, 0, random), text[i] = kind == 0 ? 'a' : kind == 1 ? ' ' : (char)('a' + random[0] % 26);
+      for (int i = 0; i < LONG; i++) { rf_philox(3, (uint64_t)i, 0, random); text[i] = kind == 0 ? 'a' : kind == 1 ? ' ' : (char)('a' + random[0] % 26); }
       rf_ids ids = {0};
       clock_t start = clock(); /* the processor's: whoever else runs must not make it fail */
       assert_int_equal(rf_tokenizer_encode(t, text, LONG, 0, &ids, NULL), RAFTER_OK);
@@ -205,7 +205,7 @@ static int merge_plainly(const rf_vocabulary *v, const char *text, int bytes, in
     for (int i = 0; i + 1 < count; i++)
       for (int64_t id = 0; id < v->count; id++) {
         bool same = v->pieces[id].bytes == (size_t)(first[i + 2] - first[i]) && !memcmp(v->pieces[id].at, text + first[i], v->pieces[id].bytes);
-        if (same && (best < 0 || v->scores[id] > score)) best = i, score = v->scores[id];
+        if (same && (best < 0 || v->scores[id] > score)) { best = i; score = v->scores[id]; }
       }
     if (best < 0) break;
     memmove(first + best + 1, first + best + 2, (size_t)(count - best - 1) * sizeof *first);
@@ -248,7 +248,7 @@ static void test_random_vocabularies(void **state) {
       for (int i = 0; i < n; i++) store[v.count][i] = (char)('a' + (v.count <= LETTERS ? (uint32_t)v.count - 1 : r[1] >> 4 * i) % LETTERS);
       for (int64_t id = 1; id < v.count; id++) fresh &= pieces[id].bytes != (size_t)n || memcmp(pieces[id].at, store[v.count], (size_t)n);
       /* Few scores, so that many are equal; quarters, so that sums are exact. */
-      if (fresh) pieces[v.count] = (rf_span){store[v.count], (size_t)n}, scores[v.count] = -(float)(r[2] % 16) / 4, v.count++;
+      if (fresh) { pieces[v.count] = (rf_span){store[v.count], (size_t)n}; scores[v.count] = -(float)(r[2] % 16) / 4; v.count++; }
       else seed += 40;
     }
     rf_tokenizer *t = NULL;
@@ -257,7 +257,7 @@ static void test_random_vocabularies(void **state) {
     for (int bytes = 1; bytes < TEXT; bytes = bytes * 3 / 2 + 1) { /* short words, and those that go through the heap */
       int32_t expected[TEXT];
       rf_ids ids = {0};
-      for (int i = 0; i < bytes; i++) rf_philox(seed, (uint64_t)i, 2, r), text[i] = (char)('a' + r[0] % LETTERS);
+      for (int i = 0; i < bytes; i++) { rf_philox(seed, (uint64_t)i, 2, r); text[i] = (char)('a' + r[0] % LETTERS); }
       assert_int_equal(rf_tokenizer_encode(t, text, (size_t)bytes, 0, &ids, &error), RAFTER_OK);
       if (seed & 1) {
         double known[TEXT], sum = 0;
@@ -265,7 +265,7 @@ static void test_random_vocabularies(void **state) {
         for (int i = 0; i < bytes; i++) known[i] = 2;
         for (int64_t i = 0; i < ids.count; i++) {
           assert_memory_equal(text + at, pieces[ids.at[i]].at, pieces[ids.at[i]].bytes);
-          at += (int)pieces[ids.at[i]].bytes, sum += (double)scores[ids.at[i]];
+          at += (int)pieces[ids.at[i]].bytes; sum += (double)scores[ids.at[i]];
         }
         assert_int_equal(at, bytes);
         assert_true(sum == best_sum(&v, text, 0, bytes, known));
@@ -326,7 +326,7 @@ static void test_sentencepiece_lies(void **state) {
       if (rf_tokenizer_sentencepiece_read((const char *)file, n, "test", &t, &error) == RAFTER_OK) {
         rf_ids ids = {0};
         (void)rf_tokenizer_encode(t, "a b<s>\xff", 7, RF_ENCODE_PARSE, &ids, &error);
-        rf_ids_free(&ids), rf_tokenizer_close(t);
+        rf_ids_free(&ids); rf_tokenizer_close(t);
       }
       free(file);
     }
@@ -347,7 +347,7 @@ static void test_llama2c_lies(void **state) {
   for (size_t n = 0; n < bytes; n += n < 200 ? 1 : 97) {
     char *part = malloc(n + 1);
     memcpy(part, text, n);
-    if (rf_tokenizer_llama2c_read(part, n, "test", &t, NULL) == RAFTER_OK) read++, rf_tokenizer_close(t);
+    if (rf_tokenizer_llama2c_read(part, n, "test", &t, NULL) == RAFTER_OK) { read++; rf_tokenizer_close(t); }
     free(part);
   }
   assert_true(read < 60); /* only a cut between two pieces looks whole */
@@ -389,15 +389,15 @@ static void test_vocabulary_refused(void **state) {
   v.merge_count = 2;
   assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "merge 1"));
-  v.merge_count = 1, v.pre = "unheard-of";
+  v.merge_count = 1; v.pre = "unheard-of";
   assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "unheard-of"));
   v.pre = NULL;
   assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_FAILED);
-  v.pre = "gpt-2", v.eos_id = 3;
+  v.pre = "gpt-2"; v.eos_id = 3;
   assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "eos"));
-  v.eos_id = -1, v.kind = "bert";
+  v.eos_id = -1; v.kind = "bert";
   assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "bert"));
 }
@@ -469,7 +469,7 @@ static void test_taken_along(void **state) {
         assert_int_equal(rf_tokenizer_encode(other, TEXT, strlen(TEXT), flags, &b, NULL), RAFTER_OK);
         assert_int_equal(a.count, b.count);
         assert_memory_equal(a.at, b.at, (size_t)a.count * sizeof *a.at);
-        rf_ids_free(&a), rf_ids_free(&b);
+        rf_ids_free(&a); rf_ids_free(&b);
       }
       rf_tokenizer_close(other);
       unlink(path);
@@ -493,7 +493,7 @@ static void test_model_written(void **state) {
     int32_t kind[COUNT] = {RF_GGUF_TOKEN_UNKNOWN, RF_GGUF_TOKEN_CONTROL, RF_GGUF_TOKEN_NORMAL, RF_GGUF_TOKEN_USER};
     float score[COUNT] = {0};
     for (int i = 0; i < 256; i++)
-      token[4 + i] = (rf_gguf_text){bytes[i], snprintf(bytes[i], sizeof bytes[i], "<0x%02X>", (unsigned)i)}, kind[4 + i] = RF_GGUF_TOKEN_BYTE;
+      { token[4 + i] = (rf_gguf_text){bytes[i], snprintf(bytes[i], sizeof bytes[i], "<0x%02X>", (unsigned)i)}; kind[4 + i] = RF_GGUF_TOKEN_BYTE; }
     rf_gguf_vocab v = {
         .model = {"llama", 5}, .count = COUNT, .token = token, .score = score, .kind = kind, .bos = 1, .eos = -1, .eot = -1, .pad = -1};
     bool written;
@@ -504,7 +504,7 @@ static void test_model_written(void **state) {
     else if (fault == 4) kind[2] = RF_GGUF_TOKEN_UNUSED;
     else if (fault == 5) token[2] = token[1];
     else if (fault == 6) token[2].bytes = 0;
-    else if (fault == 7) v.unknown = -1, kind[0] = RF_GGUF_TOKEN_CONTROL;
+    else if (fault == 7) { v.unknown = -1; kind[0] = RF_GGUF_TOKEN_CONTROL; }
     else if (fault == 8) kind[2] = RF_GGUF_TOKEN_UNKNOWN;
     else if (fault == 9) kind[5] = RF_GGUF_TOKEN_NORMAL;
     assert_int_equal(rf_tokenizer_model_write(&v, folder, &written, &error), RAFTER_OK);

@@ -225,7 +225,7 @@ static void test_json_refused(void **state) {
   const char *good = "{\"added_tokens\":[{\"id\":8,\"content\":\"x\\n\"}]," BYTES_MODEL("") "}";
   for (size_t n = 0; n < strlen(good); n++) {
     char *part = malloc(n + 1);
-    memcpy(part, good, n), part[n] = 0;
+    memcpy(part, good, n); part[n] = 0;
     rf_tokenizer *t = NULL;
     assert_int_equal(rf_tokenizer_json_read(part, n, "test", &t, NULL), RAFTER_FAILED);
     free(part);
@@ -271,7 +271,7 @@ static void test_long_merges(void **state) {
   }
   assert_int_equal(ids[0].count, ids[1].count);
   assert_memory_equal(ids[0].at, ids[1].at, (size_t)ids[0].count * sizeof *ids[0].at);
-  rf_ids_free(&ids[0]), rf_ids_free(&ids[1]), free(file[0]), free(file[1]);
+  rf_ids_free(&ids[0]); rf_ids_free(&ids[1]); free(file[0]); free(file[1]);
   static const struct {
     int wrong, broken;
     const char *says;
@@ -305,14 +305,14 @@ static void test_json_written(void **state) {
   int32_t types[COUNT];
   for (int i = 0; i < 256; i++) {
     char byte = (char)i;
-    piece[i] = (rf_span){spelled[i], rf_alphabet_text((rf_span){&byte, 1}, spelled[i])}, types[i] = RF_PIECE_NORMAL;
+    piece[i] = (rf_span){spelled[i], rf_alphabet_text((rf_span){&byte, 1}, spelled[i])}; types[i] = RF_PIECE_NORMAL;
   }
   for (int i = 0; i < MERGES; i++) {
     int n = snprintf(spelled[256 + i], sizeof spelled[0], "%s%s", MERGED[i][0], MERGED[i][1]);
-    piece[256 + i] = (rf_span){spelled[256 + i], (size_t)n}, types[256 + i] = RF_PIECE_NORMAL;
+    piece[256 + i] = (rf_span){spelled[256 + i], (size_t)n}; types[256 + i] = RF_PIECE_NORMAL;
     merges[i] = (rf_span){merge[i], (size_t)snprintf(merge[i], sizeof merge[i], "%s %s", MERGED[i][0], MERGED[i][1])};
   }
-  piece[COUNT - 2] = (rf_span){"<|start|>", 9}, piece[COUNT - 1] = (rf_span){"<|end|>", 7};
+  piece[COUNT - 2] = (rf_span){"<|start|>", 9}; piece[COUNT - 1] = (rf_span){"<|end|>", 7};
   types[COUNT - 2] = types[COUNT - 1] = RF_PIECE_CONTROL;
   assert_non_null(mkdtemp(folder));
   for (size_t s = 0; s < 2 * sizeof SPLITS / sizeof *SPLITS; s++) {
@@ -344,9 +344,9 @@ static void test_json_written(void **state) {
         assert_int_equal(rf_tokenizer_encode(again, TEXTS[i], strlen(TEXTS[i]), flags, &b, NULL), RAFTER_OK);
         assert_int_equal(a.count, b.count);
         assert_memory_equal(a.at, b.at, (size_t)a.count * sizeof *a.at);
-        rf_ids_free(&a), rf_ids_free(&b);
+        rf_ids_free(&a); rf_ids_free(&b);
       }
-    rf_tokenizer_close(t), rf_tokenizer_close(again);
+    rf_tokenizer_close(t); rf_tokenizer_close(again);
   }
   snprintf(command, sizeof command, "rm -r %s", folder);
   assert_int_equal(system(command), 0);

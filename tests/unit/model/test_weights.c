@@ -114,7 +114,7 @@ static void compare_with_file(const store *s, const char *path) {
       turned = strstr(t->name, "_proj") || strcmp(t->name, "lm_head.weight") == 0;
       if (sscanf(t->name, "model.layers.%ld.%99s", &layer, rest) == 2)
         for (size_t j = 0; j < sizeof map / sizeof map[0]; ++j)
-          if (strcmp(rest, map[j].theirs) == 0) snprintf(ours, sizeof ours, "block.%d/%s", (int)layer, map[j].mine), column = map[j].column;
+          if (strcmp(rest, map[j].theirs) == 0) { snprintf(ours, sizeof ours, "block.%d/%s", (int)layer, map[j].mine); column = map[j].column; }
       if (strcmp(t->name, "model.embed_tokens.weight") == 0) strcpy(ours, "embed/token/weight");
       if (strcmp(t->name, "model.norm.weight") == 0) strcpy(ours, "final/norm/gain");
       if (strcmp(t->name, "lm_head.weight") == 0) strcpy(ours, "head/weight");
@@ -145,8 +145,8 @@ static void same_values(const store *a, const store *b) {
 /* The same in every field but the name. */
 static void same_model(const rf_model *a, const rf_model *b) {
   rf_model one, two;
-  memcpy(&one, a, sizeof one), memcpy(&two, b, sizeof two); /* padding too: both began as zeros */
-  memset(one.name, 0, sizeof one.name), memset(two.name, 0, sizeof two.name);
+  memcpy(&one, a, sizeof one); memcpy(&two, b, sizeof two); /* padding too: both began as zeros */
+  memset(one.name, 0, sizeof one.name); memset(two.name, 0, sizeof two.name);
   for (size_t i = 0; i < sizeof one; ++i)
     if (((const char *)&one)[i] != ((const char *)&two)[i]) fail_msg("the models differ at byte %zu of rf_model", i);
 }
@@ -245,7 +245,7 @@ static void change_file(int change) {
     if (change == CUT_PREFIX && strncmp(t.name, "transformer.", 12) == 0) t.name += 12;
     if (change == DROP_ONE && chosen) continue;
     if (change == RENAME_ONE && chosen) t.name = "transformer.h.0.mlp.c_fb.weight";
-    if (change == TURN_ONE && chosen) t.shape[0] = rf_tensor_file_at(file, i)->shape[1], t.shape[1] = rf_tensor_file_at(file, i)->shape[0];
+    if (change == TURN_ONE && chosen) { t.shape[0] = rf_tensor_file_at(file, i)->shape[1]; t.shape[1] = rf_tensor_file_at(file, i)->shape[0]; }
     if (change == INTEGERS && chosen) t.dtype = RF_I32;
     list[count++] = t;
   }

@@ -11,7 +11,7 @@ static void expect(const char *what, double got, double expected, double toleran
 static double within(const rf_part_work work[RF_PARTS], const rf_part *parts, int count, double *forward_full) {
   double step = 0;
   *forward_full = 0;
-  for (int i = 0; i < count; i++) step += work[parts[i]].step_full, *forward_full += work[parts[i]].forward_full;
+  for (int i = 0; i < count; i++) { step += work[parts[i]].step_full; *forward_full += work[parts[i]].forward_full; }
   return step;
 }
 
@@ -63,7 +63,7 @@ static void deepseek_has_the_published_work(void **state) {
   rf_plan_work_by_part(other, work);
   within(work, (const rf_part[]){RF_PART_EXPERTS, RF_PART_SHARED, RF_PART_ROUTER}, 3, &forward);
   expect("layer of experts", forward, 5.22e13, 0.005);
-  rf_plan_free(plan), rf_plan_free(one), rf_plan_free(other);
+  rf_plan_free(plan); rf_plan_free(one); rf_plan_free(other);
   model = model_named("deepseek2-16b");
   options = train_options(h200(), RF_BF16, 24, 1, 2048, RF_REMAT_BLOCK);
   plan = plan_of(&model, &options);
@@ -80,7 +80,7 @@ static void few_rows_meet_few_experts(void **state) {
   rf_model model = model_named("deepseek-v3:layers=1,first_dense=0");
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     rf_plan_options options = train_options(h200(), RF_BF16, rows[i], 1, 256, RF_REMAT_NONE);
-    options.build.job = RF_JOB_GENERATE, options.build.rows = rows[i];
+    options.build.job = RF_JOB_GENERATE; options.build.rows = rows[i];
     double missed = 1;
     for (int64_t r = 0; r < rows[i]; r++) missed *= 248.0 / 256;
     rf_plan *plan = plan_of(&model, &options);
@@ -108,7 +108,7 @@ static void parts_sum_to_the_step(void **state) {
       rf_part_work work[RF_PARTS];
       double step = 0, full = 0;
       rf_plan_work_by_part(plan, work);
-      for (int i = 0; i < RF_PARTS; i++) step += work[i].step, full += work[i].step_full;
+      for (int i = 0; i < RF_PARTS; i++) { step += work[i].step; full += work[i].step_full; }
       expect(models[m], step, plan->model_flops, 1e-12);
       expect(models[m], full, plan->flops_full_square, 1e-12);
       expect("head", work[RF_PART_HEAD].step, (v == 3 ? 2 : 3) * work[RF_PART_HEAD].forward, 1e-12);
@@ -134,16 +134,16 @@ static void room_for_rows_is_no_progress(void **state) {
   double even = 0, progress = 0;
   for (int i = 0; i < 3; i++) {
     rf_plan_options options = train_options(&machine, RF_BF16, 4, 1, 64, RF_REMAT_NONE);
-    options.backend = &RF_BACKEND_SHEET, options.build.mesh = (rf_mesh){.of[RF_AXIS_EXPERT] = 2, .capacity = capacities[i]};
+    options.backend = &RF_BACKEND_SHEET; options.build.mesh = (rf_mesh){.of[RF_AXIS_EXPERT] = 2, .capacity = capacities[i]};
     rf_plan *plan = plan_of(&model, &options);
     double experts = 0, done = 0;
     for (int o = 0; o < plan->graph->op_count; o++) {
       const rf_plan_op *p = &plan->op[o];
       if (strncmp(plan->graph->op[o].def->name, "matmul_experts", 14)) continue;
       expect("the model's rows", p->work.flops * (double)capacities[i], p->work.flops + p->work.flops_again, 1e-6);
-      experts += p->work.flops, done += p->work.flops + p->work.flops_again;
+      experts += p->work.flops; done += p->work.flops + p->work.flops_again;
     }
-    if (i == 0) even = experts, progress = plan->model_flops;
+    if (i == 0) { even = experts; progress = plan->model_flops; }
     rf_part_work work[RF_PARTS];
     rf_plan_work_by_part(plan, work);
     expect("experts", experts, even, 1e-6);

@@ -6,7 +6,7 @@
 static rf_plan *plan_on(const char *machine, const char *model, bool generates, int64_t batch, int64_t seq) {
   rf_model m = model_named(model);
   rf_plan_options o = train_options(machine_named(machine), RF_BF16, batch, 1, seq, RF_REMAT_NONE);
-  if (generates) o.build.job = RF_JOB_GENERATE, o.build.rows = batch;
+  if (generates) { o.build.job = RF_JOB_GENERATE; o.build.rows = batch; }
   return plan_of(&m, &o);
 }
 
@@ -14,7 +14,7 @@ static rf_plan *plan_on(const char *machine, const char *model, bool generates, 
 static void named(rf_plan *before, rf_plan *after, bool memory, double growth, const char *kind, const char *word) {
   rf_cause cause = memory ? rf_cause_of_memory(before, after, growth) : rf_cause_of_time(before, after, growth);
   if (strcmp(cause.kind, kind) || !strstr(cause.text, word)) fail_msg("expected %s with '%s', got %s: %s", kind, word, cause.kind, cause.text);
-  rf_plan_free(before), rf_plan_free(after);
+  rf_plan_free(before); rf_plan_free(after);
 }
 
 static void the_fact_that_differs_is_named(void **state) {

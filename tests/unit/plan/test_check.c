@@ -7,7 +7,7 @@ static int made_count;
 static void add_plan(const char *spec, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat, float clip, int guard, rf_job_kind job) {
   rf_model model = model_named(spec);
   rf_plan_options options = train_options(machine_named("a5000"), dtype, microbatch, accumulate, 32, remat);
-  options.build.clip = clip, options.guard_bytes = guard, options.build.job = job;
+  options.build.clip = clip; options.guard_bytes = guard; options.build.job = job;
   if (job == RF_JOB_GENERATE) options.build.rows = 32;
   made[made_count++] = plan_of(&model, &options);
 }
@@ -125,7 +125,7 @@ static bool plant_illegal_inplace(rf_plan *plan, uint64_t *seed) {
   rf_plan_tensor *p = &plan->tensor[to], *q = &plan->tensor[from];
   if (p->shares != RF_NONE || p->first != i || (allowed(op, to, from) && q->last == i)) return false;
   if (q->offset + p->bytes > plan->arena_bytes) return false;
-  p->shares = from, p->offset = q->offset;
+  p->shares = from; p->offset = q->offset;
   return true;
 }
 
@@ -137,7 +137,7 @@ static bool plant_two_heirs(rf_plan *plan, uint64_t *seed) {
   for (int k = 0; k < op->output_count; k++) {
     int other = op->output[k];
     if (other < 0 || other == t || plan->graph->tensor[other].persistent || plan->tensor[other].bytes > p->bytes) continue;
-    plan->tensor[other].shares = p->shares, plan->tensor[other].offset = p->offset;
+    plan->tensor[other].shares = p->shares; plan->tensor[other].offset = p->offset;
     return true;
   }
   return false;
@@ -168,7 +168,7 @@ static bool plant_forgotten_loop(rf_plan *plan, uint64_t *seed) {
     if (plan->graph->tensor[t].class != RF_CLASS_GRADIENT || draw(seed) % 4 == 0) continue;
     int writer = 0;
     while (!uses(plan, writer, t)) writer++;
-    forgotten += p->first < writer, p->first = writer;
+    forgotten += p->first < writer; p->first = writer;
   }
   int64_t before = plan->arena_bytes;
   rf_plan_layout(plan, 0);
@@ -240,10 +240,10 @@ static void lifetimes_follow_the_loop(void **state) {
   for (int accumulate = 1; accumulate <= 4; accumulate += 3) {
     rf_model model = model_named("gpt:layers=1,width=8,heads=1,ff=8,vocab=8,seq=4");
     graph = rf_graph_new(&model);
-    graph->accumulate = accumulate, graph->rows = 4, graph->seq = 4;
+    graph->accumulate = accumulate; graph->rows = 4; graph->seq = 4;
     int in = tensor("in"), before = tensor("before"), x = tensor("x"), y = tensor("y"), sum = tensor("sum"), last = tensor("last"),
         out = tensor("out"), unused = tensor("unused"), weight = tensor("weight");
-    graph->tensor[in].input = true, graph->tensor[out].output = true, graph->tensor[weight].persistent = true;
+    graph->tensor[in].input = true; graph->tensor[out].output = true; graph->tensor[weight].persistent = true;
     op("add", RF_SECTION_BEGIN, weight, weight, before, RF_WRITE);    /* 0 */
     op("add", RF_SECTION_MICRO, weight, weight, last, RF_WRITE);      /* 1 */
     op("add", RF_SECTION_MICRO, in, before, x, RF_WRITE);             /* 2 */
@@ -285,9 +285,9 @@ static void two_readers_forbid_inplace(void **state) {
   (void)state;
   rf_model model = model_named("gpt:layers=1,width=8,heads=1,ff=8,vocab=8,seq=4");
   graph = rf_graph_new(&model);
-  graph->rows = 4, graph->seq = 4;
+  graph->rows = 4; graph->seq = 4;
   int in = tensor("in"), x = tensor("x"), y = tensor("y"), z = tensor("z"), out = tensor("out");
-  graph->tensor[in].input = true, graph->tensor[out].output = true;
+  graph->tensor[in].input = true; graph->tensor[out].output = true;
   op("gelu", RF_SECTION_MICRO, in, RF_NONE, x, RF_WRITE);
   op("gelu", RF_SECTION_MICRO, x, RF_NONE, y, RF_WRITE); /* x is read again below */
   op("add", RF_SECTION_MICRO, x, y, z, RF_WRITE);

@@ -27,7 +27,7 @@ static void the_larger_ceiling_decides(void **state) {
   static rf_machine machine;
   machine = (rf_machine){
       .kind = "gpu", .chips = 1, .read_bps = 1e12, .copy_bps = 1e12, .efficiency_compute = 0.5, .efficiency_memory = 0.8, .launch_seconds = 1e-6};
-  machine.flops[RF_F32] = 1e13, machine.flops[RF_BF16] = 1e14;
+  machine.flops[RF_F32] = 1e13; machine.flops[RF_BF16] = 1e14;
   rf_bound bound;
   const rf_op *op = product(4096, 4096, 4096, RF_BF16);
   assert_true(near(seconds(&machine, op, &bound), 2 * pow(4096, 3) / 5e13 + 1e-6));
@@ -169,7 +169,7 @@ static void an_unmeasured_op_is_timed_like_its_nearest(void **state) {
 /* Marks the ops of a plan that calibration could walk. */
 static void add_measured(rf_machine *machine, rf_plan_options options, const char *spec, rf_job_kind job) {
   rf_model model = model_named(spec);
-  options.build.job = job, options.build.rows = 0;
+  options.build.job = job; options.build.rows = 0;
   rf_plan *plan = plan_of(&model, &options);
   for (int i = 0; i < plan->graph->op_count; i++) {
     const char *name = plan->graph->op[i].def->name;
@@ -214,7 +214,7 @@ static void the_head_streams_for_the_rows_it_picks(void **state) {
   static rf_machine machine;
   static rf_weight_types types;
   rf_machine_detect(&machine, NULL);
-  machine.curve_count = 0, machine.launch_seconds = 0;
+  machine.curve_count = 0; machine.launch_seconds = 0;
   add_curve(&machine, "head_logits", RF_F32, "", 1, 1); /* one FLOP a second: whoever asks it stands out */
   add_curve(&machine, "matmul", RF_F32, "", 1, 1);
   rf_model model = model_named("gpt:layers=1,width=64,heads=4,ff=256,vocab=300,seq=512");
@@ -222,7 +222,7 @@ static void the_head_streams_for_the_rows_it_picks(void **state) {
   assert_int_equal(rf_weight_types_read("", &model, RF_WEIGHTS_INT8, &types, &error), RAFTER_OK);
   for (int many = 0; many < 2; many++) {
     rf_plan_options options = train_options(&machine, RF_F32, many ? 32 : 1, 1, 512, RF_REMAT_NONE);
-    options.build.job = RF_JOB_GENERATE, options.build.rows = 256, options.build.weights = &types;
+    options.build.job = RF_JOB_GENERATE; options.build.rows = 256; options.build.weights = &types;
     rf_plan *plan = plan_of(&model, &options);
     for (int i = 0; i < plan->graph->op_count; i++) {
       const char *name = plan->graph->op[i].def->name;
@@ -236,7 +236,7 @@ static void the_head_streams_for_the_rows_it_picks(void **state) {
 /* A curve of products over their rows: `few` FLOP/s of one row, `many` of 64. */
 static void add_rows(rf_machine *machine, const char *op, const char *type, double few, double many) {
   rf_curve *c = add_curve(machine, op, RF_F32, type, few, many);
-  c->size[0] = 1, c->size[1] = 64;
+  c->size[0] = 1; c->size[1] = 64;
 }
 
 /* Products of a packed matrix have curves of their own, by rows and storage type; where there are none, exact ones are timed like plain products, and those
@@ -250,14 +250,14 @@ static void packed_products_have_curves_of_their_own(void **state) {
   rf_machine_detect(&machine, NULL);
   rf_model model = model_named("llama:layers=1,width=64,heads=4,kv_heads=4,ff=128,vocab=256,seq=128");
   assert_int_equal(rf_weight_types_read("", &model, RF_WEIGHTS_INT8, &types, &error), RAFTER_OK);
-  machine.launch_seconds = 0, machine.read_bps = machine.copy_bps = 1e9, machine.flops[RF_I8] = 1e9;
+  machine.launch_seconds = 0; machine.read_bps = machine.copy_bps = 1e9; machine.flops[RF_I8] = 1e9;
   machine.efficiency_compute = machine.efficiency_memory = 0.5;
   for (int own = 0; own < 2; own++) {
     machine.curve_count = 0;
-    add_curve(&machine, "matmul", RF_F32, "", 1, 1), add_curve(&machine, "head_logits", RF_F32, "", 1, 1);
+    add_curve(&machine, "matmul", RF_F32, "", 1, 1); add_curve(&machine, "head_logits", RF_F32, "", 1, 1);
     if (own) {
-      add_rows(&machine, "matmul_exact", "q4_0", 7, 7), add_rows(&machine, "matmul_exact", "int8", 1e2, 1e3);
-      add_rows(&machine, "matmul_fast", "q4_0", 7, 7), add_rows(&machine, "matmul_fast", "int8", 1e4, 1e5);
+      add_rows(&machine, "matmul_exact", "q4_0", 7, 7); add_rows(&machine, "matmul_exact", "int8", 1e2, 1e3);
+      add_rows(&machine, "matmul_fast", "q4_0", 7, 7); add_rows(&machine, "matmul_fast", "int8", 1e4, 1e5);
       for (int fast = 0; fast < 2; fast++)
         for (int k = 0; k < 3; k++) add_rows(&machine, EDGES[k], RF_COST_PRODUCT_NAMES[fast], 1 + 2 * fast + 5 * k, 1 + 2 * fast + 5 * k);
       add_curve(&machine, "head_rows", RF_F32, "sums", 1e3, 1e3);
@@ -265,7 +265,7 @@ static void packed_products_have_curves_of_their_own(void **state) {
     for (int rows = 1; rows <= 64; rows *= 8)
       for (int fast = 0; fast < 2; fast++) {
         rf_plan_options options = train_options(&machine, RF_F32, 1, 1, 128, RF_REMAT_NONE);
-        options.build.job = RF_JOB_GENERATE, options.build.rows = rows, options.build.weights = &types, options.build.fast = fast;
+        options.build.job = RF_JOB_GENERATE; options.build.rows = rows; options.build.weights = &types; options.build.fast = fast;
         rf_plan *plan = plan_of(&model, &options);
         int seen = 0;
         for (int o = 0; o < plan->graph->op_count; o++) {
@@ -300,12 +300,12 @@ static void loading_is_timed_by_what_is_stored(void **state) {
   rf_error error;
   rf_model model = model_named("llama:layers=1,width=64,heads=4,kv_heads=4,ff=128,vocab=256,seq=32");
   rf_machine_detect(&machine, NULL);
-  machine.curve_count = 0, machine.copy_bps = 1e9;
+  machine.curve_count = 0; machine.copy_bps = 1e9;
   assert_int_equal(rf_weight_types_read("", &model, RF_WEIGHTS_Q4, &types, &error), RAFTER_OK);
   double q8_0 = 256 * 64 / 32 * 34, q4_0 = (3 * 64 * 64 + 64 * 64 + 3 * 64 * 128 + 64 * 256) / 32 * 18; /* the table of tokens; all else */
   for (int curves = 0; curves < 2; curves++) {
     rf_plan_options options = train_options(&machine, RF_F32, 1, 1, 32, RF_REMAT_NONE);
-    options.build.job = RF_JOB_GENERATE, options.build.weights = &types;
+    options.build.job = RF_JOB_GENERATE; options.build.weights = &types;
     rf_plan *plan = plan_of(&model, &options);
     double want = ((q8_0 + q4_0) * 2 + (double)plan->arena_bytes) / 1e9;
     if (curves) want = q8_0 / 1e6 + q4_0 / 1e5 + (double)plan->arena_bytes / 1e4;
@@ -339,8 +339,7 @@ static void measured_scaling_is_used(void **state) {
   static rf_machine machine, m;
   machine = (rf_machine){.kind = "cpu", .threads = 4, .read_bps = 40e9, .copy_bps = 30e9, .scaling_count = 3};
   machine.flops[RF_F32] = 3e11;
-  machine.scaling[0] = (rf_scaling){1, 1e11, 20e9}, machine.scaling[1] = (rf_scaling){2, 1.8e11, 36e9},
-  machine.scaling[2] = (rf_scaling){4, 3e11, 40e9};
+  machine.scaling[0] = (rf_scaling){1, 1e11, 20e9}; machine.scaling[1] = (rf_scaling){2, 1.8e11, 36e9}; machine.scaling[2] = (rf_scaling){4, 3e11, 40e9};
   add_curve(&machine, "matmul", RF_F32, "", 1e11, 1e11);
   add_curve(&machine, "add", RF_F32, "", 1e10, 1e10);
   static const struct {
@@ -368,7 +367,7 @@ static void rows_are_timed_by_what_is_done_to_them(void **state) {
   for (int k = 0; k < 2; k++) {
     rf_curve *c = &machine.curve[machine.curve_count++];
     *c = (rf_curve){.dtype = RF_F32, .count = 1, .work = {4e6}, .size = {1e6}, .seconds = {k ? 2e-3 : 1e-3}};
-    snprintf(c->op, sizeof c->op, "sample"), snprintf(c->kernel, sizeof c->kernel, k ? "drawn" : "likeliest");
+    snprintf(c->op, sizeof c->op, "sample"); snprintf(c->kernel, sizeof c->kernel, k ? "drawn" : "likeliest");
   }
   assert_true(near(rf_cost_rows_seconds(&machine, "sample", "likeliest", 4, 1000), 4e3 / 4e9));
   assert_true(near(rf_cost_rows_seconds(&machine, "sample", "likeliest", 3, 1000), 4e3 / 4e9));
@@ -379,8 +378,8 @@ static void a_lower_level_has_its_own_peaks(void **state) {
   (void)state;
   static rf_machine machine, m;
   machine = (rf_machine){.kind = "cpu", .threads = 2, .read_bps = 40e9, .copy_bps = 30e9};
-  machine.flops[RF_F32] = 4e11, machine.flops[RF_BF16] = 6e12, machine.flops[RF_I8] = 12e12;
-  machine.flops_vectors[RF_BF16] = 9e11, machine.flops_vectors[RF_I8] = 18e11;
+  machine.flops[RF_F32] = 4e11; machine.flops[RF_BF16] = 6e12; machine.flops[RF_I8] = 12e12;
+  machine.flops_vectors[RF_BF16] = 9e11; machine.flops_vectors[RF_I8] = 18e11;
   static const struct {
     rf_isa isa;
     double bf16, i8;

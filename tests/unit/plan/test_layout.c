@@ -116,10 +116,10 @@ static void place_plainly(rf_block *block, int count) {
     int64_t over = INT64_MAX, best = -1, top = 0;
     for (int i = 0; i < meets; i++) {
       int64_t gap = met[i].offset - top - block[next].bytes;
-      if (gap >= 0 && gap < over) best = top, over = gap;
+      if (gap >= 0 && gap < over) { best = top; over = gap; }
       if (met[i].offset + met[i].bytes > top) top = met[i].offset + met[i].bytes;
     }
-    block[next].offset = best >= 0 ? best : top, placed[next] = true;
+    block[next].offset = best >= 0 ? best : top; placed[next] = true;
   }
 }
 
@@ -132,7 +132,7 @@ static void one_order_is_best_fit(void **state) {
     for (int i = 0; i < count; i++) {
       int nested = (int)draw_in(&seed, 0, ops / 2), first = (int)draw_in(&seed, 0, ops), life = (int)draw_in(&seed, 0, trial % 3 ? 6 : ops);
       block[i] = (rf_block){.bytes = 64 * draw_in(&seed, 1, trial % 5 ? 40 : 4), .first = first, .last = first + life};
-      if (i % 2) block[i].first = nested, block[i].last = ops - nested; /* as what backward reads of forward */
+      if (i % 2) { block[i].first = nested; block[i].last = ops - nested; } /* as what backward reads of forward */
     }
     memcpy(plain, block, sizeof plain);
     place_plainly(plain, count);
@@ -164,12 +164,12 @@ static void a_shelf_is_passed_alike_by_all(void **state) {
     rf_shelf shelf = {(int)draw_in(&seed, 1, MOST), firsts, lasts, starts, ends};
     for (int i = 0; i < MOST + RF_STRIDE; i++) { /* behind its count stands what a scan must not see */
       at += draw(&seed) % 3 ? 0 : 64 * draw_in(&seed, 0, 5);
-      firsts[i] = (int)draw_in(&seed, 0, 20), lasts[i] = firsts[i] + (int)draw_in(&seed, 0, 10);
-      starts[i] = at, ends[i] = at + 64 * draw_in(&seed, 0, 6);
+      firsts[i] = (int)draw_in(&seed, 0, 20); lasts[i] = firsts[i] + (int)draw_in(&seed, 0, 10);
+      starts[i] = at; ends[i] = at + 64 * draw_in(&seed, 0, 6);
     }
     int first = (int)draw_in(&seed, 0, 25), last = first + (int)draw_in(&seed, 0, 5);
     rf_gap_search one = {.bytes = 64 * draw_in(&seed, 0, 4), .top = 64 * draw_in(&seed, 0, 20), .best = -1, .over = INT64_MAX};
-    if (draw(&seed) % 4 == 0) one.best = 0, one.over = (uint64_t)(64 * draw_in(&seed, 1, 3));
+    if (draw(&seed) % 4 == 0) { one.best = 0; one.over = (uint64_t)(64 * draw_in(&seed, 1, 3)); }
     rf_gap_search stride = one, sixteen = one;
     for (int i = 0; i < shelf.count; i++)
       if (firsts[i] <= last && lasts[i] >= first) rf_gap_pass(&one, starts[i], ends[i]);

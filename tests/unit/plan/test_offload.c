@@ -6,7 +6,7 @@
 static rf_plan *plan_with(const char *model_name, const char *machine, rf_dtype dtype, rf_remat remat, unsigned what) {
   rf_model model = model_named(model_name);
   rf_plan_options options = train_options(machine_named(machine), dtype, 2, 2, 256, remat);
-  options.backend = &RF_BACKEND_SHEET, options.threads = 1;
+  options.backend = &RF_BACKEND_SHEET; options.threads = 1;
   options.build.offload = what;
   return plan_of(&model, &options);
 }
@@ -28,7 +28,7 @@ static void states_are_eight_bytes_a_parameter(void **state) {
     assert_true(there->time.offload_exposed > 0 && there->time.offload_exposed < seconds); /* both ways at once */
     assert_true(fabs(there->time.seconds - here->time.seconds - there->time.offload_exposed) < 1e-6 * there->time.seconds);
     assert_int_equal(here->host_bytes, 0);
-    rf_plan_free(here), rf_plan_free(there);
+    rf_plan_free(here); rf_plan_free(there);
   }
 }
 
@@ -50,11 +50,11 @@ static void copies_are_of_two_blocks(void **state) {
       snprintf(model, sizeof model, "llama:layers=%d,width=512,heads=8,kv_heads=8,ff=1536,vocab=4096,seq=256", deep ? 16 : 8);
       rf_plan *plan = plan_with(model, "a5000", RF_BF16, rows[i].remat, rows[i].what);
       int64_t *change = calloc((size_t)plan->graph->op_count + 3, sizeof *change), sum = 0;
-      copies[deep] = 0, there[deep] = plan->host_bytes;
+      copies[deep] = 0; there[deep] = plan->host_bytes;
       for (int t = 0; t < plan->graph->tensor_count; t++) {
         const rf_plan_tensor *p = &plan->tensor[t];
         if (plan->graph->tensor[t].class != rows[i].class || !strstr(plan->graph->tensor[t].name, "/here")) continue;
-        change[p->first + 1] += p->bytes, change[p->last + 2] -= p->bytes;
+        change[p->first + 1] += p->bytes; change[p->last + 2] -= p->bytes;
       }
       for (int o = 0; o < plan->graph->op_count; o++) {
         sum += change[o + 1];
@@ -86,7 +86,7 @@ static void caches_come_as_long_as_texts_are(void **state) {
   }
   assert_true(in == 4 * 1024 * token && out == 4 * token && plan->host_bytes == (int64_t)in);
   rf_extent shorter[4], full[4];
-  for (int i = 0; i < 4; i++) shorter[i] = (rf_extent){1, 256}, full[i] = (rf_extent){1, 1024};
+  for (int i = 0; i < 4; i++) { shorter[i] = (rf_extent){1, 256}; full[i] = (rf_extent){1, 1024}; }
   double way = token / plan->machine.pcie_bps, a = rf_plan_walk_seconds(plan, shorter, 4), b = rf_plan_walk_seconds(plan, full, 4);
   assert_true(fabs(a - 4 * 256 * way) < 1e-9 * a && fabs(b - 4 * 1024 * way) < 1e-9 * b);
   rf_walk_prices *prices = rf_walk_prices_open(plan);
@@ -103,7 +103,7 @@ static void the_host_is_finite(void **state) {
   rf_error error = {0};
   assert_int_equal(rf_plan_host_room(&machine), 64ll << 30); /* 512 GiB for 8 chips */
   rf_plan_options options = train_options(&machine, RF_BF16, 2, 2, 256, RF_REMAT_NONE);
-  options.backend = &RF_BACKEND_SHEET, options.threads = 1, options.build.offload = RF_OFFLOAD_OPTIMIZER;
+  options.backend = &RF_BACKEND_SHEET; options.threads = 1; options.build.offload = RF_OFFLOAD_OPTIMIZER;
   rf_plan *plan = plan_of(&model, &options);
   assert_true(rf_plan_fits(plan));
   plan->machine.host_bytes = 8.0 * (double)(plan->host_bytes - 64);
@@ -118,14 +118,14 @@ static void auto_counts_what_is_left(void **state) {
   (void)state;
   rf_model model = model_named(MODEL);
   rf_plan_options options = train_options(machine_named("a5000"), RF_BF16, 8, 1, 256, RF_REMAT_AUTO);
-  options.backend = &RF_BACKEND_SHEET, options.threads = 1;
+  options.backend = &RF_BACKEND_SHEET; options.threads = 1;
   options.budget_bytes = 400 << 20;
   rf_plan *here = plan_of(&model, &options);
   options.build.offload = RF_OFFLOAD_OPTIMIZER;
   rf_plan *there = plan_of(&model, &options);
   assert_true(there->arena_bytes <= options.budget_bytes && here->arena_bytes > there->arena_bytes);
   assert_true(there->hardware_flops <= here->hardware_flops);
-  rf_plan_free(here), rf_plan_free(there);
+  rf_plan_free(here); rf_plan_free(there);
 }
 
 int main(void) {

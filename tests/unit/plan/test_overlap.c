@@ -11,8 +11,8 @@ static rf_machine pure(const char *spec) {
   rf_machine m;
   rf_error error = {0};
   if (rf_machine_find(spec, &m, &error) != RAFTER_OK) fail_msg("%s: %s", spec, error.message);
-  m.efficiency_compute = m.efficiency_memory = 1, m.launch_seconds = 0, m.read_bps = m.copy_bps = 1e30;
-  m.topology.hop_seconds = m.dcn_hop_seconds = 0, m.topology.fraction = 1, m.tile[0] = m.tile[1] = 0;
+  m.efficiency_compute = m.efficiency_memory = 1; m.launch_seconds = 0; m.read_bps = m.copy_bps = 1e30;
+  m.topology.hop_seconds = m.dcn_hop_seconds = 0; m.topology.fraction = 1; m.tile[0] = m.tile[1] = 0;
   return m;
 }
 
@@ -24,7 +24,7 @@ typedef struct build {
 static build begin(rf_mesh mesh) {
   rf_model model = model_named("gpt:layers=1,width=16,heads=1,ff=16,vocab=30,seq=16");
   build b = {rf_graph_new(&model), mesh};
-  b.graph->mesh = mesh, b.graph->accumulate = 1;
+  b.graph->mesh = mesh; b.graph->accumulate = 1;
   return b;
 }
 static int tensor(build *b, rf_class class, int64_t rows, int64_t columns) {
@@ -41,12 +41,12 @@ static int op(build *b, const char *def, const int *in, int count, rf_attr attr)
 static int exchange(build *b, const char *def, int x, rf_axes axes) {
   return op(b, def, &x, 1, (rf_attr){.axes = axes, .group = (int32_t)rf_mesh_size(&b->mesh, axes)});
 }
-static int keep(build *b, int t) { return b->graph->tensor[t].output = true, t; } /* nobody takes its bytes */
+static int keep(build *b, int t) { b->graph->tensor[t].output = true; return t; } /* nobody takes its bytes */
 static int product(build *b, int x, int w) { return op(b, "matmul", (const int[]){x, w}, 2, (rf_attr){0}); }
 
 static rf_step_time time_of(build *b, const rf_machine *machine, rf_collectives how) {
   rf_plan_options options = train_options(machine, RF_BF16, 1, 1, 16, RF_REMAT_NONE);
-  options.backend = &RF_BACKEND_SHEET, options.collectives = how, options.build.mesh = b->mesh;
+  options.backend = &RF_BACKEND_SHEET; options.collectives = how; options.build.mesh = b->mesh;
   rf_error error = {0};
   if (rf_plan_check_transfers(b->graph, machine, &error) != RAFTER_OK) fail_msg("%s", error.message);
   rf_plan *plan = rf_plan_of_graph(b->graph, &options, RF_PLAN_WHOLE);

@@ -27,7 +27,7 @@ static void layers_are_dealt_out(void **state) {
           rf_pipeline_layers(&mesh, layers, p, &first, &count);
           assert_int_equal(first, next);
           for (int64_t l = first; l < first + count; l++) assert_int_equal(rf_pipeline_piece_of_layer(&mesh, layers, l), p);
-          least = count < least ? count : least, most = count > most ? count : most;
+          least = count < least ? count : least; most = count > most ? count : most;
           next += count;
         }
         assert_int_equal(next, layers);
@@ -171,7 +171,7 @@ static void no_faster_than_its_slowest_stage(void **state) {
         way += piece[p].forward + piece[p].backward + piece[p].to_next + piece[p].to_before;
         busy[p % stages] += micros * (piece[p].forward + piece[p].backward);
       }
-      for (int s = 0; s < stages; s++) most = fmax(most, busy[s]), all += busy[s];
+      for (int s = 0; s < stages; s++) { most = fmax(most, busy[s]); all += busy[s]; }
       double seconds = walked(&mesh, micros, piece, finish);
       assert_true(seconds >= most && seconds >= way && seconds <= all + micros * way);
     }
@@ -191,7 +191,7 @@ static rf_plan_options options_of(const rf_machine *machine, int stages, int chi
   rf_plan_options options = train_options(machine, RF_BF16, chips, micros, 128, RF_REMAT_NONE);
   options.build.mesh = mesh_of(stages, schedule);
   options.build.mesh.of[RF_AXIS_DATA] = chips;
-  options.backend = &RF_BACKEND_SHEET, options.threads = 1;
+  options.backend = &RF_BACKEND_SHEET; options.threads = 1;
   return options;
 }
 
@@ -226,7 +226,7 @@ static void stages_share_the_model_out(void **state) {
     rf_plan *joined = plan_of(&model, &options);
     for (int s = 0; s < 4; s++) {
       rf_plan *plan = stage_plan(&model, options, s);
-      weights += class_bytes(plan, RF_CLASS_WEIGHT), moments += class_bytes(plan, RF_CLASS_MOMENT), gradients += class_bytes(plan, RF_CLASS_GRADIENT);
+      weights += class_bytes(plan, RF_CLASS_WEIGHT); moments += class_bytes(plan, RF_CLASS_MOMENT); gradients += class_bytes(plan, RF_CLASS_GRADIENT);
       assert_int_equal(plan->arena_bytes, joined->stage[s].peak_bytes);
       peak = plan->arena_bytes > peak ? plan->arena_bytes : peak;
       rf_plan_free(plan);
@@ -257,7 +257,7 @@ static void what_is_held_is_in_the_plan(void **state) {
   }
   assert_true(kept > 0);
   assert_int_equal(more->arena_bytes - less->arena_bytes, kept);
-  rf_plan_free(more), rf_plan_free(less);
+  rf_plan_free(more); rf_plan_free(less);
 }
 
 /* Beside what stands in the host's memory too, which then has the places. */
@@ -271,7 +271,7 @@ static void stages_may_use_their_host(void **state) {
   int held = 0;
   for (int t = 0; t < with->graph->tensor_count; t++) held += with->graph->tensor[t].host && with->graph->tensor[t].slots == 4;
   assert_true(held > 0 && with->arena_bytes < without->arena_bytes);
-  rf_plan_free(with), rf_plan_free(without);
+  rf_plan_free(with); rf_plan_free(without);
 }
 
 static void the_step_is_that_of_all_stages(void **state) {

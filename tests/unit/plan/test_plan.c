@@ -7,7 +7,7 @@
 static rf_plan *uva_on(const rf_backend *backend, int threads, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat) {
   rf_model model = model_named("uva");
   rf_plan_options options = train_options(machine_named("a5000"), dtype, microbatch, accumulate, 512, remat);
-  options.backend = backend, options.threads = threads;
+  options.backend = backend; options.threads = threads;
   if (backend == &RF_BACKEND_SHEET) options.isa = RF_ISA_BASE;
   return plan_of(&model, &options);
 }
@@ -33,7 +33,7 @@ static void uva_without_remat_keeps_little(void **state) {
   assert_true((double)f32->arena_bytes <= 8.8 * GIB);
   assert_true((double)bf16->arena_bytes <= 5.9 * GIB);
   assert_true((double)f32->by_class[RF_CLASS_ACTIVATION] <= 12 * 8192.0 * (8 * 1024 + 2 * 4096) * 4 * 1.05);
-  rf_plan_free(f32), rf_plan_free(bf16);
+  rf_plan_free(f32); rf_plan_free(bf16);
 }
 
 /* "Profiling and Scaling Single-GPU Transformer Models" (UvA): profiler GB = GiB on one RTX A5000; time within 30 % where the program is
@@ -74,7 +74,7 @@ static void sheets_know_no_threads(void **state) {
     assert_int_equal(one->arena_bytes, many->arena_bytes);
     for (int t = 0; t < one->graph->tensor_count; t++) assert_int_equal(one->tensor[t].offset, many->tensor[t].offset);
     for (int i = 0; i < one->graph->op_count; i++) assert_int_equal(strncmp(one->op[i].kernel->name, "sheet", 5), 0);
-    rf_plan_free(one), rf_plan_free(many);
+    rf_plan_free(one); rf_plan_free(many);
   }
   /* A panel of logits has at least the rows at which its products hide the table, whatever the vocabulary, and no more than all. */
   rf_model model = model_named("gemma3-1b");
@@ -102,7 +102,7 @@ static void orderings_hold(void **state) {
     assert_true(f32->step_seconds > bf16->step_seconds);
     if (remats[r] < RF_REMAT_MLP_ATTN) assert_true(whole->arena_bytes > bf16->arena_bytes); /* activations outweigh the gradients that wait */
     assert_true(bf16->step_seconds > whole->step_seconds);
-    rf_plan_free(f32), rf_plan_free(bf16), rf_plan_free(whole);
+    rf_plan_free(f32); rf_plan_free(bf16); rf_plan_free(whole);
   }
   for (int dtype = 0; dtype < 2; dtype++) {
     rf_plan *none = uva(dtype ? RF_BF16 : RF_F32, 16, 4, RF_REMAT_NONE), *before = none;
@@ -115,7 +115,7 @@ static void orderings_hold(void **state) {
       if (before != none) rf_plan_free(before);
       before = plan;
     }
-    rf_plan_free(before), rf_plan_free(none);
+    rf_plan_free(before); rf_plan_free(none);
   }
 }
 
@@ -126,7 +126,7 @@ static void the_memory_curve_is_that_of_the_tensors(void **state) {
     rf_plan *plan = uva(RF_BF16, 16, accumulate, accumulate > 1 ? RF_REMAT_MLP : RF_REMAT_NONE);
     int ops = plan->graph->op_count;
     int64_t *live = malloc((size_t)ops * sizeof *live), *top = malloc((size_t)ops * sizeof *top), most = 0, highest = 0;
-    assert_non_null(live), assert_non_null(top);
+    assert_non_null(live); assert_non_null(top);
     rf_plan_memory_curve(plan, live, top);
     for (int i = 0; i < ops; i++) {
       int64_t sum = 0, padded = 0, end = plan->persistent_bytes;
@@ -134,7 +134,7 @@ static void the_memory_curve_is_that_of_the_tensors(void **state) {
         const rf_plan_tensor *p = &plan->tensor[t];
         if (p->offset < 0 || p->first > i || p->last < i) continue;
         if (p->offset + p->bytes > end) end = p->offset + p->bytes;
-        if (p->shares == RF_NONE || p->first < i) sum += rf_tensor_bytes(&plan->graph->tensor[t]), padded += p->bytes;
+        if (p->shares == RF_NONE || p->first < i) { sum += rf_tensor_bytes(&plan->graph->tensor[t]); padded += p->bytes; }
       }
       assert_true(sum <= live[i] && live[i] <= padded && padded <= end && top[i] == end);
       if (live[i] > most) most = live[i];
@@ -143,7 +143,7 @@ static void the_memory_curve_is_that_of_the_tensors(void **state) {
     assert_int_equal(most, plan->live_bytes);
     assert_int_equal(live[plan->peak_op], plan->live_bytes);
     assert_int_equal(highest, plan->arena_bytes);
-    free(live), free(top), rf_plan_free(plan);
+    free(live); free(top); rf_plan_free(plan);
   }
 }
 
@@ -171,7 +171,7 @@ static void auto_recomputes_no_more_than_the_budget_asks(void **state) {
   rf_plan_options options = train_options(machine_named("a5000"), RF_F32, 8, 2, 128, RF_REMAT_NONE);
   rf_plan *none = plan_of(&model, &options), *named[4];
   static const rf_remat remats[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
-  for (int r = 0; r < 4; r++) options.remat = remats[r], named[r] = plan_of(&model, &options);
+  for (int r = 0; r < 4; r++) { options.remat = remats[r]; named[r] = plan_of(&model, &options); }
   options.remat = RF_REMAT_AUTO;
   double slower = none->step_seconds;
   for (int part = 10; part >= 0; part--) {
@@ -229,7 +229,7 @@ static void the_search_finds_the_fastest_that_fits(void **state) {
   /* What the user fixed stays. */
   rf_plan *plan = NULL;
   options.budget_bytes = (int64_t)(9 * GIB);
-  options.build.microbatch = 16, options.build.accumulate = 4;
+  options.build.microbatch = 16; options.build.accumulate = 4;
   assert_int_equal(rf_plan_fit(&model, &options, (rf_fit_vary){.remat = true}, NULL, &plan, NULL, NULL), RAFTER_OK);
   assert_int_equal(plan->options.build.dtype, RF_F32);
   assert_int_equal(plan->options.build.microbatch, 16);
@@ -255,12 +255,12 @@ static void what_does_not_fit_says_what_would(void **state) {
       sscanf(error.hint, "this fits, in %lf GiB: --remat %15s --microbatch %lld --accumulate %lld", &gib, name, &microbatch, &accumulate), 4);
   while (remat > 0 && strcmp(rf_remat_name((rf_remat)remat), name)) remat--;
   assert_true(remat > 0);
-  options.build.microbatch = microbatch, options.build.accumulate = (int)accumulate, options.remat = (rf_remat)remat; /* the advice is true */
+  options.build.microbatch = microbatch; options.build.accumulate = (int)accumulate; options.remat = (rf_remat)remat; /* the advice is true */
   rf_plan *advised = plan_of(&model, &options);
   assert_int_equal(rf_plan_require_fit(advised, NULL), RAFTER_OK);
   assert_true((double)advised->arena_bytes / GIB < gib + 0.01);
   assert_int_equal(microbatch * accumulate, 64);
-  rf_plan_free(plan), rf_plan_free(advised);
+  rf_plan_free(plan); rf_plan_free(advised);
 
   options = train_options(machine_named("tpu-v5e"), RF_BF16, 1, 1, 1024, RF_REMAT_NONE);
   rf_model large = model_named("gpt2-xl");
@@ -285,7 +285,7 @@ static void what_stays_is_that_of_the_plan(void **state) {
   rf_model model = model_named("gpt:layers=16,width=1600,heads=25,ff=6400,vocab=50257,seq=1024");
   assert_int_equal(rf_machine_find("tpu-v5e:2x2", &machine, NULL), RAFTER_OK);
   rf_plan_options options = train_options(&machine, RF_BF16, 4, 1, 1024, RF_REMAT_NONE);
-  options.build.mesh.of[RF_AXIS_DATA] = 4, options.budget_bytes = (int64_t)GIB;
+  options.build.mesh.of[RF_AXIS_DATA] = 4; options.budget_bytes = (int64_t)GIB;
   rf_plan *plan = plan_of(&model, &options);
   assert_int_equal(rf_plan_require_fit(plan, &error), RAFTER_NO_FIT);
   assert_int_equal(sscanf(error.hint, "weights and what the optimizer keeps of them alone take %lf GiB", &gib), 1);
@@ -305,10 +305,10 @@ static void weights_stand_at_the_same_place_in_every_plan(void **state) {
   for (int dtype = 0; dtype < 2; dtype++) {
     rf_plan_options options = train_options(machine_named("a5000"), dtype ? RF_BF16 : RF_F32, 4, 2, 64, RF_REMAT_NONE);
     rf_plan *train = plan_of(&model, &options);
-    options.remat = RF_REMAT_BLOCK, options.build.microbatch = 1, options.build.accumulate = 1, options.build.clip = 0;
+    options.remat = RF_REMAT_BLOCK; options.build.microbatch = 1; options.build.accumulate = 1; options.build.clip = 0;
     rf_plan *other = plan_of(&model, &options);
     assert_int_equal(train->persistent_bytes, other->persistent_bytes);
-    options.build.loss_only = true, options.persistent_bytes = train->persistent_bytes; /* validation runs over the trainer's region */
+    options.build.loss_only = true; options.persistent_bytes = train->persistent_bytes; /* validation runs over the trainer's region */
     rf_plan *validation = plan_of(&model, &options);
     assert_int_equal(train->persistent_bytes, validation->persistent_bytes);
     for (int p = 0; p < 2; p++) {
@@ -323,7 +323,7 @@ static void weights_stand_at_the_same_place_in_every_plan(void **state) {
       }
       assert_true(seen >= 30);
     }
-    rf_plan_free(train), rf_plan_free(other), rf_plan_free(validation);
+    rf_plan_free(train); rf_plan_free(other); rf_plan_free(validation);
   }
 }
 
@@ -379,7 +379,7 @@ static void advice_is_what_whole_plans_say(void **state) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     rf_model model = model_named("uva");
     rf_plan_options options = train_options(rows[i].machine, RF_F32, 8, 2, 512, rows[i].remat);
-    options.threads = rows[i].threads, options.budget_bytes = rows[i].budget;
+    options.threads = rows[i].threads; options.budget_bytes = rows[i].budget;
     rf_advice_ahead *ahead = rows[i].ahead ? rf_plan_advise_ahead(&model, &options) : NULL;
     rf_plan *plan = plan_of(&model, &options);
     rf_advice advice[RF_MAX_ADVICE];
@@ -391,7 +391,7 @@ static void advice_is_what_whole_plans_say(void **state) {
       int accumulate;
       if (!strncmp(advice[k].change, "remat=", 6)) assert_int_equal(rf_remat_parse(advice[k].change + 6, &changed.remat, NULL), RAFTER_OK);
       else if (sscanf(advice[k].change, "microbatch=%lld accumulate=%d", &micro, &accumulate) == 2)
-        changed.build.microbatch = micro, changed.build.accumulate = accumulate, wider += micro > 8;
+        { changed.build.microbatch = micro; changed.build.accumulate = accumulate; wider += micro > 8; }
       else changed.build.dtype = RF_BF16;
       rf_plan *whole = plan_of(&model, &changed);
       bool fits = whole->live_bytes <= rf_plan_room(&changed);

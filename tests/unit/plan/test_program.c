@@ -6,7 +6,7 @@ enum { LAYERS = 12, D = 1024, F = 4096, HEADS = 8, T = 512, SEQUENCES = 16 };
 
 static rf_plan_options jax(const char *machine, rf_program program, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat) {
   rf_plan_options options = train_options(machine_named(machine), dtype, microbatch, accumulate, T, remat);
-  options.build.optimizer = RF_ADAM, options.build.weight_decay = 0, options.build.clip = 0;
+  options.build.optimizer = RF_ADAM; options.build.weight_decay = 0; options.build.clip = 0;
   options.program.program = program;
   return options;
 }
@@ -121,7 +121,7 @@ static void what_has_no_program_is_refused_and_the_search_goes_on(void **state) 
   assert_int_equal(rf_plan_make(&model, &options, &plan, &error), RAFTER_INVALID);
   assert_non_null(strstr(error.message, "--remat"));
   options.remat = RF_REMAT_NONE;
-  options.build.microbatch = 64, options.build.seq = 1 << 24;
+  options.build.microbatch = 64; options.build.seq = 1 << 24;
   rf_model wide = model_named("llama:layers=64,width=8192,ff=8192,heads=4096,kv_heads=4096,vocab=32000,seq=16777216");
   rf_program_memory memory;
   assert_int_equal(rf_program_size(&wide, &options, &memory, &error), RAFTER_INVALID);
@@ -144,7 +144,7 @@ static void fsdp_cuts_what_is_kept_and_gathers_two_matrices(void **state) {
   options.build.mesh.of[RF_AXIS_DATA] = DEVICES;
   rf_program_memory dealt = size(&options);
   assert_memory_equal(&dealt, &alone, sizeof alone);
-  options.build.mesh.of[RF_AXIS_DATA] = 1, options.build.mesh.of[RF_AXIS_FSDP] = DEVICES;
+  options.build.mesh.of[RF_AXIS_DATA] = 1; options.build.mesh.of[RF_AXIS_FSDP] = DEVICES;
   rf_program_memory cut = size(&options);
   double whole = 3 * 4 * 155877376.0;
   assert_true((double)cut.alias > whole / DEVICES && (double)cut.alias < 1.01 * whole / DEVICES); /* vectors are whole */
@@ -153,7 +153,7 @@ static void fsdp_cuts_what_is_kept_and_gathers_two_matrices(void **state) {
   assert_true(cut.total < alone.total);
   rf_model model = model_named("uva");
   rf_error error = {0};
-  options.build.mesh.of[RF_AXIS_FSDP] = 1, options.build.mesh.of[RF_AXIS_TENSOR] = DEVICES;
+  options.build.mesh.of[RF_AXIS_FSDP] = 1; options.build.mesh.of[RF_AXIS_TENSOR] = DEVICES;
   assert_int_equal(rf_program_size(&model, &options, &cut, &error), RAFTER_INVALID);
   assert_non_null(strstr(error.message, "tensor=8"));
 }

@@ -74,7 +74,7 @@ static void attention_is_that_of_the_op_table(void **state) {
   rf_model model = {.layers = 1, .width = 1, .heads = 1, .kv_heads = 1, .head_dim = 1, .ff = 1, .vocab = 1, .max_seq = 1, .init = "gpt2"};
   for (int window = 0; window <= 64; window += 64) {
     rf_graph *graph = rf_graph_new(&model);
-    graph->seq = 256, graph->rows = 512, graph->accumulate = 1;
+    graph->seq = 256; graph->rows = 512; graph->accumulate = 1;
     int id[2] = {rf_graph_tensor(graph, "qkv", RF_CLASS_ACTIVATION, RF_BF16, 2, (const int64_t[]){512, (8 + 2 * 2) * 64}),
                  rf_graph_tensor(graph, "segments", RF_CLASS_ACTIVATION, RF_I32, 1, (const int64_t[]){513})};
     rf_attr attr = {.heads = 8, .kv_heads = 2, .head_dim = 64, .window = window, .scale = 1, .softmax = RF_F32};

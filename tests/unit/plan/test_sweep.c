@@ -11,7 +11,7 @@ static rf_model random_model(uint64_t *seed, char name[200]) {
   rf_model model = model_named(name);
   if (llama) model.kv_heads = kv_heads;
   else
-    model.mlp_first = draw(seed) % 2, model.bias = draw(seed) % 4 != 0, model.head_bias = draw(seed) % 2, model.dropout = draw(seed) % 2 ? 0.1f : 0;
+    { model.mlp_first = draw(seed) % 2; model.bias = draw(seed) % 4 != 0; model.head_bias = draw(seed) % 2; model.dropout = draw(seed) % 2 ? 0.1f : 0; }
   model.tied = draw(seed) % 2;
   return model;
 }
@@ -26,8 +26,8 @@ static rf_plan_options random_options(uint64_t *seed) {
   o.threads = (int)draw_in(seed, 1, 8);
   o.isa = isas[draw(seed) % 3];
   o.guard_bytes = draw(seed) % 5 == 0 ? 64 : 0;
-  if (draw(seed) % 10 == 0) o.build.loss_only = true, o.build.accumulate = 1;
-  if (draw(seed) % 10 == 0) o.build.job = RF_JOB_GENERATE, o.build.rows = draw_in(seed, 1, 64), o.build.accumulate = 1, o.remat = RF_REMAT_NONE;
+  if (draw(seed) % 10 == 0) { o.build.loss_only = true; o.build.accumulate = 1; }
+  if (draw(seed) % 10 == 0) { o.build.job = RF_JOB_GENERATE; o.build.rows = draw_in(seed, 1, 64); o.build.accumulate = 1; o.remat = RF_REMAT_NONE; }
   return o;
 }
 
@@ -47,7 +47,7 @@ static void every_configuration_is_sound_and_tight(void **state) {
       ends.remat = RF_REMAT_BLOCK;
       rf_plan *least = plan_of(&model, &ends);
       options.budget_bytes = least->arena_bytes + (most->arena_bytes - least->arena_bytes) * draw_in(&seed, 0, 4) / 4;
-      rf_plan_free(most), rf_plan_free(least);
+      rf_plan_free(most); rf_plan_free(least);
     }
     rf_plan *plan = plan_of(&model, &options);
     int64_t sum = 0;

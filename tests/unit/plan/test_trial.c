@@ -49,7 +49,7 @@ static void a_trial_is_the_plan(void **state) {
       rf_remat named[RF_REMAT_NAMED];
       int policies = rf_remat_named(named);
       must_match(MODELS[m], trial, base, &options, drop);
-      for (int i = 0; i < policies; i++) rf_remat_policy(base, named[i], drop), must_match(MODELS[m], trial, base, &options, drop);
+      for (int i = 0; i < policies; i++) { rf_remat_policy(base, named[i], drop); must_match(MODELS[m], trial, base, &options, drop); }
       for (int i = 0; i < 8; i++) {
         rf_recompute *all = rf_recompute_open(base, pool);
         uint32_t part = draw(&seed) % 4 + 1;
@@ -69,7 +69,7 @@ static void a_trial_is_the_plan_of_one_of_many_chips(void **state) {
   rf_machine machine;
   assert_int_equal(rf_machine_find("h100-sxm:4", &machine, NULL), RAFTER_OK);
   rf_plan_options options = train_options(&machine, RF_BF16, 4, 2, 32, RF_REMAT_NONE);
-  options.build.mesh.of[RF_AXIS_FSDP] = 2, options.build.mesh.of[RF_AXIS_TENSOR] = 2;
+  options.build.mesh.of[RF_AXIS_FSDP] = 2; options.build.mesh.of[RF_AXIS_TENSOR] = 2;
   rf_pool *pool = rf_pool_new();
   rf_graph *base = NULL;
   rf_error error = {0};
@@ -77,7 +77,7 @@ static void a_trial_is_the_plan_of_one_of_many_chips(void **state) {
   rf_trial *trial = rf_trial_open(base, &options, pool);
   bool *drop = rf_pool_alloc(pool, (size_t)base->tensor_count + 1);
   rf_remat named[RF_REMAT_NAMED];
-  for (int i = rf_remat_named(named); i-- > 0;) rf_remat_policy(base, named[i], drop), must_match(MODELS[1], trial, base, &options, drop);
+  for (int i = rf_remat_named(named); i-- > 0;) { rf_remat_policy(base, named[i], drop); must_match(MODELS[1], trial, base, &options, drop); }
   rf_graph_free(base);
   rf_pool_free(pool);
 }

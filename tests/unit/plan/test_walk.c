@@ -8,7 +8,7 @@
 static rf_plan *generate_plan(const char *machine, const char *name, rf_dtype dtype, int64_t slots, int64_t rows, int64_t seq) {
   rf_model model = model_named(name);
   rf_plan_options options = train_options(machine_named(machine), dtype, slots, 1, seq, RF_REMAT_NONE);
-  options.build.job = RF_JOB_GENERATE, options.build.rows = rows;
+  options.build.job = RF_JOB_GENERATE; options.build.rows = rows;
   return plan_of(&model, &options);
 }
 
@@ -42,10 +42,10 @@ static void keys_cost_their_bytes(void **state) {
   (void)state;
   static rf_machine slow;
   slow = *machine_named("tpu-v5e");
-  slow.read_bps = slow.copy_bps = 1e6, slow.launch_seconds = 0, slow.efficiency_memory = 1;
+  slow.read_bps = slow.copy_bps = 1e6; slow.launch_seconds = 0; slow.efficiency_memory = 1;
   rf_model model = model_named("gemma3-270m");
   rf_plan_options options = train_options(&slow, RF_BF16, 2, 1, 2048, RF_REMAT_NONE);
-  options.build.job = RF_JOB_GENERATE, options.build.rows = 2;
+  options.build.job = RF_JOB_GENERATE; options.build.rows = 2;
   rf_plan *plan = plan_of(&model, &options);
   int64_t layers[RF_KV_CLASSES] = {0}, window = 0, each = 2 * model.kv_heads * model.head_dim * 2;
   for (int l = 0; l < model.layers; l++) {
@@ -67,10 +67,10 @@ static void rows_cost_their_products(void **state) {
   slow = *machine_named("tpu-v5e");
   strcpy(slow.kind, "cpu"); /* every product at the peak */
   for (int d = 0; d < RF_DTYPES; d++) slow.flops[d] = 1e6;
-  slow.launch_seconds = 0, slow.efficiency_compute = 1, slow.read_bps = slow.copy_bps = 1e30;
+  slow.launch_seconds = 0; slow.efficiency_compute = 1; slow.read_bps = slow.copy_bps = 1e30;
   rf_model model = model_named("llama:layers=3,width=64,heads=4,kv_heads=2,ff=96,vocab=300,seq=512");
   rf_plan_options options = train_options(&slow, RF_F32, 4, 1, 512, RF_REMAT_NONE);
-  options.build.job = RF_JOB_GENERATE, options.build.rows = 128;
+  options.build.job = RF_JOB_GENERATE; options.build.rows = 128;
   rf_plan *plan = plan_of(&model, &options);
   rf_extent chunk = {100, 300}, two[] = {{100, 300}, {28, 28}};
   double linear = 2.0 * 3 * (64 * 128 + 64 * 64 + 3 * 64 * 96), head = 2.0 * 64 * 300, pair = 4.0 * 3 * 64;
@@ -89,7 +89,7 @@ static void many_walks_are_priced_like_each_alone(void **state) {
   for (int m = 0; m < 2; m++) {
     rf_model model = model_named(names[m]);
     rf_plan_options options = train_options(machine_named(m ? "a5000" : "tpu-v5e"), RF_BF16, 16, 1, 4096, RF_REMAT_NONE);
-    options.build.job = RF_JOB_GENERATE, options.build.rows = 64;
+    options.build.job = RF_JOB_GENERATE; options.build.rows = 64;
     rf_plan *plan = plan_of(&model, &options);
     rf_walk_prices *prices = rf_walk_prices_open(plan);
     assert_non_null(prices);

@@ -102,7 +102,7 @@ static rf_traced_step step_with(void (*planted)(void), double *fault_ns) {
   rf_error error = {0};
   rafter_step step;
   for (int i = 0; RF_BACKEND_CPU.tables[i]; i++) tables[i + 1] = RF_BACKEND_CPU.tables[i];
-  s.plan.backend = &PLANTED_BACKEND, s.plan.build.accumulate = 1;
+  s.plan.backend = &PLANTED_BACKEND; s.plan.build.accumulate = 1;
   if (rf_trainer_open(&s, &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
   rf_record *record = open_record("steps=2");
   for (int i = 0; i < 2; i++) { /* the first wakes threads */
@@ -156,7 +156,7 @@ static void test_a_late_begin_is_waited_for(void **state) {
   if (rf_trace_collect(record, NULL, NULL, 0, &trace, &error) != RAFTER_OK) fail_msg("%s", error.message);
   double unexplained = 0, seconds = 0;
   for (int i = 0; i < trace->steps; i++)
-    unexplained += trace->step[i].gaps[0][RF_GAP_UNEXPLAINED], seconds += 1e-9 * THREADS * (double)(trace->step[i].end - trace->step[i].begin);
+    { unexplained += trace->step[i].gaps[0][RF_GAP_UNEXPLAINED]; seconds += 1e-9 * THREADS * (double)(trace->step[i].end - trace->step[i].begin); }
   print_message("unexplained: %.2f %% of short steps\n", 100 * unexplained / seconds);
   assert_true(unexplained <= 0.02 * seconds);
   rf_trace_free(trace);

@@ -71,7 +71,7 @@ static void rows_come_back(void **state) {
   (void)state;
   const char *root = fresh_root("rows");
   rf_history_run other = RUN;
-  other.name = "second", other.model = "gpt2", other.machine = "b-machine";
+  other.name = "second"; other.model = "gpt2"; other.machine = "b-machine";
   json_t *rows = rows_of(root, NULL); /* there is no file yet */
   assert_int_equal(json_array_size(rows), 0);
   json_decref(rows);
@@ -126,7 +126,7 @@ static const char *ask(const char *root, const char *sql) {
   assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &query, NULL), SQLITE_OK);
   assert_int_equal(sqlite3_step(query), SQLITE_ROW);
   snprintf(answer, sizeof answer, "%s", (const char *)sqlite3_column_text(query, 0));
-  sqlite3_finalize(query), sqlite3_close(db);
+  sqlite3_finalize(query); sqlite3_close(db);
   return answer;
 }
 static int version_of(const char *root) { return atoi(ask(root, "PRAGMA user_version")); }
@@ -191,7 +191,7 @@ static void writer(const char *root, bool endless) {
     if (rf_history_open(root, true, &history, NULL) != RAFTER_OK || rf_history_begin(history, &run, &id, NULL) != RAFTER_OK ||
         rf_history_end(history, id, "done", NULL, results, NULL) != RAFTER_OK)
       _exit(1);
-    rf_history_close(history), json_decref(results);
+    rf_history_close(history); json_decref(results);
   }
   _exit(0);
 }
@@ -256,7 +256,7 @@ static void a_killed_run_is_told(void **state) {
   json_decref(rows);
   kill(child, SIGKILL);
   waitpid(child, &status, 0);
-  close(ends[0]), close(ends[1]);
+  close(ends[0]); close(ends[1]);
   for (int reused = 0; reused < 2; reused++) {
     rows = rows_of(root, NULL);
     assert_string_equal(text_of(json_array_get(rows, 0), "status"), "ended without a word");

@@ -75,25 +75,23 @@ static void sums_are_those_of_the_ops(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 3, 1.0, 1e6), *summary = rf_report_summary(entry);
   const json_t *walk = json_array_get(json_object_get(summary, "walks"), 0);
-  near(at(walk, "seconds"), 1.0), near(at(walk, "inside_seconds"), 0.9), near(at(walk, "gap_seconds"), 1.0 - 0.9);
-  near(at(walk, "predicted_seconds"), 0.8), near(at(walk, "limit_seconds"), 0.66);
+  near(at(walk, "seconds"), 1.0); near(at(walk, "inside_seconds"), 0.9); near(at(walk, "gap_seconds"), 1.0 - 0.9);
+  near(at(walk, "predicted_seconds"), 0.8); near(at(walk, "limit_seconds"), 0.66);
   const json_t *matmul = named(json_object_get(walk, "kinds"), "matmul");
-  near(at(matmul, "seconds"), 0.7), near(at(matmul, "predicted_seconds"), 0.6), near(at(matmul, "limit_fraction"), 0.48 / 0.7),
-      near(at(matmul, "bytes"), 6000);
+  near(at(matmul, "seconds"), 0.7); near(at(matmul, "predicted_seconds"), 0.6); near(at(matmul, "limit_fraction"), 0.48 / 0.7); near(at(matmul, "bytes"), 6000);
   near(at(named(json_object_get(walk, "phases"), "backward"), "seconds"), 0.5);
   const json_t *layers = json_object_get(walk, "layers");
   assert_int_equal(json_array_size(layers), 2);
-  near(at(named(layers, "block.0"), "seconds"), 0.8), near(at(named(layers, "block.0"), "predicted_seconds"), 0.7),
-      near(at(named(layers, "block.0"), "bytes"), 7000);
-  near(at(named(layers, "outside of layers"), "seconds"), 0.1), near(at(named(layers, "outside of layers"), "limit_seconds"), 0.10);
+  near(at(named(layers, "block.0"), "seconds"), 0.8); near(at(named(layers, "block.0"), "predicted_seconds"), 0.7); near(at(named(layers, "block.0"), "bytes"), 7000);
+  near(at(named(layers, "outside of layers"), "seconds"), 0.1); near(at(named(layers, "outside of layers"), "limit_seconds"), 0.10);
   near(at(named(json_object_get(walk, "bounds"), "memory"), "seconds"), 0.2);
   near(at(named(json_object_get(walk, "bounds"), "between ops"), "seconds"), 1.0 - 0.9);
-  near(at(json_object_get(walk, "rate"), "tokens_per_second"), 200), near(at(json_object_get(walk, "rate"), "limit"), 200 / 0.66);
+  near(at(json_object_get(walk, "rate"), "tokens_per_second"), 200); near(at(json_object_get(walk, "rate"), "limit"), 200 / 0.66);
   assert_string_equal(text(summary, "bound"), "compute");
   assert_non_null(strstr(text(summary, "sentence"), "bound by compute: 70 %"));
   const json_t *lost = json_array_get(json_object_get(walk, "losses"), 0);
   assert_string_equal(text(lost, "name"), "block.0/mm/bwd");
-  json_decref(summary), json_decref(entry);
+  json_decref(summary); json_decref(entry);
 }
 
 /* Layers stand in their own order, also beyond nine; names that only look like a layer's are of none. */
@@ -114,10 +112,10 @@ static void layers_are_told_apart(void **state) {
     assert_string_equal(text(json_array_get(layers, i), "name"), names[i]);
     near(at(json_array_get(layers, i), "seconds"), seconds[i]);
   }
-  json_decref(summary), json_decref(entry);
-  entry = entry_of("a", ops + 3, 3, 2, 1, 1e6), summary = rf_report_summary(entry);
+  json_decref(summary); json_decref(entry);
+  entry = entry_of("a", ops + 3, 3, 2, 1, 1e6); summary = rf_report_summary(entry);
   assert_null(json_object_get(json_array_get(json_object_get(summary, "walks"), 0), "layers"));
-  json_decref(summary), json_decref(entry);
+  json_decref(summary); json_decref(entry);
 }
 
 /* Each cause, planted alone, is the one that is named. */
@@ -134,7 +132,7 @@ static void the_planted_bound_is_named(void **state) {
     if (planted_bounds[i].op >= 0) ops[planted_bounds[i].op].measured = planted_bounds[i].measured;
     json_t *entry = entry_of("a", ops, COUNT, 2, planted_bounds[i].wall, 1e6), *summary = rf_report_summary(entry);
     assert_string_equal(text(summary, "bound"), planted_bounds[i].bound);
-    json_decref(summary), json_decref(entry);
+    json_decref(summary); json_decref(entry);
   }
   planted ops[COUNT];
   memcpy(ops, OPS, sizeof ops);
@@ -214,16 +212,16 @@ static void a_step_is_told_of_and_its_bound(void **state) {
   (void)state;
   planted ops[COUNT];
   memcpy(ops, OPS, sizeof ops);
-  ops[0].measured = 0.4, ops[2].measured = ops[2].limit = 0.9; /* norms take more than the products, and are bound by memory */
+  ops[0].measured = 0.4; ops[2].measured = ops[2].limit = 0.9; /* norms take more than the products, and are bound by memory */
   ops[0].bound = ops[1].bound = "memory";
-  ops[3].bound = "compute", ops[3].measured = 5;
+  ops[3].bound = "compute"; ops[3].measured = 5;
   json_t *entry = entry_of("a", ops, COUNT, 2, 9, 1e6), *walks = json_object_get(json_object_get(entry, "measured"), "walks");
   json_t *validation = json_deep_copy(json_array_get(walks, 0));
-  json_object_set_new(validation, "walk", json_string("validation")), json_object_set_new(validation, "seconds", json_real(100));
+  json_object_set_new(validation, "walk", json_string("validation")); json_object_set_new(validation, "seconds", json_real(100));
   json_array_append_new(walks, validation);
   json_t *summary = rf_report_summary(entry);
   assert_non_null(strstr(text(summary, "sentence"), "This step is bound by compute: 56 % of its 9 s, most in optimizer (5 s)"));
-  json_decref(summary), json_decref(entry);
+  json_decref(summary); json_decref(entry);
 }
 
 /* What interference cost stays with a change: only what the fastest calls took is priced anew. */
@@ -239,7 +237,7 @@ static void interference_is_not_priced(void **state) {
                                 0.05));
   json_t *summary = rf_report_summary(entry);
   near(at(json_object_get(summary, "best"), "seconds"), 0.45 + 0.225 + (1.0 - 0.9)); /* 0.9 in ops: half of it interference, half of the rest gone */
-  json_decref(summary), json_decref(entry);
+  json_decref(summary); json_decref(entry);
 }
 
 /* An advice is priced at the run's own efficiency: matmul took 7/6 of its prediction here, so a plan with half of it saves 7/6 of that half. */
@@ -257,7 +255,7 @@ static void advice_is_priced_at_measured_efficiency(void **state) {
   json_t *summary = rf_report_summary(entry);
   const json_t *best = json_object_get(summary, "best");
   assert_string_equal(text(best, "change"), "half"); /* the fastest does not fit */
-  near(at(best, "seconds"), 0.35 + 0.1 + 0.1 + (1.0 - 0.9)), near(at(best, "now_seconds"), 1.0), near(at(best, "more_bytes"), -100000);
+  near(at(best, "seconds"), 0.35 + 0.1 + 0.1 + (1.0 - 0.9)); near(at(best, "now_seconds"), 1.0); near(at(best, "more_bytes"), -100000);
   assert_non_null(strstr(text(summary, "sentence"), "best single change is half: 650 ms instead of 1 s"));
   assert_string_equal(text(json_array_get(json_object_get(summary, "advice"), 2), "change"), "slower");
   assert_true(at(json_array_get(json_object_get(summary, "advice"), 2), "gain") < 0);
@@ -269,10 +267,10 @@ static void advice_is_priced_at_measured_efficiency(void **state) {
   json_decref(summary);
 
   /* The run's own advice is made in little time and says who makes more of it. */
-  json_incref(rows), json_object_del(entry, "advice"), json_object_set_new(json_object_get(entry, "measured"), "advice", rows);
+  json_incref(rows); json_object_del(entry, "advice"); json_object_set_new(json_object_get(entry, "measured"), "advice", rows);
   summary = rf_report_summary(entry);
   assert_non_null(strstr(text(summary, "sentence"), "`rafter report` takes the time to price all"));
-  json_decref(summary), json_decref(entry);
+  json_decref(summary); json_decref(entry);
 }
 
 /* More threads are the best advice, but not for threads that have no core. */
@@ -297,14 +295,14 @@ static void threads_are_no_advice_where_cores_lack(void **state) {
 static void advice_finds_the_walk_of_a_plan_alone(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 0, 0, 1e6), *plan = json_object_get(entry, "plan");
-  json_object_set_new(plan, "job", json_string("generate")), json_object_set_new(plan, "name", json_string("decode"));
+  json_object_set_new(plan, "job", json_string("generate")); json_object_set_new(plan, "name", json_string("decode"));
   json_object_set_new(entry, "advice",
                       json_pack("[{ss sf sI sb sb s{s{sf s{sf}}}}]", "change", "weights=int8", "seconds", 0.3, "peak_bytes", (json_int_t)1000, "fits",
                                 1, "approximate", 1, "plans", "decode", "seconds", 0.3, "kinds", "matmul", 0.3));
   json_t *summary = rf_report_summary(entry);
   assert_string_equal(text(json_array_get(json_object_get(summary, "walks"), 0), "walk"), "decode");
   near(at(json_object_get(summary, "best"), "seconds"), 0.3);
-  json_decref(summary), json_decref(entry);
+  json_decref(summary); json_decref(entry);
 }
 
 static void the_text_is_short(void **state) {
@@ -313,17 +311,17 @@ static void the_text_is_short(void **state) {
   planted many[40];
   for (int i = 0; i < 40; i++) {
     snprintf(names[i], sizeof names[i], "kind%d", i);
-    many[i] = OPS[i % COUNT], many[i].kind = names[i], many[i].measured *= 1 + i;
+    many[i] = OPS[i % COUNT]; many[i].kind = names[i]; many[i].measured *= 1 + i;
   }
   json_t *entry = entry_of("a", many, 40, 3, 200.0, 1e6), *summary = rf_report_summary(entry);
   char *shown = rf_report_summary_text(summary);
   int lines = 0, column = 0;
   for (const char *at_ = shown; *at_; at_++) {
-    column = *at_ == '\n' ? 0 : column + 1, lines += *at_ == '\n';
+    column = *at_ == '\n' ? 0 : column + 1; lines += *at_ == '\n';
     if (column > 200) fail_msg("a line is too long:\n%s", shown);
   }
   if (lines > 30) fail_msg("%d lines:\n%s", lines, shown);
-  free(shown), json_decref(summary), json_decref(entry);
+  free(shown); json_decref(summary); json_decref(entry);
 }
 
 /* Plan alone, and hostile numbers: sentences, no crash. */
@@ -333,7 +331,7 @@ static void a_plan_alone_has_a_summary(void **state) {
   assert_true(json_is_false(json_object_get(summary, "measured")));
   assert_non_null(strstr(text(summary, "sentence"), "predicted to be bound by"));
   const json_t *rate = json_object_get(json_array_get(json_object_get(summary, "walks"), 0), "rate");
-  near(at(rate, "predicted"), 100), near(at(rate, "limit"), 100 / 0.66);
+  near(at(rate, "predicted"), 100); near(at(rate, "limit"), 100 / 0.66);
   json_decref(summary);
   /* Ops take 0.8 s of it, a pipeline's stages stand idle for 0.3 s, and 0.1 s of transfers lie behind ops: sums are the step's own time. */
   json_t *plan = json_object_get(entry, "plan"), *time = json_object_get(plan, "time");
@@ -358,7 +356,7 @@ static void a_plan_alone_has_a_summary(void **state) {
   summary = rf_report_summary(entry);
   const json_t *bounds = json_object_get(json_array_get(json_object_get(summary, "walks"), 0), "bounds");
   assert_string_equal(text(summary, "bound"), "network");
-  assert_true(fabs(at(named(bounds, "network"), "seconds") - 0.4) < 1e-12), near(at(named(bounds, "pipeline bubble"), "seconds"), 0.3);
+  assert_true(fabs(at(named(bounds, "network"), "seconds") - 0.4) < 1e-12); near(at(named(bounds, "pipeline bubble"), "seconds"), 0.3);
   assert_non_null(strstr(text(summary, "sentence"), "it waits for transfers for 400 ms of 1 s. Its stages"));
   json_decref(summary);
   /* What does not fit says so first. */
@@ -376,8 +374,8 @@ static void a_plan_alone_has_a_summary(void **state) {
   char *shown = rf_report_summary_text(summary);
   assert_non_null(strstr(shown, "memory"));
   assert_non_null(strstr(text(summary, "sentence"), "bound by compute and to take 1 s: 100 tokens a second. The best single change is dtype=bf16"));
-  assert_non_null(strstr(text(summary, "sentence"), "(75 % less)")), assert_non_null(strstr(text(summary, "sentence"), "it changes results"));
-  free(shown), json_decref(summary), json_decref(entry);
+  assert_non_null(strstr(text(summary, "sentence"), "(75 % less)")); assert_non_null(strstr(text(summary, "sentence"), "it changes results"));
+  free(shown); json_decref(summary); json_decref(entry);
 }
 
 /* A run that others held up is told of by its fastest calls, and so are changes; where the means of two runs say another thing than their fastest calls, that is said. */
@@ -399,7 +397,7 @@ static void a_run_held_up_is_told_of_alone(void **state) {
       strstr(sentence, "Alone it would take about 900 ms, as its fastest calls did (predicted 800 ms): 700 ms in matmul, at 69 % of its limit."));
   assert_null(strstr(sentence, "Beside that"));
   /* Half of the products' 0.7 s, the rest of 0.2 s as it is. */
-  near(at(json_object_get(summary, "best"), "now_seconds"), 0.9), near(at(json_object_get(summary, "best"), "seconds"), 0.55);
+  near(at(json_object_get(summary, "best"), "now_seconds"), 0.9); near(at(json_object_get(summary, "best"), "seconds"), 0.55);
   json_t *other = entry_of("b", OPS, COUNT, 2, 1.0, 1e6);
   for (int alike = 0; alike < 2; alike++) {
     json_t *c = rf_report_compare(alike ? other : entry, other);
@@ -412,7 +410,7 @@ static void a_run_held_up_is_told_of_alone(void **state) {
       json_object_set_new(op, "least_seconds", json_real(at(op, "seconds")));
   summary = rf_report_summary(entry);
   assert_non_null(strstr(text(summary, "sentence"), "Even its fastest calls were held up (9 s in all, predicted 800 ms)"));
-  assert_null(strstr(text(summary, "sentence"), "change")), assert_null(json_object_get(summary, "best"));
+  assert_null(strstr(text(summary, "sentence"), "change")); assert_null(json_object_get(summary, "best"));
   json_decref(summary);
   /* A walk of fewer rows than there is room for: its fastest calls are not those of another. */
   json_object_set_new(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "walk", json_string("decode"));
@@ -421,7 +419,7 @@ static void a_run_held_up_is_told_of_alone(void **state) {
   assert_null(strstr(text(summary, "sentence"), "fastest"));
   assert_non_null(strstr(text(summary, "sentence"), "It takes 10 s, predicted 800 ms: these figures tell nothing"));
   assert_null(json_object_get(summary, "best"));
-  json_decref(summary), json_decref(entry), json_decref(other);
+  json_decref(summary); json_decref(entry); json_decref(other);
 }
 
 /* A machine that was calibrated anew since a run: what a change would do is by what both are priced at now, and it is said. */
@@ -441,12 +439,12 @@ static void a_new_calibration_is_no_gain(void **state) {
     assert_true(now ? fabs(gain) < 1e-12 : gain < -0.3);
     char *notes = json_dumps(json_object_get(summary, "notes"), 0);
     assert_int_equal(strstr(notes, "calibrated anew since this ran: its own plan would take 1.40 s now, not 1 s") != NULL, now);
-    free(notes), json_decref(summary);
+    free(notes); json_decref(summary);
   }
   json_object_set_new(other, "of", json_string("a"));
   json_t *c = rf_report_compare(entry, other);
   assert_non_null(strstr(text(c, "doubt"), "calibrated anew since a ran: its own plan would take 1.40 s now"));
-  json_decref(c), json_decref(entry), json_decref(other);
+  json_decref(c); json_decref(entry); json_decref(other);
 }
 
 /* Where others held a generation up, a prefill's one disturbed walk counts as far as decode's fastest calls say that this machine keeps to the plan. */
@@ -455,15 +453,13 @@ static void a_prefill_held_up_is_paced(void **state) {
   json_t *entry = entry_of("a", OPS, COUNT, 10, 8.0, 1e6), *plan = json_object_get(entry, "plan"), *measured = json_object_get(entry, "measured");
   json_t *walks = json_object_get(measured, "walks"), *decode = json_array_get(walks, 0), *prefill, *op;
   size_t i;
-  json_object_set_new(decode, "walk", json_string("decode")), json_object_set_new(decode, "tokens", json_real(1000)); /* full: 100 a walk */
-  json_object_set_new(plan, "name", json_string("decode")), json_object_set_new(plan, "job", json_string("generate"));
+  json_object_set_new(decode, "walk", json_string("decode")); json_object_set_new(decode, "tokens", json_real(1000)); /* full: 100 a walk */
+  json_object_set_new(plan, "name", json_string("decode")); json_object_set_new(plan, "job", json_string("generate"));
   json_object_set_new(plan, "plans", json_pack("[{sssO}]", "name", "prefill", "ops", json_object_get(plan, "ops")));
   prefill = json_deep_copy(decode);
   json_array_foreach(json_object_get(decode, "ops"), i, op) json_object_set_new(op, "seconds", json_real(8 * at(op, "seconds")));
-  json_object_set_new(prefill, "walk", json_string("prefill")), json_object_set_new(prefill, "count", json_real(1)),
-      json_object_set_new(prefill, "seconds", json_real(50));
-  json_array_foreach(json_object_get(prefill, "ops"), i, op) json_object_set_new(op, "calls", json_real(at(op, "calls") / 10)),
-      json_object_set_new(op, "seconds", json_real(50 * at(op, "seconds")));
+  json_object_set_new(prefill, "walk", json_string("prefill")); json_object_set_new(prefill, "count", json_real(1)); json_object_set_new(prefill, "seconds", json_real(50));
+  json_array_foreach(json_object_get(prefill, "ops"), i, op) { json_object_set_new(op, "calls", json_real(at(op, "calls") / 10)); json_object_set_new(op, "seconds", json_real(50 * at(op, "seconds"))); }
   json_array_append_new(walks, prefill);
   json_object_set_new(measured, "others", json_pack("{sf sf si}", "seconds", 130.0, "delayed_seconds", 200.0, "threads", 2));
   const char *half = "{\"matmul\": 0.3, \"norm\": 0.05, \"optimizer\": 0.05}"; /* of 0.6, 0.1, 0.1 */
@@ -476,7 +472,7 @@ static void a_prefill_held_up_is_paced(void **state) {
   assert_non_null(strstr(text(summary, "sentence"), "Alone it would take about 900 ms"));
   near(at(row, "now_seconds"), 10 * 0.9 + 0.9 / 0.8 * 0.8); /* ten decode walks, and a prefill of 0.8 s as planned */
   near(at(row, "gain"), 0.5);
-  json_decref(summary), json_decref(entry);
+  json_decref(summary); json_decref(entry);
 }
 
 /* Of an op that takes most beyond its limit on a kernel that is no fast one this is said. */
@@ -488,7 +484,7 @@ static void reference_kernels_are_named(void **state) {
     json_t *summary = rf_report_summary(entry);
     char *notes = json_dumps(json_object_get(summary, "notes"), 0);
     assert_int_equal(strstr(notes, "reference kernel, slow and on one thread (reference_mm)") != NULL, slow);
-    free(notes), json_decref(summary), json_decref(entry);
+    free(notes); json_decref(summary); json_decref(entry);
   }
 }
 
@@ -496,13 +492,13 @@ static void differences_stand_in_order(void **state) {
   (void)state;
   planted other[COUNT + 1];
   memcpy(other, OPS, sizeof OPS);
-  other[1].measured = 0.75, other[2].bytes = 700, other[3].name = "w/adam"; /* one op is called otherwise there */
+  other[1].measured = 0.75; other[2].bytes = 700; other[3].name = "w/adam"; /* one op is called otherwise there */
   other[COUNT] = (planted){"block.1/mm/fwd", "matmul", "forward", "compute", 2, 0.1, 0.08, 0.01, 10};
   json_t *a = entry_of("a", OPS, COUNT, 3, 1.0, 1e6), *b = entry_of("b", other, COUNT + 1, 5, 2.0, 3e6), *c = rf_report_compare(a, b);
   const json_t *ops = json_object_get(c, "ops");
   assert_string_equal(text(json_array_get(ops, 0), "name"), "block.0/mm/bwd");
-  near(at(json_array_get(ops, 0), "seconds"), 1.0), near(at(json_array_get(ops, 0), "a_seconds"), 0.5);
-  near(at(named(ops, "w/adamw"), "seconds"), -0.1), near(at(named(ops, "w/adam"), "seconds"), 0.1);
+  near(at(json_array_get(ops, 0), "seconds"), 1.0); near(at(json_array_get(ops, 0), "a_seconds"), 0.5);
+  near(at(named(ops, "w/adamw"), "seconds"), -0.1); near(at(named(ops, "w/adam"), "seconds"), 0.1);
   assert_null(json_object_get(named(ops, "w/adam"), "a_seconds"));
   near(at(named(ops, "block.0/norm"), "bytes"), 400);
   assert_int_equal(json_array_size(ops), 5); /* block.0/mm/fwd is the same in both */
@@ -512,7 +508,7 @@ static void differences_stand_in_order(void **state) {
   json_decref(c);
   c = rf_report_compare(a, a);
   assert_int_equal(json_array_size(json_object_get(c, "ops")) + json_array_size(json_object_get(c, "options")), 0);
-  json_decref(c), json_decref(a), json_decref(b);
+  json_decref(c); json_decref(a); json_decref(b);
 }
 
 static json_t *steps_of(double seconds, int count, double outlier) {
@@ -536,7 +532,7 @@ static void noise_is_no_saving(void **state) {
                {2, "one", "there", "100.0 % more time", "same plan"}}; /* a digest does not say the machine */
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     json_t *a = entry_of("a", OPS, COUNT, 100, 1.0, 1e6), *b = entry_of("b", OPS, COUNT, 100, cases[i].b, 1e6);
-    json_object_set_new(a, "metrics", steps_of(1, 100, 0)), json_object_set_new(b, "metrics", steps_of(cases[i].b, 100, 0));
+    json_object_set_new(a, "metrics", steps_of(1, 100, 0)); json_object_set_new(b, "metrics", steps_of(cases[i].b, 100, 0));
     json_object_set_new(json_object_get(a, "plan"), "digest", json_string("one"));
     json_object_set_new(json_object_get(b, "plan"), "digest", json_string(cases[i].digest));
     json_object_set_new(json_object_get(json_object_get(a, "plan"), "machine"), "name", json_string("here"));
@@ -548,7 +544,7 @@ static void noise_is_no_saving(void **state) {
     assert_null(strstr(text(c, "sentence"), cases[i].silent));
     assert_non_null(strstr(text(c, "doubt"), "0 % of the walks of a and 50 % of those of b"));
     assert_non_null(strstr(text(c, "sentence"), text(c, "doubt")));
-    json_decref(c), json_decref(a), json_decref(b);
+    json_decref(c); json_decref(a); json_decref(b);
   }
 }
 
@@ -565,7 +561,7 @@ static void a_run_without_a_report_has_its_steps(void **state) {
   assert_non_null(strstr(text(summary, "sentence"), "(2.18 x)"));
   assert_null(strstr(text(summary, "sentence"), "change")); /* prices would be of the prediction */
   assert_null(json_object_get(summary, "best"));
-  json_decref(summary), json_decref(entry);
+  json_decref(summary); json_decref(entry);
 }
 
 static void outliers_have_a_note(void **state) {
@@ -580,7 +576,7 @@ static void outliers_have_a_note(void **state) {
     assert_int_equal(strstr(text(summary, "sentence"), "bound by") != NULL, !far);
     assert_string_equal(text(summary, "bound"), far ? "stopped" : "compute");
     if (far) assert_null(strstr(notes, "instead of the predicted"));
-    free(notes), json_decref(summary), json_decref(entry);
+    free(notes); json_decref(summary); json_decref(entry);
   }
   /* 30 of 1124 s are a note. */
   json_t *entry = entry_of("a", OPS, COUNT, 1000, 1.0, 1e6), *summary;
@@ -588,7 +584,7 @@ static void outliers_have_a_note(void **state) {
   char *notes = json_dumps(json_object_get((summary = rf_report_summary(entry)), "notes"), 0);
   assert_non_null(strstr(notes, "1 of 1000 steps took more than 10 x the median"));
   assert_string_equal(text(summary, "bound"), "compute");
-  free(notes), json_decref(summary), json_decref(entry);
+  free(notes); json_decref(summary); json_decref(entry);
 }
 
 /* Kernels are blamed where their fastest calls are far from the limit and near what was predicted of them, not where even those take far longer. */
@@ -597,10 +593,10 @@ static void kernels_are_blamed_where_they_are_known(void **state) {
   for (int far = 0; far < 2; far++) {
     planted ops[COUNT];
     memcpy(ops, OPS, sizeof ops);
-    for (int i = 0; i < COUNT; i++) ops[i].limit = 0.3 * ops[i].predicted, ops[i].measured = (far ? 30 : 1.2) * ops[i].predicted;
+    for (int i = 0; i < COUNT; i++) { ops[i].limit = 0.3 * ops[i].predicted; ops[i].measured = (far ? 30 : 1.2) * ops[i].predicted; }
     json_t *entry = entry_of("a", ops, COUNT, 3, far ? 30 : 1.2, 1e6), *summary = rf_report_summary(entry);
     assert_int_equal(strstr(text(summary, "sentence"), "its kernels bind") != NULL, !far);
-    json_decref(summary), json_decref(entry);
+    json_decref(summary); json_decref(entry);
   }
 }
 
@@ -615,12 +611,12 @@ static void predictions_are_compared_with_predictions(void **state) {
     json_t *c = rf_report_compare(swap ? planned : ran, swap ? ran : planned);
     assert_int_equal(json_array_size(json_object_get(c, "ops")), 0);
     assert_true(json_is_false(json_object_get(json_object_get(c, "a"), "measured")));
-    near(at(json_object_get(c, "a"), "seconds"), 1.0), near(at(json_object_get(c, "b"), "seconds"), 1.0);
+    near(at(json_object_get(c, "a"), "seconds"), 1.0); near(at(json_object_get(c, "b"), "seconds"), 1.0);
     assert_non_null(strstr(text(c, "sentence"), "is predicted to take 0.0 %"));
     assert_non_null(strstr(text(c, "doubt"), "Only one of the two was measured"));
     json_decref(c);
   }
-  json_decref(ran), json_decref(planned);
+  json_decref(ran); json_decref(planned);
 }
 
 int main(void) {

@@ -79,7 +79,7 @@ static void counts_what_was_walked(const rf_trace *trace, const rf_plan *plan) {
   int64_t ops = 0, predicted = 0, phases[RF_PHASES] = {0}, live = 0;
   for (int64_t i = 0; i < trace->count; i++) {
     const rf_stamp *s = &trace->span[i];
-    ops += s->kind == RF_SPAN_OP, predicted += s->kind == RF_SPAN_PREDICTED;
+    ops += s->kind == RF_SPAN_OP; predicted += s->kind == RF_SPAN_PREDICTED;
     if (s->kind == RF_SPAN_PHASE) phases[s->id]++;
     if (s->kind == RF_SPAN_COUNTER && s->id == RF_COUNTER_LIVE && s->value > (double)live) live = (int64_t)s->value;
   }
@@ -192,7 +192,7 @@ static void test_steps_are_parsed(void **state) {
 static rf_status parse(const char *text, size_t bytes, rf_error *error) {
   rf_trace_file file;
   char *copy = malloc(bytes + 1);
-  memcpy(copy, text, bytes), copy[bytes] = 0;
+  memcpy(copy, text, bytes); copy[bytes] = 0;
   rf_status status = rf_trace_file_parse("trace.bin", copy, bytes, &file, error);
   if (status == RAFTER_OK) rf_trace_file_free(&file);
   return status;

@@ -38,7 +38,7 @@ static void columns_come_back(void **state) {
     json_t *header = header_of((json_int_t)count), *trace = NULL;
     rf_error error;
     for (size_t i = 0; i < 25 * count; i++) raw[i] = (unsigned char)(i * 131 + i / 7);
-    for (size_t i = 0; i < count; i++) begin[i] = i == count / 2 ? 5 : (int64_t)(i * i) << 20, begin[count + i] = begin[i] + 17 * (int64_t)i;
+    for (size_t i = 0; i < count; i++) { begin[i] = i == count / 2 ? 5 : (int64_t)(i * i) << 20; begin[count + i] = begin[i] + 17 * (int64_t)i; }
     assert_int_equal(rf_report_pack_trace(header, raw, 25 * count, &trace, &error), RAFTER_OK);
     size_t zipped = from_base64(json_string_value(json_object_get(trace, "columns")), packed);
     z_stream stream = {.next_in = packed, .avail_in = (uInt)zipped, .next_out = back, .avail_out = sizeof back};

@@ -10,7 +10,7 @@ static rf_machine machine;
 
 static inline rf_train_settings settings(void) {
   rf_train_settings s = training_settings("gpt:layers=2,width=64,heads=4,ff=256,vocab=512,seq=64", folder, &machine, 64, THREADS);
-  s.plan.build.accumulate = ACCUMULATE, s.plan.remat = RF_REMAT_MLP;
+  s.plan.build.accumulate = ACCUMULATE; s.plan.remat = RF_REMAT_MLP;
   return s;
 }
 

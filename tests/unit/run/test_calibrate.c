@@ -55,7 +55,7 @@ static void nothing_persistent_stays_zero(void **state) {
       if (empty) fail_msg("%lld pages of %s were never written", (long long)empty, tensor->name);
     }
     assert_true(i / 2 ? packed == 0 : packed > 4);
-    rf_run_close(run), rf_plan_free(plan);
+    rf_run_close(run); rf_plan_free(plan);
   }
 }
 

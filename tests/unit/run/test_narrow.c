@@ -6,7 +6,7 @@
 
 static rf_plan_options generating(const char *machine, int64_t slots, int64_t seq) {
   rf_plan_options options = train_options(machine_named(machine), RF_BF16, slots, 1, seq, RF_REMAT_NONE);
-  options.build.job = RF_JOB_GENERATE, options.build.rows = slots;
+  options.build.job = RF_JOB_GENERATE; options.build.rows = slots;
   return options;
 }
 
@@ -18,7 +18,7 @@ static void weights_take_their_bits(void **state) {
     for (int v = 0; v < 3; v++) {
       rf_model model = model_named(models[m]);
       rf_plan_options options = generating("h200", 2, 64);
-      options.build.narrow_set = v > 0, options.build.narrow = v == 1 ? RF_F8_E4M3 : RF_I4;
+      options.build.narrow_set = v > 0; options.build.narrow = v == 1 ? RF_F8_E4M3 : RF_I4;
       rf_plan *plan = plan_of(&model, &options);
       const rf_params *params = &plan->graph->params;
       int64_t bytes = 0, expected = 0;
@@ -56,11 +56,11 @@ static void caches_take_their_bits(void **state) {
     rf_model model = model_named(v ? "deepseek:layers=2" : "gemma-2b:layers=2");
     rf_plan_options options = generating("h200", 4, 1024);
     rf_plan *wide = plan_of(&model, &options);
-    options.build.kv_dtype_set = true, options.build.kv_dtype = RF_I4;
+    options.build.kv_dtype_set = true; options.build.kv_dtype = RF_I4;
     rf_plan *narrow = plan_of(&model, &options);
     assert_int_equal(wide->by_class[RF_CLASS_KV], 4 * narrow->by_class[RF_CLASS_KV]);
     assert_true(narrow->step_seconds < wide->step_seconds);
-    rf_plan_free(wide), rf_plan_free(narrow);
+    rf_plan_free(wide); rf_plan_free(narrow);
   }
 }
 
@@ -70,7 +70,7 @@ static void products_take_their_peak(void **state) {
   rf_model model = model_named("llama3-8b:layers=4");
   rf_plan_options options = train_options(machine_named("tpu-v5e"), RF_BF16, 4, 1, 2048, RF_REMAT_NONE);
   rf_plan *plain = plan_of(&model, &options);
-  options.build.matmul_set = true, options.build.matmul = RF_I8;
+  options.build.matmul_set = true; options.build.matmul = RF_I8;
   rf_plan *narrow = plan_of(&model, &options);
   assert_int_equal(narrow->graph->op_count, plain->graph->op_count);
   assert_int_equal(narrow->arena_bytes, plain->arena_bytes);
@@ -82,7 +82,7 @@ static void products_take_their_peak(void **state) {
   assert_true(rf_plan_peak_flops(narrow) == rf_plan_peak_flops(plain));
   assert_true(rf_plan_matmul_peak_flops(plain) == rf_plan_peak_flops(plain));
   assert_true(rf_plan_matmul_peak_flops(narrow) == plain->machine.flops[RF_I8]);
-  rf_plan_free(plain), rf_plan_free(narrow);
+  rf_plan_free(plain); rf_plan_free(narrow);
 }
 
 static void none_of_them_runs(void **state) {
@@ -92,10 +92,10 @@ static void none_of_them_runs(void **state) {
     rf_plan_options options = generating("a5000", 1, 32);
     rf_run *run = NULL;
     rf_error error = {0};
-    options.backend = &RF_BACKEND_CPU, options.isa = RF_ISA_BASE;
-    options.build.narrow_set = v == 0, options.build.narrow = RF_I4;
-    options.build.kv_dtype_set = v == 1 || v >= 3, options.build.kv_dtype = v == 1 ? RF_F8_E4M3 : RF_I8;
-    options.build.matmul_set = v == 2, options.build.matmul = RF_I8;
+    options.backend = &RF_BACKEND_CPU; options.isa = RF_ISA_BASE;
+    options.build.narrow_set = v == 0; options.build.narrow = RF_I4;
+    options.build.kv_dtype_set = v == 1 || v >= 3; options.build.kv_dtype = v == 1 ? RF_F8_E4M3 : RF_I8;
+    options.build.matmul_set = v == 2; options.build.matmul = RF_I8;
     rf_plan *plan = plan_of(&model, &options);
     rf_status status = rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error);
     assert_int_equal(status, v == 4 ? RAFTER_OK : RAFTER_INVALID); /* int8 keys with scales have kernels */

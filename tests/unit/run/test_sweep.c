@@ -31,7 +31,7 @@ static void random_configuration(int number, rf_model *model, rf_plan_options *o
            (int)draw(8, 96), (int)draw(11, 300), (int)seq, (int)draw(0, 1));
   rf_error error;
   if (rf_model_resolve(spec, model, NULL, &error) != RAFTER_OK) fail_msg("%s: %s", spec, error.message);
-  model->mlp_first = draw(0, 1), model->head_bias = !model->tied && draw(0, 1);
+  model->mlp_first = draw(0, 1); model->head_bias = !model->tied && draw(0, 1);
   static const float dropouts[] = {0, 0, 0.1f, 0.3f};
   *options = (rf_plan_options){.build = {.job = RF_JOB_TRAIN,
                                          .dtype = draw(0, 1) ? RF_BF16 : RF_F32,
@@ -60,8 +60,8 @@ static void fill_inputs(rf_run *run, const rf_model *model, const rf_plan_option
   for (int64_t i = 0; i < n; i++) {
     uint32_t words[4];
     rf_philox(99, (uint64_t)i, (uint64_t)micro, words);
-    tokens[i] = (int32_t)(words[0] % (uint32_t)model->vocab), labels[i] = words[1] % 8 ? (int32_t)(words[2] % (uint32_t)model->vocab) : -1;
-    positions[i] = (int32_t)(i % o->build.seq), segments[i] = (int32_t)((i < o->build.microbatch ? i * o->build.seq : n));
+    tokens[i] = (int32_t)(words[0] % (uint32_t)model->vocab); labels[i] = words[1] % 8 ? (int32_t)(words[2] % (uint32_t)model->vocab) : -1;
+    positions[i] = (int32_t)(i % o->build.seq); segments[i] = (int32_t)((i < o->build.microbatch ? i * o->build.seq : n));
   }
   segments[n] = (int32_t)n;
 }
@@ -91,7 +91,7 @@ static uint64_t two_steps(const rf_plan *plan, rf_run_debug debug, bool check_wa
     rf_guard_begin("a step of the sweep");
     rf_status status = rf_run_section(run, 0, RF_SECTION_BEGIN, &inputs, &error);
     for (int micro = 0; status == RAFTER_OK && micro < plan->options.build.accumulate; micro++) {
-      inputs.micro = micro, inputs.first_token = micro * graph->rows;
+      inputs.micro = micro; inputs.first_token = micro * graph->rows;
       fill_inputs(run, &graph->model, &plan->options, micro);
       status = rf_run_section(run, 0, RF_SECTION_MICRO, &inputs, &error);
     }
@@ -153,13 +153,13 @@ static void planned_is_allocated(void **unused) {
     for (int s = 0; s < RF_SECTIONS; s++) assert_int_equal(rf_run_section(run, 0, (rf_section)s, &inputs, &error), RAFTER_OK);
     rf_run_close(run);
 
-    options.backend = &RF_BACKEND_CPU, options.guard_bytes = 64;
+    options.backend = &RF_BACKEND_CPU; options.guard_bytes = 64;
     assert_int_equal(rf_plan_make(&model, &options, &guarded, &error), RAFTER_OK);
     assert_int_equal(rf_plan_check(guarded, &error), RAFTER_OK);
     uint64_t plain = two_steps(plan, (rf_run_debug){0}, false);
     if (plain != two_steps(plan, (rf_run_debug){.poison = true}, true)) fail_msg("configuration %d reads bytes it never wrote", number);
     if (plain != two_steps(guarded, (rf_run_debug){.poison = true}, true)) fail_msg("configuration %d depends on its layout", number);
-    rf_plan_free(plan), rf_plan_free(null_plan), rf_plan_free(guarded);
+    rf_plan_free(plan); rf_plan_free(null_plan); rf_plan_free(guarded);
   }
   print_message("%d of %d configurations within 1.03 of the live bytes\n", tight, CONFIGURATIONS);
   assert_true(tight * 100 >= CONFIGURATIONS * 95);

@@ -22,14 +22,14 @@ static rf_machine *tuned_machine(int threads) {
       if (class != 0 && class != 3) continue; /* 128 rows, and weights of 64 Ki to 256 Ki numbers */
       rf_tuned_row *row = &m->tuned.row[m->tuned.count++];
       *row = (rf_tuned_row){.class = class, .dtype = RF_F32, .usual = rf_gemm_blocks(), .best = ODD, .gain = 0.1};
-      snprintf(row->op, sizeof row->op, "%s", ops[i % 3]), snprintf(row->kernel, sizeof row->kernel, "%s", kernels[i / 3]);
+      snprintf(row->op, sizeof row->op, "%s", ops[i % 3]); snprintf(row->kernel, sizeof row->kernel, "%s", kernels[i / 3]);
     }
   return m;
 }
 
 static rf_plan_options cpu_options(const rf_machine *machine, rf_dtype dtype, rf_remat remat) {
   rf_plan_options options = train_options(machine, dtype, 2, 1, 64, remat);
-  options.backend = &RF_BACKEND_CPU, options.isa = rf_isa_detect();
+  options.backend = &RF_BACKEND_CPU; options.isa = rf_isa_detect();
   return options;
 }
 
@@ -56,7 +56,7 @@ static void winners_reach_the_kernel(void **state) {
     assert_true(rf_matmul_has_blocks(b->op[i].kernel));
     assert_memory_equal(&op->blocks, &ODD, sizeof ODD);
     assert_int_equal(workspace_bytes(b, i), b->op[i].kernel->workspace_bytes(b->graph, op, 2));
-    chosen++, other += workspace_bytes(a, i) != workspace_bytes(b, i);
+    chosen++; other += workspace_bytes(a, i) != workspace_bytes(b, i);
   }
   assert_int_equal(chosen, 2 * 4 * 3); /* layers, matrices, products */
   assert_int_equal(other, chosen);
@@ -78,9 +78,9 @@ static void winners_reach_the_kernel(void **state) {
     rf_plan *c = plan_of(&model, &plain), *d = plan_of(&model, &o);
     assert_string_equal(c->digest, d->digest);
     assert_int_equal(c->arena_bytes, d->arena_bytes);
-    rf_plan_free(c), rf_plan_free(d), free(m);
+    rf_plan_free(c); rf_plan_free(d); free(m);
   }
-  rf_plan_free(a), free(tuned);
+  rf_plan_free(a); free(tuned);
 }
 
 /* What auto weighs is what is planned, with blocks that make other workspaces. */
@@ -109,7 +109,7 @@ static void trials_know_them(void **state) {
     assert_int_equal(rf_trial_layout(trial), plan->arena_bytes);
     rf_plan_free(plan);
   }
-  rf_graph_free(base), rf_pool_free(pool), free(tuned);
+  rf_graph_free(base); rf_pool_free(pool); free(tuned);
 }
 
 /* One step; the bytes of everything that outlives it. */
@@ -133,7 +133,7 @@ static unsigned char *stepped(const rf_plan *plan, int64_t *bytes) {
   int32_t *tokens = rf_run_named(run, 0, "tokens", NULL), *labels = rf_run_named(run, 0, "labels", NULL),
           *positions = rf_run_named(run, 0, "positions", NULL), *segments = rf_run_named(run, 0, "segments", NULL);
   for (int64_t i = 0; i < graph->rows; i++) {
-    tokens[i] = (int32_t)draw_in(&seed, 0, 299), labels[i] = (int32_t)draw_in(&seed, 0, 299), positions[i] = (int32_t)(i % 64);
+    tokens[i] = (int32_t)draw_in(&seed, 0, 299); labels[i] = (int32_t)draw_in(&seed, 0, 299); positions[i] = (int32_t)(i % 64);
     segments[i] = (int32_t)(i * 64 < graph->rows ? i * 64 : graph->rows);
   }
   segments[graph->rows] = (int32_t)graph->rows;
@@ -145,7 +145,7 @@ static unsigned char *stepped(const rf_plan *plan, int64_t *bytes) {
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
     void *at = rf_run_tensor(run, 0, t);
-    if (at && tensor->persistent) memcpy(to, at, (size_t)rf_tensor_bytes(tensor)), to += rf_tensor_bytes(tensor);
+    if (at && tensor->persistent) { memcpy(to, at, (size_t)rf_tensor_bytes(tensor)); to += rf_tensor_bytes(tensor); }
   }
   rf_run_close(run);
   return all;
@@ -163,8 +163,8 @@ static void steps_keep_their_bits(void **state) {
     unsigned char *of_own = stepped(a, &a_bytes), *of_tuned = stepped(b, &b_bytes);
     assert_int_equal(a_bytes, b_bytes);
     assert_memory_equal(of_own, of_tuned, (size_t)a_bytes);
-    free(of_own), free(of_tuned);
-    rf_plan_free(a), rf_plan_free(b);
+    free(of_own); free(of_tuned);
+    rf_plan_free(a); rf_plan_free(b);
   }
   free(tuned);
 }

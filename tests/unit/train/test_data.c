@@ -83,9 +83,9 @@ static void text_rows_are_successors(void **state) {
   int64_t in_rows, valid;
   assert_int_equal(rf_loader_open(path, &options, 7, 4, &again, &error), RAFTER_OK);
   again.state = loader.state;
-  rf_loader_draw(&loader, &in_rows, &valid), rf_loader_draw(&again, &in_rows, &valid);
+  rf_loader_draw(&loader, &in_rows, &valid); rf_loader_draw(&again, &in_rows, &valid);
   for (int r = 0; r < 4; r++) assert_int_equal(loader.draw[r].row, again.draw[r].row);
-  rf_loader_close(&loader), rf_loader_close(&again);
+  rf_loader_close(&loader); rf_loader_close(&again);
 }
 
 static void documents_are_packed_whole(void **state) {
@@ -120,7 +120,7 @@ static void documents_are_packed_whole(void **state) {
       if (labels[i] >= 0) {
         assert_int_equal(labels[i], tokens[i] + 1); /* ids count up through the file, so a successor is one more */
         assert_false(seen[labels[i]]);
-        seen[labels[i]] = 1, valid++;
+        seen[labels[i]] = 1; valid++;
       }
       bool starts = false;
       for (int64_t s = 0; s < count; s++) starts |= segments[s] == i;
@@ -142,7 +142,7 @@ static void mixtures_keep_their_shares(void **state) {
   rf_source_options options = {.model = &model, .seq = 16, .work_folder = folder};
   rf_loader loader;
   rf_error error;
-  write_file("m1.txt", a, 4097), write_file("m2.txt", a, 4097);
+  write_file("m1.txt", a, 4097); write_file("m2.txt", a, 4097);
   snprintf(data, sizeof data, "%s/m1.txt:3,%s/m2.txt", folder, folder);
   assert_int_equal(rf_loader_open(data, &options, 1, 8, &loader, &error), RAFTER_OK);
   int64_t in_rows, valid;

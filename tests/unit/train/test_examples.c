@@ -39,7 +39,7 @@ static void row_is(rf_example_options options, const char *row, const char *text
   rf_example example = {0};
   rf_error error = {0};
   assert_int_equal(rf_tokenizer_byte(&model, &tokenizer, &error), RAFTER_OK);
-  options.tokenizer = tokenizer, options.vocab = model.vocab;
+  options.tokenizer = tokenizer; options.vocab = model.vocab;
   if (rf_example_open(&options, &reader, &error) != RAFTER_OK) fail_msg("%s", error.message);
   for (int again = 0; again < 2; again++) { /* what an earlier row left does not show */
     if (rf_example_read(reader, "rows", 1, row, strlen(row), &example, &error) != RAFTER_OK) fail_msg("%s: %s", row, error.message);
@@ -52,7 +52,7 @@ static void row_is(rf_example_options options, const char *row, const char *text
     assert_string_equal(got_text, text);
     assert_string_equal(got_mask, mask);
   }
-  rf_example_free(&example), rf_example_close(reader), rf_tokenizer_close(tokenizer);
+  rf_example_free(&example); rf_example_close(reader); rf_tokenizer_close(tokenizer);
 }
 
 static void the_loss_counts_what_the_assistant_wrote(void **state) {
@@ -127,7 +127,7 @@ static void open_tokenizer(const char *path, const char *was, const char *is, rf
     assert_non_null(found);
     assert_true(asprintf(&whole, "%.*s%s%s", (int)(found - text), text, is, found + strlen(was)) > 0);
     put("tokenizer.json", whole);
-    free(text), free(whole);
+    free(text); free(whole);
     path = at("tokenizer.json");
   }
   if (rf_tokenizer_open(path, tokenizer, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -174,11 +174,11 @@ static void real_vocabularies_are_masked_at_the_turns(void **state) {
     if (rf_example_read(reader, "rows", 1, row, strlen(row), &example, &error) != RAFTER_OK) fail_msg("%s", error.message);
     for (int64_t i = 0; i < example.ids.count; i++) {
       rf_span piece = rf_tokenizer_text_of(tokenizer, example.ids.at[i]);
-      if (example.mask[i]) memcpy(said + n, piece.at, piece.bytes), n += piece.bytes;
+      if (example.mask[i]) { memcpy(said + n, piece.at, piece.bytes); n += piece.bytes; }
       if (example.mask[i] && (i + 1 == example.ids.count || !example.mask[i + 1])) said[n++] = '|';
     }
     assert_string_equal(said, rows[k].says);
-    rf_example_free(&example), rf_example_close(reader), rf_tokenizer_close(tokenizer);
+    rf_example_free(&example); rf_example_close(reader); rf_tokenizer_close(tokenizer);
   }
 }
 
@@ -246,8 +246,8 @@ static void examples_stand_whole(void **state) {
       valid += counts && i > 0 && i < longest;
     }
     fprintf(file, "]}\n");
-    skipped += valid == 0, expected_valid += valid;
-    if (length > longest) cut++, cut_tokens += length - longest;
+    skipped += valid == 0; expected_valid += valid;
+    if (length > longest) { cut++; cut_tokens += length - longest; }
   }
   fprintf(file, "{\"tokens\":[");
   for (int i = 0; i < 50; i++) fprintf(file, "%s%d", i ? "," : "", COUNT * ID_STEP + i);
@@ -282,7 +282,7 @@ static void examples_stand_whole(void **state) {
       }
       assert_int_equal(positions[i], place);
       assert_true(place + 1 >= e % 7 && (place + 1) % 3 == 2);
-      seen[e]++, valid++;
+      seen[e]++; valid++;
     }
     assert_int_equal(row_valid, rf_source_valid(&source, &source.train, r));
     assert_true(row_valid > 0);
@@ -313,7 +313,7 @@ static void masked_shards_survive_every_truncation(void **state) {
   rf_error error;
   int32_t ids[20] = {0};
   uint8_t mask[40], got[40];
-  for (int i = 0; i < 20; i++) ids[i] = i, mask[i] = i * 7 % 3 == 1;
+  for (int i = 0; i < 20; i++) { ids[i] = i; mask[i] = i * 7 % 3 == 1; }
   assert_int_equal(rf_shard_create(at("m.shard"), 300, &writer, &error), RAFTER_OK);
   assert_int_equal(rf_shard_append(writer, ids, 5, &error), RAFTER_OK);
   assert_int_equal(rf_shard_append_example(writer, ids, mask, 20, &error), RAFTER_OK);
@@ -366,7 +366,7 @@ static void losses_of(rf_run *run, const rf_plan *plan, const rf_source *source,
   if (rf_source_fill(source, &source->train, row, 0, ids, labels, places, starts, &segments, &error) != RAFTER_OK) fail_msg("%s", error.message);
   while (segments <= seq) starts[segments++] = (int32_t)seq;
   rf_run_inputs inputs = {.step = 1, .loss_scale = 1, .rows = seq};
-  memcpy(tokens, ids, (size_t)seq * 4), memcpy(positions, places, (size_t)seq * 4);
+  memcpy(tokens, ids, (size_t)seq * 4); memcpy(positions, places, (size_t)seq * 4);
   for (int s = 0; s < RF_SECTIONS; s++)
     if (rf_run_section(run, 0, (rf_section)s, &inputs, &error) != RAFTER_OK) fail_msg("%s", error.message);
   const float *losses = NULL;
@@ -431,12 +431,12 @@ static void packing_keeps_the_bits(void **state) {
             if (memcmp(&nll[i], &single[e][positions[i]], sizeof(float)) != 0)
               fail_msg("%s: token %d of example %d has loss %.9g packed and %.9g alone", shapes[k], positions[i], e, (double)nll[i],
                        (double)single[e][positions[i]]);
-            compared += nll[i] >= 0, moved += i != positions[i];
+            compared += nll[i] >= 0; moved += i != positions[i];
           }
         }
         assert_true(compared > 100 && moved > 100);
-        rf_source_close(&packed), rf_source_close(&alone);
-        rf_run_close(run), rf_plan_free(plan);
+        rf_source_close(&packed); rf_source_close(&alone);
+        rf_run_close(run); rf_plan_free(plan);
       }
 }
 
@@ -457,7 +457,7 @@ static void validation_counts_what_the_mask_says(void **state) {
   rf_train_settings s = {.data = at("val.jsonl"), .pack = true, .val_fraction = 0.4, .work_folder = folder, .seed = 3};
   if (rf_model_resolve("gpt:layers=2,width=48,heads=3,ff=96,vocab=300,seq=48", &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
   s.plan = plan_options(&RF_BACKEND_CPU, RF_F32, SEQ);
-  s.plan.build.loss_only = false, s.plan.build.microbatch = 4, s.plan.build.beta1 = 0.9f, s.plan.build.beta2 = 0.95f, s.plan.build.eps = 1e-8f;
+  s.plan.build.loss_only = false; s.plan.build.microbatch = 4; s.plan.build.beta1 = 0.9f; s.plan.build.beta2 = 0.95f; s.plan.build.eps = 1e-8f;
   s.schedule = (rf_schedule){.kind = RF_SCHEDULE_CONSTANT, .peak = 1e-3, .steps = 100};
   rf_trainer *trainer = NULL;
   if (rf_trainer_open(&s, &trainer, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -477,11 +477,11 @@ static void validation_counts_what_the_mask_says(void **state) {
     int32_t tokens[SEQ], positions[SEQ];
     losses_of(run, plan, &held, r, nll, tokens, positions);
     for (int i = 0; i < SEQ; i++)
-      if (nll[i] >= 0) sum += (double)nll[i], counted++;
+      if (nll[i] >= 0) { sum += (double)nll[i]; counted++; }
   }
   if (rf_trainer_validate(trainer, 1000, &loss, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (fabs(loss - sum / counted) > 1e-12 * loss) fail_msg("validation says %.17g, its tokens %.17g", loss, sum / counted);
-  rf_run_close(run), rf_plan_free(plan), rf_trainer_close(trainer);
+  rf_run_close(run); rf_plan_free(plan); rf_trainer_close(trainer);
 }
 
 int main(void) {

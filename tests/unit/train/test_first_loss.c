@@ -59,8 +59,8 @@ static double first_loss(const char *spec, rf_dtype dtype, int64_t seq, float sc
   for (int64_t r = 0; r < seq; r++) {
     uint32_t words[4];
     rf_philox(rf_key(5, 0, 0), (uint64_t)r, 0, words);
-    tokens[r] = (int32_t)(words[0] % (uint32_t)model.vocab), labels[r] = (int32_t)(words[1] % (uint32_t)model.vocab);
-    positions[r] = (int32_t)r, segments[r] = r ? (int32_t)seq : 0;
+    tokens[r] = (int32_t)(words[0] % (uint32_t)model.vocab); labels[r] = (int32_t)(words[1] % (uint32_t)model.vocab);
+    positions[r] = (int32_t)r; segments[r] = r ? (int32_t)seq : 0;
   }
   segments[seq] = (int32_t)seq;
   rf_run_inputs inputs = {.seed = 1, .step = 1, .loss_scale = 1 / (float)seq, .rows = seq};

@@ -72,7 +72,7 @@ static void note_tensor(double *slot, const float *x, const rf_param *param, con
     for (int64_t c = 0; c < width; c++) {
       int64_t column = rf_name_column(name, part, c), at = name->turned ? column * height + row : row * width + column;
       double value = (double)x[row * columns + from + c];
-      square += value * value, probe += value * cos(0.7 * (double)at + 0.3);
+      square += value * value; probe += value * cos(0.7 * (double)at + 0.3);
     }
   double norm = json_real_value(json_array_get(want, 0));
   note(slot, sqrt(square), norm, norm, bound, what, r);
@@ -191,7 +191,7 @@ static report measure(rf_trainer *t) {
   note(&r.grad_norm, (double)t->clip[0], want, want, GRADIENT_BOUND, "global gradient norm", &r);
   assert_true(t->clip[1] == 1);
   for (int p = 0; p < params->count; p++) note_param(&r.after, t, p, train_of("after_adamw"), rf_trainer_master(t, p), true, &r);
-  t->step = 1, t->tokens = valid;
+  t->step = 1; t->tokens = valid;
   for (int k = 1; k < STEPS; k++) {
     rafter_step step;
     if (rf_trainer_step(t, &step, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -263,7 +263,7 @@ static void every_family_agrees(void **state) {
 static void poisoned_memory_changes_nothing(void **state) {
   (void)state;
   rf_train_settings s = settings_of(&RF_BACKEND_CPU, rf_isa_detect(), RF_F32);
-  s.debug.poison = true, s.plan.guard_bytes = 256, s.plan.threads = 2;
+  s.debug.poison = true; s.plan.guard_bytes = 256; s.plan.threads = 2;
   rf_trainer *t = open_or_fail(&s);
   report r = measure(t);
   print_report("poisoned", "", &r);
@@ -316,7 +316,7 @@ static void shift_positions(rf_trainer *t) {
 }
 static void swap_two_weights(rf_trainer *t) {
   float *w = master_named(t, "block.0/attn/out/weight", NULL), first = w[3];
-  w[3] = w[4], w[4] = first;
+  w[3] = w[4]; w[4] = first;
 }
 
 static void faults_in_weights_are_seen(void **state) {
@@ -336,7 +336,7 @@ static void faults_in_weights_are_seen(void **state) {
 static void an_untied_head_is_seen(void **state) {
   (void)state;
   rf_train_settings s = settings_of(&RF_BACKEND_CPU, rf_isa_detect(), RF_F32), untied = s;
-  untied.model.tied = false, untied.weights_folder = NULL;
+  untied.model.tied = false; untied.weights_folder = NULL;
   rf_trainer *right = open_or_fail(&s), *t = open_or_fail(&untied);
   const rf_params *params = &right->plan->graph->params;
   for (int p = 0; p < params->count; p++)

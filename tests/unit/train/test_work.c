@@ -76,7 +76,7 @@ static void only_own_tokens_are_work(void **state) {
       if (fabs(packed - twice->model_flops) > 1e-12 * packed) fail_msg("%s: packed %.17g, planned %.17g", shapes[k], packed, twice->model_flops);
       if (fabs(alone - once->model_flops) > 1e-12 * alone) fail_msg("%s: alone %.17g, planned %.17g", shapes[k], alone, once->model_flops);
       assert_true(packed < rows->model_flops); /* full rows see more keys */
-      rf_plan_free(rows), rf_plan_free(twice), rf_plan_free(once);
+      rf_plan_free(rows); rf_plan_free(twice); rf_plan_free(once);
     }
 }
 
@@ -96,7 +96,7 @@ static void full_rows_are_the_plan(void **state) {
   assert_true(fabs(rf_step_flops(&work, &loader, tokens) - plan->model_flops) < 1e-12 * plan->model_flops);
   assert_true(rf_loader_epoch(&loader) == 0);
   assert_int_equal(rf_loader_steps(&loader, 1, &steps, &error), RAFTER_INVALID);
-  rf_loader_close(&loader), rf_plan_free(plan);
+  rf_loader_close(&loader); rf_plan_free(plan);
 }
 
 /* Epochs in steps, and a validation that reads every row held out, however many there are. */
@@ -117,7 +117,7 @@ static void every_row_has_its_turn(void **state) {
   assert_int_equal(steps, 2);
   assert_int_equal(rf_loader_steps(&loader, 2.5, &steps, &error), RAFTER_OK);
   assert_int_equal(steps, 5);
-  rf_loader_draw(&loader, &tokens, &valid), rf_loader_draw(&loader, &tokens, &valid);
+  rf_loader_draw(&loader, &tokens, &valid); rf_loader_draw(&loader, &tokens, &valid);
   assert_true(rf_loader_epoch(&loader) == 1);
   int32_t ids[ROWS * SEQ], labels[ROWS * SEQ], positions[ROWS * SEQ], segments[ROWS * SEQ + 1];
   rf_batch batch = {ids, labels, positions, segments};
